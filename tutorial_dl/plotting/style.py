@@ -1,0 +1,139 @@
+"""The look that all figures share: colours, sizes, and the Figure that shows itself in a notebook.
+
+    from tutorial_dl.plotting import style
+
+    def latency(sizes, seconds, ax=None):
+        with style.axes(ax) as ax:
+            ax.plot(sizes, seconds, color=style.MEASURED, marker="o", linestyle="none")
+            ...
+        return ax.figure
+
+Colours are those of Okabe and Ito ("Color universal design", 2008), which people with any of the
+usual colour deficiencies tell apart. Colour never carries a meaning alone: what is predicted is a
+line, what is measured is a marker.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as MatplotlibFigure
+
+__all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, RED, PINK = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+GREY = "#7F7F7F"
+
+# In the order they are taken. Yellow is left out: too faint for a line on white.
+COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PREDICTED, MEASURED = BLACK, BLUE
+
+WIDTH, HEIGHT = 6.4, 4.0  # inches, one panel
+
+RULES = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "figure.dpi": 100,
+    "font.size": 10,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+
+
+class Figure(MatplotlibFigure):
+    """A figure that a notebook shows when it is a cell's value, without pyplot.
+
+    pyplot keeps every figure alive, and shows one a second time at the end of the cell.
+    """
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png", bbox_inches="tight")
+        return data.getvalue()
+
+
+class Film:
+    """A picture that moves: an animated GIF, which needs no player and no script.
+
+    Args:
+        figure: its canvas is photographed once a frame.
+        frames: yields after each frame is drawn on `figure`.
+        milliseconds: how long each frame stands.
+        hold: how long the last one stands, milliseconds.
+    """
+
+    def __init__(
+        self, figure: Figure, frames: Iterator[None], milliseconds: int = 120, hold: int = 1500
+    ):
+        from PIL import Image
+
+        canvas = FigureCanvasAgg(figure)
+        pictures = []
+        for _ in frames:
+            canvas.draw()
+            picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+            # One palette for the whole film, or colours flicker from frame to frame.
+            palette = pictures[0] if pictures else None
+            pictures.append(picture.quantize(palette=palette, dither=Image.Dither.NONE))
+        if not pictures:
+            raise ValueError("a film needs at least one frame, got none")
+        data = io.BytesIO()
+        waits = [milliseconds] * (len(pictures) - 1) + [hold]
+        pictures[0].save(
+            data, "gif", save_all=True, append_images=pictures[1:], duration=waits, loop=0
+        )
+        self.gif = data.getvalue()
+        self.frames = len(pictures)
+
+    def save(self, path: str) -> None:
+        """Write the GIF to `path`."""
+        with open(path, "wb") as file:
+            file.write(self.gif)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        from base64 import b64encode
+
+        return {
+            "image/gif": b64encode(self.gif).decode("ascii"),
+            "text/plain": f"<Film of {self.frames} frames>",
+        }
+
+
+@contextmanager
+def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
+    """`ax`, or the axes of a new one-panel figure, with the common look while it is drawn on."""
+    with matplotlib.rc_context(RULES):
+        if ax is None:
+            ax = Figure(figsize=(width, height), layout="constrained").subplots()
+        yield ax
+
+
+@contextmanager
+def panels(
+    rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, **options
+) -> Iterator[tuple[Figure, np.ndarray]]:
+    """A new figure and its axes, shape (rows, columns); `width` and `height` are a panel's.
+
+    `options` go to `Figure.subplots` (sharex, sharey, width_ratios, ...).
+    """
+    with matplotlib.rc_context(RULES):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False, **options)
