@@ -1,0 +1,487 @@
+"""Start ranks: the right mpiexec, threads a rank, and nothing left behind.
+
+    run_ranks(4, ["-m", "tutorial_dl", "train", "--model", "dense"])
+
+is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It takes the
+mpiexec that belongs to the MPI which mpi4py loads (another one starts N separate worlds of one
+rank each, and nobody complains). It gives every rank its share of the cores. And when this
+process is interrupted, times out or is killed, the ranks end too: see guard.py.
+
+Only the standard library is imported here, and MPI is never initialised: a process that has
+called MPI_Init must not start an mpiexec. What mpi4py would load is asked in a process of its own.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import functools
+import os
+import re
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+MOST_RANKS = 1024  # more on one node is a typing error
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+)
+GUARD = Path(__file__).with_name("guard.py")
+
+
+class LaunchError(RuntimeError):
+    """Ranks cannot be started here; one line saying why and what would be right."""
+
+
+# Which MPI, which mpiexec ----------------------------------------------------------------------
+
+
+class Library(NamedTuple):
+    """The MPI library that mpi4py loads: "MPICH" or "Open MPI" ..., its version and its file."""
+
+    name: str
+    version: str
+    path: str
+
+
+# MPICH's relatives share its ABI and its way of starting ranks (PMI, the Hydra mpiexec).
+FAMILIES = {
+    "MPICH": "MPICH",
+    "CRAY MPICH": "MPICH",
+    "MVAPICH": "MPICH",
+    "Intel(R) MPI Library": "MPICH",
+    "Open MPI": "Open MPI",
+}
+
+# Loads MPI without initialising it, and asks the dynamic linker where its functions come from.
+ASK_MPI4PY = """
+import ctypes, mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+class Dl_info(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
+                ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+function = ctypes.cast(ctypes.CDLL(MPI.__file__).MPI_Init, ctypes.c_void_p)
+info = Dl_info()
+ctypes.CDLL(None).dladdr(function, ctypes.byref(info))
+print((info.file or b"").decode())
+print(MPI.Get_library_version())
+"""
+
+
+@functools.cache
+def mpi_library() -> Library:
+    """The MPI that `import mpi4py.MPI` loads here, found out without initialising it.
+
+    Raises LaunchError where mpi4py finds none.
+    """
+    answer = subprocess.run(
+        [sys.executable, "-c", ASK_MPI4PY],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment_without_ranks(),
+    )
+    if answer.returncode != 0:
+        why = (answer.stderr.strip().splitlines() or ["no message"])[-1]
+        raise LaunchError(
+            f"mpi4py cannot load an MPI library ({why}): pip install 'tutorial-dl[mpich]', "
+            "or load the MPI module of your site"
+        )
+    path, _, text = answer.stdout.partition("\n")
+    name = next((n for n in FAMILIES if text.upper().startswith(n.upper())), text.split(" v")[0])
+    version = re.search(r"\d+\.\d+(\.\d+)?\w*|\d{4}\b[.\d]*", text)
+    return Library(name.strip(), version.group() if version else "?", path)
+
+
+@functools.cache
+def mpiexec_family(mpiexec: str) -> str | None:
+    """Which MPI's ranks this mpiexec starts, "MPICH" or "Open MPI"; None if it does not say."""
+    try:
+        answer = subprocess.run(
+            [mpiexec, "--version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=20,
+            env=environment_without_ranks(),
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if re.search(r"Open ?MPI|OpenRTE|prrte", answer, re.IGNORECASE):
+        return "Open MPI"
+    if re.search(r"HYDRA|MPICH|Intel\(R\) MPI", answer, re.IGNORECASE):
+        return "MPICH"
+    return None
+
+
+def find_mpiexec() -> str:
+    """Path of the mpiexec that belongs to the MPI which mpi4py loads.
+
+    The environment variable MPIEXEC decides where it is set. Otherwise they are looked for beside
+    the library, beside this Python, and along PATH; one of another MPI is passed over.
+    Raises LaunchError if there is none that fits.
+    """
+    library = mpi_library()
+    family = FAMILIES.get(library.name, library.name)
+    asked = os.environ.get("MPIEXEC")
+    if asked:
+        found = shutil.which(asked)
+        if found is None:
+            raise LaunchError(f"MPIEXEC={asked} is not a program: name one, or unset MPIEXEC")
+        candidates = [found]
+    else:
+        folders = [Path(library.path).parent.parent / "bin"] if library.path else []
+        folders += [Path(sys.prefix, "bin"), Path(sys.executable).parent]
+        folders += map(Path, filter(None, os.environ.get("PATH", "").split(os.pathsep)))
+        names = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
+        candidates = [
+            found
+            for folder in dict.fromkeys(folders)
+            for name in names
+            if (found := shutil.which(name, path=str(folder)))
+        ]
+    for candidate in candidates:
+        if mpiexec_family(candidate) == family:
+            return candidate
+
+    right = f"an mpiexec of {family}" + (
+        ": pip install 'tutorial-dl[mpich]' brings one" if family == "MPICH" else " on PATH"
+    )
+    loads = f"mpi4py loads {library.name} {library.version}"
+    if not candidates:
+        raise LaunchError(f"{loads}, but there is no mpiexec: what would be right is {right}")
+    what = mpiexec_family(candidates[0])
+    raise LaunchError(
+        f"{loads}, but {candidates[0]} "
+        + (f"belongs to {what}" if what else "does not say which MPI it belongs to")
+        + f": what would be right is {right}"
+    )
+
+
+# Threads ---------------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """Cores this process may use: its affinity, and the quota of its container (rounded up)."""
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        cores = os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, -(-int(quota) // int(period)))  # "max" is no number: no quota
+    return max(1, cores)
+
+
+def threads_per_rank(ranks_on_node: int) -> int:
+    """Threads that each of `ranks_on_node` ranks may use so that all together fill the cores."""
+    return max(1, usable_cores() // check_ranks(ranks_on_node))
+
+
+def thread_environment(threads: int) -> dict[str, str]:
+    """Environment variables that hold the libraries to `threads` threads; what is set stays."""
+    return {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
+
+
+def set_threads(ranks_on_node: int | None = None) -> int:
+    """Give this rank its share of the cores; before numpy, numba or TensorFlow is imported.
+
+    `ranks_on_node` is taken from what mpiexec or srun says if not given. Returns threads a rank.
+    """
+    threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
+    os.environ.update(thread_environment(threads))
+    return threads
+
+
+# Who started us --------------------------------------------------------------------------------
+
+# What mpiexec, srun and aprun tell a rank of itself. A program that starts ranks of its own must
+# not hand these on: they would take themselves for ranks of the outer run.
+OF_A_RANK = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD|MPI_LOCAL|HYDI|ALPS_APP)_?.*|PMIX_.*|PRTE_.*")
+
+
+def under_mpi() -> bool:
+    """Has mpiexec, srun or aprun started this process as one of its ranks?
+
+    sbatch, `srun --pty` and JupyterHub's spawner set SLURM_PROCID too, for one process that is
+    no rank of anything: a Slurm step counts if it has more than one task.
+    """
+    of = os.environ
+    if "MPI_LOCALNRANKS" in of or "OMPI_COMM_WORLD_SIZE" in of or "ALPS_APP_PE" in of:
+        return True
+    if "SLURM_PROCID" in of:
+        return int(of.get("SLURM_STEP_NUM_TASKS", "1")) > 1
+    return "PMI_RANK" in of or "PMIX_RANK" in of
+
+
+def local_ranks() -> int:
+    """Ranks of this run on this node, as mpiexec or srun says; 1 where nobody says."""
+    of = os.environ
+    for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"):
+        if of.get(name, "").isdigit():
+            return max(1, int(of[name]))
+    tasks: list[int] = []  # of each node, written "2(x3),1" for 2, 2, 2, 1
+    for part in of.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match:
+            tasks += [int(match[1])] * int(match[2] or 1)
+    node = int(of.get("SLURM_NODEID", "0") or 0)
+    return max(1, tasks[node]) if node < len(tasks) else 1
+
+
+def environment_without_ranks(env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """`env` (ours if None) without what an outer run said of its ranks.
+
+    A notebook server started inside a Slurm job hands SLURM_* on to places without srun, where
+    mpiexec would try to use it: then these go as well.
+    """
+    env = dict(os.environ if env is None else env)
+    drop = [name for name in env if OF_A_RANK.fullmatch(name)]
+    if shutil.which("srun", path=env.get("PATH")) is None:
+        drop += [name for name in env if name.startswith("SLURM_")]
+    for name in drop:
+        del env[name]
+    return env
+
+
+# Starting ranks --------------------------------------------------------------------------------
+
+
+def check_ranks(n: int) -> int:
+    """`n` if it is a sensible number of ranks; ValueError otherwise."""
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise ValueError(
+            f"number of ranks is {n!r}: a whole number from 1 to {MOST_RANKS} is right"
+        )
+    if not 1 <= n <= MOST_RANKS:
+        raise ValueError(f"number of ranks is {n}: from 1 to {MOST_RANKS} is right")
+    return int(n)
+
+
+def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for mpiexec and its `n` ranks: threads a rank, and what Open MPI wants."""
+    merged = environment_without_ranks()
+    merged.update(thread_environment(threads_per_rank(n)))
+    merged.setdefault("PYTHONUNBUFFERED", "1")  # a rank's output is a pipe; show lines as they come
+    if sys.stderr is not None and sys.stderr.isatty():
+        merged.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))  # progress bars
+    if FAMILIES.get(mpi_library().name) == "Open MPI":
+        merged.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # 5
+        merged.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # 4
+        merged.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")  # threads a rank
+        merged.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
+        if os.geteuid() == 0:
+            merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    merged.update(env or {})
+    return merged
+
+
+def guarded(command: Sequence[str], *watch: int, grace: float = 5.0) -> list[str]:
+    """`command` as a child of guard.py, which ends it when one of the processes `watch` ends."""
+    watching = [word for pid in watch for word in ("--watch", str(pid))]
+    python = [sys.executable, "-I", "-S", str(GUARD)]
+    return [*python, *watching, "--grace", str(grace), "--", *command]
+
+
+class Banner:
+    """Takes mpiexec's own remarks on a rank that failed out of a stream of bytes.
+
+    MPICH's mpiexec prints a dozen lines ("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
+    below the rank's own error message. Everything else is handed on at once, unfinished lines
+    included; only a line that may turn out to belong to the banner waits for its end.
+    """
+
+    RULE = b"=" * 83
+    OWN = re.compile(rb"\[mpiexec@.*\] (Sending Ctrl-C to processes|Press Ctrl-C again to force)")
+    AFTER = (b"YOUR APPLICATION TERMINATED WITH", b"This typically refers", b"Please see the FAQ")
+    # How the lines begin that matter: in ranks' text, after a rule, inside the banner, below it.
+    BEGINNINGS: Mapping[str, tuple[bytes, ...]] = {
+        "text": (b"=", b"[mpiexec@"),
+        "rule": (b"=   BAD TERMINATION",),
+        "banner": (b"=",),
+        "below": AFTER,
+    }
+
+    def __init__(self) -> None:
+        self.state = "text"
+        self.waiting = b""  # an unfinished line that may be the banner's
+        self.held = b""  # whole lines that are the ranks' unless a banner follows
+        self.inside_line = False  # the ranks' last line has no end yet
+
+    def feed(self, data: bytes, last: bool = False) -> bytes:
+        """What of all that has come so far can be shown now; `last`: nothing more will come."""
+        text, shown = self.waiting + data, b""
+        while text:
+            line, newline, rest = text.partition(b"\n")
+            if self.inside_line:
+                shown += line + newline
+                self.inside_line, text = not newline, rest
+                continue
+            if not newline and not last and self._may_become(line):
+                break
+            if self.state == "rule" and not line.startswith(self.BEGINNINGS["rule"]):
+                self.state = "text"
+                shown, self.held = shown + self.held, b""
+            elif self.state == "below" and not line.startswith(self.AFTER):
+                self.state = "text"
+            if self.state == "text" and not self.OWN.match(line):
+                if line == self.RULE or (not line and rest.startswith(b"==")):
+                    self.held += line + newline
+                    self.state = "rule" if line else "text"
+                else:
+                    shown, self.held = shown + self.held + line + newline, b""
+                    self.inside_line = not newline
+            elif self.state == "rule":
+                self.state, self.held = "banner", b""
+            elif self.state == "banner" and line == self.RULE:
+                self.state = "below"
+            text = rest
+        self.waiting = text
+        if last:
+            shown, self.held = shown + self.held, b""
+        return shown
+
+    def _may_become(self, line: bytes) -> bool:
+        return any(b.startswith(line) or line.startswith(b) for b in self.BEGINNINGS[self.state])
+
+
+def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
+    """Write bytes to sys.stdout or sys.stderr as they are, also where it is a notebook's."""
+    if stream is None:
+        return
+    buffer = getattr(stream, "buffer", None)
+    with contextlib.suppress(BrokenPipeError):  # `... | head`: the ranks go on
+        if buffer is not None:
+            stream.flush()
+            buffer.write(data)
+            buffer.flush()
+        else:
+            stream.write(decoder.decode(data))
+            stream.flush()
+
+
+def run_ranks(
+    n: int,
+    argv: Sequence[str],
+    *,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    capture: bool = False,
+    grace: float = 5.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
+
+    Args:
+        n: ranks, 1 to 1024. There may be more ranks than cores.
+        argv: what Python is given: ["-m", "package", ...], ["script.py", ...] or ["-c", code].
+        timeout: seconds; then the ranks are ended.
+        env: variables for the ranks, on top of this process's environment and of the threads a
+            rank that `thread_environment` gives.
+        capture: collect the ranks' output instead of showing it as it comes.
+        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
+
+    Returns:
+        A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),
+        and `stdout` and `stderr` as str if `capture`, else None.
+
+    Raises:
+        ValueError: `n` is no sensible number of ranks.
+        LaunchError: no fitting mpiexec, or this process is itself a rank.
+        subprocess.TimeoutExpired: after `timeout` seconds, when all ranks have ended.
+        KeyboardInterrupt: after Ctrl-C, when all ranks have ended. (Ctrl-C and SIGTERM are passed
+            on to the ranks once; at a second one the ranks are killed.)
+    """
+    n = check_ranks(n)
+    if under_mpi():
+        raise LaunchError(
+            "this process is itself a rank that mpiexec or srun started: leave -n out"
+        )
+    command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
+    environment = rank_environment(n, env)
+    process: subprocess.Popen[bytes] | None = None
+    signals: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        signals.append(number)
+        if process is not None:
+            process.send_signal(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, forward)
+    try:
+        process = subprocess.Popen(
+            guarded(command, os.getpid(), grace=grace),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # the terminal's Ctrl-C comes to us alone: passed on once
+        )
+        for number in list(signals):  # that came while it started
+            process.send_signal(number)
+        texts, in_time = _collect(process, timeout, capture)
+    finally:
+        if process is not None:
+            process.send_signal(signal.SIGTERM)  # nothing if it has ended
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGINT in signals:
+        raise KeyboardInterrupt
+    if signals:  # SIGTERM: now that the ranks have ended, as if we had not been here
+        os.kill(os.getpid(), signals[0])
+    if not in_time:
+        what = f"{n} ranks of python {' '.join(map(str, argv))[:80]}"
+        raise subprocess.TimeoutExpired(what, timeout, *texts)
+    return subprocess.CompletedProcess(command, process.returncode, *texts)
+
+
+def _collect(
+    process: subprocess.Popen[bytes], timeout: float | None, capture: bool
+) -> tuple[tuple[str | None, str | None], bool]:
+    """Show or keep what the ranks write until they end; False if they had to be ended."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    in_time = True
+    streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
+    banners = {pipe: Banner() for pipe in streams}
+    decoders = {pipe: codecs.getincrementaldecoder("utf-8")("replace") for pipe in streams}
+    kept = {pipe: b"" for pipe in streams}
+    with selectors.DefaultSelector() as selector:
+        for pipe in streams:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select(0.5 if deadline is not None else None):
+                pipe = key.fileobj
+                data = os.read(pipe.fileno(), 1 << 16)
+                text = banners[pipe].feed(data, last=not data)
+                if capture:
+                    kept[pipe] += text
+                else:
+                    show(streams[pipe], text, decoders[pipe])
+                if not data:
+                    selector.unregister(pipe)
+                    pipe.close()
+            if in_time and deadline is not None and time.monotonic() > deadline:
+                process.send_signal(signal.SIGTERM)  # and the guard kills what does not heed it
+                in_time = False
+    process.wait()
+    if not capture:
+        return (None, None), in_time
+    return tuple(kept[pipe].decode(errors="replace") for pipe in streams), in_time
