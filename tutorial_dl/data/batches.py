@@ -1,0 +1,71 @@
+"""`Batches`: the same global batches whatever the number of ranks, each rank its share of them.
+
+For training on p ranks to equal training on one, both must see the same samples in the same
+order. So the *global* batch is what is fixed: every rank draws the same permutation of all samples
+(from the seed and the number of the epoch), cuts it into the same global batches, and takes its own
+contiguous share of each:
+
+    epoch's order   7 2 9 0 | 4 1 8 3 | 6 5          batch_size 4, 10 samples: 3 rounds
+    rank 0 of 2     7 2     | 4 1     | 6
+    rank 1 of 2         9 0 |     8 3 |   5
+
+Nothing is dropped: the last global batch may be shorter, shares may differ by one sample, and a
+rank may get none in a round. Averages over ranks are therefore weighted by samples.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+import numpy as np
+
+from tutorial_dl.data.dataset import Data, share
+from tutorial_dl.replica.base import Batch
+
+
+class Batches:
+    """This rank's share of every global batch.
+
+    Parameters
+    ----------
+    data : all samples, the same on every rank
+    batch_size : samples of a global batch, over all ranks together
+    seed : of the shuffling; the same on every rank
+    rank, ranks : whose share
+    shuffle : False keeps the order of `data`
+    """
+
+    def __init__(
+        self,
+        data: Data,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        shuffle: bool = True,
+    ) -> None:
+        if operator.index(batch_size) < 1:
+            raise ValueError(f"batch_size {batch_size}: expected at least 1 sample")
+        if operator.index(seed) < 0:
+            raise ValueError(f"seed {seed}: expected 0 or more")
+        share(batch_size, rank, ranks)  # refuses a rank that does not exist
+        self.data, self.batch_size, self.seed = data, batch_size, seed
+        self.rank, self.ranks, self.shuffle = rank, ranks, shuffle
+
+    def __len__(self) -> int:
+        """Rounds (global batches) of an epoch: the same on every rank."""
+        return -(-len(self.data) // self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """All samples' indices in the order of this epoch, shape (n,): the same on every rank."""
+        if not self.shuffle:
+            return np.arange(len(self.data))
+        return np.random.default_rng((self.seed, epoch)).permutation(len(self.data))
+
+    def epoch(self, epoch: int = 0) -> Iterator[Batch]:
+        """Yield this rank's share of each round; a share of no samples has arrays of length 0."""
+        order = self.order(epoch)
+        for start in range(0, len(order), self.batch_size):
+            samples = order[start : start + self.batch_size]  # the global batch
+            yield self.data.take(samples[share(len(samples), self.rank, self.ranks)])
