@@ -31,7 +31,7 @@ def check(name: str, answer: Any) -> bool:
         Whether the answer is right.
 
     Raises:
-        ValueError: there is no exercise of that name (a mistake in the notebook, not in the answer).
+        ValueError: there is no exercise of that name: the notebook is wrong, not the answer.
     """
     judge = _find(name)
     try:

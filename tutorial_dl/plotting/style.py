@@ -64,6 +64,11 @@ class Figure(MatplotlibFigure):
     pyplot keeps every figure alive, and shows one a second time at the end of the cell.
     """
 
+    def draw(self, renderer) -> None:
+        # Ticks and grid lines are born while a figure is drawn: the look must hold then too.
+        with matplotlib.rc_context(RULES):
+            super().draw(renderer)
+
     def _repr_png_(self) -> bytes:
         data = io.BytesIO()
         self.savefig(data, format="png", bbox_inches="tight")
