@@ -1,0 +1,70 @@
+"""Allreduce round a ring: every rank talks to its two neighbours only, and all the time.
+
+The vector is cut into p chunks. In each step every rank sends one chunk to the right while it
+receives another from the left.
+
+    p = 3, which chunk arrives where (+: added, =: copied)
+
+                 rank 0      rank 1      rank 2
+    step 0       +chunk 1    +chunk 2    +chunk 0      reduce-scatter: afterwards
+    step 1       +chunk 0    +chunk 1    +chunk 2      rank r holds chunk r, complete
+    step 2       =chunk 2    =chunk 0    =chunk 1      allgather
+    step 3       =chunk 1    =chunk 2    =chunk 0
+
+Cost: 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. No rank sends more than 2n bytes however many
+ranks there are (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009: that is optimal), at the
+price of a latency that grows with p.
+"""
+
+from ..board import READY
+from ..compile import compiled
+from ..messages import AT, exchange
+from .elementwise import bounds, combine, scale
+
+
+@compiled
+def allreduce(link, rank, ranks, x, incoming, op, factor):
+    """Reduce `x` over the ranks in place; `incoming` is scratch for one chunk. Resumable."""
+    if link.words[AT] < ranks - 1:
+        done = reduce_scatter(link, rank, ranks, x, incoming, op, factor)
+        if done != READY:
+            return done
+    return allgather(link, rank, ranks, x, ranks - 1)
+
+
+@compiled
+def reduce_scatter(link, rank, ranks, x, incoming, op, factor):
+    """Leave in slice `rank` of `x` its reduction over all ranks; other slices hold partial sums."""
+    words = link.words
+    right, left = (rank + 1) % ranks, (rank - 1 + ranks) % ranks
+    while words[AT] < ranks - 1:
+        step = words[AT]
+        first, last = bounds(x.size, ranks, (rank - 1 - step + 2 * ranks) % ranks)
+        outgoing = x[first:last]
+        first, last = bounds(x.size, ranks, (rank - 2 - step + 2 * ranks) % ranks)
+        mine = x[first:last]
+        done = exchange(link, outgoing, right, incoming[: mine.size], left)
+        if done != READY:
+            return done
+        combine(op, mine, incoming[: mine.size])
+        words[AT] += 1
+        if words[AT] == ranks - 1:
+            scale(mine, factor)
+    return READY
+
+
+@compiled
+def allgather(link, rank, ranks, x, first_step):
+    """Fill `x` with every rank's slice; on entry, slice `rank` is this rank's contribution."""
+    words = link.words
+    right, left = (rank + 1) % ranks, (rank - 1 + ranks) % ranks
+    while words[AT] < first_step + ranks - 1:
+        step = words[AT] - first_step
+        first, last = bounds(x.size, ranks, (rank - step + ranks) % ranks)
+        outgoing = x[first:last]
+        first, last = bounds(x.size, ranks, (rank - 1 - step + ranks) % ranks)
+        done = exchange(link, outgoing, right, x[first:last], left)
+        if done != READY:
+            return done
+        words[AT] += 1
+    return READY

@@ -1,0 +1,59 @@
+"""Atomic loads and stores on shared memory, for nopython code.
+
+Two ranks that share memory agree on when data is ready through a flag. On the writer's side every
+store before `store_release` is visible to whoever reads the new flag with `load_acquire`: that pair
+is all the ordering that a barrier needs, and costs nothing extra on x86-64.
+
+Addresses are plain integers (`array.ctypes.data + 8 * i`) of 8-byte aligned 64-bit words.
+"""
+
+import platform
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_WORD = ir.IntType(64).as_pointer()
+
+
+@intrinsic
+def load_acquire(typingctx, address):
+    """The int64 at `address`; later reads see what its writer wrote before releasing it."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _WORD)
+        return builder.load_atomic(pointer, ordering="acquire", align=8)
+
+    return types.int64(types.intp), generate
+
+
+@intrinsic
+def store_release(typingctx, address, value):
+    """Write the int64 `value` at `address` after everything this thread wrote before."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _WORD)
+        builder.store_atomic(arguments[1], pointer, ordering="release", align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.int64), generate
+
+
+_RELAX = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint", [1])}
+
+
+@intrinsic
+def relax(typingctx):
+    """Tell the core that this is a spin loop: it saves power and lets a sibling thread run."""
+
+    def generate(context, builder, signature, arguments):
+        name, values = _RELAX.get(platform.machine(), (None, []))
+        if name:
+            int32 = ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [int32] * len(values))
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            builder.call(function, [int32(value) for value in values])
+        return context.get_dummy_value()
+
+    return types.void(), generate

@@ -1,0 +1,84 @@
+"""The board: a barrier in shared memory, on which ranks of a node also say what they are doing.
+
+Every rank owns one 64-byte line and is the only one to write it. To arrive, a rank writes what it
+calls, then raises its count (with release order); it has met the others once it has seen all their
+counts reach its own (with acquire order).
+
+        rank 0:  write call, count = 7 ---.   .--- sees 7, 7, 7: on
+        rank 1:  write call, count = 7 ----+-+---- sees 7, 7, 7: on
+        rank 2:      ... count = 7 -------'   '--- sees 7, 7, 7: on
+
+A rank that passed may run ahead by one barrier, not two, before the slowest has looked at the
+board: so two copies of the call, used in turn, are enough for everyone to compare.
+
+Waits are *resumable*: they spin, then let other processes have the core, and after `patience`
+seconds return WAIT. The caller looks after signals and news of failures, and calls again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .atomics import load_acquire, relax, store_release
+from .compile import compiled
+from .mpi import Wtime, sched_yield
+
+# What resumable kernels return; a negative number names the peer whose call did not match.
+WAIT, READY = 0, 1
+
+WORDS = 32  # int64 words from one rank's line to the next; neighbours are fetched in pairs
+COUNT = 0  # how many barriers this rank has arrived at
+CALL = 1  # two pairs (call, length), used in turn
+SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
+
+
+def views(memory: np.ndarray, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """`memory` as the board, shape (ranks, WORDS), seen as int64 and as float64."""
+    board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
+    return board, board.view(np.float64)
+
+
+@compiled
+def arrive(board, rank, call, length):
+    """Say on line `rank` what is called, then that this rank is there."""
+    count = board[rank, COUNT] + 1
+    turn = CALL + 2 * (count & 1)
+    board[rank, turn] = call
+    board[rank, turn + 1] = length
+    store_release(board.ctypes.data + 8 * (rank * WORDS + COUNT), count)
+
+
+@compiled
+def all_arrived(board, rank, spins, patience):
+    """Wait until every rank's count has reached ours: READY, WAIT, or -1 - (rank that differs)."""
+    ranks = board.shape[0]
+    count = board[rank, COUNT]
+    started = -1.0
+    for peer in range(ranks):
+        address = board.ctypes.data + 8 * (peer * WORDS + COUNT)
+        tries = 0
+        while load_acquire(address) < count:
+            tries += 1
+            if tries < spins:
+                relax()
+                continue
+            sched_yield()
+            now = Wtime()
+            if started < 0:
+                started = now
+            elif now - started > patience:
+                return WAIT
+    turn = CALL + 2 * (count & 1)
+    for peer in range(ranks):
+        if board[peer, turn] != board[rank, turn] or board[peer, turn + 1] != board[rank, turn + 1]:
+            return -1 - peer
+    return READY
+
+
+@compiled
+def meet(board, rank, call, length, at, spins, patience):
+    """A whole barrier, resumable: `at[0]` is 0 before the arrival and 1 after it."""
+    if at[0] == 0:
+        arrive(board, rank, call, length)
+        at[0] = 1
+    return all_arrived(board, rank, spins, patience)

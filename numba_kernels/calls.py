@@ -1,0 +1,50 @@
+"""What ranks say of a call to each other, so that ranks that called different things find out.
+
+A call is two integers: one packs kind, dtype, operation and root; the other is the length. On a
+node they lie beside the flag that says "I have arrived"; in messages a hash of them is the tag.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+KINDS = ("barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "step")
+DTYPES = (np.dtype("float32"), np.dtype("float64"))
+OPS = ("sum", "mean", "min", "max")
+
+
+def encode(kind: str, dtype=None, op: str | None = None, root: int = 0) -> int:
+    d = 0 if dtype is None else 1 + DTYPES.index(np.dtype(dtype))
+    o = 0 if op is None else 1 + OPS.index(op)
+    return KINDS.index(kind) | d << 8 | o << 16 | root << 24
+
+
+def describe(call: int, length: int) -> str:
+    """The call as a user would have written it: "allreduce(float32[1000], op='sum')"."""
+    kind, d, o, root = call & 255, call >> 8 & 255, call >> 16 & 255, call >> 24
+    inside = [f"{DTYPES[d - 1]}[{length}]"] if d else []
+    inside += [f"op={OPS[o - 1]!r}"] if o else []
+    inside += [f"root={root}"] if KINDS[kind] == "broadcast" else []
+    return f"{KINDS[kind]}({', '.join(inside)})"
+
+
+def tag(call: int, length: int, sequence: int) -> int:
+    """A 15-bit message tag (the least that MPI guarantees): differs when the calls differ."""
+    mixed = (call * 0x9E3779B1 + length * 0x85EBCA77 + sequence * 0xC2B2AE3D) & 0xFFFFFFFF
+    return (mixed ^ mixed >> 15) & 0x7FFF
+
+
+def vector(x, what: str = "x") -> np.ndarray:
+    """`x` as a flat view to work on in place; TypeError or ValueError where that can't be."""
+    if not isinstance(x, np.ndarray):
+        raise TypeError(f"{what} is a {type(x).__name__}; a numpy array is needed")
+    if x.dtype not in DTYPES:
+        raise TypeError(f"{what} has dtype {x.dtype}; float32 or float64 is needed")
+    if not x.flags.c_contiguous or not x.flags.writeable:
+        raise ValueError(f"{what} must be contiguous and writeable: it is changed in place")
+    return x.reshape(-1)
+
+
+def check_op(op: str) -> None:
+    if op not in OPS:
+        raise ValueError(f"unknown op {op!r}; one of {', '.join(OPS)}")

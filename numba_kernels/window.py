@@ -1,0 +1,137 @@
+"""Memory that the ranks of a node share.
+
+Memory comes from an anonymous file (memfd): it has no name, so nothing can be left behind in
+/dev/shm, whatever kills the ranks; and it is bounded by the node's memory only, not by the size of
+/dev/shm (64 MiB in many containers). The other ranks open it through /proc/<pid>/fd while its maker
+holds it open. Whether that works *is* the definition of "ranks that share memory" here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import weakref
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+
+
+def node_token() -> int:
+    """A number that ranks on other machines, in other containers or of other users don't have."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text() if boot.exists() else ""
+    return zlib.crc32(f"{socket.gethostname()} {machine} {os.getuid()}".encode())
+
+
+def create(nbytes: int) -> int:
+    """A file descriptor of `nbytes` of zeroed anonymous memory."""
+    descriptor = os.memfd_create("numba_kernels", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, nbytes)
+    return descriptor
+
+
+def attach(pid: int, descriptor: int, nbytes: int) -> np.ndarray | None:
+    """The memory that process `pid` made, as bytes; None if this process may not see it."""
+    try:
+        own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return np.frombuffer(mmap.mmap(own, nbytes), np.uint8)
+    finally:
+        os.close(own)
+
+
+def reserve(pid: int, descriptor: int, offset: int, nbytes: int) -> bool:
+    """Have the kernel find the pages now, near this rank; False when memory does not suffice.
+
+    Without this, running out of memory would be a SIGBUS in the middle of a kernel.
+    """
+    try:
+        own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.posix_fallocate(own, offset, nbytes)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(own)
+
+
+@dataclass
+class Region:
+    """One shared allocation: `rows`, shape (ranks, elements), of which each rank owns one row.
+
+    The memory is unmapped when the last array that looks at it is gone.
+    """
+
+    memory: weakref.ref  # the mmap; keeping it strongly would keep all memory for ever
+    start: int  # address of row 0
+    stride: int  # bytes from row to row
+    ranks: int
+    dtype: np.dtype
+
+    def rows(self) -> np.ndarray:
+        whole = np.frombuffer(self.memory(), self.dtype, self.ranks * self.stride // self.itemsize)
+        return whole.reshape(self.ranks, -1)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+
+@dataclass
+class Window:
+    """The regions of one team, found again by address."""
+
+    rank: int
+    regions: list[Region] = field(default_factory=list)
+
+    def add(self, memory: np.ndarray, stride: int, ranks: int, dtype: np.dtype) -> np.ndarray:
+        mapped = memory.base.obj if isinstance(memory.base, memoryview) else memory.base
+        region = Region(weakref.ref(mapped), memory.ctypes.data, stride, ranks, dtype)
+        self.regions = [r for r in self.regions if r.memory() is not None] + [region]
+        return region.rows()[self.rank]
+
+    def find(self, x: np.ndarray) -> tuple[np.ndarray, int] | None:
+        """(rows, first element) if the flat array `x` lies in this rank's row; else None."""
+        address = x.ctypes.data
+        for region in self.regions:
+            offset = address - region.start - self.rank * region.stride
+            if 0 <= offset and offset + x.nbytes <= region.stride and x.dtype == region.dtype:
+                if region.memory() is None:
+                    continue  # unmapped since, and the address used again
+                return region.rows(), offset // region.itemsize
+        return None
+
+
+def row_bytes(n: int, dtype: np.dtype) -> int:
+    """Bytes of a row of `n` elements: whole pages, and never a power of two of them.
+
+    Rows that lie a power of two apart fall into the same sets of the caches.
+    """
+    pages = -(-max(n, 1) * np.dtype(dtype).itemsize // PAGE)
+    return (pages | 1) * PAGE
+
+
+def aligned(n: int, dtype) -> np.ndarray:
+    """`n` zeroed elements of private memory that start at a multiple of 64 bytes."""
+    nbytes = n * np.dtype(dtype).itemsize
+    memory = np.zeros(nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + nbytes].view(dtype)
+
+
+def cpu_mask() -> list[int]:
+    """The processors this process may run on, as 16 words of 63 bits."""
+    words = [0] * 16
+    for cpu in os.sched_getaffinity(0):
+        words[cpu // 63 % 16] |= 1 << cpu % 63
+    return words
