@@ -1,0 +1,51 @@
+"""Replicas: models as two flat vectors, whatever the model is (see `base`).
+
+replica.CurveReplica, SoftmaxReplica, DenseReplica      numpy
+replica.of(model)                                       a compiled Keras model, or any Replica
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from tutorial_dl.replica.base import Batch, Replica, Segment
+
+# Loaded at first use: Numba takes a third of a second to import, TensorFlow several.
+_LAZY = {
+    "CurveReplica": "curve",
+    "DenseReplica": "dense",
+    "SoftmaxReplica": "dense",
+    "KerasReplica": "keras_tensorflow",
+}
+
+__all__ = ["Batch", "Replica", "Segment", "of", *sorted(_LAZY)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def of(model: Any) -> Replica:
+    """The Replica of `model`: a Replica is passed through, a compiled Keras model gets one.
+
+    Raises
+    ------
+    TypeError : it is neither
+    ValueError : a Keras model that cannot be trained in this way (see `KerasReplica`)
+    """
+    if isinstance(model, Replica):
+        return model
+    # A Keras model can only come from a process that has Keras imported: don't import it to look.
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.Model):
+        from tutorial_dl.replica.keras_tensorflow import KerasReplica
+
+        return KerasReplica(model)
+    raise TypeError(
+        f"a {type(model).__module__}.{type(model).__name__} is no model: expected a compiled "
+        "keras.Model or a Replica (tutorial_dl.replica)"
+    )

@@ -1,0 +1,191 @@
+"""Dense networks in numpy: the whole of backpropagation in one file.
+
+Layer l turns a[l-1] (s, n[l-1]) into z = a[l-1] W[l] + b[l] and a[l] = activation(z), shape
+(s, n[l]); the last layer has no activation. With delta[l] = dL/dz[l], backwards from the last:
+
+    dL/dW[l] = a[l-1]^T delta[l]      dL/db[l] = column sums of delta[l]
+    delta[l-1] = (delta[l] W[l]^T) * activation'(z[l-1])
+
+(Goodfellow, Bengio, Courville, "Deep Learning", 2016, algorithm 6.4.) Every product is written
+straight into its place in the flat `gradient`; nothing is allocated once a batch size was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.replica import kernels
+from tutorial_dl.replica.base import Batch, lay_out
+from tutorial_dl.replica.vectors import Vectors
+
+ACTIVATIONS = ("relu", "tanh")
+LOSSES = ("cross_entropy", "mse")
+
+
+class DenseReplica(Vectors):
+    """The Replica of a dense network.
+
+    A batch is (x, y): x (s, ...) is flattened to (s, sizes[0]); y is (s,) labels 0 ... k-1 for
+    "cross_entropy", (s, k) or, where k = 1, (s,) floats for "mse", with k = sizes[-1].
+
+    Parameters
+    ----------
+    sizes : inputs, hidden layers, outputs
+    activation : of the hidden layers, "relu" or "tanh"
+    loss : "cross_entropy" of the softmax of the outputs, mean over samples; or "mse", the squared
+        error, mean over samples and outputs, both as Keras defines them
+    seed : of the first weights, uniform in +-sqrt(6 / (n[l-1] + n[l])) (Glorot and Bengio, 2010);
+        biases start at 0
+    dtype : float32 or float64, of everything
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int] = (64, 32, 10),
+        activation: str = "relu",
+        loss: str = "cross_entropy",
+        seed: int = 0,
+        dtype: Any = np.float32,
+    ) -> None:
+        if len(sizes) < 2 or min(sizes) < 1:
+            raise ValueError(f"sizes {tuple(sizes)}: expected inputs, hidden layers..., outputs")
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation '{activation}': expected {' or '.join(ACTIVATIONS)}")
+        if loss not in LOSSES:
+            raise ValueError(f"loss '{loss}': expected {' or '.join(LOSSES)}")
+        self.sizes, self.activation, self.loss = tuple(sizes), activation, loss
+        arrays = []
+        for layer, (inputs, outputs) in enumerate(pairwise(sizes), start=1):
+            arrays.append((f"layer_{layer}/kernel", (inputs, outputs)))
+            arrays.append((f"layer_{layer}/bias", (outputs,)))
+        super().__init__(lay_out(arrays), dtype)
+        random = np.random.default_rng(seed)
+        for kernel in self.weights[::2]:
+            limit = np.sqrt(6 / sum(kernel.shape))
+            kernel[:] = random.uniform(-limit, limit, kernel.shape)
+        self._capacity = 0
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Outputs (s, k): class probabilities for "cross_entropy", plain outputs for "mse"."""
+        outputs = self._forward(self._inputs(x))[-1].copy()
+        if self.loss == "cross_entropy":
+            np.exp(outputs - outputs.max(axis=1, keepdims=True), out=outputs)
+            outputs /= outputs.sum(axis=1, keepdims=True)
+        return outputs
+
+    def compute_gradient(self, batch: Batch) -> tuple[float, int]:
+        """Fill `gradient`; return (mean loss, samples). See `Replica`."""
+        x, y = batch
+        samples = len(x)
+        if samples == 0:
+            self.gradient[:] = 0
+            return 0.0, 0
+        a = self._forward(self._inputs(x))
+        loss, _ = self._loss(a[-1], y, self.weights_gradient[-1])  # a[-1] now holds delta
+        self._backward(a)
+        return loss / samples, samples
+
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        """{"loss", "accuracy" (for "cross_entropy"), "samples"} over all samples of `batches`."""
+        loss, right, samples = 0.0, 0, 0
+        unused = np.empty(self.sizes[-1], self.dtype)
+        for x, y in batches:
+            if len(x):
+                batch_loss, batch_right = self._loss(self._forward(self._inputs(x))[-1], y, unused)
+                loss, right, samples = loss + batch_loss, right + batch_right, samples + len(x)
+        metrics = {"loss": loss / max(samples, 1), "samples": samples}
+        if self.loss == "cross_entropy":
+            metrics["accuracy"] = right / max(samples, 1)
+        return metrics
+
+    def _inputs(self, x: np.ndarray) -> np.ndarray:
+        x = np.ascontiguousarray(x, self.dtype).reshape(len(x), -1)
+        if x.shape[1] != self.sizes[0]:
+            raise ValueError(f"samples of {x.shape[1]} values: the model expects {self.sizes[0]}")
+        return x  # (s, n[0])
+
+    def _buffers(self, samples: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Views of `samples` rows of the buffers of all a[l] and delta[l], l >= 1."""
+        if samples > self._capacity:
+            self._a, self._delta = (
+                [np.empty((samples, n), self.dtype) for n in self.sizes[1:]] for _ in range(2)
+            )
+            self._capacity = samples
+        return [a[:samples] for a in self._a], [d[:samples] for d in self._delta]
+
+    def _forward(self, x: np.ndarray) -> list[np.ndarray]:
+        """a[0] = x, a[1], ..., the outputs: arrays (s, n[l])."""
+        a = [x, *self._buffers(len(x))[0]]
+        for layer in range(1, len(a)):
+            kernel, bias = self.weights[2 * layer - 2 : 2 * layer]
+            z = np.matmul(a[layer - 1], kernel, out=a[layer])
+            if layer == len(a) - 1:
+                z += bias
+            elif self.activation == "relu":
+                kernels.add_bias_relu(z, bias)
+            else:
+                z += bias
+                np.tanh(z, out=z)
+        return a
+
+    def _loss(self, z: np.ndarray, y: np.ndarray, bias_gradient: np.ndarray) -> tuple[float, int]:
+        """(loss summed over samples, right answers); z becomes delta of the last layer."""
+        samples, k = z.shape
+        if self.loss == "cross_entropy":
+            loss, right, wrong = kernels.cross_entropy(z, self._labels(y, samples), bias_gradient)
+            if wrong >= 0:
+                raise ValueError(
+                    f"label {np.ravel(y)[wrong]} of sample {wrong} of the batch: "
+                    f"the model has classes 0 to {k - 1}"
+                )
+            return loss, right
+        y = np.asarray(y, self.dtype)
+        if y.size != z.size or len(y) != samples:
+            raise ValueError(f"targets of shape {y.shape}: expected ({samples}, {k})")
+        z -= y.reshape(z.shape)
+        loss = float(np.vdot(z, z)) / k
+        z *= 2 / z.size
+        np.sum(z, axis=0, out=bias_gradient)
+        return loss, 0
+
+    @staticmethod
+    def _labels(y: np.ndarray, samples: int) -> np.ndarray:
+        y = np.asarray(y)
+        if y.size != samples or y.dtype.kind not in "iub":
+            raise ValueError(
+                f"targets of shape {y.shape} and dtype {y.dtype}: cross_entropy takes one integer "
+                "label per sample (for one-hot targets, y.argmax(axis=1))"
+            )
+        return np.ascontiguousarray(y.reshape(samples), np.int64)
+
+    def _backward(self, a: list[np.ndarray]) -> None:
+        """Fill the gradient; a[-1] holds delta of the last layer, whose bias gradient is filled."""
+        delta = a[-1]
+        buffers = self._buffers(len(delta))[1]
+        backward = kernels.relu_backward if self.activation == "relu" else kernels.tanh_backward
+        for layer in range(len(a) - 1, 0, -1):
+            np.matmul(a[layer - 1].T, delta, out=self.weights_gradient[2 * layer - 2])
+            if layer > 1:
+                previous = buffers[layer - 2]
+                np.matmul(delta, self.weights[2 * layer - 2].T, out=previous)
+                backward(previous, a[layer - 1], self.weights_gradient[2 * layer - 3])
+                delta = previous
+
+
+class SoftmaxReplica(DenseReplica):
+    """A linear classifier: the dense network without hidden layers. p = softmax(x W + b).
+
+    Its loss is convex, so every descent ends at the same loss.
+
+    Parameters
+    ----------
+    inputs, classes : values of a sample, number of classes
+    seed, dtype : see `DenseReplica`
+    """
+
+    def __init__(self, inputs: int, classes: int, seed: int = 0, dtype: Any = np.float32) -> None:
+        super().__init__((inputs, classes), loss="cross_entropy", seed=seed, dtype=dtype)

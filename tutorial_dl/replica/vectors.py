@@ -1,0 +1,35 @@
+"""What the numpy replicas share: two flat vectors in memory of our own that can move elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.replica.base import Segment, aligned_zeros, check_place, length
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class Vectors:
+    """The `parameters`, `gradient`, `segments` and (empty) `state` of a Replica, and `place`."""
+
+    def __init__(self, segments: tuple[Segment, ...], dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in FLOATS:
+            raise ValueError(f"dtype {self.dtype}: expected float32 or float64")
+        self.segments = segments
+        self.state = np.empty(0, self.dtype)
+        self._hold(*(aligned_zeros(length(segments), self.dtype) for _ in range(2)))
+
+    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
+        """Move both vectors, values included, into the given memory (see `Replica.place`)."""
+        check_place(self, parameters, gradient)
+        parameters[:], gradient[:] = self.parameters, self.gradient
+        self._hold(parameters, gradient)
+
+    def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
+        self.parameters, self.gradient = parameters, gradient
+        # Each layer's arrays are views: written here, they are written in the vector.
+        self.weights = [s.of(parameters) for s in self.segments]
+        self.weights_gradient = [s.of(gradient) for s in self.segments]
