@@ -38,7 +38,13 @@ def find(spec: str, what: str) -> Callable:
     where, _, name = spec.rpartition(":")
     if not where or not name:
         raise ValueError(f"{what} '{spec}': expected module:function or path/to/file.py:function")
-    module = _file(Path(where).resolve(), what) if where.endswith(".py") else _module(where, what)
+    if where.endswith(".py"):
+        path = Path(where).resolve()
+        if not path.is_file():
+            raise ValueError(f"{what} '{spec}': there is no file {path}")
+        module = _file(path)
+    else:
+        module = _module(where, what)
     function = getattr(module, name, None)
     if not callable(function):
         have = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
@@ -66,9 +72,7 @@ def _module(where: str, what: str) -> ModuleType:
 
 
 @cache  # one file may hold both the model and the data: it is run once
-def _file(path: Path, what: str) -> ModuleType:
-    if not path.is_file():
-        raise ValueError(f"{what}: there is no file {path}")
+def _file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem not in sys.modules else f"{path.stem}_{abs(hash(path))}"

@@ -54,14 +54,17 @@ class Data:
             tuple(a) if isinstance(a, list) and _of_arrays(a) else a for a in (inputs, targets)
         ]
         inputs, targets = (_each(np.asarray, a) for a in listed)
-        arrays = _names(inputs, "inputs") | _names(targets, "targets")
+        named = [_names(inputs, "inputs"), _names(targets, "targets")]
+        if not all(named):
+            raise ValueError("no arrays at all: expected inputs and targets")
+        arrays = named[0] | named[1]
         for name, array in arrays.items():
             if array.ndim == 0 or array.dtype == object:
                 raise ValueError(
                     f"{name} is {array.dtype} of shape {array.shape}: "
                     "expected an array of numbers, samples first"
                 )
-        if not arrays or len({len(a) for a in arrays.values()}) != 1:
+        if len({len(a) for a in arrays.values()}) != 1:
             have = ", ".join(f"{name} {len(a)}" for name, a in arrays.items())
             raise ValueError(
                 f"arrays of different numbers of samples: {have or 'no arrays at all'}"
