@@ -1,1 +1,37 @@
-"""Placeholder."""
+"""Distributed deep learning over MPI, from curve fitting to parallel training.
+
+In a notebook:
+
+    from tutorial_dl import Team, Trainer, strategies, models, data
+
+On the command line: `python -m tutorial_dl --help`. Parts are imported when they are first used,
+so nothing here costs the start-up of a library that is not needed.
+"""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_MODULES = (
+    "cluster", "data", "exercises", "foundations", "launch", "models", "plotting", "replica",
+    "strategies", "training",
+)  # fmt: skip
+_NAMES = {
+    "Team": "numba_kernels.team",
+    "Trainer": "tutorial_dl.training",
+    "optimizers": "numba_kernels",
+}
+
+__all__ = [*_MODULES, *_NAMES]
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -228,6 +228,12 @@ def under_mpi() -> bool:
     return "PMI_RANK" in of or "PMIX_RANK" in of
 
 
+def rank() -> int:
+    """This process's number in its run, as mpiexec or srun says; 0 where nobody says."""
+    names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "ALPS_APP_PE")
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+
+
 def local_ranks() -> int:
     """Ranks of this run on this node, as mpiexec or srun says; 1 where nobody says."""
     of = os.environ
@@ -291,11 +297,17 @@ def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, 
     return merged
 
 
-def guarded(command: Sequence[str], *watch: int, grace: float = 5.0) -> list[str]:
-    """`command` as a child of guard.py, which ends it when one of the processes `watch` ends."""
-    watching = [word for pid in watch for word in ("--watch", str(pid))]
-    python = [sys.executable, "-I", "-S", str(GUARD)]
-    return [*python, *watching, "--grace", str(grace), "--", *command]
+def guarded(
+    command: Sequence[str], *watch: int, grace: float = 5.0, remove: str | Path | None = None
+) -> list[str]:
+    """`command` as a child of guard.py, which ends it when one of the processes `watch` ends.
+
+    `grace`: seconds between asking and killing; `remove`: a folder that goes when it has ended.
+    """
+    options = [word for pid in watch for word in ("--watch", str(pid))]
+    options += ["--grace", str(grace)]
+    options += ["--remove", str(remove)] if remove is not None else []
+    return [sys.executable, "-I", "-S", str(GUARD), *options, "--", *command]
 
 
 class Banner:

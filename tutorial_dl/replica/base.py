@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -116,3 +116,15 @@ def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) 
                 f"place: {name} starts at address {vector.ctypes.data:#x}, "
                 "expected a multiple of 64 bytes (use Team.empty)"
             )
+
+
+def finite_gradient(replica: Replica, batch: Batch) -> tuple[float, int]:
+    """`replica.compute_gradient(batch)`; FloatingPointError if the loss is NaN or infinite.
+
+    Asked on every rank before anything is exchanged: one rank's NaN must not reach all weights,
+    and afterwards nobody could say whose it was.
+    """
+    loss, samples = replica.compute_gradient(batch)
+    if not isfinite(loss):
+        raise FloatingPointError(f"the loss is {loss}")
+    return loss, samples

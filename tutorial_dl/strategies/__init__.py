@@ -1,0 +1,37 @@
+"""Strategies: rules by which ranks train one model together, a file each.
+
+A strategy has never heard of layers. It sees a replica's two flat vectors and does
+
+    attach(replica, optimizer)    once: put the vectors where this rule needs them
+    step(batch) -> loss, samples  one update; of all ranks' samples together
+
+on the ranks of its `team`. What it may rely on: every rank calls `step` equally often, with its
+own share of each batch, which may be empty.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+NAMES = {"serial": "Serial", "synchronous": "Synchronous"}
+
+__all__ = ["NAMES", "Serial", "Synchronous", "get"]
+
+
+def __getattr__(name):
+    for module, of_it in NAMES.items():
+        if name == of_it:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def check(name: str) -> None:
+    """ValueError unless there is a strategy called `name`."""
+    if name not in NAMES:
+        raise ValueError(f"unknown strategy {name!r}; one of {', '.join(NAMES)}")
+
+
+def get(name: str, team=None):
+    """A new strategy by its name, on `team` (all ranks if None)."""
+    check(name)
+    return getattr(import_module(f".{name}", __name__), NAMES[name])(team)

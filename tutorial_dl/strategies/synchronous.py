@@ -1,0 +1,64 @@
+"""Synchronous data parallelism: every rank its share of each batch, one common update.
+
+    rank i:      g_i <- gradient(w, its s_i samples of the batch)
+    all ranks:   g   <- sum_i s_i g_i / sum_i s_i          the gradient of the whole batch
+    all ranks:   w   <- update(w, g)                       the same w everywhere
+
+The weights s_i make it exact: p ranks do what one process would on the whole batch, also when the
+batch does not divide by p. Chen et al., arXiv 1604.00981; Goyal et al., arXiv 1706.02677.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_kernels.fused import Step
+from numba_kernels.optimizers import Optimizer
+from numba_kernels.team import Team
+from numba_kernels.window import aligned
+
+from ..replica.base import Batch, Replica, finite_gradient
+
+
+class Synchronous:
+    """All ranks of `team` (of the whole run if None) as if they were one.
+
+    Args:
+        team: the ranks that train together
+        algorithm: "fused" reduces, updates and hands out the weights in one pass, with the
+            optimizer's state cut among the ranks (numba_kernels.fused). The name of an allreduce
+            algorithm ("auto", "naive", "tree", "ring", "shared_memory") does the textbook's two
+            steps instead, with the whole state on every rank: slower, and easier to follow.
+    """
+
+    def __init__(self, team: Team | None = None, algorithm: str = "fused"):
+        self.team, self.algorithm = team or Team(), algorithm
+
+    def attach(self, replica: Replica, optimizer: Optimizer) -> None:
+        """Move the gradient into the window and give every rank the weights of rank 0."""
+        self.replica, self.optimizer = replica, optimizer
+        n, dtype = replica.parameters.size, replica.parameters.dtype
+        replica.place(aligned(n, dtype), self.team.empty(n, dtype))
+        self.team.broadcast(replica.parameters)
+        if replica.state.size:
+            state = replica.state.copy()
+            replica.state[:] = self.team.broadcast(state)
+        if self.algorithm == "fused":
+            self.update = Step(self.team, optimizer, replica.parameters, replica.gradient)
+        else:
+            self.state = optimizer.init(n, dtype)
+            self.update = self._textbook
+
+    def step(self, batch: Batch) -> tuple[float, int]:
+        """One update; returns the mean loss over all ranks' samples, and how many those are."""
+        loss, samples = finite_gradient(self.replica, batch)
+        return self.update(loss, samples)
+
+    def _textbook(self, loss: float, samples: int) -> tuple[float, int]:
+        g = self.replica.gradient
+        total, loss = self.team.allreduce(np.array([samples, samples * loss]))  # sums
+        if total:
+            g *= g.dtype.type(samples / total)
+            self.team.allreduce(g, "sum", self.algorithm)
+            self.optimizer.update(self.replica.parameters, g, self.state)
+        return (float(loss / total) if total else 0.0), int(total)

@@ -1,0 +1,43 @@
+"""What a training run leaves behind: one row an epoch, plain numbers only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class History:
+    """Rows with `epoch`, `loss` (mean over the epoch's samples), `val_...` for every metric,
+    `samples_per_second` (of all ranks together, training alone), `seconds` (of training alone).
+    """
+
+    epochs: list[dict[str, float]] = field(default_factory=list)
+
+    def column(self, name: str) -> list[float]:
+        """One quantity over the epochs, in order."""
+        return [row[name] for row in self.epochs]
+
+    @property
+    def last(self) -> dict[str, float]:
+        return self.epochs[-1]
+
+    @property
+    def seconds(self) -> float:
+        """Training time of all epochs, without validation."""
+        return sum(self.column("seconds"))
+
+    @property
+    def samples_per_second(self) -> float:
+        """Median over the epochs after the first, which pays for compilation (all if only one)."""
+        rates = sorted(self.column("samples_per_second")[1:] or self.column("samples_per_second"))
+        middle = len(rates) // 2
+        return rates[middle] if len(rates) % 2 else (rates[middle - 1] + rates[middle]) / 2
+
+    def _repr_html_(self) -> str:
+        names = list(self.epochs[0]) if self.epochs else []
+        head = "".join(f"<th>{name}</th>" for name in names)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{row[name]:.4g}</td>" for name in names) + "</tr>"
+            for row in self.epochs
+        )
+        return f"<table><tr>{head}</tr>{rows}</table>"

@@ -1,0 +1,232 @@
+"""`python -m tutorial_dl train`: what one rank of it does, and how a failure is told once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import data as datasets
+from .. import launch, models, strategies, user_function
+
+PROFILE_SHARES = (1, 2, 4)  # the batch is timed whole, halved, quartered: what p ranks would do
+
+
+@dataclass(frozen=True)
+class Options:
+    """The words of the command line; see `train --help`."""
+
+    model: str
+    data: str
+    strategy: str
+    epochs: int
+    batch_size: int
+    optimizer: str
+    learning_rate: float | None
+    seed: int
+    quiet: bool
+    json: str | None
+
+    def check(self, ranks: int | None) -> None:
+        """ValueError or OSError for what can be known to be wrong before ranks are started."""
+        launch.check_ranks(1 if ranks is None else ranks)
+        strategies.check(self.strategy)
+        if self.strategy == "serial" and (ranks or 1) > 1:
+            raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
+        for what, spec, names in (
+            ("model", self.model, models.NAMES),
+            ("data", self.data, datasets.NAMES),
+        ):
+            if not user_function.is_reference(spec) and spec not in names:
+                raise ValueError(
+                    f"{what} {spec!r} is not known; one of {', '.join(sorted(names))}, "
+                    "or module:function"
+                )
+        if self.json not in (None, "-"):
+            check_writable(Path(self.json))
+
+    def words(self) -> list[str]:
+        """The command line that says the same, for the ranks."""
+        words = ["train"]
+        for name in ("model", "data", "strategy", "epochs", "batch_size", "optimizer", "seed"):
+            words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        if self.learning_rate is not None:
+            words += ["--learning-rate", repr(self.learning_rate)]
+        words += ["--quiet"] if self.quiet else []
+        words += ["--json", self.json] if self.json else []
+        return words
+
+
+def check_writable(path: Path) -> None:
+    """OSError, in words, unless `path` can be written: better now than after training."""
+    if path.is_dir():
+        raise OSError(f"{path} is a folder; a file is needed")
+    if not path.parent.is_dir():
+        raise OSError(f"{path} can't be written: there is no folder {path.parent}")
+    with path.open("a"):
+        pass
+
+
+def run_rank(options: Options) -> int:
+    """Train as one rank of a run; returns the exit status (0, 1 failed, 2 bad input)."""
+    from numba_kernels.team import Team, abort_all
+
+    team = Team()
+    sys.stderr = sys.__stderr__  # every rank may speak again: from here on they agree who does
+    setting_up = True
+    try:
+        trainer = prepare(options, team)
+        setting_up = False
+        trainer.fit(options.epochs)
+        result = summary(options, trainer)
+        if team.rank == 0:
+            write(result, options.json)
+        team.barrier()
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        abort_all(error)
+        if speaks_for_all(team, error):
+            tell(error, setting_up)
+        return 2 if setting_up and isinstance(error, Exception) else 1
+
+
+def prepare(options: Options, team):
+    """Data, model and trainer, tried on two samples: what is wrong with them shows here."""
+    from numba_kernels import optimizers
+
+    from .trainer import Trainer
+
+    dataset = datasets.load(options.data)
+    replica = models.build(options.model, dataset, seed=options.seed)
+    trainer = Trainer(
+        replica,
+        dataset,
+        strategies.get(options.strategy, team),
+        optimizers.get(options.optimizer, options.learning_rate),
+        batch_size=options.batch_size,
+        seed=options.seed,
+        progress=not options.quiet,
+    )
+    try:
+        replica.evaluate([dataset.train.take(slice(0, 2))])
+    except Exception as error:
+        raise ValueError(
+            f"model {options.model!r} can't be used on data {options.data!r}: {first_line(error)}"
+        ) from error
+    return trainer
+
+
+def summary(options: Options, trainer) -> dict:
+    """One object a run, as `--json` writes it."""
+    history = trainer.history
+    result = {
+        "strategy": options.strategy,
+        "ranks": trainer.team.size,
+        "model": options.model,
+        "data": options.data,
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+        "optimizer": options.optimizer,
+        "learning_rate": trainer.optimizer.learning_rate,
+        "seed": options.seed,
+        "parameters": sum(s.size for s in trainer.replica.segments),
+        "loss": history.last["loss"],
+        "val_loss": history.last["val_loss"],
+        "val_accuracy": history.last.get("val_accuracy"),
+        "samples_per_second": history.samples_per_second,
+        "seconds": history.seconds,
+        "history": history.epochs,
+    }
+    if options.strategy == "serial":
+        result["profile"] = profile(trainer)
+    return result
+
+
+def profile(trainer) -> dict:
+    """Seconds of one gradient for the batch and its shares, and of one update: what predicts p."""
+    import numpy as np
+
+    replica, optimizer = trainer.replica, trainer.optimizer
+    batch_size = min(trainer.batches.batch_size, len(trainer.dataset.train))
+    gradient = {}
+    for share in PROFILE_SHARES:
+        size = -(-batch_size // share)
+        batch = trainer.dataset.train.take(slice(0, size))
+        gradient[str(share)] = median_seconds(lambda batch=batch: replica.compute_gradient(batch))
+    weights, g = replica.parameters.copy(), np.zeros_like(replica.gradient)
+    state = optimizer.init(weights.size, weights.dtype)
+    update = median_seconds(lambda: optimizer.update(weights, g, state))
+    return {"gradient_seconds": gradient, "update_seconds": update}
+
+
+def median_seconds(call, least: int = 5, seconds: float = 0.2) -> float:
+    """Median time of `call()`, repeated `least` times or for `seconds`, whichever is longer."""
+    call()
+    times = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2]
+
+
+def write(result: dict, where: str | None) -> None:
+    if where == "-":
+        print(json.dumps(result), flush=True)
+    elif where:
+        Path(where).write_text(json.dumps(result, indent=1) + "\n")
+    if where != "-":
+        accuracy = result["val_accuracy"]
+        print(
+            f"{result['strategy']} on {result['ranks']} ranks: loss {result['loss']:.4f}, "
+            f"validation loss {result['val_loss']:.4f}"
+            + (f", accuracy {accuracy:.4f}" if accuracy is not None else "")
+            + f"; {result['samples_per_second']:.0f} samples/s, {result['seconds']:.2f} s",
+            flush=True,
+        )
+
+
+def speaks_for_all(team, error: BaseException) -> bool:
+    """After a failure: is this the lowest of the ranks that failed by themselves?"""
+    from numba_kernels.errors import PeerError
+    from numba_kernels.mailbox import FOLLOWED
+
+    causes = {letter.rank for letter in team.settle() if letter.kind != FOLLOWED}
+    if not isinstance(error, PeerError):
+        causes.add(team.rank)
+    return not causes or team.rank == min(causes)
+
+
+def tell(error: BaseException, setting_up: bool) -> None:
+    """One line for what the user can mend; a traceback for what is broken in the program."""
+    from numba_kernels.errors import TeamError
+
+    from .consistency import DriftError
+    from .trainer import TrainingError
+
+    if isinstance(error, KeyboardInterrupt):
+        print("error: interrupted", file=sys.stderr, flush=True)
+    elif setting_up or isinstance(error, TrainingError | DriftError | TeamError):
+        print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
+    else:
+        traceback.print_exception(error)
+
+
+def first_line(error: BaseException) -> str:
+    """An error in one line; with the place, where it comes out of somebody else's code."""
+    text = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    frames = traceback.extract_tb(error.__traceback__)
+    package = str(Path(__file__).parent.parent)
+    if isinstance(error, SyntaxError):
+        return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
+    if isinstance(error, ValueError | TypeError) and (
+        not frames or frames[-1].filename.startswith(package)
+    ):
+        return text
+    outside = [f for f in frames if not f.filename.startswith(package)]
+    place = f" ({outside[0].filename}, line {outside[0].lineno})" if outside else ""
+    return f"{type(error).__name__}: {text}{place}"
