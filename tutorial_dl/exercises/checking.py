@@ -23,15 +23,18 @@ class NotYet(Exception):
 def check(name: str, answer: Any) -> bool:
     """Print "correct: ..." or "not yet: ..." for the exercise `name`, on one line.
 
-    Args:
-        name: "NN.exercise", NN the notebook's number: "01.degree".
-        answer: what the learner wrote: a number, an array, or a function.
+    Parameters
+    ----------
+    name : "NN.exercise", NN the notebook's number: "01.degree".
+    answer : what the learner wrote: a number, an array, or a function.
 
-    Returns:
-        Whether the answer is right.
+    Returns
+    -------
+    Whether the answer is right.
 
-    Raises:
-        ValueError: there is no exercise of that name: the notebook is wrong, not the answer.
+    Raises
+    ------
+    ValueError : there is no exercise of that name: the notebook is wrong, not the answer.
     """
     judge = _find(name)
     try:
@@ -50,12 +53,13 @@ def check(name: str, answer: Any) -> bool:
 def close(answer: Any, right: Any, what: str, rtol: float = 1e-6, atol: float = 0.0) -> None:
     """Raise NotYet unless `answer` equals `right` within rtol |right| + atol, elementwise.
 
-    Args:
-        answer: number or array, of any kind: it is judged, not trusted.
-        right: number or array.
-        what: what the number is, for the message: "the learning rate".
-        rtol: relative tolerance.
-        atol: absolute tolerance, in the unit of `right`; needed where `right` may be 0.
+    Parameters
+    ----------
+    answer : number or array, of any kind: it is judged, not trusted.
+    right : number or array.
+    what : what the number is, for the message: "the learning rate".
+    rtol : relative tolerance.
+    atol : absolute tolerance, in the unit of `right`; needed where `right` may be 0.
     """
     if _unfinished(answer):
         raise NotYet(f"{what} is {answer!r} so far")

@@ -23,16 +23,19 @@ import numpy as np
 def solve_qr(design: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """w of least |A w - y|, by A = Q R.
 
-    Args:
-        design: A, shape (s, k), s >= k.
-        targets: y, shape (s,).
+    Parameters
+    ----------
+    design : A, shape (s, k), s >= k.
+    targets : y, shape (s,).
 
-    Returns:
-        w, shape (k,).
+    Returns
+    -------
+    w, shape (k,).
 
-    Raises:
-        ValueError: fewer samples than parameters, or columns that depend on one another to
-            within rounding, so that many w fit equally well.
+    Raises
+    ------
+    ValueError : fewer samples than parameters, or columns that depend on one another to
+        within rounding, so that many w fit equally well.
     """
     s, k = design.shape
     if s < k:

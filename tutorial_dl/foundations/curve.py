@@ -29,12 +29,14 @@ class Curve:
 def fit(basis: Basis, x: np.ndarray, y: np.ndarray) -> Curve:
     """The curve of `basis` with the least mean squared error on samples x, y.
 
-    Args:
-        basis: x of shape (s,) -> design matrix of shape (s, k).
-        x, y: shape (s,).
+    Parameters
+    ----------
+    basis : x of shape (s,) -> design matrix of shape (s, k).
+    x, y : shape (s,).
 
-    Raises:
-        ValueError: the samples do not determine the k parameters (see `solve_qr`).
+    Raises
+    ------
+    ValueError : the samples do not determine the k parameters (see `solve_qr`).
 
     >>> from tutorial_dl.foundations import Polynomial
     >>> line = fit(Polynomial(1), np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]))

@@ -32,14 +32,15 @@ GROWTH = 1e12  # times the loss at the start, beyond which nothing comes back
 class Descent:
     """What a descent did, and why it ended.
 
-    Attributes:
-        path: parameters before the first step and after each step, shape (steps + 1, k).
-        losses: full loss before the first epoch and after each, shape (epochs + 1,).
-        gradient_norms: |full gradient| at the same moments, shape (epochs + 1,).
-        steps_per_epoch: updates in one epoch.
-        samples_per_epoch: samples whose gradient was taken in one epoch.
-        ended_by: "gradient norm", "relative change", "divergence" or "epochs".
-        reason: the same as a sentence, with the numbers.
+    Attributes
+    ----------
+    path : parameters before the first step and after each step, shape (steps + 1, k).
+    losses : full loss before the first epoch and after each, shape (epochs + 1,).
+    gradient_norms : |full gradient| at the same moments, shape (epochs + 1,).
+    steps_per_epoch : updates in one epoch.
+    samples_per_epoch : samples whose gradient was taken in one epoch.
+    ended_by : "gradient norm", "relative change", "divergence" or "epochs".
+    reason : the same as a sentence, with the numbers.
     """
 
     path: np.ndarray
@@ -82,18 +83,20 @@ def descend(
 ) -> Descent:
     """Follow the negative gradient of `loss` from `start` until one of the criteria above holds.
 
-    Args:
-        loss: what to minimise; `loss(w)`, `loss.gradient(w, rows)`, `.samples`, `.parameters`.
-        start: w before the first step, shape (k,).
-        learning_rate: eta > 0, or a function of the step (0, 1, 2, ...) that returns it.
-        batch_size: samples a step, 1 to s; None for all of them.
-        epochs: passes over the samples at most.
-        gradient_tolerance: unit of the gradient; None for never.
-        change_tolerance: relative; None for never.
-        seed: the same seed gives the same batches, so the same path. Full-batch descent has none.
+    Parameters
+    ----------
+    loss : what to minimise; `loss(w)`, `loss.gradient(w, rows)`, `.samples`, `.parameters`.
+    start : w before the first step, shape (k,).
+    learning_rate : eta > 0, or a function of the step (0, 1, 2, ...) that returns it.
+    batch_size : samples a step, 1 to s; None for all of them.
+    epochs : passes over the samples at most.
+    gradient_tolerance : unit of the gradient; None for never.
+    change_tolerance : relative; None for never.
+    seed : the same seed gives the same batches, so the same path. Full-batch descent has none.
 
-    Raises:
-        ValueError: an argument outside its range; the message says which.
+    Raises
+    ------
+    ValueError : an argument outside its range; the message says which.
 
     >>> bowl = LeastSquares(np.array([[1.0]]), np.array([0.0]))  # L = w^2, gradient 2 w
     >>> run = descend(bowl, np.array([1.0]), 0.25, epochs=3)

@@ -32,19 +32,22 @@ def expected_errors(
 ) -> tuple[float, float]:
     """Mean squared errors of the least-squares fit, averaged over the noise.
 
-    Args:
-        basis: of the curve to be fitted; k columns.
-        x: where it will be fitted, shape (s,), s >= k.
-        x_held_out: where it will be tested, shape (m,).
-        truth: f, without noise.
-        noise: sigma, standard deviation of each y, in the unit of y.
+    Parameters
+    ----------
+    basis : of the curve to be fitted; k columns.
+    x : where it will be fitted, shape (s,), s >= k.
+    x_held_out : where it will be tested, shape (m,).
+    truth : f, without noise.
+    noise : sigma, standard deviation of each y, in the unit of y.
 
-    Returns:
-        (training error, held-out error), in the unit of y squared. Both include the noise of the
-        samples they are measured on, so the best possible held-out error is sigma^2.
+    Returns
+    -------
+    (training error, held-out error), in the unit of y squared. Both include the noise of the
+    samples they are measured on, so the best possible held-out error is sigma^2.
 
-    Raises:
-        ValueError: fewer samples than columns.
+    Raises
+    ------
+    ValueError : fewer samples than columns.
     """
     A, B = basis(x), basis(x_held_out)  # (s, k), (m, k)
     (s, k), m = A.shape, len(B)

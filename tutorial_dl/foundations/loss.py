@@ -30,16 +30,19 @@ def mean_squared_error(predicted: np.ndarray, target: np.ndarray) -> float:
 class LeastSquares:
     """L(w) = |A w - y|^2 / s.
 
-    Args:
-        design: A, shape (s, k).
-        targets: y, shape (s,).
+    Parameters
+    ----------
+    design : A, shape (s, k).
+    targets : y, shape (s,).
 
-    Attributes:
-        samples: s.
-        parameters: k.
+    Attributes
+    ----------
+    samples : s.
+    parameters : k.
 
-    Raises:
-        ValueError: shapes that do not match, no samples, or values that are not finite.
+    Raises
+    ------
+    ValueError : shapes that do not match, no samples, or values that are not finite.
 
     >>> loss = LeastSquares(np.array([[1.0], [1.0]]), np.array([0.0, 2.0]))  # a constant
     >>> loss(np.array([0.0])), loss.gradient(np.array([0.0]))

@@ -23,8 +23,9 @@ from tutorial_dl.foundations.loss import LeastSquares
 def stability_bound(hessian: np.ndarray) -> float:
     """2 / lambda_max: full-batch descent with a constant rate shrinks the error only below this.
 
-    Args:
-        hessian: shape (k, k), symmetric.
+    Parameters
+    ----------
+    hessian : shape (k, k), symmetric.
 
     >>> stability_bound(np.diag([1.0, 4.0]))
     0.5
@@ -57,38 +58,64 @@ def predicted_path(
 
 
 def noise_floor(loss: LeastSquares, learning_rate: float, batch_size: int) -> float:
-    """How far above its minimum L settles, on average over steps, when batches are random.
+    """How far above its minimum L stays with random batches, on average over steps, in the end.
 
     A batch's gradient is the full one plus noise. Along an eigenvector with curvature lambda, let
-    the noise of one sample have variance c at the minimum. The error there then settles where
-    shrinking and noise balance,
+    one sample's gradient at the minimum have variance c over the samples. One epoch deals the s
+    samples out into batches of b_0, b_1, ... of them, so the batches' noises n_i have
 
-        v = (1 - eta lambda)^2 v + eta^2 c/b (s - b)/(s - 1)
+        var n_i = c (s - b_i) / (b_i (s - 1)),   cov(n_i, n_j) = -c / (s - 1)
 
-    and L - L* = sum lambda v / 2. With b << s that is about eta tr(C) / (4 b): halve the rate or
-    double the batch to halve the floor. (s - b)/(s - 1) is for a batch drawn without replacement:
-    the batch of all samples has no noise. Batches of one epoch are taken as independent, which
-    holds if the descent forgets within an epoch: steps per epoch x eta lambda well above 1;
-    otherwise the floor is lower than this, as no sample comes twice in an epoch.
+    (dealt without replacement, they cancel over the epoch). The error goes e <- r e - eta n_i,
+    with r = 1 - eta lambda, and after j steps of an epoch its variance is
 
-    Returns:
-        L - L*, in the unit of the loss; infinite at or above the stability bound.
+        v_j = r^2j v_0 + eta^2 c / (s - 1) (P_j - S_j^2)
+        P_j = sum_i<j r^(2(j-1-i)) s / b_i,   S_j = sum_i<j r^(j-1-i)
+
+    v_0 being what an epoch leaves unchanged. L - L* = sum over eigenvectors of lambda v / 2. If a
+    descent forgets well within an epoch and b is far below s, this is about eta tr(C) / (4 b):
+    halve the rate or double the batch to halve the floor. All samples in one batch have no noise.
+
+    Each batch's curvature is taken as the full one: good for eta well below the stability bound.
+
+    Parameters
+    ----------
+    loss : s samples, k parameters.
+    learning_rate : eta, constant.
+    batch_size : b, 1 to s; the last batch of an epoch may be smaller, as in `descend`.
+
+    Returns
+    -------
+    Mean of L - L*, in the unit of the loss; infinite at or above the stability bound.
     """
     s, b = loss.samples, batch_size
     if not 1 <= b <= s:
         raise ValueError(f"batch_size must be 1 to {s}, got {b}")
+    if b == s:
+        return 0.0
     curvatures, V = np.linalg.eigh(loss.hessian())  # (k,), (k, k)
     if learning_rate >= 2 / curvatures[-1]:
         return float("inf")
-    if b == s:
-        return 0.0
 
     residuals = loss.design @ loss.minimiser() - loss.targets  # (s,)
     gradients = 2 * residuals[:, None] * loss.design @ V  # (s, k): one a sample, in V's axes
     variances = (gradients**2).mean(axis=0)  # (k,): their mean is zero at the minimum
 
-    noise = variances / b * (s - b) / (s - 1)  # (k,)
-    return float(np.sum(learning_rate * noise / (2 * (2 - learning_rate * curvatures))))
+    r = 1 - learning_rate * curvatures  # (k,)
+    P, S, decay = np.zeros_like(r), np.zeros_like(r), np.ones_like(r)
+    bracket_sum, decay_sum = np.zeros_like(r), np.zeros_like(r)
+    steps = -(-s // b)
+    for step in range(steps):
+        P = r**2 * P + s / min(b, s - step * b)
+        S = r * S + 1
+        decay = r**2 * decay  # r^2j
+        bracket_sum += P - S**2
+        decay_sum += decay
+
+    scale = learning_rate**2 * variances / (s - 1)  # (k,)
+    v_0 = scale * (P - S**2) / (1 - decay)
+    v = (decay_sum * v_0 + scale * bracket_sum) / steps  # (k,): mean over the steps of an epoch
+    return float(np.sum(curvatures * v / 2))
 
 
 def _curvatures(hessian: np.ndarray) -> np.ndarray:

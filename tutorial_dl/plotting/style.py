@@ -78,11 +78,12 @@ class Figure(MatplotlibFigure):
 class Film:
     """A picture that moves: an animated GIF, which needs no player and no script.
 
-    Args:
-        figure: its canvas is photographed once a frame.
-        frames: yields after each frame is drawn on `figure`.
-        milliseconds: how long each frame stands.
-        hold: how long the last one stands, milliseconds.
+    Parameters
+    ----------
+    figure : its canvas is photographed once a frame.
+    frames : yields after each frame is drawn on `figure`.
+    milliseconds : how long each frame stands.
+    hold : how long the last one stands, milliseconds.
     """
 
     def __init__(
@@ -91,15 +92,19 @@ class Film:
         from PIL import Image
 
         canvas = FigureCanvasAgg(figure)
-        pictures = []
+        photographs = []
         for _ in frames:
             canvas.draw()
-            picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
-            # One palette for the whole film, or colours flicker from frame to frame.
-            palette = pictures[0] if pictures else None
-            pictures.append(picture.quantize(palette=palette, dither=Image.Dither.NONE))
-        if not pictures:
+            photographs.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+        if not photographs:
             raise ValueError("a film needs at least one frame, got none")
+
+        # One palette for the whole film, or colours flicker; the last frame shows everything.
+        palette = photographs[-1].quantize(method=Image.Quantize.MAXCOVERAGE)
+        pictures = [
+            photograph.quantize(palette=palette, dither=Image.Dither.NONE)
+            for photograph in photographs
+        ]
         data = io.BytesIO()
         waits = [milliseconds] * (len(pictures) - 1) + [hold]
         pictures[0].save(
