@@ -1,0 +1,84 @@
+"""Keeps TensorFlow's start-up chatter off the terminal, and nothing else.
+
+TensorFlow writes notices to stderr while it is imported (processor features, oneDNN, "All log
+messages before absl::InitializeLog()"), from C++ and so early that its own log level does not stop
+all of them; on 4 ranks they come four times. `hide_tensorflow_chatter` makes the next import of
+TensorFlow, whoever does it (us, Keras, a user's file), keep stderr aside and then pass on every
+line that is not one of these notices.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.abc
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CHATTER = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    rb"|I\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "  # absl's lines of severity Information
+    rb"|\d{4}-\d\d-\d\d [\d:.]+: I \S+\.cc:\d+\] "  # the same in TensorFlow's own format
+    rb"|To enable the following instructions: "  # second line of one of them
+)
+
+
+@contextmanager
+def chatter_hidden() -> Iterator[None]:
+    """Keep what arrives at file descriptor 2 aside; at the end, pass on all but `CHATTER`."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    # Should TensorFlow crash the process (built for another processor), this still gets out.
+    was_enabled = faulthandler.is_enabled()
+    if not was_enabled:
+        faulthandler.enable(file=stderr)
+    with tempfile.TemporaryFile() as aside:
+        os.dup2(aside.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            if not was_enabled:
+                faulthandler.disable()
+            aside.seek(0)
+            for line in aside:
+                if not CHATTER.match(line):
+                    os.write(2, line)
+            os.close(stderr)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Is asked before Python's own finders: lets them find TensorFlow, and wraps its loading."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module):
+                with chatter_hidden():
+                    load(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def hide_tensorflow_chatter() -> None:
+    """Call before anything that may import TensorFlow; does nothing where it is imported already.
+
+    `TF_CPP_MIN_LOG_LEVEL` is set to 2 (errors only) unless the user has set it; setting it to 0
+    beforehand shows everything.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0" or "tensorflow" in sys.modules:
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
