@@ -1,6 +1,7 @@
 """A small process between us and mpiexec, so that no rank ever outlives the run it belongs to.
 
-    python -I -S guard.py --watch PID [--watch PID ...] [--grace SECONDS] -- COMMAND [ARGUMENT ...]
+    python -I -S guard.py --watch PID [--watch PID ...] [--grace SECONDS]
+                           [--remove FOLDER] -- COMMAND [ARGUMENT ...]
 
 mpiexec puts its ranks into sessions of their own: closing the terminal, killing the process group
 or killing the parent does not reach them. The guard starts COMMAND as its child and
@@ -10,7 +11,8 @@ or killing the parent does not reach them. The guard starts COMMAND as its child
 - passes the first SIGINT, SIGTERM or SIGHUP on to COMMAND, and ends everything `grace` seconds
   later, or at the second signal;
 - ends everything when one of the watched processes ends, even by SIGKILL;
-- ends what COMMAND left behind when COMMAND itself ends, and exits with its status.
+- ends what COMMAND left behind when COMMAND itself ends, removes shared memory that ranks which
+  died could not, removes FOLDER if one was named, and exits with COMMAND's status.
 
 Runs by its path, on the standard library alone: starting it costs some 20 ms.
 """
@@ -26,6 +28,8 @@ import sys
 import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+SHARED_MEMORY = "/dev/shm"
+SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.")  # of MPICH, Open MPI 4 and 5
 POLL = 0.5  # seconds between looks at what cannot wake us
 
 
@@ -115,6 +119,40 @@ def end_all(child: int, grace: float) -> int | None:
         time.sleep(0.02)
 
 
+def segments() -> set[str]:
+    """Files of MPI libraries in shared memory, this user's."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(SHARED_MEMORY):
+            with contextlib.suppress(OSError):
+                if entry.name.startswith(SEGMENTS) and entry.stat().st_uid == os.geteuid():
+                    found.add(entry.path)
+    return found
+
+
+def remove_abandoned(before: set[str]) -> None:
+    """Remove segments that are not in `before` and that no process holds.
+
+    MPI removes its segments in MPI_Finalize, which a rank that was killed never reached. Other runs
+    may be alive: a segment is theirs if a process has it open or mapped. Looking at open files
+    first and at maps second misses none, as a process maps a file before it closes it.
+    """
+    abandoned = segments() - before
+    if not abandoned:
+        return
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it ended, or is another user's
+            for descriptor in os.listdir(f"/proc/{name}/fd"):
+                with contextlib.suppress(OSError):
+                    abandoned.discard(os.readlink(f"/proc/{name}/fd/{descriptor}"))
+            with open(f"/proc/{name}/maps", errors="replace") as file:
+                maps = file.read()
+            abandoned = {path for path in abandoned if path not in maps}
+    for path in abandoned:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
 def guard(command: list[str], watch: list[int], grace: float) -> int:
     received: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -161,9 +199,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="run COMMAND and leave nothing of it behind")
     parser.add_argument("--watch", type=int, action="append", default=[], metavar="PID")
     parser.add_argument("--grace", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--remove", metavar="FOLDER")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    sys.exit(guard(options.command, options.watch, options.grace))
+    before = segments()
+    status = guard(options.command, options.watch, options.grace)
+    remove_abandoned(before)
+    if options.remove:
+        import shutil
+
+        shutil.rmtree(options.remove, ignore_errors=True)
+    sys.exit(status)
 
 
 if __name__ == "__main__":
