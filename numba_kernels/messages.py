@@ -99,7 +99,7 @@ def exchange(link, outgoing, to, incoming, source):
 
 
 def cancel(link: Link) -> None:
-    """Give up the exchange in flight, if any. Its buffers must stay alive until MPI is finalised."""
+    """Give up the exchange in flight, if any. MPI may still write into its buffers: keep them."""
     for which in (SEND, RECEIVE):
         if link.handles[which] != link.handles[NO_REQUEST]:
             _cancel(link.handles, which)

@@ -174,11 +174,15 @@ class Team:
                 return window.aligned(n, dtype)
             pid, descriptor = map(int, table[leader, :2])
             place = self.node.index(self.rank)
-            enough = window.reserve(pid, descriptor, place * stride, stride)
-            memory = window.attach(pid, descriptor, ranks * stride) if enough else None
+            memory = None
+            left = self._gather([window.available()])[list(self.node), 0].min()
+            if stride * ranks <= left and window.reserve(pid, descriptor, place * stride, stride):
+                memory = window.attach(pid, descriptor, ranks * stride)
             if not self._gather([memory is not None])[:, 0].all():
-                needed = f"{ranks} x {stride / 2**20:.1f} MiB"
-                raise MemoryError(f"no memory for a window of {needed}; see `free -m`")
+                raise MemoryError(
+                    f"no memory for a window of {ranks} x {stride / 2**20:.1f} MiB: "
+                    f"{left / 2**20:.0f} MiB are left on this node"
+                )
             return self._window.add(memory, stride, ranks, dtype)[:n]
         finally:
             if made >= 0:
@@ -274,6 +278,7 @@ class Team:
                 self._look_around(started)
                 done = kernel(*arguments)
         except BaseException as error:
+            self._abandoned = arguments  # MPI may still write there
             self.abort(error)
             raise
 
@@ -291,7 +296,7 @@ class Team:
         """Between two polls: let signals through, read the mail, check the deadline, rest."""
         waited = time.monotonic() - started
         letters = self._mailbox.collect() if self._mailbox else {}
-        for letter in sorted(letters.values(), key=lambda l: (l.kind == FOLLOWED, l.rank)):
+        for letter in sorted(letters.values(), key=lambda note: (note.kind == FOLLOWED, note.rank)):
             if letter.kind == MISMATCH:
                 raise self._mismatch(letter.rank, letter.text)
             raise PeerError(letter.rank, letter.text)
@@ -349,7 +354,7 @@ class Team:
         self.node = tuple(map(int, candidates)) if together else (self.rank,)
         self.single_node = len(self.node) == self.size
         if together:
-            self._board, self._board_floats = board.views(memory, candidates.size)
+            self._board, self.board_floats = board.views(memory, candidates.size)
             self._window = window.Window(self.node.index(self.rank))
         cores = sum(int(word).bit_count() for word in np.bitwise_or.reduce(table[candidates, 1:]))
         crowded = candidates.size > cores

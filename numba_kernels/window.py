@@ -13,6 +13,7 @@ import os
 import socket
 import weakref
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,9 +49,10 @@ def attach(pid: int, descriptor: int, nbytes: int) -> np.ndarray | None:
 
 
 def reserve(pid: int, descriptor: int, offset: int, nbytes: int) -> bool:
-    """Have the kernel find the pages now, near this rank; False when memory does not suffice.
+    """Have the kernel find the pages now, near this rank; False if it can't.
 
-    Without this, running out of memory would be a SIGBUS in the middle of a kernel.
+    Pages of an anonymous file come on first touch, and if there are none left the kernel kills
+    some process, not always ours: so ask `available` before.
     """
     try:
         own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
@@ -63,6 +65,27 @@ def reserve(pid: int, descriptor: int, offset: int, nbytes: int) -> bool:
         return False
     finally:
         os.close(own)
+
+
+def available() -> int:
+    """Bytes of memory that can still be had here: of the machine, and of this process's cgroup."""
+    free = None
+    with suppress(OSError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        table = dict(line.split(":") for line in lines)
+        free = int(table["MemAvailable"].split()[0]) * 1024
+    for limit, used, cache in (
+        ("memory.max", "memory.current", "inactive_file"),  # cgroup v2
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        folder = Path("/sys/fs/cgroup")
+        with suppress(OSError, ValueError):  # ValueError: the limit is "max"
+            most = int((folder / limit).read_text())
+            stat = (folder / limit).with_name("memory.stat").read_text().split()
+            reclaimable = int(stat[stat.index(cache) + 1])
+            left = most - int((folder / used).read_text()) + reclaimable
+            free = left if free is None else min(free, left)
+    return 2**63 if free is None else max(0, free)
 
 
 @dataclass
@@ -105,7 +128,7 @@ class Window:
         address = x.ctypes.data
         for region in self.regions:
             offset = address - region.start - self.rank * region.stride
-            if 0 <= offset and offset + x.nbytes <= region.stride and x.dtype == region.dtype:
+            if offset >= 0 and offset + x.nbytes <= region.stride and x.dtype == region.dtype:
                 if region.memory() is None:
                     continue  # unmapped since, and the address used again
                 return region.rows(), offset // region.itemsize

@@ -1,0 +1,73 @@
+"""Stochastic gradient descent, plain, with momentum, and with Nesterov's.
+
+    plain:      w <- w - eta g
+    momentum:   v <- mu v - eta g;   w <- w + v
+    Nesterov:   v <- mu v - eta g;   w <- w + mu v - eta g
+
+as keras.optimizers.SGD does. Polyak (1964); Nesterov (1983); Sutskever et al., ICML 2013, eq. 1-4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..compile import compiled
+from .base import Optimizer, check_range
+
+
+@compiled
+def kernel(parameters, gradient, slots, hyper):
+    """hyper = [learning rate, momentum, 1 if Nesterov]; slots = [v], none without momentum."""
+    eta = parameters.dtype.type(hyper[0])
+    mu = parameters.dtype.type(hyper[1])
+    if mu == 0:
+        for i in range(parameters.size):
+            parameters[i] -= eta * gradient[i]
+        return
+    v = slots[0]
+    if hyper[2] == 0:
+        for i in range(parameters.size):
+            v[i] = mu * v[i] - eta * gradient[i]
+            parameters[i] += v[i]
+    else:
+        for i in range(parameters.size):
+            v[i] = mu * v[i] - eta * gradient[i]
+            parameters[i] += mu * v[i] - eta * gradient[i]
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent; defaults are Keras's.
+
+    Args:
+        learning_rate: eta, >= 0
+        momentum: mu, 0 <= mu < 1; 0 keeps no state
+        nesterov: look ahead along the momentum; needs momentum > 0
+
+    >>> import numpy as np
+    >>> w, sgd = np.ones(1), SGD(learning_rate=0.1)
+    >>> state = sgd.init(1, np.float64)
+    >>> sgd.update(w, w.copy(), state)      # f(w) = w^2 / 2, so the gradient is w
+    >>> float(w[0])
+    0.9
+    """
+
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    nesterov: bool = False
+    rule = 0
+
+    def __post_init__(self):
+        check_range("learning_rate", self.learning_rate, 0, np.inf)
+        check_range("momentum", self.momentum, 0, 1)
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("nesterov needs a momentum above 0")
+
+    @property
+    def slots(self) -> int:
+        return int(self.momentum > 0)
+
+    def hyper(self, step: int) -> np.ndarray:
+        return np.array([self.learning_rate, self.momentum, self.nesterov], np.float64)

@@ -1,0 +1,290 @@
+"""Teams: memory that is shared and given back, collectives, and what happens when a rank fails."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+
+
+def collectives():
+    from numba_kernels import Team
+
+    team = Team()
+    p, r = team.size, team.rank
+    for dtype in ("float32", "float64"):
+        for n in (0, 1, 5, 1000):
+            x = np.random.default_rng(n).normal(size=(p, n)).astype(dtype)
+            rows = team.allgather(x[r])
+            np.testing.assert_array_equal(rows, x)
+            for root in range(p):
+                y = x[r].copy()
+                assert team.broadcast(y, root) is y
+                np.testing.assert_array_equal(y, x[root])
+            mine = team.reduce_scatter(x[r].copy())
+            first, last = team.slice_of(n)
+            np.testing.assert_allclose(mine, x.sum(axis=0)[first:last], atol=1e-5)
+        edges = [team.slice_of(1000, i) for i in range(p)]
+        assert edges[0][0] == 0 and edges[-1][1] == 1000
+        assert all(a[1] == b[0] for a, b in zip(edges, edges[1:], strict=False))
+    team.barrier()
+    table = np.arange(12, dtype="float32").reshape(3, 4) * (r == 0)
+    team.broadcast(table)  # any shape
+    np.testing.assert_array_equal(table.ravel(), np.arange(12))
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_collectives(on_ranks, ranks, shared):
+    on_ranks(ranks, collectives, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def barrier_orders():
+    """Nobody leaves a barrier before the last has come."""
+    from numba_kernels import Team
+
+    team = Team()
+    for late in range(team.size):
+        if team.rank == late:
+            time.sleep(0.1)
+        came = time.time()
+        team.barrier()
+        left = time.time()
+        times = team.allgather(np.array([came, left]))
+        assert times[:, 1].min() >= times[:, 0].max()
+
+
+@PLACES
+def test_barrier(on_ranks, shared):
+    on_ranks(3, barrier_orders, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def splitting():
+    from numba_kernels import Team
+
+    team = Team()
+    r, p = team.rank, team.size
+    part = team.split(r % 2, key=-r)  # within a colour, backwards
+    members = [q for q in reversed(range(p)) if q % 2 == r % 2]
+    assert part.size == len(members) and part.rank == members.index(r)
+    x = part.empty(50)
+    x[:] = r
+    part.allreduce(x)
+    assert (x == sum(members)).all()
+    part.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        part.barrier()
+    team.barrier()
+
+
+def test_split(on_ranks):
+    on_ranks(4, splitting)
+
+
+def shared_memory_is():
+    """Arrays of team.empty are aligned, zeroed, really shared, and given back when dropped."""
+    from numba_kernels import Team
+
+    def mapped():
+        return open("/proc/self/maps").read().count("memfd:numba_kernels")
+
+    def open_memfds():
+        links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+        return sum("memfd" in os.readlink(link) for link in links if os.path.islink(link))
+
+    team = Team()
+    before, descriptors = mapped(), open_memfds()
+    names = set(os.listdir("/dev/shm"))
+    for _ in range(3):
+        x = team.empty(1_000_000, "float64")
+        assert x.ctypes.data % 64 == 0 and not x.any()
+        rows, first = team.find(x)
+        assert first == 0 and rows.shape[0] == team.size
+        x[:] = team.rank
+        team.barrier()
+        assert (rows[:, :1_000_000] == np.arange(team.size)[:, None]).all()
+        assert mapped() == before + 1
+        part = x[10:20]
+        del x, rows
+        assert mapped() == before + 1, "freed while a slice still looks at it"
+        team.barrier()
+        del part
+        assert mapped() == before, "not given back"
+    assert set(os.listdir("/dev/shm")) == names
+    assert open_memfds() == descriptors
+
+
+def test_windows(on_ranks):
+    on_ranks(3, shared_memory_is)
+
+
+def too_much():
+    from numba_kernels import Team
+
+    team = Team()
+    with pytest.raises(MemoryError, match=r"no memory for a window of 2 x \d+"):
+        team.empty(2**44)
+    for n, dtype, error in ((-1, "float32", ValueError), (5, "int8", TypeError)):
+        with pytest.raises(error):
+            team.empty(n, dtype)
+    x = team.empty(10)  # the team still works
+    x[:] = 1
+    assert (team.allreduce(x) == 2).all()
+
+
+def test_more_memory_than_there_is(on_ranks):
+    on_ranks(2, too_much)
+
+
+# Failures. Each provokes one on the last rank while the others wait in some call.
+
+CALLS = {
+    "allreduce": lambda team: team.allreduce(np.ones(1000, "float32")),
+    "naive": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="naive"),
+    "tree": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="tree"),
+    "ring": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="ring"),
+    "barrier": lambda team: team.barrier(),
+    "broadcast": lambda team: team.broadcast(np.ones(10, "float32"), team.size - 1),
+    "allgather": lambda team: team.allgather(np.ones(10, "float32")),
+    "empty": lambda team: team.empty(10),
+    "split": lambda team: team.split(0),
+}
+
+
+def rank_fails(name):
+    from numba_kernels import PeerError, Team
+    from numba_kernels.team import abort_all
+
+    team = Team()
+    team.barrier()
+    culprit = team.size - 1
+    if team.rank == culprit:
+        time.sleep(0.3)  # so that the others do wait
+        abort_all(ZeroDivisionError("by purpose"))
+        failed = time.time()
+    else:
+        with pytest.raises(PeerError, match=f"rank {culprit} failed: .*by purpose") as caught:
+            for _ in range(3):  # a message may be sent before anyone waits: it shows later
+                CALLS[name](team)
+        failed = time.time()
+        assert caught.value.rank == culprit
+        with pytest.raises(PeerError):  # and the team says so from now on
+            team.barrier()
+        abort_all(caught.value)
+    letters = team.settle()
+    assert time.time() - failed < 2
+    assert [letter.rank for letter in letters] == [r for r in range(team.size) if r != team.rank]
+    print(team.rank, "done", flush=True)
+
+
+@PLACES
+@pytest.mark.parametrize("name", CALLS)
+def test_a_rank_fails(on_ranks, name, shared):
+    done = on_ranks(3, rank_fails, name, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
+    assert done.count("done") == 3
+
+
+def mismatch(mine, others):
+    from numba_kernels import MismatchError, Team
+
+    team = Team()
+    team.barrier()
+    calls = {
+        "short": lambda: team.allreduce(np.ones(100, "float32"), algorithm=algorithm),
+        "long": lambda: team.allreduce(np.ones(200, "float32"), algorithm=algorithm),
+        "double": lambda: team.allreduce(np.ones(100, "float64"), algorithm=algorithm),
+        "max": lambda: team.allreduce(np.ones(100, "float32"), "max", algorithm=algorithm),
+        "barrier": team.barrier,
+        "broadcast": lambda: team.broadcast(np.ones(100, "float32")),
+    }
+    algorithm = "ring"
+    if team.single_node:
+        windows = {"short": (100, "f4", "sum"), "long": (200, "f4", "sum")}
+        windows |= {"double": (100, "f8", "sum"), "max": (100, "f4", "max")}
+        for name, (n, dtype, op) in windows.items():
+            calls[name] = lambda x=team.empty(n, dtype), op=op: team.allreduce(x, op)
+    started = time.monotonic()
+    name = mine if team.rank == 1 else others
+    with pytest.raises(MismatchError) as caught:
+        calls[name]()
+    assert time.monotonic() - started < 2
+    print(caught.value, flush=True)
+
+
+@PLACES
+@pytest.mark.parametrize(
+    ("mine", "others", "named"),
+    [
+        ("short", "long", "[100]"),
+        ("long", "short", "[200]"),
+        ("short", "double", "float32[100]"),
+        ("short", "max", "op='max'"),
+    ],
+)
+def test_calls_that_differ(on_ranks, mine, others, named, shared):
+    said = on_ranks(3, mismatch, mine, others, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
+    lines = said.strip().splitlines()
+    assert len(lines) == 3 and any(named in line for line in lines), said
+
+
+def test_another_collective_on_the_board(on_ranks):
+    said = on_ranks(2, mismatch, "barrier", "short", timeout=60)
+    assert "rank 1 called barrier(), but rank 0 called allreduce(float32[100], op='sum')" in said
+    assert "rank 0 called allreduce(float32[100], op='sum'), but rank 1 called barrier()" in said
+
+
+def interrupted():
+    """SIGINT in a wait raises KeyboardInterrupt within a second; the other ranks are told."""
+    from numba_kernels import PeerError, Team
+
+    team = Team()
+    team.barrier()
+    if team.rank == 0:
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        started = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            team.allreduce(np.ones(10, "float32"))  # rank 2 never comes
+        assert time.monotonic() - started < 1.5
+    elif team.rank == 1:
+        with pytest.raises(PeerError, match="rank 0 failed: KeyboardInterrupt"):
+            team.allreduce(np.ones(10, "float32"))
+    team.abort(RuntimeError("enough"))
+    team.settle()
+
+
+@PLACES
+def test_interrupt(on_ranks, shared):
+    on_ranks(3, interrupted, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def too_late():
+    from numba_kernels import DeadlineError, Team
+
+    team = Team(deadline=0.3)
+    team.barrier()
+    if team.rank == 0:
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match=r"rank 0 waited 0\.\d s in barrier\(\)"):
+            team.barrier()
+        assert 0.25 < time.monotonic() - started < 1.5
+    else:
+        time.sleep(0.6)
+        team.abort(RuntimeError("was late"))
+    team.settle()
+
+
+@PLACES
+def test_deadline(on_ranks, shared):
+    on_ranks(2, too_late, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def test_a_team_is_made_of_a_communicator():
+    from numba_kernels import Team
+
+    with pytest.raises(TypeError, match="mpi4py communicator, not 4"):
+        Team(4)
