@@ -210,7 +210,7 @@ def descent_film(
             many = end / per_step[label] > 100
             (path,) = surface.plot([], [], color=colour, linewidth=0.8 if many else 1.4)
             (head,) = surface.plot([], [], color=colour, marker=marker, markersize=7)
-            (curve,) = beside.plot([], [], color=colour, label=label)
+            (curve,) = beside.plot([], [], color=colour, marker=marker, markevery=[-1], label=label)
             lines.append((path, head, curve))
         beside.set_xlim(0, end)
         least, most = loss(loss.minimiser()), max(v[0] for v in values.values())

@@ -23,6 +23,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
 
 __all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
@@ -92,19 +93,17 @@ class Film:
         from PIL import Image
 
         canvas = FigureCanvasAgg(figure)
-        photographs = []
+        palette = _palette()
+        pictures = []
         for _ in frames:
             canvas.draw()
-            photographs.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-        if not photographs:
+            figure.set_layout_engine("none")  # the first frame's layout stays: steady, and faster
+            picture = Image.fromarray(_indices(np.asarray(canvas.buffer_rgba()), palette))
+            picture.putpalette(palette.tobytes())
+            pictures.append(picture)
+        if not pictures:
             raise ValueError("a film needs at least one frame, got none")
 
-        # One palette for the whole film, or colours flicker; the last frame shows everything.
-        palette = photographs[-1].quantize(method=Image.Quantize.MAXCOVERAGE)
-        pictures = [
-            photograph.quantize(palette=palette, dither=Image.Dither.NONE)
-            for photograph in photographs
-        ]
         data = io.BytesIO()
         waits = [milliseconds] * (len(pictures) - 1) + [hold]
         pictures[0].save(
@@ -125,6 +124,27 @@ class Film:
             "image/gif": b64encode(self.gif).decode("ascii"),
             "text/plain": f"<Film of {self.frames} frames>",
         }
+
+
+def _palette() -> np.ndarray:
+    """The 253 colours of a film, shape (253, 3): greys, and each colour in 27 tints up to white.
+
+    The same for every frame, or colours would flicker from one to the next.
+    """
+    greys = np.repeat(np.linspace(0, 255, 64)[:, None], 3, axis=1)  # (64, 3)
+    colours = np.array([to_rgb(c) for c in (*COLOURS[:-1], YELLOW)]) * 255  # (7, 3): black is grey
+    tints = np.linspace(0, 1, 27, endpoint=False)[:, None, None]  # (27, 1, 1)
+    tinted = colours + tints * (255 - colours)  # (27, 7, 3)
+    return np.concatenate([greys, tinted.reshape(-1, 3)]).round().astype(np.uint8)
+
+
+def _indices(picture: np.ndarray, palette: np.ndarray) -> np.ndarray:
+    """The nearest colour of `palette` for every pixel: (height, width, 4) -> (height, width)."""
+    red, green, blue = np.moveaxis(picture[..., :3].astype(np.int32), -1, 0)
+    packed, where = np.unique(red << 16 | green << 8 | blue, return_inverse=True)
+    colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)  # (colours, 3)
+    away = ((colours[:, None] - palette.astype(np.int32)) ** 2).sum(axis=2)  # (colours, 253)
+    return away.argmin(axis=1).astype(np.uint8)[where].reshape(picture.shape[:2])
 
 
 @contextmanager

@@ -1,0 +1,200 @@
+"""Exercises of notebooks 01 and 02: the folded solution passes, wrong answers are told how far off.
+
+The notebooks' cells are run as plain Python, exercises undone, as a learner who reads on would.
+"""
+
+import io
+import json
+import re
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tutorial_dl.exercises import NotYet, call, check, checking, close
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+FILES = {"01": "01_curve_fitting.ipynb", "02": "02_gradient_descent.ipynb"}
+EXERCISES = ("01.degree", "01.ridge", "02.rate", "02.descent")
+
+
+@cache
+def cells(notebook):
+    read = json.loads((NOTEBOOKS / FILES[notebook]).read_text(encoding="utf-8"))
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in read["cells"]]
+
+
+@cache
+def run(notebook):
+    """What the notebook's cells define when they are run in order, and what they print."""
+    names, said = {}, io.StringIO()
+    with redirect_stdout(said):
+        for kind, source in cells(notebook):
+            if kind == "code":
+                exec(compile(source, FILES[notebook], "exec"), names)
+    return names, said.getvalue()
+
+
+def solution_of(exercise):
+    """The code in the <details> block that checks `exercise`."""
+    found = [
+        block
+        for kind, source in cells(exercise[:2])
+        if kind == "markdown" and "<details>" in source
+        for block in re.findall(r"```python\n(.*?)```", source, re.DOTALL)
+        if f'check("{exercise}"' in block
+    ]
+    (code,) = found
+    return code
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_the_folded_solution_is_correct(exercise, capsys):
+    code = solution_of(exercise)
+    names = dict(run(exercise[:2])[0])
+    exec(compile(code, exercise, "exec"), names)
+    said = capsys.readouterr().out
+    assert said.startswith("correct: ") and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("notebook", FILES)
+def test_a_notebook_runs_through_with_its_exercises_undone(notebook):
+    mine = [exercise for exercise in EXERCISES if exercise.startswith(notebook)]
+    assert run(notebook)[1].count("not yet: ") == len(mine)
+    asked = re.findall(r'check\("([^"]+)"', "".join(s for k, s in cells(notebook) if k == "code"))
+    assert asked == mine
+
+
+def no_strength(A, y, strength):
+    return np.linalg.lstsq(A, y)[0]
+
+
+def without_samples(A, y, strength):  # the price of a sum of squares, not of their mean
+    return np.linalg.solve(A.T @ A + strength * np.eye(A.shape[1]), A.T @ y)
+
+
+def uphill(A, y, w, eta, steps):
+    for _ in range(steps):
+        w = w + eta * 2 / len(y) * A.T @ (A @ w - y)
+    return w
+
+
+def no_mean(A, y, w, eta, steps):
+    for _ in range(steps):
+        w = w - eta * A.T @ (A @ w - y)
+    return w
+
+
+def one_too_many(A, y, w, eta, steps):
+    for _ in range(steps + 1):
+        w = w - eta * 2 / len(y) * A.T @ (A @ w - y)
+    return w
+
+
+def in_place_on_the_start(A, y, w, eta, steps):
+    for _ in range(steps):
+        w -= eta * 2 / len(y) * A.T @ (A @ w - y)
+    return w
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "said"),
+    [
+        ("01.degree", 3, "degree 3 would have"),
+        ("01.degree", 12, "more held-out error"),
+        ("01.degree", 40, "a degree from 0 to 12 is asked for, not 40"),
+        ("01.degree", True, "not True"),
+        ("01.degree", "5", "not '5'"),
+        ("01.ridge", 3, "a function is asked for, not 3"),
+        ("01.ridge", no_strength, "is off by up to"),
+        ("01.ridge", without_samples, "is off by up to"),
+        ("01.ridge", lambda A, y, strength: None, "is None so far"),
+        ("01.ridge", lambda A, y: 0, "TypeError"),
+        ("01.ridge", lambda A, y, strength: np.zeros((2, 2)), "should have shape"),
+        ("02.rate", 0.99, "too high by"),
+        ("02.rate", 0.0099, "too low by"),
+        ("02.rate", "a", "should be made of numbers"),
+        ("02.rate", float("nan"), "not finite"),
+        ("02.descent", uphill, "uphill"),
+        ("02.descent", no_mean, "is the 2/s there?"),
+        ("02.descent", one_too_many, "after 0 steps"),
+        ("02.descent", lambda *a: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_answer_is_told_how_far_off_it_is(exercise, answer, said, capsys):
+    assert check(exercise, answer) is False
+    out = capsys.readouterr().out
+    assert out.startswith("not yet: ") and said in out and out.count("\n") == 1
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+@pytest.mark.parametrize("answer", [None, ..., (1, ...), [None]])
+def test_an_unfinished_answer_is_no_error(exercise, answer, capsys):
+    assert check(exercise, answer) is False
+    assert capsys.readouterr().out == "not yet: put your answer in place of the `...`\n"
+
+
+def test_a_function_still_to_be_written_is_no_error(capsys):
+    def later(*arguments):
+        raise NotImplementedError
+
+    assert check("02.descent", later) is False
+    assert capsys.readouterr().out == "not yet: the function is still to be written\n"
+
+
+def test_a_function_that_writes_into_its_arguments_is_judged_by_its_result():
+    assert check("02.descent", in_place_on_the_start) is True
+
+
+def test_the_rate_is_right_to_one_per_cent():
+    right = 2 / np.linalg.eigvalsh(run("02")[0]["rescaled"].hessian())[-1]
+    assert check("02.rate", 1.009 * right) and check("02.rate", np.float32(right))
+    assert not check("02.rate", 1.011 * right) and not check("02.rate", 0.98 * right)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("degree", "names look like '01.degree'"),
+        ("99.degree", "no exercises for '99.degree'"),
+        ("01.nothing", "this notebook has 01.degree, 01.ridge"),
+        ("01._private", "this notebook has"),
+        ("01.close", "this notebook has"),
+    ],
+)
+def test_a_notebook_that_asks_for_no_such_exercise_is_wrong(name, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check(name, 1)
+
+
+def test_close_and_call():
+    close([1, 2 + 1e-9], [1, 2], "w")
+    close(1e-9, 0, "w", atol=1e-8)
+    with pytest.raises(NotYet, match=r"w, 3, is too high by 1 \(50\.0% of the right value\)"):
+        close(3, 2, "w")
+    with pytest.raises(NotYet, match=r"w is off by up to 0\.5"):
+        close([1, 2.5], [1, 2], "w")
+    with pytest.raises(NotYet, match=r"w should have shape \(2,\), yours has \(\)"):
+        close(1, [1, 2], "w")
+    kept = np.ones(2)
+    call(lambda array: array.fill(0), kept)
+    assert kept.sum() == 2
+
+
+@pytest.mark.parametrize("file", FILES.values())
+def test_notebooks_are_stored_without_outputs_and_with_stable_cells(file):
+    notebook = json.loads((NOTEBOOKS / file).read_text(encoding="utf-8"))
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(ids) == len(set(ids))
+
+
+def test_judges_of_a_file_are_its_exercises():
+    for notebook in FILES:
+        module = __import__(f"tutorial_dl.exercises.notebook_{notebook}", fromlist=["x"])
+        mine = {exercise[3:] for exercise in EXERCISES if exercise.startswith(notebook)}
+        assert set(checking._judges(module)) == mine
