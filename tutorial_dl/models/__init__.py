@@ -1,0 +1,91 @@
+"""Models by name, and users' own.
+
+    replica = models.build("cnn", dataset)                  # or "my_file:build"
+    model = models.cnn(dataset)                             # the compiled keras.Model itself
+
+`f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax` and `dense` are
+numpy replicas, `mlp` and `cnn` compiled Keras models.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import sys
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl import replica, user_function
+from tutorial_dl.data import Dataset
+
+_HOMES = {
+    "curve": "numpy_models",
+    "softmax": "numpy_models",
+    "dense": "numpy_models",
+    "mlp": "keras_models",
+    "cnn": "keras_models",
+}
+NAMES = tuple(_HOMES)
+
+__all__ = ["NAMES", "build", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def check(spec: str) -> None:
+    """Raise ValueError where `spec` can be no model's name; imports nothing."""
+    if spec not in NAMES and not user_function.is_reference(spec):
+        raise ValueError(
+            f"model '{spec}': expected {', '.join(NAMES)}, module:function or "
+            "path/to/file.py:function"
+        )
+
+
+def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
+    """The Replica of the model that `spec` names.
+
+    Parameters
+    ----------
+    spec : one of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
+        called without arguments and returns a compiled keras.Model or a Replica; or a model itself
+    dataset : what it is for
+    seed : of its first weights; for a user's function, of Python's, numpy's and Keras's generators
+
+    Raises
+    ------
+    ValueError : no such name, module or function; a model that does not fit the dataset, or that
+        cannot be trained (not compiled, for one)
+    TypeError : the function returned something else
+    """
+    if not isinstance(spec, str):
+        return replica.of(_built(spec, dataset))
+    check(spec)
+    if spec in NAMES:
+        return replica.of(__getattr__(spec)(dataset, seed=seed))
+    from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+
+    hide_tensorflow_chatter()  # their file may be the first to import it
+    function = user_function.find(spec, "model")
+    if "keras" in sys.modules:
+        sys.modules["keras"].utils.set_random_seed(seed)
+    else:
+        random.seed(seed)
+        np.random.seed(seed)
+    made = _built(function(), dataset)
+    try:
+        return replica.of(made)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"model '{spec}': it returned {error}") from None
+
+
+def _built(model: Any, dataset: Dataset) -> Any:
+    """The model; one of Keras's without weights yet gets them by a look at one sample."""
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, keras.Model) and not model.built:
+        model(dataset.train.take(slice(0, 1))[0])
+    return model

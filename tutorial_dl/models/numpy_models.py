@@ -1,0 +1,36 @@
+"""Models in numpy: ready in milliseconds, and exact in float32 as in float64."""
+
+from __future__ import annotations
+
+from tutorial_dl.data import Dataset
+from tutorial_dl.models.sizes import flat_inputs, outputs
+from tutorial_dl.replica import CurveReplica, DenseReplica, Replica, SoftmaxReplica
+
+
+def curve(dataset: Dataset, seed: int = 0) -> Replica:
+    """A cubic y = w0 + w1 x + w2 x^2 + w3 x^3, from w = 0 (so that `seed` has nothing to decide).
+
+    For one number in, one out.
+    """
+    if flat_inputs("curve", dataset) != 1 or dataset.classes or outputs("curve", dataset) != 1:
+        raise ValueError(
+            f"model 'curve' fits one number to one number: dataset '{dataset.name}' has "
+            f"samples of shape {dataset.inputs_shape}"
+            + (f" in {dataset.classes} classes" if dataset.classes else "")
+        )
+    return CurveReplica(degree=3)
+
+
+def softmax(dataset: Dataset, seed: int = 0) -> Replica:
+    """A linear classifier."""
+    if dataset.classes is None:
+        raise ValueError(f"model 'softmax' tells classes apart: dataset '{dataset.name}' has none")
+    return SoftmaxReplica(flat_inputs("softmax", dataset), dataset.classes, seed=seed)
+
+
+def dense(dataset: Dataset, seed: int = 0) -> Replica:
+    """A dense network with two hidden layers of 64: relu to classify, tanh to fit a function."""
+    sizes = (flat_inputs("dense", dataset), 64, 64, outputs("dense", dataset))
+    if dataset.classes:
+        return DenseReplica(sizes, "relu", "cross_entropy", seed=seed)
+    return DenseReplica(sizes, "tanh", "mse", seed=seed)

@@ -1,0 +1,38 @@
+"""How many numbers go into a model for a dataset, and how many come out."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from tutorial_dl.data import Dataset
+
+
+def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
+    """Shape of one sample, of a dataset with a single input array."""
+    shape = dataset.inputs_shape
+    if isinstance(shape, dict) or (shape and isinstance(shape[0], tuple)):
+        raise ValueError(
+            f"model '{model}' has one input: dataset '{dataset.name}' has {len(shape)}; "
+            "build a model of your own and name it as module:function"
+        )
+    return shape
+
+
+def flat_inputs(model: str, dataset: Dataset) -> int:
+    """Numbers of a sample."""
+    return prod(sample_shape(model, dataset))
+
+
+def outputs(model: str, dataset: Dataset) -> int:
+    """Outputs: one for each class, or one for each number of a target."""
+    if dataset.classes:
+        return dataset.classes
+    targets = dataset.train.targets
+    if not isinstance(targets, np.ndarray):
+        raise ValueError(
+            f"model '{model}' has one output: dataset '{dataset.name}' has {len(targets)}; "
+            "build a model of your own and name it as module:function"
+        )
+    return prod(targets.shape[1:])
