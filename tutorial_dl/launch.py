@@ -282,7 +282,6 @@ def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, 
     """The environment for mpiexec and its `n` ranks: threads a rank, and what Open MPI wants."""
     merged = environment_without_ranks()
     merged.update(thread_environment(threads_per_rank(n)))
-    merged.setdefault("PYTHONUNBUFFERED", "1")  # a rank's output is a pipe; show lines as they come
     if sys.stderr is not None and sys.stderr.isatty():
         merged.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))  # progress bars
     if FAMILIES.get(mpi_library().name) == "Open MPI":

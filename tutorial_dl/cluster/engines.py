@@ -32,6 +32,10 @@ from IPython.paths import get_ipython_dir
 
 from tutorial_dl import launch
 
+# An engine counts as registered at the controller's next heartbeat after it came up, by default up
+# to 3.5 s later. Half a second instead; and as patient as before with engines that are busy.
+HEARTBEAT = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=70"]
+
 _running: Cluster | None = None  # one cluster a kernel, as %%px talks to one
 
 
@@ -89,6 +93,7 @@ class Cluster:
             profile_dir=str(self._folder),
             load_profile=False,
             controller_ip="127.0.0.1",  # all processes are on this node: no other may connect
+            controller_args=HEARTBEAT,
             log_level=logging.CRITICAL,  # what it has to say is in the errors below
             shutdown_atexit=False,  # `stop` is registered instead, and the guards are there
         )
@@ -244,7 +249,7 @@ def start(n: int = 4, timeout: float = 60.0) -> Cluster:
     _remember(cluster)
     threads = launch.threads_per_rank(n)
     print(
-        f"{n} engine{'s'[: n > 1]} = MPI rank{'s'[: n > 1]} 0 to {n - 1} "
+        f"{n} engine{'s'[: n > 1]} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
         f"({launch.mpi_library().name}), {threads} thread{'s'[: threads > 1]} each; "
         "%%px runs on all of them"
     )

@@ -1,0 +1,39 @@
+"""For all tests: ranks under mpiexec (`on_ranks`), and nothing may be left behind by any test."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+# tests/ is no package, so that no test's name can clash with an installed one.
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+import leftovers
+from on_ranks import on_ranks  # noqa: F401  (the fixture)
+
+
+@pytest.fixture(scope="session")
+def mark() -> str:
+    """What every process that this session starts carries in its environment."""
+    return uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _marked(mark):
+    os.environ[leftovers.VARIABLE] = mark
+    yield
+    del os.environ[leftovers.VARIABLE]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(_marked, mark):
+    """Fails a test that leaves a process or a file in shared memory, and ends such processes."""
+    known = {process.pid for process in leftovers.processes(mark)}
+    before = leftovers.segments()
+    yield
+    left = leftovers.check(mark, known, before)
+    assert not left, "left behind:\n" + "\n".join(left)
