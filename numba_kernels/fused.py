@@ -77,7 +77,7 @@ class Step:
     def _alone(self, loss, samples, hyper):
         if samples:
             apply(self.optimizer.rule, self.parameters, self.gradient, self.state.slots, hyper)
-        return float(loss), samples
+        return (float(loss) if samples else 0.0), samples
 
     def _on_board(self, loss, samples, hyper):
         team, (rows, start) = self.team, self.window

@@ -109,7 +109,7 @@ def interrupted_at_every_step():
     t = Team()
     t._link.patience[0] = 0.0
     t._link.words[messages.SPINS] = t._spins = 0
-    for repeat in range(30):
+    for _ in range(30):
         for n, algorithm in itertools.product((1, 1000, 30_000), ALGORITHMS):
             x = inputs(t.size, n, "float32")
             y = t.empty(n) if algorithm == "shared_memory" else np.empty(n, "float32")
