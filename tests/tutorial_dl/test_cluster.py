@@ -1,0 +1,273 @@
+"""Clusters of engines: engine id = rank, restart, and nothing left however the kernel ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tutorial_dl import cluster, launch
+from tutorial_dl.cluster import engines
+
+SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def private(tmp_path, monkeypatch):
+    """IPython's files of these tests, in a folder that must be empty afterwards."""
+    folder = tmp_path / "ipython"
+    folder.mkdir()
+    monkeypatch.setenv("IPYTHONDIR", str(folder))
+    monkeypatch.chdir(tmp_path)
+    yield folder
+    if engines._running is not None:
+        engines._running.stop()
+    deadline = time.monotonic() + 5  # a guard removes the folder after the processes
+    while (left := list(folder.glob("profile_tutorial_dl*"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def all_processes(c: cluster.Cluster) -> list[psutil.Process]:
+    """The two guards of a cluster and everything below them."""
+    launchers = [c._cluster.controller, *c._cluster.engines.values()]
+    guards = [psutil.Process(each.process.pid) for each in launchers]
+    return guards + [p for each in guards for p in each.children(recursive=True)]
+
+
+def assert_gone(processes: list[psutil.Process], seconds: float) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
+    (tmp_path / "beside_the_notebook.py").write_text("ANSWER = 42\n")
+    with cluster.start(n=3, timeout=SECONDS) as c:
+        assert "3 engines = MPI ranks 0 to 2 (MPICH)" in capsys.readouterr().out
+        view = c.client[:]
+        view.execute(
+            "import os, beside_the_notebook; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
+            "total = comm.allreduce(10 ** comm.rank); rank = comm.rank\n"
+            "answer = beside_the_notebook.ANSWER; threads = os.environ['OMP_NUM_THREADS']\n"
+            "folder = os.getcwd(); pid = os.getpid()\n"
+            "import sys; heavy = 'tensorflow' in sys.modules",
+            block=True,
+        )
+        assert [c.client[i]["rank"] for i in range(3)] == [0, 1, 2]
+        assert view["total"] == [111] * 3 and view["answer"] == [42] * 3
+        assert view["threads"] == [str(launch.threads_per_rank(3))] * 3
+        assert view["folder"] == [str(tmp_path)] * 3
+        assert view["heavy"] == [False] * 3
+        status = c.status()
+        assert [(e.rank, e.pid, e.alive) for e in status] == [
+            (rank, pid, True) for rank, pid in enumerate(view["pid"])
+        ]
+        processes = all_processes(c)
+        assert {e.pid for e in status} <= {p.pid for p in processes}
+        # No connection from other machines: everything listens on the loopback interface.
+        for process in c._cluster.controller.process.children(recursive=True):
+            for connection in process.net_connections("inet"):
+                assert connection.laddr.ip == "127.0.0.1"
+    assert not any(p.is_running() for p in processes)
+    assert not any(e.alive for e in c.status())
+    c.stop()  # a second time does nothing
+
+
+def test_restart_gives_new_ranks():
+    with cluster.start(n=2, timeout=SECONDS) as c:
+        c.client[:].execute("x = 1", block=True)
+        before = all_processes(c)
+        c.restart()
+        assert_gone(before, 0)
+        assert not {e.pid for e in c.status()} & {p.pid for p in before}
+        assert all(e.alive for e in c.status())
+        view = c.client[:]
+        view.execute("from mpi4py import MPI; n = MPI.COMM_WORLD.allreduce(1)", block=True)
+        assert view["n"] == [2, 2]
+        assert (
+            view.pull("[name for name in ('x', 'n') if name in globals()]", block=True)
+            == [["n"]] * 2
+        )
+
+
+def test_starting_again_stops_the_former(capsys):
+    first = cluster.start(n=2, timeout=SECONDS)
+    processes = all_processes(first)
+    second = cluster.start(n=1, timeout=SECONDS)
+    assert "stopping the cluster of 2 engines that was running" in capsys.readouterr().out
+    assert_gone(processes, 0)
+    first.stop()  # does not touch the second
+    assert [e.alive for e in second.status()] == [True]
+    second.stop()
+
+
+def test_status_of_an_engine_that_died():
+    with cluster.start(n=2, timeout=SECONDS) as c:
+        os.kill(c.status()[1].pid, signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while c.status()[1].alive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not c.status()[1].alive
+        c.restart()
+        assert [e.alive for e in c.status()] == [True, True]
+
+
+@pytest.mark.parametrize("n", [0, -2, 1.5, "4", None])
+def test_bad_numbers_of_engines(n):
+    with pytest.raises(ValueError, match=r"number of ranks is .* is right"):
+        cluster.start(n=n)
+
+
+def test_bad_timeout():
+    with pytest.raises(ValueError, match="timeout is 0: a number of seconds above 0 is right"):
+        cluster.start(n=1, timeout=0)
+
+
+def fake_mpiexec(path: Path, does: str) -> str:
+    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo HYDRA; exit; fi\n{does}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "does, says",
+    [
+        ("echo no slots left; exit 1", "the 2 engines ended at once"),
+        ("echo waiting in the queue; exec sleep 300", "the 2 engines did not come up within 4 s"),
+    ],
+)
+def test_engines_that_do_not_come_up(tmp_path, monkeypatch, does, says):
+    monkeypatch.setenv("MPIEXEC", fake_mpiexec(tmp_path / "mpiexec", does))
+    with pytest.raises(cluster.ClusterError, match=says) as error:
+        cluster.start(n=2, timeout=4)
+    assert str(error.value).splitlines()[-1].strip() == does.split(";")[0].removeprefix("echo ")
+
+
+def test_separate_worlds_are_noticed(tmp_path, monkeypatch):
+    # What the mpiexec of another MPI does: two worlds of one rank each.
+    does = 'shift; shift; "$@" & "$@" & wait'
+    monkeypatch.setenv("MPIEXEC", fake_mpiexec(tmp_path / "mpiexec", does))
+    with pytest.raises(cluster.ClusterError, match=r"is rank 0 of 1, expected rank . of 2"):
+        cluster.start(n=2, timeout=SECONDS)
+
+
+# The kernel ends -------------------------------------------------------------------------------
+
+CLIENT = """
+import json, time
+import psutil
+from tutorial_dl import cluster
+c = cluster.start(n=2, timeout=60)
+launchers = [c._cluster.controller, *c._cluster.engines.values()]
+guards = [psutil.Process(each.process.pid) for each in launchers]
+print(json.dumps([p.pid for g in guards for p in [g, *g.children(recursive=True)]]), flush=True)
+BUSY
+"""
+
+
+@contextlib.contextmanager
+def client_with_a_cluster(busy: str = "time.sleep(300)"):
+    """A process that has started a cluster, and the cluster's processes."""
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT.replace("BUSY", busy)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        client.stdout.readline()
+        yield client, [psutil.Process(pid) for pid in json.loads(client.stdout.readline())]
+    finally:
+        client.kill()
+        client.communicate()
+
+
+def test_the_cluster_ends_when_the_client_is_killed():
+    with client_with_a_cluster() as (client, processes):
+        assert len(processes) >= 7  # two guards, controller, mpiexec, its proxy and the engines
+        client.kill()
+        assert_gone(processes, 30)
+
+
+def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
+    # The engines sit in a receive that no signal but SIGKILL ends.
+    busy = (
+        "receive = 'from mpi4py import MPI; MPI.COMM_WORLD.recv(source=0)'\n"
+        "c.client[:].execute(receive, block=False)\n"
+        "time.sleep(1); print('waiting', flush=True); time.sleep(300)"
+    )
+    with client_with_a_cluster(busy) as (client, processes):
+        assert client.stdout.readline() == "waiting\n"
+        client.kill()
+        assert_gone(processes, 30)
+
+
+def test_the_cluster_ends_with_a_client_that_forgets_it():
+    with client_with_a_cluster("") as (client, processes):
+        assert client.wait(SECONDS) == 0
+        assert_gone(processes, 0)
+
+
+def test_the_engines_end_when_the_controller_is_killed():
+    with client_with_a_cluster() as (_, processes):
+        [controller] = processes[0].children()
+        controller.kill()
+        assert_gone(processes, 30)
+
+
+NOTEBOOK = """
+from tutorial_dl import cluster
+c = cluster.start(n=2, timeout=60)
+---
+%%px
+from mpi4py import MPI
+total = MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1)
+print(total)
+---
+import json
+print(json.dumps([e.pid for e in c.status()]))
+"""
+
+
+def run_notebook(kernel, cells: str) -> list[str]:
+    printed = []
+    for cell in cells.split("---\n"):
+        text = []
+
+        def collect(message, text=text):
+            if message["msg_type"] == "stream":
+                text.append(message["content"]["text"])
+
+        reply = kernel.execute_interactive(cell.strip(), output_hook=collect, timeout=SECONDS)
+        assert reply["content"]["status"] == "ok", reply["content"]
+        printed.append("".join(text))
+    return printed
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch, now):
+    from jupyter_client.manager import KernelManager
+
+    monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
+    manager = KernelManager()
+    manager.start_kernel()
+    kernel = manager.blocking_client()
+    kernel.start_channels()
+    try:
+        kernel.wait_for_ready(timeout=SECONDS)
+        _, px, pids = run_notebook(kernel, NOTEBOOK)
+        assert px.count("3") == 2 and "[stdout:0]" in px and "[stdout:1]" in px
+        ranks = [psutil.Process(pid) for pid in json.loads(pids)]
+        manager.restart_kernel(now=now)  # now: SIGKILL, as Jupyter does to one that is busy
+        kernel.wait_for_ready(timeout=SECONDS)
+        assert_gone(ranks, 30)
+        _, px, _ = run_notebook(kernel, NOTEBOOK)
+        assert px.count("3") == 2
+    finally:
+        kernel.stop_channels()
+        manager.shutdown_kernel()
