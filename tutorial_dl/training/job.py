@@ -182,7 +182,7 @@ def write(result: dict, where: str | None) -> None:
     if where != "-":
         accuracy = result["val_accuracy"]
         print(
-            f"{result['strategy']} on {result['ranks']} ranks: loss {result['loss']:.4f}, "
+            f"{result['strategy']} on {result['ranks']} rank{'s' * (result['ranks'] > 1)}: loss {result['loss']:.4f}, "
             f"validation loss {result['val_loss']:.4f}"
             + (f", accuracy {accuracy:.4f}" if accuracy is not None else "")
             + f"; {result['samples_per_second']:.0f} samples/s, {result['seconds']:.2f} s",

@@ -134,7 +134,8 @@ class Trainer:
         )
         bar.set_postfix(
             {"loss": f"{total_loss / total_samples:.4f}"}
-            | {f"val_{name}": f"{value:.4f}" for name, value in validation.items()}
+            | {f"val_{name}": f"{value:.4f}" for name, value in validation.items()},
+            refresh=False,
         )
 
     def _not_finite(self, error: FloatingPointError, epoch: int) -> TrainingError:

@@ -1,0 +1,144 @@
+"""`python -m tutorial_dl run`: the same digits by each strategy on more and more ranks, compared.
+
+Every row is a `train` of its own, in processes of its own, so it is what a user would get. The
+speed-up beside it is predicted from the serial run alone (training/prediction.py). Every rank has
+one thread: otherwise the serial run would use all cores already, by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import launch
+from .training.job import check_writable
+
+__all__ = ["RUNS", "check_writable", "run"]
+SECONDS = 300  # a run takes some ten; one that takes this long has failed
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row: a model by a strategy on some ranks."""
+
+    model: str
+    strategy: str
+    ranks: int
+    batch_size: int
+    epochs: int
+
+    def words(self) -> list[str]:
+        words = ["--model", self.model, "--data", "digits", "--strategy", self.strategy]
+        return [*words, "--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
+
+
+RUNS = (
+    Run("dense", "serial", 1, 256, 60),
+    Run("dense", "synchronous", 1, 256, 60),
+    Run("dense", "synchronous", 2, 256, 60),
+    Run("dense", "synchronous", 4, 256, 60),
+    Run("cnn", "serial", 1, 64, 6),
+    Run("cnn", "synchronous", 2, 64, 6),
+)
+
+
+def run(most_ranks: int, report: Path, json_to: str | None) -> int:
+    """Do all runs of up to `most_ranks` ranks; table, report and JSON; returns the exit status."""
+    from .training.prediction import copy_bandwidth
+
+    results = []
+    runs = [r for r in RUNS if r.ranks <= most_ranks]
+    bandwidth = copy_bandwidth()
+    one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
+    for number, one in enumerate(runs, 1):
+        print(
+            f"[{number}/{len(runs)}] {one.model}, {one.strategy}, "
+            f"{one.ranks} rank{'s' * (one.ranks > 1)}",
+            file=sys.stderr,
+            flush=True,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "result.json")
+            words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
+            done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
+            if done.returncode:
+                print(f"error: {one.model} on {one.ranks} ranks failed", file=sys.stderr)
+                return 1
+            results.append(json.loads(file.read_text()))
+    rows = compare(results, launch.usable_cores(), bandwidth)
+    table(rows)
+
+    from .report import write
+
+    write(report, rows, results)
+    print(f"report: {report}")
+    if json_to == "-":
+        print(json.dumps(results))
+    elif json_to:
+        Path(json_to).write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
+    """A row a result: what was measured, and the speed-up over its model's serial run."""
+    from .training.prediction import speed_up
+
+    serial = {r["model"]: r for r in results if r["strategy"] == "serial"}
+    rows = []
+    for result in results:
+        base = serial[result["model"]]
+        profile = base["profile"]
+        rows.append(
+            {
+                "model": result["model"],
+                "ranks": result["ranks"],
+                "strategy": result["strategy"],
+                "val_loss": result["val_loss"],
+                "val_accuracy": result["val_accuracy"],
+                "samples_per_second": result["samples_per_second"],
+                "speed_up": result["samples_per_second"] / base["samples_per_second"],
+                "predicted": speed_up(
+                    result["ranks"],
+                    gradient_seconds={int(p): s for p, s in profile["gradient_seconds"].items()},
+                    update_seconds=profile["update_seconds"],
+                    parameters=base["parameters"],
+                    cores=cores,
+                    bytes_per_second=bandwidth,
+                ),
+            }
+        )
+    return rows
+
+
+COLUMNS = {
+    "model": ("model", "{}"),
+    "ranks": ("ranks", "{}"),
+    "strategy": ("strategy", "{}"),
+    "val_loss": ("loss", "{:.4f}"),
+    "val_accuracy": ("accuracy", "{:.4f}"),
+    "samples_per_second": ("samples/s", "{:,.0f}"),
+    "speed_up": ("speed-up", "{:.2f}"),
+    "predicted": ("predicted", "{:.2f}"),
+}
+
+
+def cells(row: dict) -> list[str]:
+    """A row as the table and the report show it."""
+    return [form.format(row[name]) for name, (_, form) in COLUMNS.items()]
+
+
+def table(rows: list[dict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title="Digits kept out: 360 of 1,797; one thread a rank", title_justify="left")
+    for name, (head, _) in COLUMNS.items():
+        words = name in ("model", "strategy")
+        shown.add_column(head, justify="left" if words else "right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*cells(row))
+    # A pipe has no width of its own, and a table cut to 80 columns helps nobody.
+    Console(width=None if sys.stdout.isatty() else 100).print(shown)
