@@ -65,7 +65,8 @@ class Replica(Protocol):
     parameters, gradient : flat arrays, shape (n,), same dtype (float32 unless asked otherwise)
     segments : where each layer's array lies in them
     state : flat array, shape (k,): what is averaged over ranks but not optimised (moving
-        statistics of batch normalisation); length 0 where there is none
+        statistics of batch normalisation); length 0 where there is none. May be a read-only copy:
+        to change it, assign the whole, `replica.state = average`
     """
 
     parameters: np.ndarray

@@ -41,7 +41,7 @@ class KerasReplica:
     with is not used: updating `parameters` is the strategies' business.
 
     Several inputs or outputs: batches hold a tuple or a dict of arrays, as the model expects them.
-    Metrics and losses are averages over samples, so that those of several ranks can be averaged.
+    A float64 model is made and compiled under `keras.config.set_floatx("float64")`.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ class KerasReplica:
     parameters, gradient, segments : see `Replica`. Segments start at multiples of 64 bytes; the
         gaps between them hold zeros.
     state : the weights that are not trained by gradient (moving statistics of batch
-        normalisation), joined, as a copy. Assign it to change them: `replica.state = average`.
+        normalisation), joined: a copy, and read-only so that nobody takes it for more. To change
+        them, assign the whole: `replica.state = average`.
 
     Raises
     ------
@@ -91,9 +92,10 @@ class KerasReplica:
 
     @property
     def state(self) -> np.ndarray:
-        if not self._state:
-            return np.empty(0, self.dtype)
-        return np.concatenate([v.numpy().ravel() for v in self._state], dtype=self.dtype)
+        parts = [v.numpy().ravel() for v in self._state]
+        joined = np.concatenate([np.empty(0), *parts], dtype=self.dtype, casting="same_kind")
+        joined.flags.writeable = False
+        return joined
 
     @state.setter
     def state(self, values: np.ndarray) -> None:
@@ -132,7 +134,7 @@ class KerasReplica:
         Where there are no samples, all are 0; before the first batch was ever seen, only "loss"
         and "samples" are known.
         """
-        samples = 0
+        samples, output_losses = 0, {}
         for batch in batches:
             here = _samples(batch)
             if samples == 0:
@@ -140,12 +142,18 @@ class KerasReplica:
                 self.model.reset_metrics()
             if here:
                 self._call(self._test_step, batch)
+                # Keras averages the losses of single outputs over batches, large and small alike.
+                for tracker in self.model._compile_loss.metrics:
+                    loss = output_losses.get(tracker.name, 0.0) + here * float(tracker.result())
+                    output_losses[tracker.name] = loss
+                    tracker.reset_state()
             samples += here
         if samples == 0:
             names = self.model.get_metrics_result() if self._built else ["loss"]
             return {**dict.fromkeys(names, 0.0), "samples": 0}
         metrics = {name: float(m) for name, m in self.model.get_metrics_result().items()}
-        return {**metrics, "samples": samples}
+        output_losses = {name: loss / samples for name, loss in output_losses.items()}
+        return {**metrics, **output_losses, "samples": samples}
 
     # TensorFlow's side of it: traced once for each structure of batches, not for each size.
 
@@ -264,3 +272,14 @@ def _check(model: Any) -> None:
             f"{name} has trainable weights of dtype {', '.join(sorted(dtypes))}: "
             "expected all float32 or all float64"
         )
+    # Keras computes losses in the precision that was its default when the model was compiled.
+    if dtypes == {"float64"} and "float32" in _loss_dtypes(model):
+        raise ValueError(
+            f"{name} has weights of float64 but a loss of float32: make and compile it under "
+            "keras.config.set_floatx('float64')"
+        )
+
+
+def _loss_dtypes(model: keras.Model) -> set[str]:
+    losses = [model._compile_loss, *keras.tree.flatten(model.loss)]
+    return {loss.dtype for loss in losses if isinstance(loss, keras.losses.Loss)}

@@ -1,0 +1,173 @@
+"""Models by name, users' own models, and that they learn what they should."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from numba_kernels import optimizers
+from tutorial_dl import data, models
+from tutorial_dl.data import Batches, Data, Dataset
+from tutorial_dl.replica import CurveReplica, DenseReplica, KerasReplica, SoftmaxReplica
+from tutorial_dl.replica.base import Replica
+from tutorial_dl.replica.keras_tensorflow import keras
+
+DIGITS, CURVE = data.digits(), data.curve(n=60, noise=0.05)
+TWO = {"a": np.ones((6, 3), np.float32), "b": np.ones((6, 2), np.float32)}
+TWO_INPUTS = Dataset("two", Data.of(TWO, np.zeros(6)), Data.of(TWO, np.zeros(6)))
+TWO_TARGETS = Dataset(
+    "targets",
+    Data.of(np.ones(3), (np.ones(3), np.ones(3))),
+    Data.of(np.ones(3), (np.ones(3), np.ones(3))),
+)
+
+
+def train(replica, dataset, epochs, learning_rate, batch_size=32):
+    adam = optimizers.Adam(learning_rate=learning_rate)
+    state = adam.init(len(replica.parameters), replica.parameters.dtype)
+    batches = Batches(dataset.train, batch_size)
+    for epoch in range(epochs):
+        for batch in batches.epoch(epoch):
+            replica.compute_gradient(batch)
+            adam.update(replica.parameters, replica.gradient, state)
+    return replica.evaluate(Batches(dataset.validation, 100, shuffle=False).epoch())
+
+
+@pytest.mark.parametrize(
+    ("name", "dataset", "kind", "outputs"),
+    [
+        ("curve", CURVE, CurveReplica, 4),
+        ("softmax", DIGITS, SoftmaxReplica, 10),
+        ("dense", DIGITS, DenseReplica, 10),
+        ("dense", CURVE, DenseReplica, 1),
+        ("mlp", DIGITS, KerasReplica, 10),
+        ("mlp", CURVE, KerasReplica, 1),
+        ("cnn", DIGITS, KerasReplica, 10),
+    ],
+)
+def test_models_fit_their_dataset_and_depend_on_the_seed_alone(name, dataset, kind, outputs):
+    first, again = (models.build(name, dataset, seed=3) for _ in range(2))
+    assert type(first) is kind and isinstance(first, Replica)
+    assert first.segments[-1].shape == (outputs,)
+    np.testing.assert_array_equal(first.parameters, again.parameters)
+    assert [s.name for s in first.segments] == [s.name for s in again.segments]
+    assert len({s.name for s in first.segments}) == len(first.segments)
+    loss, samples = first.compute_gradient(dataset.train.take(slice(0, 7)))
+    assert np.isfinite(loss) and samples == 7
+    if name != "curve":
+        other = models.build(name, dataset, seed=4)
+        kernels = [s for s in first.segments if len(s.shape) > 1]
+        for s in kernels:  # every layer has its own random weights
+            assert not np.array_equal(s.of(first.parameters), s.of(other.parameters))
+
+
+def test_seed_does_not_touch_the_global_generators():
+    np.random.seed(1)
+    expected = np.random.random()
+    np.random.seed(1)
+    models.build("cnn", DIGITS, seed=9)
+    models.build("dense", DIGITS, seed=9)
+    assert np.random.random() == expected
+
+
+def test_cnn_reads_digits():
+    """The project's promise: at least 0.97 of the digits kept out, after a few epochs."""
+    metrics = train(models.build("cnn", DIGITS, seed=0), DIGITS, epochs=6, learning_rate=0.001)
+    assert metrics["samples"] == 360 and metrics["accuracy"] >= 0.97
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("softmax", 0.93), ("dense", 0.96), ("mlp", 0.96)])
+def test_classifiers_learn(name, accuracy):
+    metrics = train(models.build(name, DIGITS), DIGITS, epochs=15, learning_rate=0.003)
+    assert metrics["accuracy"] >= accuracy
+
+
+@pytest.mark.parametrize(("name", "epochs"), [("curve", 80), ("dense", 80), ("mlp", 40)])
+def test_regressions_reach_the_noise(name, epochs):
+    """Noise of 0.05: no model does better than 0.0025 on samples it has not seen."""
+    dataset = data.curve(n=400, noise=0.05)
+    replica = models.build(name, dataset)
+    before = replica.evaluate([dataset.validation.take(slice(None))])["loss"]
+    metrics = train(replica, dataset, epochs, learning_rate=0.003, batch_size=20)
+    assert metrics["loss"] < 2 * 0.05**2 < before / 10
+
+
+USER_FILE = """
+import keras, numpy as np
+from tutorial_dl import replica
+def build():
+    a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
+    x = keras.layers.Concatenate()([a, keras.layers.Dense(4, name="first")(b)])
+    model = keras.Model({"a": a, "b": b}, keras.layers.Dense(1)(x))
+    model.compile(loss="mse")
+    return model
+def without_input():
+    model = keras.Sequential([keras.layers.Dense(10, "softmax")])
+    model.compile(loss="sparse_categorical_crossentropy")
+    return model
+def numpy_model(): return replica.CurveReplica(parameters=np.random.random(4))
+def not_compiled():
+    x = keras.Input((3,))
+    return keras.Model(x, keras.layers.Dense(1)(x), name="mine")
+def nothing(): return None
+"""
+
+
+@pytest.fixture
+def user_file(tmp_path, monkeypatch):
+    (tmp_path / "users_model.py").write_text(USER_FILE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path / "users_model.py"
+    sys.modules.pop("users_model", None)
+
+
+def test_a_user_s_model_of_two_inputs(user_file):
+    r = models.build("users_model:build", TWO_INPUTS, seed=1)
+    assert r.compute_gradient(TWO_INPUTS.train.take(slice(0, 4)))[1] == 4
+    again, other = (models.build(f"{user_file}:build", TWO_INPUTS, seed=s) for s in (1, 2))
+    np.testing.assert_array_equal(r.parameters, again.parameters)
+    assert not np.array_equal(r.parameters, other.parameters)
+
+
+def test_a_user_s_model_in_numpy(user_file):
+    first, again, other = (
+        models.build("users_model:numpy_model", CURVE, seed=s).parameters for s in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_a_keras_model_without_input_is_built_on_a_sample(user_file):
+    r = models.build("users_model:without_input", DIGITS)
+    assert [s.shape for s in r.segments] == [(1, 10), (10,)]  # a dense layer on the channels
+
+
+def test_a_model_itself():
+    model = models.mlp(DIGITS)
+    assert isinstance(model, keras.Model)
+    assert models.build(model, DIGITS).model is model
+    curve = CurveReplica()
+    assert models.build(curve, CURVE) is curve
+
+
+@pytest.mark.parametrize(
+    ("spec", "dataset", "kind", "complaint"),
+    [
+        ("nosuch", DIGITS, ValueError, "model 'nosuch': expected curve, softmax, dense, mlp, cnn"),
+        ("curve", DIGITS, ValueError, r"'digits' has samples of shape \(8, 8, 1\) in 10 classes"),
+        ("softmax", CURVE, ValueError, "tells classes apart: dataset 'curve' has none"),
+        ("cnn", CURVE, ValueError, r"takes images .* 'curve' has samples of shape \(\)"),
+        ("dense", TWO_INPUTS, ValueError, "model 'dense' has one input: dataset 'two' has 2"),
+        ("mlp", TWO_INPUTS, ValueError, "model 'mlp' has one input: dataset 'two' has 2"),
+        ("dense", TWO_TARGETS, ValueError, "has one output: dataset 'targets' has 2"),
+        ("users_model:gone", DIGITS, ValueError, "has no function 'gone'"),
+        ("users_model:nothing", DIGITS, TypeError, "model 'users_model:nothing': it returned a"),
+        ("users_model:not_compiled", CURVE, ValueError, "returned model 'mine' is not compiled"),
+        (3, CURVE, TypeError, r"a builtins\.int is no model"),
+    ],
+)
+def test_wrong_models_are_refused_in_one_line(user_file, spec, dataset, kind, complaint):
+    with pytest.raises(kind, match=complaint) as error:
+        models.build(spec, dataset)
+    assert "\n" not in str(error.value)
