@@ -42,7 +42,11 @@ GUARD = Path(__file__).with_name("guard.py")
 
 
 class LaunchError(RuntimeError):
-    """Ranks cannot be started here; one line saying why and what would be right."""
+    """Ranks cannot be started here: one line, "`problem`: `remedy`"."""
+
+    def __init__(self, problem: str, remedy: str):
+        super().__init__(f"{problem}: {remedy}")
+        self.problem, self.remedy = problem, remedy
 
 
 # Which MPI, which mpiexec ----------------------------------------------------------------------
@@ -97,8 +101,8 @@ def mpi_library() -> Library:
     if answer.returncode != 0:
         why = (answer.stderr.strip().splitlines() or ["no message"])[-1]
         raise LaunchError(
-            f"mpi4py cannot load an MPI library ({why}): pip install 'tutorial-dl[mpich]', "
-            "or load the MPI module of your site"
+            f"mpi4py cannot load an MPI library ({why})",
+            "pip install 'tutorial-dl[mpich]', or load the MPI module of your site",
         )
     path, _, text = answer.stdout.partition("\n")
     name = next((n for n in FAMILIES if text.upper().startswith(n.upper())), text.split(" v")[0])
@@ -141,7 +145,7 @@ def find_mpiexec() -> str:
     if asked:
         found = shutil.which(asked)
         if found is None:
-            raise LaunchError(f"MPIEXEC={asked} is not a program: name one, or unset MPIEXEC")
+            raise LaunchError(f"MPIEXEC={asked} is not a program", "name one, or unset MPIEXEC")
         candidates = [found]
     else:
         folders = [Path(library.path).parent.parent / "bin"] if library.path else []
@@ -158,18 +162,15 @@ def find_mpiexec() -> str:
         if mpiexec_family(candidate) == family:
             return candidate
 
-    right = f"an mpiexec of {family}" + (
-        ": pip install 'tutorial-dl[mpich]' brings one" if family == "MPICH" else " on PATH"
-    )
+    remedy = f"take the mpiexec of {family}"
+    if family == "MPICH":
+        remedy += "; pip install 'tutorial-dl[mpich]' brings one"
     loads = f"mpi4py loads {library.name} {library.version}"
     if not candidates:
-        raise LaunchError(f"{loads}, but there is no mpiexec: what would be right is {right}")
+        raise LaunchError(f"{loads}, but there is no mpiexec", remedy)
     what = mpiexec_family(candidates[0])
-    raise LaunchError(
-        f"{loads}, but {candidates[0]} "
-        + (f"belongs to {what}" if what else "does not say which MPI it belongs to")
-        + f": what would be right is {right}"
-    )
+    belongs = f"belongs to {what}" if what else "does not say which MPI it belongs to"
+    raise LaunchError(f"{loads}, but {candidates[0]} {belongs}", remedy)
 
 
 # Threads ---------------------------------------------------------------------------------------
@@ -419,9 +420,7 @@ def run_ranks(
     """
     n = check_ranks(n)
     if under_mpi():
-        raise LaunchError(
-            "this process is itself a rank that mpiexec or srun started: leave -n out"
-        )
+        raise LaunchError("this process is itself a rank of mpiexec or srun", "leave -n out")
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
     environment = rank_environment(n, env)
     process: subprocess.Popen[bytes] | None = None

@@ -78,7 +78,9 @@ class Cluster:
         if not timeout > 0:
             raise ValueError(f"timeout is {timeout!r}: a number of seconds above 0 is right")
         if launch.under_mpi():
-            raise launch.LaunchError("this process is itself a rank: start engines from outside")
+            raise launch.LaunchError(
+                "this process is itself a rank", "start engines outside mpiexec"
+            )
         self.client: ipp.Client | None = None
         self._mpiexec = launch.find_mpiexec()
         self._folder: Path | None = None

@@ -1,0 +1,153 @@
+"""The doctor, on this machine as it is and with things broken for real: status and remedies."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+from tutorial_dl import doctor, launch
+
+SECONDS = 120
+
+
+def run(*words: str, python: str | Path = sys.executable, **variables: str):
+    """The doctor as a user starts it; its checks by name, and its status."""
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"} | variables
+    done = subprocess.run(
+        [str(python), "-m", "tutorial_dl", "doctor", *words],
+        capture_output=True, text=True, timeout=SECONDS, env=environment,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done
+
+
+def checks_of(done) -> dict[str, dict]:
+    return {check["name"]: check for check in json.loads(done.stdout)}
+
+
+def test_all_is_well_here():
+    done = run()
+    assert done.returncode == 0, done.stdout
+    lines = dict(line.removeprefix("ok    ").split(": ", 1) for line in done.stdout.splitlines())
+    library = launch.mpi_library()
+    assert lines["MPI"].startswith(f"{library.name} {library.version}")
+    assert lines["mpiexec"].startswith(launch.find_mpiexec())
+    assert lines["2 ranks"] == "1 + 2 = 3 on 2 ranks"
+    assert lines["engine cluster"] == "2 engines, and their allreduce of 1 is 2"
+    import numpy
+
+    assert lines["numpy"] == numpy.__version__
+
+
+def test_it_never_imports_tensorflow_and_never_initialises_mpi():
+    code = (
+        "import sys; from tutorial_dl import doctor; doctor.report();"
+        "print([m for m in ('tensorflow', 'keras', 'mpi4py.MPI') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          timeout=SECONDS)  # fmt: skip
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_no_mpi_library():
+    done = run("--json", MPI4PY_LIBMPI="/no/such/libmpi.so")
+    checks = checks_of(done)
+    assert done.returncode == 1
+    for name in ("MPI", "mpiexec", "2 ranks"):
+        assert not checks[name]["ok"] and "tutorial-dl[mpich]" in checks[name]["remedy"]
+        assert "/no/such/libmpi.so" in checks[name]["found"]
+    assert not checks["engine cluster"]["ok"] and checks["engine cluster"]["remedy"]
+    assert checks["numpy"]["ok"] and checks["numpy"]["remedy"] == ""
+
+
+def test_no_mpiexec(tmp_path):
+    """An environment with everything but mpiexec: the library alone, as after a partial install."""
+    venv.create(tmp_path / "env", with_pip=False)
+    site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
+    import numpy
+
+    installed = Path(numpy.__file__).parents[1]
+    root = Path(launch.__file__).parents[1]
+    (site / "all.pth").write_text(f"{root}\n{installed}\n")
+    library = tmp_path / "elsewhere" / "lib"
+    library.mkdir(parents=True)
+    real = Path(launch.mpi_library().path)
+    for path in real.parent.iterdir():  # with the libraries that it needs itself
+        (library / path.name).symlink_to(path)
+    done = run("--json", python=tmp_path / "env/bin/python", PATH="/usr/bin:/bin",
+               MPI4PY_LIBMPI=str(library / real.name))  # fmt: skip
+    checks = checks_of(done)
+    assert done.returncode == 1
+    assert checks["MPI"]["ok"], checks["MPI"]
+    assert "there is no mpiexec" in checks["mpiexec"]["found"]
+    assert "tutorial-dl[mpich]" in checks["mpiexec"]["remedy"]
+    assert not checks["2 ranks"]["ok"] and not checks["engine cluster"]["ok"]
+
+
+def script(path: Path, does: str) -> str:
+    path.write_text(f"#!/bin/sh\n{does}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_mpiexec_of_another_mpi(tmp_path):
+    other = script(tmp_path / "mpiexec", "echo 'mpiexec (OpenRTE) 4.1.4'")
+    done = run(MPIEXEC=other)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("FAIL  mpiexec: "))
+    assert f"{other} belongs to Open MPI" in lines[at]
+    assert lines[at + 1].startswith("      remedy: take the mpiexec of MPICH")
+    assert lines[-1] == "3 of 17 checks failed: mpiexec, 2 ranks, engine cluster"
+
+
+def test_mpiexec_that_starts_separate_worlds(tmp_path):
+    """It claims to be MPICH's, and each rank is alone: only trying it out shows that."""
+    does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; shift; shift; "$@" & "$@" & wait'
+    done = run("--json", MPIEXEC=script(tmp_path / "mpiexec", does))
+    checks = checks_of(done)
+    assert done.returncode == 1 and checks["mpiexec"]["ok"]
+    assert not checks["2 ranks"]["ok"] and "same MPI" in checks["2 ranks"]["remedy"]
+    assert "is rank 0 of 1" in checks["engine cluster"]["found"]
+
+
+def test_a_cache_that_cannot_be_written():
+    # Also root cannot write there, whom a folder's mode does not stop.
+    done = run("--json", NUMBA_CACHE_DIR="/proc/cache")
+    checks = checks_of(done)
+    assert done.returncode == 1
+    assert "cannot write to /proc/cache" in checks["kernel cache"]["found"]
+    assert "NUMBA_CACHE_DIR" in checks["kernel cache"]["remedy"]
+
+
+def test_ranks_that_hang_are_given_up(tmp_path, monkeypatch):
+    does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; exec sleep 300'
+    monkeypatch.setenv("MPIEXEC", script(tmp_path / "mpiexec", does))
+    monkeypatch.setattr(doctor, "SECONDS", 2)
+    began = time.monotonic()
+    check = doctor._tried("2 ranks", doctor.two_ranks)
+    assert not check.ok and "did not reduce within 2 s" in check.found and check.remedy
+    assert time.monotonic() - began < 30
+
+
+def test_a_package_that_is_missing():
+    with pytest.raises(doctor.Missing, match="not installed") as error:
+        doctor.package("nothing", ("no-such-distribution-here",))
+    assert error.value.remedy == "pip install no-such-distribution-here, or make install"
+
+
+def test_little_shared_memory(monkeypatch):
+    class Full:
+        f_bavail, f_frsize = 10, 4096
+
+    monkeypatch.setattr(os, "statvfs", lambda folder: Full)
+    with pytest.raises(doctor.Missing, match="0 MiB free in /tmp") as error:
+        doctor.shared_memory("/tmp")
+    assert "--shm-size" in error.value.remedy
