@@ -1,5 +1,7 @@
 """Curve fitting and descent against closed forms, numpy.polynomial and scipy."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import scipy.linalg
@@ -221,11 +223,14 @@ def test_two_over_the_largest_curvature_is_where_it_turns(random):
     assert "diverged: loss" in above.reason
 
 
-def test_overflow_is_divergence_without_a_warning(random):
-    loss = LeastSquares(np.array([[1.0]]), np.array([1.0]))
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("batch_size", "loss_is"), [(8, np.isposinf), (1, np.isnan)])
+def test_overflow_is_divergence_without_a_warning(batch_size, loss_is):
+    loss = LeastSquares(np.ones((8, 1)), np.ones(8))
     with np.errstate(all="raise"):
-        run = descend(loss, np.zeros(1), 1e200, epochs=10)
-    assert run.ended_by == "divergence"
+        run = descend(loss, np.zeros(1), 1e200, batch_size=batch_size, epochs=10)
+    assert (run.ended_by, run.epochs) == ("divergence", 1)
+    assert loss_is(run.losses[-1])
 
 
 def test_best_rate_is_the_fastest_and_its_factor_follows_from_the_condition(random):
@@ -401,6 +406,25 @@ def test_noise_floor_of_two_samples_by_hand(eta):
     assert foundations.noise_floor(loss, eta, 1) == pytest.approx((v_0 + v_1) / 2, rel=1e-12)
 
 
+@pytest.mark.parametrize(("s", "b"), [(3, 1), (3, 2), (5, 2), (5, 3), (6, 4)])
+def test_noise_floor_of_a_constant_is_the_mean_over_all_orders(random, s, b):
+    # All s! epochs are equally likely; each adds its own shift to r^steps times the error before.
+    y, eta = random.standard_normal(s), 0.2
+    loss, r = LeastSquares(np.ones((s, 1)), y), 1 - 2 * eta
+    shifts = []  # (orders, steps): the error after each step of an epoch that starts at w*
+    for order in permutations(y - y.mean()):
+        error, errors = 0.0, []
+        for first in range(0, s, b):
+            error = r * error + 2 * eta * np.mean(order[first : first + b])
+            errors.append(error)
+        shifts.append(errors)
+    variances = np.mean(np.square(shifts), axis=0)  # (steps,)
+    steps = len(variances)
+    v_0 = variances[-1] / (1 - r ** (2 * steps))
+    floor = np.mean(r ** (2 * np.arange(1, steps + 1)) * v_0 + variances)
+    assert foundations.noise_floor(loss, eta, b) == pytest.approx(floor, rel=1e-10)
+
+
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 20])
 def test_descent_settles_at_the_noise_floor(random, batch_size):
     # A constant: every batch has the same curvature, so the prediction is exact on average.
@@ -421,7 +445,10 @@ def test_noise_floor_at_its_ends(random):
     loss = bowl(random)
     bound = foundations.stability_bound(loss.hessian())
     assert foundations.noise_floor(loss, 0.1, 23) == 0
-    assert foundations.noise_floor(loss, bound, 5) == np.inf
+    for batch_size in (5, 23):
+        assert foundations.noise_floor(loss, bound, batch_size) == np.inf
+        assert foundations.noise_floor(loss, 1.5 * bound, batch_size) == np.inf
+    assert foundations.noise_floor(LeastSquares(np.eye(1), np.ones(1)), 0.1, 1) == 0
     with pytest.raises(ValueError, match="batch_size must be 1 to 23, got 24"):
         foundations.noise_floor(loss, 0.1, 24)
 

@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from base64 import b64decode
 from itertools import pairwise
 
 import numpy as np
@@ -159,13 +160,14 @@ def test_a_film_moves_and_shows_itself(loss, runs, tmp_path):
     assert min(changed) > 0
     assert np.array_equal(frames[-1][2, 2], [255, 255, 255])
 
-    # The last frame has the path's colours in it, the first one only the markers.
-    blue = np.array(to_rgb(style.COLOURS[0])) * 255
-    seen = [(np.abs(frame - blue).max(axis=2) < 8).sum() for frame in frames]
-    assert seen[-1] > seen[0] > 0
+    # On the map, the left half: markers from the first frame on, and paths that grow.
+    orange = np.array(to_rgb(style.COLOURS[1])) * 255
+    left = [frame[:, : frame.shape[1] // 2] for frame in frames]
+    seen = [(np.abs(frame - orange).max(axis=2) < 8).sum() for frame in left]
+    assert seen[0] > 0 and seen[-1] > 1.2 * seen[0]
 
-    bundle = film._repr_mimebundle_()
-    assert bundle["image/gif"].startswith("R0lGOD")  # "GIF8" in base64
+    page = film._repr_mimebundle_()["text/html"]
+    assert b64decode(page.split("base64,")[1].split('"')[0]) == film.gif
 
 
 def test_wrong_input_is_named(loss, runs):

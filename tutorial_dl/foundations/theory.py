@@ -91,11 +91,11 @@ def noise_floor(loss: LeastSquares, learning_rate: float, batch_size: int) -> fl
     s, b = loss.samples, batch_size
     if not 1 <= b <= s:
         raise ValueError(f"batch_size must be 1 to {s}, got {b}")
-    if b == s:
-        return 0.0
     curvatures, V = np.linalg.eigh(loss.hessian())  # (k,), (k, k)
     if learning_rate >= 2 / curvatures[-1]:
         return float("inf")
+    if b == s:
+        return 0.0
 
     residuals = loss.design @ loss.minimiser() - loss.targets  # (s,)
     gradients = 2 * residuals[:, None] * loss.design @ V  # (s, k): one a sample, in V's axes

@@ -120,9 +120,12 @@ class Film:
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         from base64 import b64encode
 
+        # As HTML: JupyterLab would show image/gif too, but nbconvert's pages would leave it out.
+        data = b64encode(self.gif).decode("ascii")
+        words = f"Film of {self.frames} frames"
         return {
-            "image/gif": b64encode(self.gif).decode("ascii"),
-            "text/plain": f"<Film of {self.frames} frames>",
+            "text/html": f'<img alt="{words}" src="data:image/gif;base64,{data}">',
+            "text/plain": f"<{words}>",
         }
 
 
