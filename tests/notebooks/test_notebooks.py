@@ -1,0 +1,123 @@
+"""Every notebook runs from top to bottom, its asserts hold, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+SECONDS = 300  # a notebook
+CELL_SECONDS = 120
+
+
+def private_folders(folder: Path) -> dict[str, str]:
+    """Variables that give Jupyter and IPython folders of their own below `folder`."""
+    names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
+    for name in names:
+        (folder / name).mkdir()
+    return {name: str(folder / name) for name in names}
+
+
+def run(notebook: Path, folder: Path, seconds: float = SECONDS) -> subprocess.CompletedProcess:
+    """The notebook's cells under nbval, in a kernel of this Python.
+
+    JUPYTER_DATA_DIR is private, so the kernel "python3" is that of this environment's own
+    share/jupyter, not one that a user's folder may hold. (test_the_kernel_is_ours checks it.)
+    """
+    environment = {k: v for k, v in os.environ.items() if k not in ("MPLBACKEND", "JUPYTER_PATH")}
+    environment |= private_folders(folder) | {"IPP_NONINTERACTIVE": "1"}
+    command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider",
+               "--rootdir", str(notebook.parent), "-c", os.devnull,
+               f"--nbval-cell-timeout={CELL_SECONDS}", str(notebook)]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # its kernel, and so its cluster, end with it
+        output, _ = process.communicate()
+        output += f"\nnot done within {seconds:g} s"
+        return subprocess.CompletedProcess(command, -signal.SIGKILL, output)
+    return subprocess.CompletedProcess(command, process.returncode, output)
+
+
+def write(path: Path, *cells: str) -> Path:
+    """A notebook of these code cells."""
+    import nbformat.v4
+
+    cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    return path
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(notebook, tmp_path):
+    done = run(notebook, tmp_path)
+    assert done.returncode == 0, done.stdout[-8000:]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_stored_as_it_should_be(notebook):
+    content = json.loads(notebook.read_text())
+    assert content["metadata"]["kernelspec"]["name"] == "python3"
+    for cell in content["cells"]:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+    identifiers = [cell["id"] for cell in content["cells"]]
+    assert len(set(identifiers)) == len(identifiers)
+    # A notebook that claims nothing is checked by nothing.
+    code = [c for c in content["cells"] if c["cell_type"] == "code"]
+    assert any("assert" in "".join(c["source"]) for c in code)
+
+
+# The runner itself -----------------------------------------------------------------------------
+
+
+def test_a_failed_assert_fails(tmp_path):
+    done = run(write(tmp_path / "wrong.ipynb", "x = 1", "assert x == 2, 'it is one'"), tmp_path)
+    assert done.returncode == 1 and "it is one" in done.stdout
+
+
+def test_the_kernel_is_ours(tmp_path):
+    cell = f"import sys; assert sys.prefix == {sys.prefix!r}, sys.prefix"
+    done = run(write(tmp_path / "kernel.ipynb", cell), tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_cluster_that_is_never_stopped_ends_with_its_notebook(tmp_path):
+    """Also where the notebook is killed in the middle; `nothing_left` of conftest.py looks."""
+    cells = (
+        "from tutorial_dl import cluster; c = cluster.start(n=2)",
+        "%%px\nfrom mpi4py import MPI\nassert MPI.COMM_WORLD.size == 2",
+    )
+    done = run(write(tmp_path / "open.ipynb", *cells), tmp_path)
+    assert done.returncode == 0, done.stdout
+
+    hangs = "import pathlib, time; pathlib.Path('reached').touch(); time.sleep(300)"
+    (tmp_path / "again").mkdir()
+    notebook = write(tmp_path / "again" / "hangs.ipynb", *cells, hangs)
+    done = run(notebook, tmp_path / "again", seconds=25)
+    assert done.returncode == -signal.SIGKILL and "not done within 25 s" in done.stdout
+    assert (tmp_path / "again" / "reached").exists()
+
+
+def test_an_error_on_an_engine_fails_the_notebook(tmp_path):
+    cells = (
+        "from tutorial_dl import cluster; c = cluster.start(n=2)",
+        "%%px\nassert 1 == 2, 'not on any rank'",
+        "c.stop()",
+    )
+    done = run(write(tmp_path / "engine.ipynb", *cells), tmp_path)
+    assert done.returncode == 1 and "not on any rank" in done.stdout
