@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl`: threads are set and foreign ranks silenced before anything is loaded."""
+"""`python -m tutorial_dl`: threads are set and other ranks silenced before anything is loaded."""
 
 import os
 import sys
@@ -10,10 +10,22 @@ def main() -> None:
     if launch.under_mpi():
         launch.set_threads()
         if launch.rank() > 0:  # what is wrong with the command line is said once, by rank 0
-            sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (for the process's life)
+            sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until job.run_rank)
     from .cli import app
 
-    app(prog_name="tutorial-dl")
+    try:
+        status = app(prog_name="tutorial-dl", standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # not a word of the command line: a defect
+            sys.stderr = sys.__stderr__
+            raise
+        text = " ".join(error.format_message().split()).replace("Value error, ", "")
+        if text:  # without words at all, help was shown
+            print(f"error: {text.rstrip('.')}; see --help", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status or 0)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from . import launch, strategies
+from . import __version__, launch, strategies
 
 app = typer.Typer(
     add_completion=False,
@@ -26,6 +26,21 @@ Ranks = Annotated[
         "-n", "--ranks", help="Ranks to start. Leave it out under mpiexec, srun or aprun."
     ),
 ]
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tutorial-dl {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Which one.")
+    ] = False,
+) -> None:
+    pass
 
 
 def fail(message: str, status: int = 2) -> None:

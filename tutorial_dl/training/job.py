@@ -72,10 +72,14 @@ def check_writable(path: Path) -> None:
 
 def run_rank(options: Options) -> int:
     """Train as one rank of a run; returns the exit status (0, 1 failed, 2 bad input)."""
+    import numpy as np
+
     from numba_kernels.team import Team, abort_all
 
+    np.seterr(all="ignore")  # a loss that is no number is told in one line, not by every product
     team = Team()
-    sys.stderr = sys.__stderr__  # every rank may speak again: from here on they agree who does
+    # Every rank may speak again: from here on they agree who does.
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     setting_up = True
     try:
         trainer = prepare(options, team)
@@ -86,11 +90,14 @@ def run_rank(options: Options) -> int:
             write(result, options.json)
         team.barrier()
         return 0
-    except (Exception, KeyboardInterrupt) as error:
+    except KeyboardInterrupt as error:
+        abort_all(error)
+        return 130  # whoever pressed the keys knows
+    except Exception as error:
         abort_all(error)
         if speaks_for_all(team, error):
             tell(error, setting_up)
-        return 2 if setting_up and isinstance(error, Exception) else 1
+        return 2 if setting_up else 1
 
 
 def prepare(options: Options, team):
@@ -180,9 +187,9 @@ def write(result: dict, where: str | None) -> None:
     elif where:
         Path(where).write_text(json.dumps(result, indent=1) + "\n")
     if where != "-":
-        accuracy = result["val_accuracy"]
+        accuracy, ranks = result["val_accuracy"], result["ranks"]
         print(
-            f"{result['strategy']} on {result['ranks']} rank{'s' * (result['ranks'] > 1)}: loss {result['loss']:.4f}, "
+            f"{result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: loss {result['loss']:.4f}, "
             f"validation loss {result['val_loss']:.4f}"
             + (f", accuracy {accuracy:.4f}" if accuracy is not None else "")
             + f"; {result['samples_per_second']:.0f} samples/s, {result['seconds']:.2f} s",
@@ -208,9 +215,7 @@ def tell(error: BaseException, setting_up: bool) -> None:
     from .consistency import DriftError
     from .trainer import TrainingError
 
-    if isinstance(error, KeyboardInterrupt):
-        print("error: interrupted", file=sys.stderr, flush=True)
-    elif setting_up or isinstance(error, TrainingError | DriftError | TeamError):
+    if setting_up or isinstance(error, TrainingError | DriftError | TeamError):
         print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
     else:
         traceback.print_exception(error)
@@ -223,9 +228,9 @@ def first_line(error: BaseException) -> str:
     package = str(Path(__file__).parent.parent)
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
-    if isinstance(error, ValueError | TypeError) and (
-        not frames or frames[-1].filename.startswith(package)
-    ):
+    ours = type(error).__module__.partition(".")[0] in ("tutorial_dl", "numba_kernels")
+    said_by_us = not frames or frames[-1].filename.startswith(package)
+    if ours or (isinstance(error, ValueError | TypeError) and said_by_us):
         return text
     outside = [f for f in frames if not f.filename.startswith(package)]
     place = f" ({outside[0].filename}, line {outside[0].lineno})" if outside else ""

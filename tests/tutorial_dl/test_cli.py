@@ -1,0 +1,241 @@
+"""The command line as a user meets it: what it prints, its status, and what it leaves behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tutorial_dl import launch
+
+USERS_FILE = """
+import numpy as np
+
+def load():
+    generator = np.random.default_rng(0)
+    a, b = generator.normal(size=(301, 4)), generator.normal(size=(301, 3))
+    a, b = a.astype("float32"), b.astype("float32")
+    y = (a[:, 0] + b[:, 0] > 0).astype("int64")
+    return ((a[:250], b[:250]), y[:250]), ((a[250:], b[250:]), y[250:])
+
+def build():
+    import keras
+    a, b = keras.Input((4,)), keras.Input((3,))
+    h = keras.layers.Concatenate()([keras.layers.Dense(16, "relu")(a), b])
+    model = keras.Model([a, b], keras.layers.Dense(2, "softmax")(h))
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+def narrow():
+    from tutorial_dl.replica import SoftmaxReplica
+    return SoftmaxReplica(3, 2)
+
+def raises():
+    return 1 / 0
+
+def nan():
+    x = np.linspace(0, 1, 100).astype("float32")
+    x[60:] = np.nan
+    return (x, x), (x[:10], x[:10])
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """command(*words, start=[...]) -> CompletedProcess; nothing may be left of it afterwards."""
+    (tmp_path / "my_file.py").write_text(USERS_FILE)
+    (tmp_path / "broken.py").write_text("def build(:\n")
+    mark = uuid.uuid4().hex
+    before = set(os.listdir("/dev/shm"))
+
+    def run(*words, start=(), timeout=120, **options):
+        return subprocess.run(
+            [*start, sys.executable, "-m", "tutorial_dl", *words],
+            cwd=tmp_path, env=dict(os.environ, TEST_MARK=mark), timeout=timeout,
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, **options,
+        )  # fmt: skip
+
+    yield run
+    end = time.monotonic() + 5
+    while (left := of_mark(mark)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for process in left:
+        process.kill()
+    assert not left, f"left running: {left}"
+    assert set(os.listdir("/dev/shm")) <= before, "left in shared memory"
+
+
+def of_mark(mark):
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TEST_MARK") == mark and process.status() != "zombie":
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            pass
+    return found
+
+
+def error_of(done, status):
+    """The one line on the terminal."""
+    lines = done.stderr.strip().splitlines()
+    assert done.returncode == status, done.stderr
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    assert not done.stdout.strip()
+    return lines[0]
+
+
+def test_help_at_once(command):
+    words = (["--help"], ["train", "--help"], ["run", "--help"], ["doctor", "--help"])
+    for line in words:
+        started = time.perf_counter()
+        done = command(*line)
+        assert done.returncode == 0 and "Usage" in done.stdout
+        assert time.perf_counter() - started < 3  # 0.4 s here on a quiet machine
+    loaded = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tutorial_dl", "train", "--help"],
+        capture_output=True, text=True,
+    ).stderr  # fmt: skip
+    for heavy in ("tensorflow", "keras", "numba", "numpy", "mpi4py", "matplotlib"):
+        assert f" {heavy}\n" not in loaded, f"--help imports {heavy}"
+
+
+WRONG = [
+    (["--model", "nosuch"], "model 'nosuch' is not known; one of cnn, curve"),
+    (["--data", "nosuch"], "data 'nosuch' is not known; one of curve, digits"),
+    (["--strategy", "nosuch"], "'nosuch' is not one of 'serial', 'synchronous'"),
+    (["--optimizer", "nosuch"], "'nosuch' is not one of 'sgd'"),
+    (["-n", "0"], "number of ranks is 0: from 1 to"),
+    (["-n", "99999"], "number of ranks is 99999: from 1 to"),
+    (["-n", "two"], "valid integer"),
+    (["-n", "2", "--strategy", "serial"], "strategy 'serial' uses 1 rank, not 2"),
+    (["--epochs", "0"], "--epochs"),
+    (["--batch-size", "0"], "--batch-size"),
+    (["--learning-rate", "-1"], "--learning-rate"),
+    (["--seed", "-1"], "--seed"),
+    (["--nosuch"], "No such option"),
+    (["--json", "nosuch/out.json"], "there is no folder nosuch"),
+    (["--json", "."], "is a folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(w) for w, _ in WRONG])
+def test_wrong_words(command, words, message):
+    assert message in error_of(command("train", *words), 2)
+
+
+WRONG_ON_RANKS = [
+    (["--model", "my_file:nosuch"], 2, "my_file has no function 'nosuch'; it has build"),
+    (["--model", "no_file:build"], 2, "no such module"),
+    (["--data", "no/file.py:load"], 2, "there is no file"),
+    (["--model", "broken:build"], 2, "SyntaxError"),
+    (["--data", "my_file:raises"], 2, "ZeroDivisionError: division by zero"),
+    (["--model", "my_file:narrow"], 2, "can't be used on data 'digits'"),
+    (["--model", "curve"], 2, "model 'curve' fits one number to one number"),
+    (["--model", "my_file:raises"], 2, "my_file.py, line 2"),
+    (["--learning-rate", "1e30", "--optimizer", "sgd"], 1, "the loss is nan at step 2 (epoch 1) "),
+    (["--model", "curve", "--data", "my_file:nan"], 1, "the loss is nan at step 1 (epoch 1) "),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"), WRONG_ON_RANKS, ids=[" ".join(w) for w, *_ in WRONG_ON_RANKS]
+)
+def test_wrong_on_every_rank_is_told_once(command, words, status, message):
+    assert message in error_of(command("train", "-n", "2", "--quiet", *words), status)
+
+
+def test_under_mpiexec(command):
+    start = [launch.find_mpiexec(), "-n", "2"]
+    done = command("train", "--epochs", "1", "--json", "-", "--quiet", start=start)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ranks"] == 2
+    for words, message in (
+        (["-n", "2"], "has started the ranks already"),
+        (["--model", "nosuch"], "'nosuch' is not known"),
+        (["--nosuch"], "No such option"),
+    ):
+        assert message in error_of(command("train", *words, start=start), 2)
+    assert command("--version", start=start).stdout.count("tutorial-dl") == 1
+
+
+def test_a_users_own_keras_model_of_two_inputs(command):
+    words = ["--model", "my_file:build", "--data", "my_file:load", "--epochs", "20"]
+    words += ["--learning-rate", "0.01"]
+    launched = command("train", "-n", "2", *words, "--json", "out.json")
+    assert launched.returncode == 0, launched.stderr
+    assert "synchronous on 2 ranks" in launched.stderr  # the progress bar
+    start = [launch.find_mpiexec(), "-n", "2"]
+    direct = command("train", *words, "--json", "-", "--quiet", start=start)
+    assert direct.returncode == 0 and not direct.stderr, direct.stderr
+    assert json.loads(direct.stdout)["val_accuracy"] >= 0.9
+
+
+def test_results_and_every_option(command):
+    """The fields of --json, and that each option changes the result as it should."""
+    base = {"epochs": 2, "batch-size": 32, "optimizer": "adam", "learning-rate": 0.001, "seed": 0}
+
+    def train(*more, **changed):
+        options = [w for k, v in (base | changed).items() for w in (f"--{k}", str(v))]
+        done = command("train", *options, "--json", "-", "--quiet", *more)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    first = train()
+    assert first["strategy"] == "synchronous" and first["ranks"] == 1
+    assert first["model"] == "dense" and first["data"] == "digits" and first["epochs"] == 2
+    assert len(first["history"]) == 2 and first["samples_per_second"] > 0 < first["seconds"]
+    assert first["history"][-1]["val_loss"] == first["val_loss"]
+    assert 0.5 < first["val_accuracy"] <= 1
+    assert train()["val_loss"] == first["val_loss"], "not reproducible"
+    others = [
+        train(epochs=3), train(**{"batch-size": 64}), train(optimizer="sgd"), train(seed=1),
+        train(**{"learning-rate": 0.002}), train("--model", "softmax"),
+    ]  # fmt: skip
+    losses = [first["val_loss"]] + [other["val_loss"] for other in others]
+    assert len(set(losses)) == len(losses)
+    serial = train("--strategy", "serial")
+    assert serial["val_loss"] == first["val_loss"] and serial["profile"]["update_seconds"] > 0
+    two = train("-n", "2")
+    assert two["ranks"] == 2 and abs(two["val_loss"] - first["val_loss"]) < 1e-4
+
+
+def test_interrupt(command):
+    """Ctrl-C ends all ranks and says so once."""
+    import signal
+
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tutorial_dl", "train", "-n", "2", "--epochs", "100000"],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    seen = ""
+    while "samples/s, loss" not in seen:  # training has begun
+        seen += process.stderr.read(1)
+        assert process.poll() is None, seen
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert rest.count("interrupted") == 1 and "Traceback" not in rest, rest
+
+
+def test_the_main_job(command, tmp_path):
+    """`run` on up to 2 ranks: table, accuracy of the CNN, and a report with everything in it."""
+    done = command("run", "-n", "2", "--json", "all.json", timeout=240)
+    assert done.returncode == 0, done.stderr
+    for word in ("strategy", "accuracy", "samples/s", "speed-up", "predicted", "synchronous"):
+        assert word in done.stdout
+    results = json.loads((tmp_path / "all.json").read_text())
+    assert [(r["model"], r["strategy"], r["ranks"]) for r in results] == [
+        ("dense", "serial", 1), ("dense", "synchronous", 1), ("dense", "synchronous", 2),
+        ("cnn", "serial", 1), ("cnn", "synchronous", 2),
+    ]  # fmt: skip
+    assert results[-1]["val_accuracy"] >= 0.97
+    report = Path(tmp_path, "report.html").read_text()
+    assert report.count("<svg") == 2 and report.count("<tr>") == 1 + len(results)
+    for outside in ('src="http', 'href="http', "<script", "<link"):
+        assert outside not in report

@@ -1,0 +1,242 @@
+"""p ranks = serial: the same parameters after 50 steps, whatever the ranks and their shares."""
+
+import numpy as np
+import pytest
+
+STEPS_PER_EPOCH = 10
+SAMPLES, BATCH = 197, 20  # no rank count divides either; the last batch has 17 samples
+RULES = ("sgd", "momentum", "adam")
+
+
+def dataset(classes):
+    from tutorial_dl import data
+
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(SAMPLES, 7))
+    y = generator.integers(0, classes, SAMPLES) if classes else np.tanh(x[:, :1]) + x[:, 1:2]
+    part = data.Data.of(x, y)
+    return data.Dataset("random", part, part, classes)
+
+
+def replicas(dtype):
+    """(name, replica, dataset) of every numpy replica."""
+    from tutorial_dl import data
+    from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
+
+    def cast(whole):
+        part = whole.train
+        part = data.Data.of(part.inputs.astype(dtype), (
+            part.targets if whole.classes else part.targets.astype(dtype)
+        ))  # fmt: skip
+        return data.Dataset(whole.name, part, part, whole.classes)
+
+    generator = np.random.default_rng(4)
+    x = generator.uniform(-1, 1, SAMPLES).astype(dtype)
+    curve = data.Data.of(x, np.sin(3 * x).astype(dtype))
+    yield "curve", CurveReplica(3, dtype=dtype), data.Dataset("curve", curve, curve)
+    yield "softmax", SoftmaxReplica(7, 5, seed=1, dtype=dtype), cast(dataset(5))
+    yield "dense", DenseReplica((7, 11, 5), seed=1, dtype=dtype), cast(dataset(5))
+    tanh = DenseReplica((7, 11, 1), "tanh", "mse", seed=1, dtype=dtype)
+    yield "tanh", tanh, cast(dataset(None))
+
+
+def train(strategy, replica, data, optimizer):
+    from tutorial_dl import Trainer
+
+    trainer = Trainer(replica, data, strategy, optimizer, batch_size=BATCH, seed=5, progress=False)
+    history = trainer.fit(5)
+    assert trainer._steps == 50
+    return trainer, history
+
+
+def numpy_replicas(algorithm):
+    from tutorial_dl import Team, strategies
+
+    team = Team()
+    for dtype in ("float32", "float64"):
+        for rule in RULES:
+            of_one = replicas(dtype)
+            of_all = replicas(dtype)
+            for (name, one, data), (_, mine, _) in zip(of_one, of_all, strict=True):
+                serial, alone = train(strategies.Serial(), one, data, rule)
+                if team.rank > 0:
+                    mine.parameters[:] = 7  # rank 0's weights are what counts
+                parallel, together = train(
+                    strategies.Synchronous(team, algorithm), mine, data, rule
+                )
+                error = np.abs(serial.replica.parameters - parallel.replica.parameters).max()
+                limit = 1e-5 if dtype == "float32" else 1e-12
+                assert error <= limit, f"{name} {dtype} {rule}: {error}"
+                for column in alone.last:
+                    if column not in ("seconds", "samples_per_second"):
+                        a, b = alone.column(column), together.column(column)
+                        np.testing.assert_allclose(a, b, rtol=1e-4, err_msg=column)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_numpy_replicas(on_ranks, ranks):
+    on_ranks(ranks, numpy_replicas, "fused")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "shared"), [("ring", "0"), ("shared_memory", "1"), ("fused", "0")]
+)
+def test_other_ways_to_reduce(on_ranks, algorithm, shared):
+    on_ranks(3, numpy_replicas, algorithm, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def more_ranks_than_samples():
+    """Rounds in which some ranks have no sample, and validation on fewer samples than ranks."""
+    from tutorial_dl import Team, Trainer, data, strategies
+    from tutorial_dl.replica import CurveReplica
+
+    x = np.linspace(-1, 1, 7)
+    part, kept = data.Data.of(x, x**2), data.Data.of(x[:2], x[:2] ** 2)
+    few = data.Dataset("few", part, kept)
+    results = []
+    for strategy in (strategies.Serial(), strategies.Synchronous(Team())):
+        trainer = Trainer(
+            CurveReplica(3, dtype="float64"), few, strategy, "sgd", batch_size=2, progress=False
+        )
+        history = trainer.fit(3)
+        results.append((trainer.replica.parameters, history.column("val_loss")))
+    np.testing.assert_allclose(results[0][0], results[1][0], atol=1e-13)
+    np.testing.assert_allclose(results[0][1], results[1][1], rtol=1e-10)
+
+
+def test_more_ranks_than_samples(on_ranks):
+    on_ranks(4, more_ranks_than_samples)
+
+
+def keras_networks(out):
+    """Every rank: a dense network and one of two inputs with batch statistics, SGD and Adam."""
+    import keras
+
+    from tutorial_dl import Team, Trainer, data, optimizers
+
+    team = Team()
+    saved = {}
+    whole = dataset(5)
+    part = data.Data.of(whole.train.inputs.astype("float32"), whole.train.targets)
+    one_input = data.Dataset("one", part, part, 5)
+    x = part.inputs
+    part = data.Data.of((x[:, :3], x[:, 3:]), part.targets)
+    two_inputs = data.Dataset("two", part, part, 5)
+
+    def network():
+        keras.utils.set_random_seed(8 + team.rank)  # rank 0's first weights are what counts
+        return keras.Sequential(
+            [keras.Input((7,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(5, "softmax")]
+        )
+
+    def functional():
+        keras.utils.set_random_seed(9 + team.rank)
+        a, b = keras.Input((3,)), keras.Input((4,))
+        h = keras.layers.Concatenate()([keras.layers.Dense(6, "tanh")(a), b])
+        return keras.Model([a, b], keras.layers.Dense(5, "softmax")(h))
+
+    for name, build, whole in (("net", network, one_input), ("two", functional, two_inputs)):
+        for rule in ("sgd", "adam"):
+            model = build()
+            model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+            rate = {"sgd": 0.1, "adam": 0.001}[rule]
+            trainer = Trainer(
+                model, whole, "synchronous", optimizers.get(rule, rate), batch_size=BATCH,
+                seed=5, team=team, progress=False,
+            )  # fmt: skip
+            history = trainer.fit(5)
+            saved[f"{name}-{rule}"] = np.concatenate(
+                [v.numpy().ravel() for v in model.trainable_variables]
+            )
+            saved[f"{name}-{rule}-accuracy"] = history.column("val_accuracy")
+    if team.rank == 0:
+        np.savez(out, **saved)
+
+
+def with_keras_itself():
+    """The same, by Keras's own optimizers and its own loop, in this process."""
+    import keras
+
+    from tutorial_dl import data
+
+    whole = dataset(5)
+    x = whole.train.inputs.astype("float32")
+    batches = data.Batches(data.Data.of(x, whole.train.targets), BATCH, seed=5)
+    keras.utils.set_random_seed(8)
+    start = keras.Sequential(
+        [keras.Input((7,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(5, "softmax")]
+    )
+    weights = start.get_weights()
+    for name, rule in (("sgd", keras.optimizers.SGD(0.1)), ("adam", keras.optimizers.Adam(0.001))):
+        start.set_weights(weights)
+        start.compile(optimizer=rule, loss="sparse_categorical_crossentropy")
+        for epoch in range(5):
+            for batch in batches.epoch(epoch):
+                start.train_on_batch(*batch)
+        yield f"net-{name}", np.concatenate([v.ravel() for v in start.get_weights()])
+
+
+def test_keras_networks(on_ranks, tmp_path):
+    saved = {}
+    for ranks in (1, 2, 3, 4):
+        file = tmp_path / f"{ranks}.npz"
+        on_ranks(ranks, keras_networks, str(file), timeout=300)
+        saved[ranks] = dict(np.load(file))
+    for ranks in (2, 3, 4):
+        for name, alone in saved[1].items():
+            error = np.abs(saved[ranks][name] - alone).max()
+            assert error <= (1e-5 if "accuracy" not in name else 0.011), f"{name} on {ranks}"
+    for name, theirs in with_keras_itself():
+        np.testing.assert_allclose(saved[1][name], theirs, atol=1e-5, err_msg=name)
+
+
+def ranks_that_disagree(what):
+    from tutorial_dl import Team, Trainer, data, strategies
+    from tutorial_dl.replica import CurveReplica
+    from tutorial_dl.training.consistency import DriftError
+
+    team = Team()
+    n = 10 + (what == "samples" and team.rank == 1)
+    x = np.linspace(0, 1, n, dtype="float32")
+    part = data.Data.of(x, x)
+    trainer = Trainer(
+        CurveReplica(2 + (what == "parameters" and team.rank == 1)),
+        data.Dataset("line", part, part),
+        strategies.Synchronous(team),
+        seed=int(what == "seed" and team.rank == 1),
+        batch_size=5,
+        progress=False,
+    )
+    if what == "drift":
+        trainer.fit(1)
+        trainer.replica.parameters[0] += np.float32(1e-6) * team.rank
+        with pytest.raises(DriftError, match="first in layer"):
+            trainer.fit(1)
+    else:
+        with pytest.raises(ValueError, match=rf"rank \d has \d+ .*{what}, rank \d has \d+; all"):
+            trainer.fit(1)
+
+
+@pytest.mark.parametrize("what", ["samples", "parameters", "seed", "drift"])
+def test_ranks_that_disagree(on_ranks, what):
+    on_ranks(2, ranks_that_disagree, what)
+
+
+def one_rank_fails():
+    from numba_kernels import PeerError
+    from tutorial_dl import Team, Trainer, data, models, strategies
+    from tutorial_dl.training import TrainingError
+
+    team = Team()
+    digits = data.digits()
+    if team.rank == 1:
+        digits.train.inputs[700:] = np.nan
+    trainer = Trainer(models.softmax(digits), digits, strategies.Synchronous(team), progress=False)
+    expected = TrainingError if team.rank == 1 else (PeerError, TrainingError)
+    with pytest.raises(expected, match=r"the loss is nan at step 1 \(epoch 1\) on rank 1"):
+        trainer.fit(1)
+    team.settle()
+
+
+def test_nan_names_step_and_rank(on_ranks):
+    on_ranks(3, one_rank_fails)
