@@ -13,12 +13,13 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _MODULES = (
-    "cluster", "data", "exercises", "foundations", "launch", "models", "plotting", "replica",
-    "strategies", "training",
+    "cluster", "data", "exercises", "foundations", "models", "plotting", "replica", "strategies",
+    "training",
 )  # fmt: skip
 _NAMES = {
     "Team": "numba_kernels.team",
     "Trainer": "tutorial_dl.training",
+    "launch": "numba_kernels",
     "optimizers": "numba_kernels",
 }
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from . import launch
+from numba_kernels import launch
 
 
 def main() -> None:

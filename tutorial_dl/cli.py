@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from . import __version__, launch, strategies
+from numba_kernels import launch
+
+from . import __version__, strategies
 
 app = typer.Typer(
     add_completion=False,

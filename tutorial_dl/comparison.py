@@ -13,7 +13,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import launch
+from numba_kernels import launch
+
 from .training.job import check_writable
 
 __all__ = ["RUNS", "check_writable", "run"]

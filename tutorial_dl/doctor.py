@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tutorial_dl import launch
+from numba_kernels import launch
 
 SECONDS = 90  # for whatever starts processes: a first run compiles
 MEBIBYTE, GIBIBYTE = 2**20, 2**30

@@ -7,7 +7,9 @@ import io
 import platform
 from pathlib import Path
 
-from . import __version__, launch, plotting
+from numba_kernels import launch
+
+from . import __version__, plotting
 from .comparison import COLUMNS, cells
 
 STYLE = """

@@ -24,7 +24,7 @@ SECONDS = 120  # a first run compiles
 
 def run(ranks: int, function: Callable, *arguments, timeout: float = SECONDS, env=None):
     """The CompletedProcess of `function(*arguments)` (JSON values) on `ranks` ranks."""
-    from tutorial_dl import launch
+    from numba_kernels import launch
 
     call = [__file__, inspect.getfile(function), function.__name__, json.dumps(arguments)]
     return launch.run_ranks(ranks, call, timeout=timeout, capture=True, env=env)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tutorial_dl import launch
+from numba_kernels import launch
 
 USERS_FILE = """
 import numpy as np

@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tutorial_dl import cluster, launch
+from numba_kernels import launch
+from tutorial_dl import cluster
 from tutorial_dl.cluster import engines
 
 SECONDS = 60

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tutorial_dl import doctor, launch
+from numba_kernels import launch
+from tutorial_dl import doctor
 
 SECONDS = 120
 

@@ -3,7 +3,7 @@
 Three kinds of processes belong to a cluster: the controller, which passes messages between the
 notebook and the engines; mpiexec; and the engines, which are the ranks mpiexec starts. The
 notebook's kernel is the only one a learner ever ends, often roughly. So the controller and mpiexec
-each run under a guard (tutorial_dl/guard.py) that ends them when the kernel is gone, however it
+each run under a guard (numba_kernels/guard.py) that ends them when the kernel is gone, however it
 went; the engines' guard watches the controller as well.
 
     kernel --- guard --- controller          (removes the cluster's folder at the end)
@@ -30,7 +30,7 @@ from ipyparallel.cluster.launcher import ipcontroller_cmd_argv
 from IPython import get_ipython
 from IPython.paths import get_ipython_dir
 
-from tutorial_dl import launch
+from numba_kernels import launch
 
 CONTROLLER = [
     # An engine counts as registered at the controller's next heartbeat after it came up, by default

@@ -9,8 +9,10 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from numba_kernels import launch
+
 from .. import data as datasets
-from .. import launch, models, strategies, user_function
+from .. import models, strategies, user_function
 
 PROFILE_SHARES = (1, 2, 4)  # the batch is timed whole, halved, quartered: what p ranks would do
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tutorial_dl import guard, launch
+from numba_kernels import guard, launch
 
 SECONDS = 60
 
@@ -71,7 +71,7 @@ def test_it_is_the_mpiexec_of_the_library():
 
 def test_the_launcher_never_initialises_mpi():
     code = (
-        "import sys; from tutorial_dl import launch; launch.run_ranks(1, ['-c', 'pass'])"
+        "import sys; from numba_kernels import launch; launch.run_ranks(1, ['-c', 'pass'])"
         "; print([m for m in sys.modules if m.split('.')[0] in ('mpi4py', 'numpy', 'numba')])"
     )
     done = python(code)
@@ -146,7 +146,7 @@ def test_usable_cores_follow_the_affinity():
     core = min(os.sched_getaffinity(0))
     code = (
         f"import os; os.sched_setaffinity(0, [{core}])\n"
-        "from tutorial_dl import launch; print(launch.usable_cores(), launch.threads_per_rank(1))"
+        "from numba_kernels import launch; print(launch.usable_cores(), launch.threads_per_rank(1))"
     )
     assert python(code).stdout.split() == ["1", "1"]
 
@@ -163,7 +163,7 @@ def test_a_rank_gets_its_threads_and_the_users_stay(monkeypatch):
 
 def test_set_threads_under_mpiexec():
     code = (
-        "import os; os.environ.pop('OMP_NUM_THREADS'); from tutorial_dl import launch\n"
+        "import os; os.environ.pop('OMP_NUM_THREADS'); from numba_kernels import launch\n"
         "launch.usable_cores = lambda: 6\n"
         "print(launch.set_threads(), os.environ['OMP_NUM_THREADS'])"
     )
@@ -215,13 +215,13 @@ def test_who_started_us(monkeypatch, environment, under, ranks_here, rank):
 
 
 def test_what_mpiexec_really_says():
-    code = "from tutorial_dl import launch as l; print(l.under_mpi(), l.local_ranks(), l.rank())"
+    code = "from numba_kernels import launch as l; print(l.under_mpi(), l.local_ranks(), l.rank())"
     done = launch.run_ranks(3, ["-c", code], timeout=SECONDS, capture=True)
     assert sorted(done.stdout.splitlines()) == [f"True 3 {rank}" for rank in range(3)]
 
 
 def test_a_rank_starts_no_ranks():
-    code = "from tutorial_dl import launch; launch.run_ranks(2, ['-c', 'pass'])"
+    code = "from numba_kernels import launch; launch.run_ranks(2, ['-c', 'pass'])"
     done = launch.run_ranks(1, ["-c", code], timeout=SECONDS, capture=True)
     assert done.returncode != 0 and "leave -n out" in done.stderr
 
@@ -267,7 +267,7 @@ def test_output_is_shown_as_it_comes():
         [
             sys.executable,
             "-c",
-            f"from tutorial_dl import launch; launch.run_ranks(1, ['-c', {code!r}])",
+            f"from numba_kernels import launch; launch.run_ranks(1, ['-c', {code!r}])",
         ],
         stdout=subprocess.PIPE,
     )
@@ -367,7 +367,7 @@ def test_a_timeout_ends_all_ranks(tmp_path, heed):
 
 def parent_of(tmp_path, ranks: int, heed: bool = True) -> subprocess.Popen:
     code = (
-        "import sys; from tutorial_dl import launch\n"
+        "import sys; from numba_kernels import launch\n"
         f"launch.run_ranks({ranks}, {sleepers(tmp_path, heed)!r}, grace=2)"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
