@@ -73,7 +73,7 @@ def wrong_shape(*arrays):
 @pytest.mark.parametrize(
     ("exercise", "answer", "said"),
     [
-        ("03.units", 70, "70 units are off by up to 0.001006"),
+        ("03.units", 70, "70 units are off by up to 0.001007"),
         ("03.units", 1, "off by up to 1"),
         ("03.units", 72, "but so are fewer"),
         ("03.units", 71.0, "a whole number"),

@@ -109,6 +109,18 @@ def test_float32_stays_float32_and_float64_is_float64_all_through(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_float64_sees_what_float32_cannot(name):
+    """A shift of 1e-11 in inputs or targets: lost in float32, there in float64."""
+    model, (x, y) = build(name)
+    loss, _ = model.compute_gradient((x, y))
+    gradient = model.gradient.copy()
+    shifted = [(x + 1e-11, y)] + ([(x, y + 1e-11)] if y.dtype.kind == "f" else [])
+    for batch in shifted:
+        assert 0 < abs(model.compute_gradient(batch)[0] - loss) < 1e-9
+        assert 0 < np.abs(model.gradient - gradient).max() < 1e-9
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_evaluate_over_ragged_batches_is_exact(name):
     model, batch = build(name)
     whole = model.evaluate([batch])
