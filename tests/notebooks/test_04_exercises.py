@@ -1,0 +1,160 @@
+"""Notebook 04: the folded solutions pass on every rank, wrong answers are told, nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "04_ranks_and_messages.ipynb"
+SECONDS = 60
+
+
+def solution_of(exercise: str) -> str:
+    """The code in the <details> block that checks `exercise`."""
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+    blocks = [
+        b for t in texts for b in re.findall(r"<details>.*?```python\n(.*?)```", t, re.DOTALL)
+    ]
+    (code,) = [block for block in blocks if f'check("{exercise}"' in block]
+    return code
+
+
+def run_here(code: str) -> None:
+    """Runs on every rank: what a learner's cell would run."""
+    from tutorial_dl.exercises import check
+
+    exec(compile(code, "cell", "exec"), {"np": np, "check": check})
+
+
+def test_the_solution_for_the_size(capsys):
+    run_here(solution_of("04.half"))
+    assert capsys.readouterr().out.startswith("correct: ")
+
+
+@pytest.mark.parametrize("answer", ["2e-6 / 10e9", "2e4 / 8", "'20 kB'", "..."])
+def test_wrong_sizes(capsys, answer):
+    run_here(f"check('04.half', {answer})")
+    assert capsys.readouterr().out.startswith("not yet: ")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_solution_of_the_ring(on_ranks, ranks):
+    printed = on_ranks(ranks, run_here, solution_of("04.ring_sum"), timeout=SECONDS)
+    for rank in range(ranks):
+        assert f"correct: rank {rank} has" in printed
+
+
+RIGHT = """
+def ring_sum(comm, x):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    total, passing, coming = x.copy(), x.copy(), np.empty_like(x)
+    for _ in range(comm.size - 1):
+        comm.Sendrecv(passing, right, recvbuf=coming, source=left)
+        total += coming
+        passing[:] = coming
+    return total
+check("04.ring_sum", ring_sum)
+"""
+
+
+@pytest.mark.parametrize(
+    "right, wrong, says",
+    [
+        ("passing[:] = coming", "pass", "off by up to"),  # everyone keeps sending its own
+        ("comm.size - 1", "comm.size", "off by up to"),  # one step too far
+        ("total, passing, coming = x.copy()", "total, passing, coming = x", "x itself has changed"),
+        ("    return total\n", "\n", "returns nothing"),
+        (
+            "comm.Sendrecv(passing, right, recvbuf=coming, source=left)",
+            "comm.Send(passing, right); comm.Recv(coming, left)",
+            r"waited 2 s for rank \d to receive",
+        ),
+        (
+            "comm.Sendrecv(passing, right, recvbuf=coming, source=left)",
+            "comm.Recv(coming, left); comm.Send(passing, right)",
+            r"waited 2 s to receive from rank \d",
+        ),
+        # Round the other way: right, but not what was asked.
+        ("right, left = (comm.rank + 1)", "left, right = (comm.rank + 1)", "all to rank"),
+    ],
+)
+def test_wrong_rings(on_ranks, right, wrong, says):
+    assert right in RIGHT
+    printed = on_ranks(3, run_here, RIGHT.replace(right, wrong), timeout=SECONDS)
+    assert printed.count("not yet: ") == 3 and "correct: " not in printed
+    assert re.search(says, printed)
+
+
+def test_an_error_on_one_rank_hangs_no_other(on_ranks):
+    code = RIGHT.replace("total += coming", "total += coming; 1 / (comm.rank - 1)")
+    printed = on_ranks(3, run_here, code, timeout=SECONDS)
+    assert printed.count("ZeroDivisionError") == 1 and printed.count("waited 2 s") >= 1
+    assert printed.count("not yet: ") == 3
+
+
+def after_a_deadlock() -> None:
+    from mpi4py import MPI
+
+    from tutorial_dl.exercises.patient import Patient
+
+    comm = Patient(MPI.COMM_WORLD, seconds=0.5)
+    other, coming = 1 - comm.rank, np.zeros(1)
+    with pytest.raises(TimeoutError):
+        comm.Send(np.array([-1.0]), other)  # both send: it was received by nobody
+    with pytest.raises(ValueError, match="2000 bytes"):
+        comm.Send(np.zeros(250), other)
+    comm = Patient(MPI.COMM_WORLD, seconds=10)
+    comm.Sendrecv(np.array([float(comm.rank)]), other, recvbuf=coming, source=other)
+    assert coming[0] == other  # and not the -1 that was given up
+
+
+def test_messages_given_up_do_not_turn_up_later(on_ranks):
+    on_ranks(2, after_a_deadlock, timeout=SECONDS)
+
+
+# The figures -----------------------------------------------------------------------------------
+
+
+def texts(figure) -> list[str]:
+    return [text.get_text() for ax in figure.axes for text in ax.texts]
+
+
+def test_the_figure_of_message_times():
+    from tutorial_dl import plotting
+
+    sizes = 2 ** np.arange(3, 23)
+    alpha, beta = 2e-6, 1 / 10e9  # half the bandwidth at 20,000 bytes
+    figure = plotting.message_times(sizes, alpha + sizes * beta, {"model": (alpha, beta)})
+    assert texts(figure) == [f"n½ = {20000 / 1024:.3g} KiB"]
+    measured, predicted, _ = figure.axes[0].lines
+    # What is drawn as measured lies on what is drawn as predicted: both in µs by bytes.
+    assert np.allclose(
+        np.interp(np.log(sizes), np.log(predicted.get_xdata()), predicted.get_ydata()),
+        measured.get_ydata(),
+        rtol=1e-3,
+    )
+    assert measured.get_ydata()[0] == pytest.approx(2.0008)  # µs
+    with pytest.raises(ValueError, match="20 sizes, but 3 times"):
+        plotting.message_times(sizes, [1, 2, 3], {"model": (alpha, beta)})
+
+
+def test_the_figure_of_ranks():
+    from matplotlib.patches import FancyArrowPatch
+
+    from tutorial_dl import plotting
+
+    figure = plotting.ranks(["a", "b", "c"], messages=[(0, 1), (2, 0)])
+    assert texts(figure) == ["rank 0", "a", "rank 1", "b", "rank 2", "c", "1", "2"]
+    arrows = [p for p in figure.axes[0].patches if isinstance(p, FancyArrowPatch)]
+    assert [(round(a._posA_posB[0][0]), round(a._posA_posB[1][0])) for a in arrows] == [
+        (0, 1),
+        (2, 0),
+    ]
+    for message in ((0, 3), (-1, 0), (1, 1)):
+        with pytest.raises(ValueError, match="two different ranks of 0 to 2"):
+            plotting.ranks(["a", "b", "c"], messages=[message])

@@ -1,0 +1,76 @@
+"""`Patient`: a communicator whose waits end, so that a wrong exchange is a message, not a hang.
+
+A blocking MPI call cannot be interrupted: two ranks that wait for each other sit there until they
+are killed. Here every wait looks again and again whether the message has come, and gives up:
+
+    comm = Patient(MPI.COMM_WORLD, seconds=2)
+    comm.Recv(x, source=1)              # TimeoutError: rank 0 waited 2 s to receive from rank 1
+
+A Send ends when the message has been received, as MPI does with large messages (small ones it may
+take away at once, so that a wrong order goes unnoticed until the messages grow).
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+DATA, RECEIPT = 1, 2  # tags
+
+
+class Patient:
+    """Send, Recv and Sendrecv of small numpy arrays as in mpi4py, with a limit to every wait.
+
+    Args:
+        comm: an mpi4py communicator. Every rank of it must make a Patient (it is duplicated, so
+            that messages that were given up cannot be taken for others).
+        seconds: how long a call waits before it raises TimeoutError.
+
+    Attributes:
+        sent: ranks that messages were sent to, in order.
+    """
+
+    def __init__(self, comm, seconds: float = 2.0):
+        self.comm, self.seconds = comm.Dup(), seconds
+        self.rank, self.size = comm.rank, comm.size
+        self.sent: list[int] = []
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+    def Send(self, buf: np.ndarray, dest: int) -> None:
+        self._wait_for_receipt(dest, self._post(buf, dest))
+
+    def Recv(self, buf: np.ndarray, source: int) -> None:
+        request = self.comm.Irecv(buf, source, DATA)
+        self._wait(request, f"to receive from rank {source}")
+        self.comm.Isend(np.empty(0), source, RECEIPT).Wait()
+
+    def Sendrecv(self, sendbuf: np.ndarray, dest: int, *, recvbuf: np.ndarray, source: int) -> None:
+        receipt = self._post(sendbuf, dest)
+        self.Recv(recvbuf, source)
+        self._wait_for_receipt(dest, receipt)
+
+    def _post(self, buf: np.ndarray, dest: int):
+        buf = np.ascontiguousarray(buf)
+        if buf.nbytes > 1024:  # beyond some size MPI itself waits for the receiver
+            raise ValueError(f"a message of {buf.nbytes} bytes: here at most 1024 are right")
+        self.sent.append(dest)
+        self.comm.Isend(buf, dest, DATA).Wait()
+        return self.comm.Irecv(np.empty(0), dest, RECEIPT)
+
+    def _wait_for_receipt(self, dest: int, receipt) -> None:
+        self._wait(receipt, f"for rank {dest} to receive")
+
+    def _wait(self, request, what: str) -> None:
+        deadline = time.monotonic() + self.seconds
+        while not request.Test():
+            if time.monotonic() > deadline:
+                request.Cancel()
+                request.Wait()
+                raise TimeoutError(f"rank {self.rank} waited {self.seconds:g} s {what}")
+            time.sleep(0)  # ranks may outnumber cores: let the others run
