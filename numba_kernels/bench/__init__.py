@@ -26,15 +26,21 @@ def main(words: list[str] | None = None) -> int:
     bench.add_argument("what", choices=[*KINDS, "all"])
     bench.add_argument("-n", "--ranks", type=int, default=2, help="ranks to start (default 2)")
     bench.add_argument("--json", metavar="FILE", help="write the rows there; - prints them")
+    bench.add_argument(
+        "--seconds", type=float, default=SECONDS, help="of measuring (default %(default)s)"
+    )
     bench.add_argument("--rows", help=argparse.SUPPRESS)  # where rank 0 of a start writes
     options = parser.parse_args(words)
     try:
         if options.rows:
-            return one_start(options.what, Path(options.rows))
+            return one_start(options.what, Path(options.rows), options.seconds)
         launch.check_ranks(options.ranks)
+        if not 0 < options.seconds < 3600:
+            raise ValueError(f"--seconds {options.seconds}: more than 0, less than 3600 is right")
         rows = []
         for kind in KINDS if options.what == "all" else [options.what]:
-            rows += all_starts(kind, options.ranks if kind != "optimizers" else 1)
+            ranks = options.ranks if kind != "optimizers" else 1
+            rows += all_starts(kind, ranks, options.seconds)
     except (ValueError, launch.LaunchError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -47,7 +53,7 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def all_starts(kind: str, ranks: int) -> list[dict]:
+def all_starts(kind: str, ranks: int, seconds: float) -> list[dict]:
     """Start the ranks anew several times; the median of every row, and how far starts differ."""
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
     starts = []
@@ -55,6 +61,7 @@ def all_starts(kind: str, ranks: int) -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "rows.json")
             call = ["-m", "numba_kernels", "bench", kind, "--rows", str(file)]
+            call += ["--seconds", str(seconds)]
             done = launch.run_ranks(ranks, call, env=one_thread, timeout=300)
             if done.returncode:
                 raise ValueError(f"bench {kind} on {ranks} ranks ended with {done.returncode}")
@@ -70,14 +77,14 @@ def all_starts(kind: str, ranks: int) -> list[dict]:
     return rows
 
 
-def one_start(kind: str, file: Path) -> int:
+def one_start(kind: str, file: Path, seconds: float) -> int:
     """What every rank of a start does."""
     from mpi4py import MPI
 
     from .timing import pin
 
     pin(MPI.COMM_WORLD.rank)
-    rows = import_module(f".{kind}", __name__).rows(SECONDS / KINDS[kind])
+    rows = import_module(f".{kind}", __name__).rows(seconds / KINDS[kind])
     if MPI.COMM_WORLD.rank == 0:
         file.write_text(json.dumps(rows))
     return 0

@@ -20,7 +20,7 @@ FIELDS = {"what", "ranks", "algorithm", "dtype", "ours_us", "peer", "peer_us", "
 @pytest.mark.parametrize(("what", "size"), [("allreduce", "bytes"), ("step", "parameters")])
 def test_rows(what, size, tmp_path):
     file = tmp_path / "rows.json"
-    done = bench(what, "-n", "2", "--json", str(file))
+    done = bench(what, "-n", "2", "--seconds", "1", "--json", str(file))
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text())
     assert "cores" in result["machine"] and len(result["rows"]) >= 6
@@ -32,6 +32,7 @@ def test_rows(what, size, tmp_path):
 
 
 def test_wrong_words():
+    assert "--seconds -1.0: more than 0" in bench("step", "--seconds", "-1").stderr
     assert "invalid choice: 'nosuch'" in bench("nosuch").stderr
     done = bench("allreduce", "-n", "0")
     assert done.returncode == 2

@@ -149,8 +149,29 @@ def keras_networks(out):
                 [v.numpy().ravel() for v in model.trainable_variables]
             )
             saved[f"{name}-{rule}-accuracy"] = history.column("val_accuracy")
+    moving_statistics(team, one_input)
     if team.rank == 0:
         np.savez(out, **saved)
+
+
+def moving_statistics(team, whole):
+    """After an epoch all ranks hold the same ones: the mean of the ranks', by samples."""
+    import keras
+
+    from tutorial_dl import Trainer
+
+    keras.utils.set_random_seed(8)
+    layers = [keras.Input((7,)), keras.layers.BatchNormalization(momentum=0.0)]
+    model = keras.Sequential([*layers, keras.layers.Dense(5, "softmax")])
+    model.compile(loss="sparse_categorical_crossentropy")
+    trainer = Trainer(model, whole, "synchronous", batch_size=SAMPLES, team=team, progress=False)
+    trainer.fit(1)
+    # One batch, and no memory of an earlier one: each rank's statistics are those of its share.
+    own = next(iter(trainer.batches.epoch(0)))[0]
+    shares = [own.mean(axis=0), own.var(axis=0)]
+    weighted = np.append(np.concatenate(shares).astype("f8"), 1) * len(own)
+    sums = team.allreduce(weighted)
+    np.testing.assert_allclose(trainer.replica.state, sums[:-1] / sums[-1], atol=1e-5)
 
 
 def with_keras_itself():

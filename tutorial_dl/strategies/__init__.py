@@ -4,6 +4,7 @@ A strategy has never heard of layers. It sees a replica's two flat vectors and d
 
     attach(replica, optimizer)    once: put the vectors where this rule needs them
     step(batch) -> loss, samples  one update; of all ranks' samples together
+    average_state()               before validation: make what is not optimised equal on all ranks
 
 on the ranks of its `team`. What it may rely on: every rank calls `step` equally often, with its
 own share of each batch, which may be empty.

@@ -37,3 +37,6 @@ class Serial:
         if samples:
             self.optimizer.update(self.replica.parameters, self.replica.gradient, self.state)
         return loss, samples
+
+    def average_state(self) -> None:
+        """One rank's statistics are their own average."""

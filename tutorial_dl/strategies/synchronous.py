@@ -41,8 +41,8 @@ class Synchronous:
         replica.place(aligned(n, dtype), self.team.empty(n, dtype))
         self.team.broadcast(replica.parameters)
         if replica.state.size:
-            state = replica.state.copy()
-            replica.state[:] = self.team.broadcast(state)
+            replica.state = self.team.broadcast(replica.state.copy())
+        self._seen = 0  # samples of this rank since its state was averaged
         if self.algorithm == "fused":
             self.update = Step(self.team, optimizer, replica.parameters, replica.gradient)
         else:
@@ -52,7 +52,17 @@ class Synchronous:
     def step(self, batch: Batch) -> tuple[float, int]:
         """One update; returns the mean loss over all ranks' samples, and how many those are."""
         loss, samples = finite_gradient(self.replica, batch)
+        self._seen += samples
         return self.update(loss, samples)
+
+    def average_state(self) -> None:
+        """Average what is not optimised (moving statistics), weighted by the samples seen."""
+        if self.replica.state.size and self.team.size > 1:
+            weighted = np.append(self.replica.state * self._seen, self._seen)
+            self.team.allreduce(weighted)  # sums
+            if weighted[-1]:
+                self.replica.state = (weighted[:-1] / weighted[-1]).astype(self.replica.state.dtype)
+        self._seen = 0
 
     def _textbook(self, loss: float, samples: int) -> tuple[float, int]:
         g = self.replica.gradient

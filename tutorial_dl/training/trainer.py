@@ -124,6 +124,7 @@ class Trainer:
             if self._steps == 1:
                 check_same_weights(self.team, self.replica)
             bar.update(samples)
+        self.strategy.average_state()
         seconds = time.perf_counter() - started
         check_same_weights(self.team, self.replica)
         validation = self.evaluate()
