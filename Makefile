@@ -31,7 +31,7 @@ test: install
 	@$(PY) -m pytest
 
 lab: install
-	@$(VENV)/bin/jupyter lab notebooks
+	@$(VENV)/bin/jupyter lab $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
 
 bench: install
 	@$(PY) -m numba_kernels bench all -n 2

@@ -219,6 +219,15 @@ class Team:
             self.comm.Free()
             live.discard(self)
 
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(error)
+
     def __repr__(self):
         nodes = "one node" if self.single_node else f"{len(self.node)} on this node"
         return f"Team(rank {self.rank} of {self.size}, {nodes})"
@@ -322,8 +331,15 @@ class Team:
     # Setting up
 
     def _duplicate(self, comm: MPI.Comm) -> MPI.Comm:
-        new, request = comm.Idup()
-        self._until(request.Test, SETUP_SECONDS)
+        try:
+            new, request = comm.Idup()
+            self._until(request.Test, SETUP_SECONDS)
+        except MPI.Exception as error:
+            why = str(error).splitlines()[0]
+            raise RuntimeError(
+                f"MPI gives no further communicator ({why}): a process may hold some thousand "
+                "teams; close() those that are no longer used"
+            ) from None
         return new
 
     def _gather(self, numbers: list[int]) -> np.ndarray:

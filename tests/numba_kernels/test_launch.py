@@ -365,10 +365,10 @@ def test_a_timeout_ends_all_ranks(tmp_path, heed):
         assert not psutil.pid_exists(int((tmp_path / file).read_text()))
 
 
-def parent_of(tmp_path, ranks: int, heed: bool = True) -> subprocess.Popen:
+def parent_of(tmp_path, ranks: int, heed: bool = True, grace: float = 2) -> subprocess.Popen:
     code = (
         "import sys; from numba_kernels import launch\n"
-        f"launch.run_ranks({ranks}, {sleepers(tmp_path, heed)!r}, grace=2)"
+        f"launch.run_ranks({ranks}, {sleepers(tmp_path, heed)!r}, grace={grace})"
     )
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True)  # fmt: skip
@@ -410,7 +410,7 @@ def test_signals_reach_the_ranks_and_the_parent_ends_as_usual(tmp_path, number, 
 
 
 def test_a_second_ctrl_c_kills_ranks_that_do_not_heed_the_first(tmp_path):
-    parent = parent_of(tmp_path, 2, heed=False)
+    parent = parent_of(tmp_path, 2, heed=False, grace=2 * SECONDS)
     ranks = pids(tmp_path, 2)
     parent.send_signal(signal.SIGINT)
     time.sleep(0.5)
@@ -442,3 +442,28 @@ def test_shared_memory_of_killed_ranks_is_removed_and_of_living_ones_stays(tmp_p
     parent.terminate()
     parent.communicate(timeout=SECONDS)
     assert not living & guard.segments()
+
+
+def test_only_shared_memory_that_no_process_holds_is_removed(tmp_path, monkeypatch):
+    import mmap
+
+    monkeypatch.setattr(guard, "SHARED_MEMORY", str(tmp_path))
+    for name in ("mpich_shm_mapped", "mpich_shm_open", "mpich_shm_older", "mpich_shm_left", "mine"):
+        (tmp_path / name).write_bytes(bytes(mmap.PAGESIZE))
+    # Python's own mmap keeps a descriptor open; MPI closes it.
+    code = (
+        "import ctypes, os, sys; c = ctypes.CDLL(None); c.mmap.restype = ctypes.c_void_p\n"
+        "f = os.open(sys.argv[1], os.O_RDWR)\n"
+        "c.mmap(None, ctypes.c_size_t(4096), 3, 1, f, ctypes.c_long(0)); os.close(f)\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    with open(tmp_path / "mpich_shm_open"):
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "mpich_shm_mapped")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert holder.stdout.readline() == "ready\n"
+        guard.remove_abandoned({str(tmp_path / "mpich_shm_older")})
+        holder.communicate()
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {"mpich_shm_mapped", "mpich_shm_open", "mpich_shm_older", "mine"}

@@ -78,6 +78,10 @@ def splitting():
     part.allreduce(x)
     assert (x == sum(members)).all()
     part.close()
+    with team.split(0) as all_of_us:
+        all_of_us.barrier()
+    with pytest.raises(RuntimeError, match="closed"):
+        all_of_us.barrier()
     with pytest.raises(RuntimeError, match="closed"):
         part.barrier()
     team.barrier()
@@ -85,6 +89,22 @@ def splitting():
 
 def test_split(on_ranks):
     on_ranks(4, splitting)
+
+
+def thousands():
+    """Closed teams give their communicators back; too many open ones are a clear error."""
+    from numba_kernels import Team
+
+    for _ in range(1500):
+        Team().close()
+    with pytest.raises(RuntimeError, match=r"no further communicator .*; close\(\) those"):
+        teams = []
+        for _ in range(40_000):
+            teams.append(Team())
+
+
+def test_thousands_of_teams(on_ranks):
+    on_ranks(1, thousands)
 
 
 def shared_memory_is():
