@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,6 @@ from numba_kernels import launch
 
 from .. import data as datasets
 from .. import models, strategies, user_function
-
-PROFILE_SHARES = (1, 2, 4)  # the batch is timed whole, halved, quartered: what p ranks would do
 
 
 @dataclass(frozen=True)
@@ -150,37 +147,10 @@ def summary(options: Options, trainer) -> dict:
         "history": history.epochs,
     }
     if options.strategy == "serial":
+        from .prediction import profile
+
         result["profile"] = profile(trainer)
     return result
-
-
-def profile(trainer) -> dict:
-    """Seconds of one gradient for the batch and its shares, and of one update: what predicts p."""
-    import numpy as np
-
-    replica, optimizer = trainer.replica, trainer.optimizer
-    batch_size = min(trainer.batches.batch_size, len(trainer.dataset.train))
-    gradient = {}
-    for share in PROFILE_SHARES:
-        size = -(-batch_size // share)
-        batch = trainer.dataset.train.take(slice(0, size))
-        gradient[str(share)] = median_seconds(lambda batch=batch: replica.compute_gradient(batch))
-    weights, g = replica.parameters.copy(), np.zeros_like(replica.gradient)
-    state = optimizer.init(weights.size, weights.dtype)
-    update = median_seconds(lambda: optimizer.update(weights, g, state))
-    return {"gradient_seconds": gradient, "update_seconds": update}
-
-
-def median_seconds(call, least: int = 5, seconds: float = 0.2) -> float:
-    """Median time of `call()`, repeated `least` times or for `seconds`, whichever is longer."""
-    call()
-    times = []
-    end = time.perf_counter() + seconds
-    while len(times) < least or time.perf_counter() < end:
-        started = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - started)
-    return sorted(times)[len(times) // 2]
 
 
 def write(result: dict, where: str | None) -> None:

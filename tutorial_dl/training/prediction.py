@@ -12,7 +12,7 @@ carries M bytes a second. Waiting for the slowest rank is not in it: what is mea
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +35,42 @@ def step_seconds(
 def speed_up(ranks: int, **measured) -> float:
     """T(1) / T(p), with what `step_seconds` takes."""
     return step_seconds(1, **measured) / step_seconds(ranks, **measured)
+
+
+def profile(trainer, ranks: Sequence[int] = (1, 2, 4)) -> dict:
+    """What `step_seconds` wants to know of a model and its optimizer, measured on this rank alone.
+
+    Args:
+        trainer: its replica, optimizer, data and batch size are used; its weights stay as they are
+        ranks: the batch is timed cut into so many shares
+
+    Returns {"gradient_seconds": {p: c(B/p) in s}, "update_seconds": u in s}, medians both.
+    """
+    replica, optimizer, train = trainer.replica, trainer.optimizer, trainer.dataset.train
+    batch_size = min(trainer.batches.batch_size, len(train))
+    gradient = {}
+    for p in ranks:
+        batch = train.take(slice(0, -(-batch_size // p)))  # the largest share
+        gradient[p] = median_seconds(lambda batch=batch: replica.compute_gradient(batch))
+    weights, g = replica.parameters.copy(), np.zeros_like(replica.gradient)
+    state = optimizer.init(weights.size, weights.dtype)
+    update = median_seconds(lambda: optimizer.update(weights, g, state))
+    return {"gradient_seconds": gradient, "update_seconds": update}
+
+
+def median_seconds(call: Callable[[], object], least: int = 5, seconds: float = 0.2) -> float:
+    """Median time of `call()`, repeated `least` times or for `seconds`, whichever is longer.
+
+    One call before that is not counted: it may compile, or fetch what later ones find in caches.
+    """
+    call()
+    times = []
+    end = time.perf_counter() + seconds
+    while len(times) < least or time.perf_counter() < end:
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return float(np.median(times))
 
 
 def copy_bandwidth(mib: int = 64, repeats: int = 5) -> float:

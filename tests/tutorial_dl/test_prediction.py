@@ -1,0 +1,159 @@
+"""The predicted speed-up against its closed forms, and its measurements on a clock of our own."""
+
+import numpy as np
+import pytest
+
+from tutorial_dl.training import prediction
+from tutorial_dl.training.prediction import median_seconds, profile, speed_up, step_seconds
+
+
+def gradient_seconds(fixed, a_sample, batch_size, ranks=(1, 2, 3, 4, 8)):
+    """c(B/p) of a gradient that costs `fixed` seconds, and `a_sample` for each sample."""
+    return {p: fixed + a_sample * batch_size / p for p in ranks}
+
+
+FREE = {"update_seconds": 0.0, "parameters": 1000, "cores": 64, "bytes_per_second": np.inf}
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8])
+def test_all_in_the_batch_is_shared_out(p):
+    assert speed_up(
+        p, gradient_seconds=gradient_seconds(0, 1e-5, 256), **FREE
+    ) == pytest.approx(p)  # fmt: skip
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+def test_what_every_rank_does_alike_is_amdahls_law(p):
+    """A share f of the time that all ranks pay in full: 1 / (f + (1 - f)/p)."""
+    f = 0.2
+    c = gradient_seconds(f, (1 - f) / 256, 256)
+    assert speed_up(p, gradient_seconds=c, **FREE) == pytest.approx(1 / (f + (1 - f) / p))
+
+
+@pytest.mark.parametrize(("p", "cores", "faster"), [(2, 2, 2), (4, 2, 2), (8, 2, 2), (3, 1, 1)])
+def test_ranks_beyond_the_cores_bring_nothing(p, cores, faster):
+    c = gradient_seconds(0, 1e-5, 256)
+    assert speed_up(p, gradient_seconds=c, **FREE | {"cores": cores}) == pytest.approx(faster)
+
+
+def test_the_update_is_cut_among_the_ranks():
+    c = dict.fromkeys((1, 4), 0.0)
+    assert step_seconds(4, c, 1.0, 1000, cores=4, bytes_per_second=np.inf) == 0.25
+    assert step_seconds(4, c, 1.0, 1000, cores=2, bytes_per_second=np.inf) == 0.5
+
+
+@pytest.mark.parametrize(("itemsize", "seconds"), [(4, 0.032), (8, 0.064)])
+def test_the_reduction_moves_2_p_n_b_bytes(itemsize, seconds):
+    """4 ranks, a million parameters, 1 GB/s: 2 x 4 x 1e6 x 4 bytes take 32 ms. One rank: none."""
+    c = dict.fromkeys((1, 4), 0.0)
+    arguments = {"parameters": 10**6, "cores": 1, "bytes_per_second": 1e9, "itemsize": itemsize}
+    assert step_seconds(4, c, 0.0, **arguments) == pytest.approx(seconds)
+    assert step_seconds(1, c, 0.0, **arguments) == 0
+
+
+def test_a_step_in_numbers():
+    """(3 ms + 1 ms / 2) x 1, and 2 x 2 x 1000 x 4 bytes at 16 MB/s, 1 ms: 4.5 ms of 7 ms."""
+    measured = {
+        "gradient_seconds": {1: 6e-3, 2: 3e-3}, "update_seconds": 1e-3, "parameters": 1000,
+        "cores": 2, "bytes_per_second": 16e6,
+    }  # fmt: skip
+    assert step_seconds(2, **measured) == pytest.approx(4.5e-3)
+    assert speed_up(2, **measured) == pytest.approx(7 / 4.5)
+
+
+# What is measured ------------------------------------------------------------------------------
+
+
+class Clock:
+    """Stands in for the module `time`: time passes only when somebody says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(prediction, "time", clock)
+    return clock
+
+
+def calls(clock, durations):
+    """A function whose calls take these seconds, one after the other."""
+    durations = iter(durations)
+
+    def call():
+        clock.now += next(durations)
+
+    return call
+
+
+def test_the_median_leaves_out_the_first_call_and_is_not_moved_by_a_slow_one(clock):
+    assert median_seconds(calls(clock, [0, 1, 2, 3, 4, 1000]), 5, 0) == 3
+    assert median_seconds(calls(clock, [0, 1, 2, 4, 1000]), 4, 0) == 3  # an even number
+
+
+def test_it_is_repeated_for_the_time_given(clock):
+    assert median_seconds(calls(clock, [1, 1, 1, 2, 2, 2, 2]), least=2, seconds=10) == 2
+    assert clock.now == 11  # the first call is over at 1, so those from 1 to 11 count: six
+
+
+class Model:
+    """A replica and an optimizer that take 1 s a sample, and 7 s an update."""
+
+    def __init__(self, clock, samples, batch_size):
+        from tutorial_dl.data import Data, Dataset
+
+        x = np.zeros((samples, 2))
+        part = Data.of(x, x)
+        self.clock, self.dataset = clock, Dataset("zeros", part, part)
+        self.replica = self.optimizer = self.batches = self
+        self.batch_size = batch_size
+        self.parameters, self.gradient = np.arange(3.0), np.ones(3)
+
+    def compute_gradient(self, batch):
+        self.clock.now += len(batch[0])
+
+    def init(self, n, dtype):
+        assert (n, dtype) == (3, np.float64)
+
+    def update(self, parameters, gradient, state):
+        self.clock.now += 7
+        parameters += 1
+
+
+def test_the_profile_times_the_largest_share_of_each_number_of_ranks(clock):
+    model = Model(clock, samples=100, batch_size=30)
+    assert profile(model, (1, 2, 4)) == {
+        "gradient_seconds": {1: 30, 2: 15, 4: 8},
+        "update_seconds": 7,
+    }
+    assert (model.parameters == [0, 1, 2]).all()  # as they were
+
+
+def test_a_batch_has_no_more_samples_than_there_are(clock):
+    assert profile(Model(clock, 10, 30), (1, 5))["gradient_seconds"] == {1: 10, 5: 2}
+
+
+def test_the_profile_of_a_model_of_ours():
+    """It leaves the weights as they were, and is what `speed_up` takes."""
+    from tutorial_dl import Trainer, data, models, strategies
+
+    digits = data.digits()
+    trainer = Trainer(models.dense(digits), digits, strategies.Serial(), progress=False)
+    before = trainer.replica.parameters.copy()
+    measured = profile(trainer, (1, 4))
+    assert (trainer.replica.parameters == before).all()
+    c, u = measured["gradient_seconds"], measured["update_seconds"]
+    faster = speed_up(4, **measured, parameters=before.size, cores=4, bytes_per_second=np.inf)
+    assert faster == pytest.approx((c[1] + u) / (c[4] + u / 4)) and min(*c.values(), u) > 0
+
+
+def test_copying_counts_bytes_read_and_written(monkeypatch):
+    """With every copy of 1 MiB taking 2 s: 2 MiB / 2 s."""
+    ticks = iter(range(0, 1000, 2))
+    monkeypatch.setattr(prediction.time, "perf_counter", lambda: next(ticks))
+    assert prediction.copy_bandwidth(1, repeats=3) == 2**20
