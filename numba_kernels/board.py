@@ -17,25 +17,17 @@ seconds return WAIT. The caller looks after signals and news of failures, and ca
 
 from __future__ import annotations
 
-import numpy as np
-
 from .atomics import load_acquire, relax, store_release
 from .compile import compiled
 from .mpi import Wtime, sched_yield
+from .node import AT, PATIENCE, RANK, SPINS, WORDS, board_of
 
 # What resumable kernels return; a negative number names the peer whose call did not match.
 WAIT, READY = 0, 1
 
-WORDS = 32  # int64 words from one rank's line to the next; neighbours are fetched in pairs
 COUNT = 0  # how many barriers this rank has arrived at
 CALL = 1  # two pairs (call, length), used in turn
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
-
-
-def views(memory: np.ndarray, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """`memory` as the board, shape (ranks, WORDS), seen as int64 and as float64."""
-    board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
-    return board, board.view(np.float64)
 
 
 @compiled
@@ -50,7 +42,10 @@ def arrive(board, rank, call, length):
 
 @compiled
 def all_arrived(board, rank, spins, patience):
-    """Wait until every rank's count has reached ours: READY, WAIT, or -1 - (rank that differs)."""
+    """Wait until every rank's count has reached ours: READY, WAIT, or -1 - (rank that differs).
+
+    `spins`: looks before the core is offered to others; `patience`: microseconds before WAIT.
+    """
     ranks = board.shape[0]
     count = board[rank, COUNT]
     started = -1.0
@@ -66,7 +61,7 @@ def all_arrived(board, rank, spins, patience):
             now = Wtime()
             if started < 0:
                 started = now
-            elif now - started > patience:
+            elif now - started > 1e-6 * patience:
                 return WAIT
     turn = CALL + 2 * (count & 1)
     for peer in range(ranks):
@@ -76,9 +71,10 @@ def all_arrived(board, rank, spins, patience):
 
 
 @compiled
-def meet(board, rank, call, length, at, spins, patience):
-    """A whole barrier, resumable: `at[0]` is 0 before the arrival and 1 after it."""
-    if at[0] == 0:
-        arrive(board, rank, call, length)
-        at[0] = 1
-    return all_arrived(board, rank, spins, patience)
+def meet(node, call, length):
+    """A whole barrier. Resumable."""
+    board = board_of(node)
+    if node[AT] == 0:
+        arrive(board, node[RANK], call, length)
+        node[AT] = 1
+    return all_arrived(board, node[RANK], node[SPINS], node[PATIENCE])

@@ -24,13 +24,28 @@ state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv
 from __future__ import annotations
 
 import numpy as np
+from numba import carray
 
 from . import calls
 from .allreduce import ring
 from .allreduce.elementwise import SUM, bounds
-from .allreduce.shared_memory import TILE
+from .allreduce.shared_memory import ELSEWHERE
 from .board import LOSS, READY, SAMPLES, all_arrived, arrive
 from .compile import compiled
+from .node import (
+    AT,
+    BOARD,
+    PATIENCE,
+    RANK,
+    RANKS,
+    SPINS,
+    TILE,
+    board_of,
+    locate,
+    pointer,
+    row_of,
+    tile_like,
+)
 from .optimizers import Optimizer
 from .optimizers.kernels import apply
 
@@ -58,7 +73,7 @@ class Step:
         first, last = team.slice_of(parameters.size)
         self.mine = slice(first, last)
         self.state = optimizer.init(last - first, parameters.dtype)
-        self.window = team.find(self.gradient)
+        self.shared = team.size > 1 and team.peers(self.gradient) is not None and team.single_node
         self.call = calls.encode("step", parameters.dtype)
         self._sums = np.zeros(2)
 
@@ -69,7 +84,7 @@ class Step:
         any rank nothing is updated.
         """
         hyper = self.optimizer.hyper(self.state.step + 1)
-        one = self._alone if self.team.size == 1 else self._on_board if self.window else self._sent
+        one = self._alone if self.team.size == 1 else self._on_node if self.shared else self._sent
         loss, total = one(loss, samples, hyper)
         self.state.step += total > 0
         return loss, total
@@ -79,16 +94,12 @@ class Step:
             apply(self.optimizer.rule, self.parameters, self.gradient, self.state.slots, hyper)
         return (float(loss) if samples else 0.0), samples
 
-    def _on_board(self, loss, samples, hyper):
-        team, (rows, start) = self.team, self.window
-        tile = team.scratch(TILE, self.parameters.dtype)
-        board = team.board_floats
-        board[team.rank, SAMPLES], board[team.rank, LOSS] = samples, loss
-        arguments = (
-            board, rows, start, self.parameters, self.state.slots, self.optimizer.rule, hyper,
-            tile, self._sums,
+    def _on_node(self, loss, samples, hyper):
+        self._sums[:] = samples, loss
+        self.team.on_node(
+            step, self.call, self.gradient, self.parameters, self.state.slots,
+            self.optimizer.rule, hyper, self._sums,
         )  # fmt: skip
-        team.on_board(self.call, self.parameters.size, step, arguments)
         return float(self._sums[1]), int(self._sums[0])
 
     def _sent(self, loss, samples, hyper):
@@ -113,52 +124,63 @@ class Step:
 
 
 @compiled
-def step(
-    board, rank, call, floats, rows, start, parameters, slots, rule, hyper, tile, sums,
-    at, spins, patience,
-):  # fmt: skip
-    """The step in shared memory; `sums` receives [samples, mean loss]. Resumable by `at[0]`."""
-    ranks, n = board.shape[0], parameters.size
-    if at[0] == 0:
+def step(node, call, gradient, parameters, slots, rule, hyper, sums):
+    """The step in shared memory. `sums`: this rank's [samples, mean loss]; on return all ranks'.
+
+    Resumable.
+    """
+    first, stride = locate(node, gradient)
+    if first == 0:
+        return ELSEWHERE
+    board, rank, ranks, n = board_of(node), node[RANK], node[RANKS], gradient.size
+    floats = carray(pointer(node[BOARD], sums), board.shape)  # the same memory
+    if node[AT] == 0:
+        floats[rank, SAMPLES] = sums[0]
+        floats[rank, LOSS] = sums[1]
         arrive(board, rank, call, n)
-        at[0] = 1
-    if at[0] == 1:
-        done = all_arrived(board, rank, spins, patience)
+        node[AT] = 1
+    if node[AT] == 1:
+        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
         if done != READY:
             return done
-        total = 0.0
-        loss = 0.0
-        for peer in range(ranks):
-            if floats[peer, SAMPLES] > 0:
-                total += floats[peer, SAMPLES]
-                loss += floats[peer, SAMPLES] * floats[peer, LOSS]
-        sums[0] = total
-        sums[1] = loss / total if total > 0 else 0.0
-        if total > 0:
+        add_up(floats, sums)
+        if sums[0] > 0:
             low, high = bounds(n, ranks, rank)
-            for first in range(low, high, tile.size):
-                last = min(first + tile.size, high)
-                g = tile[: last - first]
-                weighted_sum(rows, start + first, floats, total, g)
-                w = parameters[first:last]
-                apply(rule, w, g, slots[:, first - low : last - low], hyper)
+            tile = tile_like(node, gradient)
+            for start in range(low, high, TILE):
+                end = min(start + TILE, high)
+                g, w = tile[: end - start], parameters[start:end]
+                g[:] = 0
                 for peer in range(ranks):
-                    rows[peer, start + first : start + last] = w
+                    if floats[peer, SAMPLES] > 0:  # what a rank without samples holds is no matter
+                        row = row_of(first + peer * stride, gradient)[start:end]
+                        add_weighted(g, floats[peer, SAMPLES] / sums[0], row)
+                apply(rule, w, g, slots[:, start - low : end - low], hyper)
+                for peer in range(ranks):
+                    row_of(first + peer * stride, gradient)[start:end] = w
         arrive(board, rank, call, n)
-        at[0] = 2
-    done = all_arrived(board, rank, spins, patience)
+        node[AT] = 2
+    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
     if done == READY and sums[0] > 0:
-        parameters[:] = rows[rank, start : start + n]
+        parameters[:] = gradient  # by now they are the new weights
     return done
 
 
 @compiled
-def weighted_sum(rows, first, floats, total, g):
-    """g = sum_i s_i / total * rows[i, first : first + g.size] over ranks that have samples."""
-    g[:] = 0
-    for peer in range(rows.shape[0]):
+def add_up(floats, sums):
+    """sums = [samples of all ranks, mean loss over them]"""
+    sums[:] = 0
+    for peer in range(floats.shape[0]):
         if floats[peer, SAMPLES] > 0:
-            weight = g.dtype.type(floats[peer, SAMPLES] / total)
-            row = rows[peer, first : first + g.size]
-            for i in range(g.size):
-                g[i] += weight * row[i]
+            sums[0] += floats[peer, SAMPLES]
+            sums[1] += floats[peer, SAMPLES] * floats[peer, LOSS]
+    if sums[0] > 0:
+        sums[1] /= sums[0]
+
+
+@compiled
+def add_weighted(g, weight, row):
+    """g += weight * row"""
+    weight = g.dtype.type(weight)
+    for i in range(g.size):
+        g[i] += weight * row[i]

@@ -21,9 +21,11 @@ from . import board, calls, messages, mpi, window
 from .allreduce import allreduce as _allreduce
 from .allreduce import ring, tree
 from .allreduce.elementwise import bounds, op_code
+from .allreduce.shared_memory import ELSEWHERE
 from .board import READY, WAIT
 from .errors import DeadlineError, MismatchError, PeerError
 from .mailbox import FAILED, FOLLOWED, MISMATCH, Letter, Mailbox
+from .node import AT, WORDS, node_array
 
 PATIENCE = 0.005  # seconds that a kernel polls before it lets Python look around
 SETUP_SECONDS = 120.0  # ranks may take this long to all reach the making of a team
@@ -64,7 +66,6 @@ class Team:
         self._mailbox = Mailbox(self._duplicate(comm))
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._scratch: dict[np.dtype, np.ndarray] = {}
-        self._at = np.zeros(1, np.int64)
         self._calls = 0
         shared = shared and os.environ.get("NUMBA_KERNELS_WINDOW", "1") != "0"
         self._find_node(shared)
@@ -119,7 +120,11 @@ class Team:
             return
         call = calls.encode("barrier")
         if self.single_node:
-            self.on_board(call, 0, board.meet, (0,))
+            self._ready()
+            self._node[AT] = 0
+            done = board.meet(self._node, call, 0)
+            if done != READY:
+                self._wait(call, 0, done, board.meet, (self._node, call, 0))
         else:
             nothing = np.zeros(1, np.float32)
             arguments = (nothing, self.scratch(1, np.dtype("float32")), 0, 1.0)
@@ -183,7 +188,7 @@ class Team:
                     f"no memory for a window of {ranks} x {stride / 2**20:.1f} MiB: "
                     f"{left / 2**20:.0f} MiB are left on this node"
                 )
-            return self._window.add(memory, stride, ranks, dtype)[:n]
+            return self._window.add(memory, stride, dtype)[:n]
         finally:
             if made >= 0:
                 os.close(made)
@@ -234,9 +239,12 @@ class Team:
 
     # What collectives are made of
 
-    def find(self, x: np.ndarray):
-        """(rows, first element) of `x` in a window of the whole team, or None."""
-        return self._window.find(x) if self.single_node and self.size > 1 else None
+    def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
+        """The counterparts of `x`, which lies in a window, on all ranks of the node: no copies.
+
+        None where `x` lies in no window of this team. Look at them between barriers only.
+        """
+        return self._window.peers(calls.vector(x)) if self.node else None
 
     def scratch(self, n: int, dtype: np.dtype) -> np.ndarray:
         """At least `n` elements of private memory, kept from call to call."""
@@ -244,14 +252,18 @@ class Team:
             self._scratch[dtype] = window.aligned(n, dtype)
         return self._scratch[dtype]
 
-    def on_board(self, call: int, length: int, kernel, arguments: tuple) -> None:
-        """Run a resumable kernel that meets the others on the node's board."""
+    def on_node(self, kernel, call: int, x: np.ndarray, *arguments) -> bool:
+        """Run a resumable kernel in the window that `x` lies in; False if it lies in none."""
         self._ready()
-        self._at[0] = 0
-        all_of_it = (self._board, self.rank, call, *arguments, self._at, self._spins, PATIENCE)
-        done = kernel(*all_of_it)
+        if not self.single_node:
+            return False
+        self._node[AT] = 0
+        done = kernel(self._node, call, x, *arguments)
+        if done == ELSEWHERE:
+            return False
         if done != READY:
-            self._wait(call, length, done, kernel, all_of_it)
+            self._wait(call, x.size, done, kernel, (self._node, call, x, *arguments))
+        return True
 
     def by_messages(self, call: int, length: int, dtype, kernel, arguments: tuple) -> None:
         """Run a resumable kernel that exchanges messages."""
@@ -325,8 +337,8 @@ class Team:
         """What `peer` says on the board that it calls."""
         if not self.single_node:
             return None
-        turn = board.CALL + 2 * (int(self._board[self.rank, board.COUNT]) & 1)
-        return calls.describe(*map(int, self._board[peer, turn : turn + 2]))
+        turn = board.CALL + 2 * (int(self.board[self.rank, board.COUNT]) & 1)
+        return calls.describe(*map(int, self.board[peer, turn : turn + 2]))
 
     # Setting up
 
@@ -358,7 +370,7 @@ class Team:
         table = self._gather([window.node_token() if shared else -1 - self.rank, *mask])
         candidates = np.flatnonzero(table[:, 0] == table[self.rank, 0])
         leader = int(candidates[0])
-        nbytes = window.row_bytes(candidates.size * board.WORDS, np.dtype("float64"))
+        nbytes = window.row_bytes(candidates.size * WORDS, np.dtype("float64"))
         made = window.create(nbytes) if self.rank == leader else -1
         pid, descriptor = map(int, self._gather([os.getpid(), made])[leader])
         memory = window.attach(pid, descriptor, nbytes)
@@ -369,13 +381,17 @@ class Team:
         together = bool(attached[candidates].all())
         self.node = tuple(map(int, candidates)) if together else (self.rank,)
         self.single_node = len(self.node) == self.size
-        if together:
-            self._board, self.board_floats = board.views(memory, candidates.size)
-            self._window = window.Window(self.node.index(self.rank))
         cores = sum(int(word).bit_count() for word in np.bitwise_or.reduce(table[candidates, 1:]))
-        crowded = candidates.size > cores
-        self._spins = 20 if crowded else 2000
+        crowded = len(self.node) > cores
         self._link.words[messages.SPINS] = 0 if crowded else 1000
+        ranks, place = len(self.node), self.node.index(self.rank)
+        if not together:
+            memory = np.zeros(nbytes, np.uint8)
+        self.board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
+        self._window = window.Window(place, ranks)
+        self._node, self._tile = node_array(
+            self.board, ranks, place, self._window.table, 20 if crowded else 2000, PATIENCE
+        )
 
 
 def abort_all(error: BaseException) -> None:

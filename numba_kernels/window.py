@@ -14,7 +14,6 @@ import socket
 import weakref
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +42,7 @@ def attach(pid: int, descriptor: int, nbytes: int) -> np.ndarray | None:
     except OSError:
         return None
     try:
-        return np.frombuffer(mmap.mmap(own, nbytes), np.uint8)
+        return np.frombuffer(mmap.mmap(own, nbytes), np.uint8)  # .base is the mmap
     finally:
         os.close(own)
 
@@ -88,50 +87,47 @@ def available() -> int:
     return 2**63 if free is None else max(0, free)
 
 
-@dataclass
-class Region:
-    """One shared allocation: `rows`, shape (ranks, elements), of which each rank owns one row.
+MINE, FIRST, STRIDE, NBYTES = range(4)  # columns of a window's table: addresses and bytes
+MOST = 256  # regions of a team at once
 
-    The memory is unmapped when the last array that looks at it is gone.
+
+class Window:
+    """The shared allocations of one team, in a table that compiled code searches by address.
+
+    A region is a row of bytes for each rank of the node, one behind the other. It is unmapped, and
+    its line of the table cleared, when the last array that looks at it is gone.
     """
 
-    memory: weakref.ref  # the mmap; keeping it strongly would keep all memory for ever
-    start: int  # address of row 0
-    stride: int  # bytes from row to row
-    ranks: int
-    dtype: np.dtype
+    def __init__(self, rank: int, ranks: int):
+        self.rank, self.ranks = rank, ranks
+        self.table = np.zeros((MOST, 4), np.int64)
+        # Weakly: a strong reference here would keep all memory for ever.
+        self._memory: dict[int, weakref.ref] = {}
 
-    def rows(self) -> np.ndarray:
-        whole = np.frombuffer(self.memory(), self.dtype, self.ranks * self.stride // self.itemsize)
-        return whole.reshape(self.ranks, -1)
+    def add(self, memory: np.ndarray, stride: int, dtype: np.dtype) -> np.ndarray:
+        """Enter `memory` (bytes of all rows); returns this rank's row of it."""
+        free = np.flatnonzero(self.table[:, NBYTES] == 0)
+        if free.size == 0:
+            raise MemoryError(f"a team has at most {MOST} windows at once: drop some arrays first")
+        line, start = int(free[0]), memory.ctypes.data
+        self.table[line] = (start + self.rank * stride, start, stride, stride)
+        self._memory[line] = weakref.ref(memory.base)
+        weakref.finalize(memory.base, self._forget, line).atexit = False
+        return memory[self.rank * stride : (self.rank + 1) * stride].view(dtype)
 
-    @property
-    def itemsize(self) -> int:
-        return self.dtype.itemsize
+    def _forget(self, line: int) -> None:
+        self.table[line] = 0
+        del self._memory[line]
 
-
-@dataclass
-class Window:
-    """The regions of one team, found again by address."""
-
-    rank: int
-    regions: list[Region] = field(default_factory=list)
-
-    def add(self, memory: np.ndarray, stride: int, ranks: int, dtype: np.dtype) -> np.ndarray:
-        mapped = memory.base.obj if isinstance(memory.base, memoryview) else memory.base
-        region = Region(weakref.ref(mapped), memory.ctypes.data, stride, ranks, dtype)
-        self.regions = [r for r in self.regions if r.memory() is not None] + [region]
-        return region.rows()[self.rank]
-
-    def find(self, x: np.ndarray) -> tuple[np.ndarray, int] | None:
-        """(rows, first element) if the flat array `x` lies in this rank's row; else None."""
-        address = x.ctypes.data
-        for region in self.regions:
-            offset = address - region.start - self.rank * region.stride
-            if offset >= 0 and offset + x.nbytes <= region.stride and x.dtype == region.dtype:
-                if region.memory() is None:
-                    continue  # unmapped since, and the address used again
-                return region.rows(), offset // region.itemsize
+    def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
+        """The arrays of all ranks that correspond to this rank's `x`, as views; None if outside."""
+        for line, memory in self._memory.items():
+            mine, _, stride, nbytes = map(int, self.table[line])
+            offset = x.ctypes.data - mine
+            if offset >= 0 and offset < nbytes >= offset + x.nbytes:
+                whole = np.frombuffer(memory(), np.uint8)
+                starts = (offset + rank * stride for rank in range(self.ranks))
+                return [whole[s : s + x.nbytes].view(x.dtype).reshape(x.shape) for s in starts]
         return None
 
 

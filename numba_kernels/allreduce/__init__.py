@@ -19,6 +19,12 @@ from .elementwise import op_code
 MESSAGES = {"naive": naive.allreduce, "tree": tree.allreduce, "ring": ring.allreduce}
 ALGORITHMS = (*MESSAGES, "shared_memory")
 SHORT = 16384  # bytes
+# By dtype and operation: how the call is announced to others, and the kernels' number for it.
+CODES = {
+    (dtype.num, op): (calls.encode("allreduce", dtype, op), op_code(op))
+    for dtype in calls.DTYPES
+    for op in calls.OPS
+}
 
 
 def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
@@ -33,31 +39,25 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
 
     Raises: PeerError, MismatchError; TypeError and ValueError for arguments that can't be used.
     """
-    flat = calls.vector(x)
-    calls.check_op(op)
+    code = CODES.get((x.dtype.num, op)) if type(x) is np.ndarray and x.flags.carray else None
+    if code is None:
+        calls.vector(x)  # one of these knows what is wrong
+        calls.check_op(op)
     if algorithm != "auto" and algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}; auto or one of {', '.join(ALGORITHMS)}")
     if team.size == 1:
         return x
-    found = team.find(flat)
-    if algorithm == "auto":
-        algorithm = "shared_memory" if found else "tree" if x.nbytes <= SHORT else "ring"
-    if algorithm == "shared_memory" and found is None:
-        raise ValueError("shared_memory needs an array made by team.empty on a single node")
-
+    flat = x if x.ndim == 1 else x.reshape(-1)
+    call, number = code
     factor = 1.0 / team.size if op == "mean" else 1.0
-    call = calls.encode("allreduce", flat.dtype, op)
-    if algorithm == "shared_memory":
-        rows, first = found
-        tile = team.scratch(shared_memory.TILE, flat.dtype)
-        team.on_board(
-            call, flat.size, shared_memory.allreduce,
-            (rows, first, flat.size, op_code(op), factor, tile),
-        )  # fmt: skip
-    else:
-        incoming = team.scratch(flat.size, flat.dtype)
-        team.by_messages(
-            call, flat.size, flat.dtype, MESSAGES[algorithm],
-            (flat, incoming, op_code(op), factor),
-        )  # fmt: skip
+    if algorithm in ("auto", "shared_memory"):
+        if team.on_node(shared_memory.allreduce, call, flat, number, factor):
+            return x
+        if algorithm == "shared_memory":
+            raise ValueError("shared_memory needs an array made by team.empty on a single node")
+        algorithm = "tree" if x.nbytes <= SHORT else "ring"
+    incoming = team.scratch(flat.size, flat.dtype)
+    team.by_messages(
+        call, flat.size, flat.dtype, MESSAGES[algorithm], (flat, incoming, number, factor)
+    )
     return x

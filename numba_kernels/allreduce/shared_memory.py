@@ -17,40 +17,51 @@ changes hands once each way and no more.
 
 from ..board import READY, all_arrived, arrive
 from ..compile import compiled
+from ..node import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
 from .elementwise import SUM, bounds, combine, scale
 
-TILE = 2048  # elements: a tile of the result stays in the first-level cache
+ELSEWHERE = 2  # what is returned, at once and on this rank only, if x lies in no window
 
 
 @compiled
-def allreduce(board, rank, call, rows, first, n, op, factor, tile, at, spins, patience):
-    """Reduce elements [first, first + n) of every row, in place. Resumable through `at[0]`."""
-    ranks = board.shape[0]
-    if at[0] == 0:
-        arrive(board, rank, call, n)
-        at[0] = 1
-    if at[0] == 1:
-        done = all_arrived(board, rank, spins, patience)
+def allreduce(node, call, x, op, factor):
+    """Reduce `x`, which lies in this rank's row of a window, in place. Resumable."""
+    first, stride = locate(node, x)
+    if first == 0:
+        return ELSEWHERE
+    board, rank = board_of(node), node[RANK]
+    if node[AT] == 0:
+        arrive(board, rank, call, x.size)
+        node[AT] = 1
+    if node[AT] == 1:
+        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
         if done != READY:
             return done
-        low, high = bounds(n, ranks, rank)
-        if ranks == 2 and op == SUM:
-            add_two(
-                rows[0, first + low : first + high], rows[1, first + low : first + high], factor
-            )
+        low, high = bounds(x.size, board.shape[0], rank)
+        if board.shape[0] == 2 and op == SUM:
+            a, b = row_of(first, x), row_of(first + stride, x)
+            add_two(a[low:high], b[low:high], factor)
         else:
-            for start in range(first + low, first + high, TILE):
-                end = min(start + TILE, first + high)
-                result = tile[: end - start]
-                result[:] = rows[0, start:end]
-                for peer in range(1, ranks):
-                    combine(op, result, rows[peer, start:end])
-                scale(result, factor)
-                for peer in range(ranks):
-                    rows[peer, start:end] = result
-        arrive(board, rank, call, n)
-        at[0] = 2
-    return all_arrived(board, rank, spins, patience)
+            reduce_slice(
+                first, stride, board.shape[0], x, low, high, op, factor, tile_like(node, x)
+            )
+        arrive(board, rank, call, x.size)
+        node[AT] = 2
+    return all_arrived(board, rank, node[SPINS], node[PATIENCE])
+
+
+@compiled
+def reduce_slice(first, stride, ranks, x, low, high, op, factor, tile):
+    """Tile by tile: read the slice of every row, write the result to every row."""
+    for start in range(low, high, TILE):
+        end = min(start + TILE, high)
+        result = tile[: end - start]
+        result[:] = row_of(first, x)[start:end]
+        for peer in range(1, ranks):
+            combine(op, result, row_of(first + peer * stride, x)[start:end])
+        scale(result, factor)
+        for peer in range(ranks):
+            row_of(first + peer * stride, x)[start:end] = result
 
 
 @compiled

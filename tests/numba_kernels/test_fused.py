@@ -46,7 +46,7 @@ def against_the_whole_batch():
         w = start.copy()
         gradient = team.empty(n, dtype) if window else np.zeros(n, dtype)
         step = Step(team, rule, w, gradient)
-        assert p == 1 or (step.window is not None) == (window and team.single_node)
+        assert p == 1 or step.shared == (window and team.single_node)
         whole = []
         for g, s, loss in zip(gradients, samples, losses, strict=True):
             gradient[:] = g[team.rank]
