@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from numba_kernels import optimizers
 from numba_kernels.team import Team, abort_all
