@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import functools
 import os
 import re
 import selectors
@@ -27,7 +26,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+from .banner import Banner
+from .mpiexec import (
+    FAMILIES,
+    LaunchError,
+    environment_without_ranks,
+    find_mpiexec,
+    mpi_library,
+)
 
 MOST_RANKS = 1024  # more on one node is a typing error
 THREAD_VARIABLES = (
@@ -39,138 +46,6 @@ THREAD_VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
 )
 GUARD = Path(__file__).with_name("guard.py")
-
-
-class LaunchError(RuntimeError):
-    """Ranks cannot be started here: one line, "`problem`: `remedy`"."""
-
-    def __init__(self, problem: str, remedy: str):
-        super().__init__(f"{problem}: {remedy}")
-        self.problem, self.remedy = problem, remedy
-
-
-# Which MPI, which mpiexec ----------------------------------------------------------------------
-
-
-class Library(NamedTuple):
-    """The MPI library that mpi4py loads: "MPICH" or "Open MPI" ..., its version and its file."""
-
-    name: str
-    version: str
-    path: str
-
-
-# MPICH's relatives share its ABI and its way of starting ranks (PMI, the Hydra mpiexec).
-FAMILIES = {
-    "MPICH": "MPICH",
-    "CRAY MPICH": "MPICH",
-    "MVAPICH": "MPICH",
-    "Intel(R) MPI Library": "MPICH",
-    "Open MPI": "Open MPI",
-}
-
-# Loads MPI without initialising it, and asks the dynamic linker where its functions come from.
-ASK_MPI4PY = """
-import ctypes, mpi4py
-mpi4py.rc.initialize = False
-from mpi4py import MPI
-class Dl_info(ctypes.Structure):
-    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p),
-                ("name", ctypes.c_char_p), ("address", ctypes.c_void_p)]
-function = ctypes.cast(ctypes.CDLL(MPI.__file__).MPI_Init, ctypes.c_void_p)
-info = Dl_info()
-ctypes.CDLL(None).dladdr(function, ctypes.byref(info))
-print((info.file or b"").decode())
-print(MPI.Get_library_version())
-"""
-
-
-@functools.cache
-def mpi_library() -> Library:
-    """The MPI that `import mpi4py.MPI` loads here, found out without initialising it.
-
-    Raises LaunchError where mpi4py finds none.
-    """
-    answer = subprocess.run(
-        [sys.executable, "-c", ASK_MPI4PY],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=environment_without_ranks(),
-    )
-    if answer.returncode != 0:
-        why = (answer.stderr.strip().splitlines() or ["no message"])[-1]
-        raise LaunchError(
-            f"mpi4py cannot load an MPI library ({why})",
-            "pip install 'tutorial-dl[mpich]', or load the MPI module of your site",
-        )
-    path, _, text = answer.stdout.partition("\n")
-    name = next((n for n in FAMILIES if text.upper().startswith(n.upper())), text.split(" v")[0])
-    version = re.search(r"\d+\.\d+(\.\d+)?\w*|\d{4}\b[.\d]*", text)
-    return Library(name.strip(), version.group() if version else "?", path)
-
-
-@functools.cache
-def mpiexec_family(mpiexec: str) -> str | None:
-    """Which MPI's ranks this mpiexec starts, "MPICH" or "Open MPI"; None if it does not say."""
-    try:
-        answer = subprocess.run(
-            [mpiexec, "--version"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=20,
-            env=environment_without_ranks(),
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    if re.search(r"Open ?MPI|OpenRTE|prrte", answer, re.IGNORECASE):
-        return "Open MPI"
-    if re.search(r"HYDRA|MPICH|Intel\(R\) MPI", answer, re.IGNORECASE):
-        return "MPICH"
-    return None
-
-
-def find_mpiexec() -> str:
-    """Path of the mpiexec that belongs to the MPI which mpi4py loads.
-
-    The environment variable MPIEXEC decides where it is set. Otherwise they are looked for beside
-    the library, beside this Python, and along PATH; one of another MPI is passed over.
-    Raises LaunchError if there is none that fits.
-    """
-    library = mpi_library()
-    family = FAMILIES.get(library.name, library.name)
-    asked = os.environ.get("MPIEXEC")
-    if asked:
-        found = shutil.which(asked)
-        if found is None:
-            raise LaunchError(f"MPIEXEC={asked} is not a program", "name one, or unset MPIEXEC")
-        candidates = [found]
-    else:
-        folders = [Path(library.path).parent.parent / "bin"] if library.path else []
-        folders += [Path(sys.prefix, "bin"), Path(sys.executable).parent]
-        folders += map(Path, filter(None, os.environ.get("PATH", "").split(os.pathsep)))
-        names = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpirun")
-        candidates = [
-            found
-            for folder in dict.fromkeys(folders)
-            for name in names
-            if (found := shutil.which(name, path=str(folder)))
-        ]
-    for candidate in candidates:
-        if mpiexec_family(candidate) == family:
-            return candidate
-
-    remedy = f"take the mpiexec of {family}"
-    if family == "MPICH":
-        remedy += "; pip install 'tutorial-dl[mpich]' brings one"
-    loads = f"mpi4py loads {library.name} {library.version}"
-    if not candidates:
-        raise LaunchError(f"{loads}, but there is no mpiexec", remedy)
-    what = mpiexec_family(candidates[0])
-    belongs = f"belongs to {what}" if what else "does not say which MPI it belongs to"
-    raise LaunchError(f"{loads}, but {candidates[0]} {belongs}", remedy)
 
 
 # Threads ---------------------------------------------------------------------------------------
@@ -210,10 +85,6 @@ def set_threads(ranks_on_node: int | None = None) -> int:
 
 # Who started us --------------------------------------------------------------------------------
 
-# What mpiexec, srun and aprun tell a rank of itself. A program that starts ranks of its own must
-# not hand these on: they would take themselves for ranks of the outer run.
-OF_A_RANK = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD|MPI_LOCAL|HYDI|ALPS_APP)_?.*|PMIX_.*|PRTE_.*")
-
 
 def under_mpi() -> bool:
     """Has mpiexec, srun or aprun started this process as one of its ranks?
@@ -248,21 +119,6 @@ def local_ranks() -> int:
             tasks += [int(match[1])] * int(match[2] or 1)
     node = int(of.get("SLURM_NODEID", "0") or 0)
     return max(1, tasks[node]) if node < len(tasks) else 1
-
-
-def environment_without_ranks(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`env` (ours if None) without what an outer run said of its ranks.
-
-    A notebook server started inside a Slurm job hands SLURM_* on to places without srun, where
-    mpiexec would try to use it: then these go as well.
-    """
-    env = dict(os.environ if env is None else env)
-    drop = [name for name in env if OF_A_RANK.fullmatch(name)]
-    if shutil.which("srun", path=env.get("PATH")) is None:
-        drop += [name for name in env if name.startswith("SLURM_")]
-    for name in drop:
-        del env[name]
-    return env
 
 
 # Starting ranks --------------------------------------------------------------------------------
@@ -308,68 +164,6 @@ def guarded(
     options += ["--grace", str(grace)]
     options += ["--remove", str(remove)] if remove is not None else []
     return [sys.executable, "-I", "-S", str(GUARD), *options, "--", *command]
-
-
-class Banner:
-    """Takes mpiexec's own remarks on a rank that failed out of a stream of bytes.
-
-    MPICH's mpiexec prints a dozen lines ("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
-    below the rank's own error message. Everything else is handed on at once, unfinished lines
-    included; only a line that may turn out to belong to the banner waits for its end.
-    """
-
-    RULE = b"=" * 83
-    OWN = re.compile(rb"\[mpiexec@.*\] (Sending Ctrl-C to processes|Press Ctrl-C again to force)")
-    AFTER = (b"YOUR APPLICATION TERMINATED WITH", b"This typically refers", b"Please see the FAQ")
-    # How the lines begin that matter: in ranks' text, after a rule, inside the banner, below it.
-    BEGINNINGS: Mapping[str, tuple[bytes, ...]] = {
-        "text": (b"=", b"[mpiexec@"),
-        "rule": (b"=   BAD TERMINATION",),
-        "banner": (b"=",),
-        "below": AFTER,
-    }
-
-    def __init__(self) -> None:
-        self.state = "text"
-        self.waiting = b""  # an unfinished line that may be the banner's
-        self.held = b""  # whole lines that are the ranks' unless a banner follows
-        self.inside_line = False  # the ranks' last line has no end yet
-
-    def feed(self, data: bytes, last: bool = False) -> bytes:
-        """What of all that has come so far can be shown now; `last`: nothing more will come."""
-        text, shown = self.waiting + data, b""
-        while text:
-            line, newline, rest = text.partition(b"\n")
-            if self.inside_line:
-                shown += line + newline
-                self.inside_line, text = not newline, rest
-                continue
-            if not newline and not last and self._may_become(line):
-                break
-            if self.state == "rule" and not line.startswith(self.BEGINNINGS["rule"]):
-                self.state = "text"
-                shown, self.held = shown + self.held, b""
-            elif self.state == "below" and not line.startswith(self.AFTER):
-                self.state = "text"
-            if self.state == "text" and not self.OWN.match(line):
-                if line == self.RULE or (not line and rest.startswith(b"==")):
-                    self.held += line + newline
-                    self.state = "rule" if line else "text"
-                else:
-                    shown, self.held = shown + self.held + line + newline, b""
-                    self.inside_line = not newline
-            elif self.state == "rule":
-                self.state, self.held = "banner", b""
-            elif self.state == "banner" and line == self.RULE:
-                self.state = "below"
-            text = rest
-        self.waiting = text
-        if last:
-            shown, self.held = shown + self.held, b""
-        return shown
-
-    def _may_become(self, line: bytes) -> bool:
-        return any(b.startswith(line) or line.startswith(b) for b in self.BEGINNINGS[self.state])
 
 
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:

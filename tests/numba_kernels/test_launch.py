@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from numba_kernels import guard, launch
+from numba_kernels import guard, launch, mpiexec
+from numba_kernels.banner import Banner
 
 SECONDS = 60
 
@@ -36,10 +37,10 @@ def python(code: str, *arguments: str, **options) -> subprocess.CompletedProcess
 @pytest.fixture
 def asked_anew():
     """What launch has found out is found out again, before and after."""
-    for function in (launch.mpi_library, launch.mpiexec_family):
+    for function in (launch.mpi_library, mpiexec.mpiexec_family):
         function.cache_clear()
     yield
-    for function in (launch.mpi_library, launch.mpiexec_family):
+    for function in (launch.mpi_library, mpiexec.mpiexec_family):
         function.cache_clear()
 
 
@@ -90,7 +91,7 @@ def test_the_launcher_never_initialises_mpi():
     ],
 )
 def test_families(tmp_path, version, family):
-    assert launch.mpiexec_family(str(program(tmp_path / "mpiexec", version))) == family
+    assert mpiexec.mpiexec_family(str(program(tmp_path / "mpiexec", version))) == family
 
 
 def test_an_mpiexec_of_another_mpi_is_refused(tmp_path, monkeypatch):
@@ -110,7 +111,7 @@ def test_an_mpiexec_of_another_mpi_on_path_is_passed_over(tmp_path, monkeypatch)
     monkeypatch.setattr(launch.sys, "prefix", str(tmp_path / "none"))
     monkeypatch.setattr(launch.sys, "executable", str(tmp_path / "none" / "python"))
     library = launch.mpi_library()._replace(path="/nowhere/lib/libmpi.so.12")
-    monkeypatch.setattr(launch, "mpi_library", lambda: library)
+    monkeypatch.setattr(mpiexec, "mpi_library", lambda: library)
     monkeypatch.setenv("PATH", f"{tmp_path}:{Path(right).parent}")
     assert launch.find_mpiexec() == right
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -318,7 +319,7 @@ Please see the FAQ page for debugging suggestions
 )
 def test_the_banner_goes_and_nothing_else(size, before, after):
     data = before + BANNER + after
-    banner = launch.Banner()
+    banner = Banner()
     shown = b"".join(banner.feed(data[i : i + size]) for i in range(0, len(data), size))
     shown += banner.feed(b"", last=True)
     # The empty line above the banner is mpiexec's too, but may have been shown already.
@@ -326,7 +327,7 @@ def test_the_banner_goes_and_nothing_else(size, before, after):
 
 
 def test_unfinished_lines_do_not_wait():
-    banner = launch.Banner()
+    banner = Banner()
     assert banner.feed(b"12%\r") == b"12%\r"
     assert banner.feed(b"13%\r==") == b"13%\r=="
     assert banner.feed(b"\n==") == b"\n"  # may be a rule, so it waits
