@@ -1,0 +1,92 @@
+"""The training loop: history, validation shared out over ranks, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from tutorial_dl.training import History
+
+
+def rows(*rates):
+    return [
+        {"epoch": i + 1, "loss": 1.0, "samples_per_second": rate, "seconds": 2.0}
+        for i, rate in enumerate(rates)
+    ]
+
+
+def test_history():
+    history = History(rows(1.0, 30.0, 10.0, 20.0))
+    assert history.column("epoch") == [1, 2, 3, 4]
+    assert history.seconds == 8 and history.last["epoch"] == 4
+    assert history.samples_per_second == 20  # the median without the first
+    assert History(rows(7.0)).samples_per_second == 7
+    assert History(rows(7.0, 1.0, 3.0)).samples_per_second == 2
+    table = history._repr_html_()
+    assert table.count("<tr>") == 5 and "<th>samples_per_second</th>" in table
+
+
+def shares_of_validation(n):
+    """p ranks' metrics are those of one process over all samples, exactly once each."""
+    from tutorial_dl import Team, data, models
+    from tutorial_dl.training.validation import evaluate
+
+    team = Team()
+    digits = data.digits()
+    part = data.Data.of(*digits.validation.take(slice(0, n)))
+    replica = models.softmax(digits)
+    together = evaluate(team, replica, part, batch_size=7)
+    alone = replica.evaluate([part.take(slice(0, n))])
+    assert together.keys() == {"loss", "accuracy"}
+    for name, value in together.items():
+        assert value == pytest.approx(alone[name], rel=1e-6), name
+    same = team.allgather(np.array(list(together.values())))
+    assert (same == same[0]).all()
+
+
+@pytest.mark.parametrize(("ranks", "n"), [(1, 100), (3, 100), (4, 3), (5, 1)])
+def test_validation_is_shared_out(on_ranks, ranks, n):
+    on_ranks(ranks, shares_of_validation, n)
+
+
+def epochs_go_on():
+    """fit(2) then fit(3) is fit(5): optimizer, order of samples and history go on."""
+    from tutorial_dl import Trainer, data, models
+
+    digits = data.digits()
+    whole, parts = (Trainer(models.softmax(digits), digits, progress=False) for _ in range(2))
+    whole.fit(5)
+    parts.fit(2)
+    history = parts.fit(3)
+    np.testing.assert_array_equal(whole.replica.parameters, parts.replica.parameters)
+    assert history.column("loss") == whole.history.column("loss")
+    assert history.column("epoch") == [1, 2, 3, 4, 5]
+    # the loss of an epoch is the mean over its samples, ragged last batch included
+    assert parts.evaluate(digits.train)["loss"] == pytest.approx(history.last["loss"], rel=0.1)
+
+
+def test_epochs_go_on(on_ranks):
+    on_ranks(2, epochs_go_on)
+
+
+def refused():
+    from tutorial_dl import Team, Trainer, data, models, strategies
+
+    digits, team = data.digits(), Team()
+    model = models.softmax(digits)
+    for wrong, error, message in (
+        (dict(strategy="nosuch"), ValueError, "unknown strategy 'nosuch'; one of serial"),
+        (dict(optimizer="nosuch"), ValueError, "unknown optimizer 'nosuch'; one of sgd"),
+        (dict(batch_size=0), ValueError, "batch_size 0"),
+        (dict(strategy="serial"), ValueError, "'serial' uses 1 rank, not 2"),
+    ):
+        with pytest.raises(error, match=message):
+            Trainer(model, digits, team=team, progress=False, **wrong)
+    with pytest.raises(TypeError, match="is no model"):
+        Trainer("a model", digits, team=team)
+    trainer = Trainer(model, digits, strategies.Synchronous(team), progress=False)
+    with pytest.raises(ValueError, match="0 epochs"):
+        trainer.fit(0)
+    trainer.fit(1)  # nothing was lost
+
+
+def test_what_is_refused(on_ranks):
+    on_ranks(2, refused)
