@@ -1,0 +1,100 @@
+"""Measuring: fits against known numbers, and clocks that count what they should, on ranks."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from tutorial_dl import measure
+
+
+def test_the_fit_finds_latency_and_bandwidth():
+    sizes = 2 ** np.arange(3, 23)
+    for alpha, beta in ((2e-6, 1e-10), (5e-5, 1e-9)):
+        assert measure.fit(sizes, alpha + sizes * beta) == pytest.approx((alpha, beta), rel=1e-9)
+    # Errors count relative to the time: all times 10% off, all numbers 10% off.
+    assert measure.fit(sizes, 1.1 * (2e-6 + sizes * 1e-10)) == pytest.approx((2.2e-6, 1.1e-10))
+    with pytest.raises(ValueError, match="measure again"):
+        measure.fit(np.array([8, 1024]), np.array([2e-6, 1e-6]))  # the longer one faster
+
+
+def test_an_addition_counts_bytes(monkeypatch):
+    ticks = iter([0.0, 3.0, 10.0, 12.0])  # s: two additions, of 3 and 2 s
+    monkeypatch.setattr(measure, "perf_counter", lambda: next(ticks))
+    assert measure.addition(1000, repeats=2) == 2 / 1000
+
+
+def ping_pong_on_ranks():
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    if comm.rank < 2:
+        seconds = measure.ping_pong(comm, [8, 2**22], repeats=5)
+        assert seconds.shape == (2,) and seconds[1] > seconds[0] > 0
+    else:
+        with pytest.raises(ValueError, match="for ranks 0 and 1"):
+            measure.ping_pong(comm, [8])
+
+
+def test_ping_pong(on_ranks):
+    on_ranks(3, ping_pong_on_ranks)
+
+
+def slowest_rank_counts():
+    from tutorial_dl import Team
+
+    team = Team()
+
+    class Slow:
+        """The team; its allreduce takes 20 ms more on rank 1, and says what it was asked."""
+
+        def __init__(self):
+            self.asked, self.seen = [], []
+
+        def barrier(self):
+            team.barrier()
+
+        def allreduce(self, x, op="sum", algorithm="auto"):
+            if op == "sum":
+                self.asked.append(algorithm)
+                self.seen.append(float(x[0]))
+                if team.rank == 1:
+                    time.sleep(0.02)
+                x *= 2
+                return x
+            return team.allreduce(x, op=op)
+
+    slow = Slow()
+    seconds = measure.allreduce(slow, np.zeros(2**20, np.float32), "tree", batches=4)
+    assert seconds.shape == (4,) and (seconds > 0.019).all() and np.median(seconds) < 0.2
+    assert slow.asked == ["tree"] * 5  # one is not counted
+    assert slow.seen == [1] * 5  # written before every one
+    assert (team.allgather(seconds) == seconds).all()
+
+    # Short vectors: many cycles a batch, so that the clock's own time doesn't count.
+    slow.asked.clear()
+    assert measure.allreduce(slow, np.zeros(2**15, np.float32), "ring", batches=2).shape == (2,)
+    assert slow.asked == ["ring"] * 4 * 3
+
+
+def test_a_reduction_takes_as_long_as_its_slowest_rank(on_ranks):
+    on_ranks(2, slowest_rank_counts)
+
+
+def real_ones():
+    from tutorial_dl import Team
+
+    team = Team()
+    window = team.empty(1000)
+    for algorithm in ("naive", "tree", "ring", "shared_memory"):
+        x = window if algorithm == "shared_memory" else np.zeros(1000, np.float32)
+        seconds = measure.allreduce(team, x, algorithm, batches=3)
+        assert seconds.shape == (3,) and (seconds > 0).all()
+        assert (x == team.size).all()  # it was reduced: ones, added up
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_algorithm_is_measured(on_ranks, ranks):
+    on_ranks(ranks, real_ones)

@@ -1,0 +1,252 @@
+"""Figures of allreduces: the messages drawn are those that are sent, and add up the vectors."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from tutorial_dl import plotting
+from tutorial_dl.plotting import allreduce, style
+
+ALGORITHMS = ("naive", "tree", "ring")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", range(1, 10))
+def test_the_messages_leave_the_sum_on_every_rank(algorithm, ranks):
+    # A decimal digit a rank: the sum is 11...1 only if everyone's number is in it exactly once.
+    plan = plotting.rounds(algorithm, ranks)
+    chunks = ranks if algorithm == "ring" else 1
+    held = np.tile(10.0 ** np.arange(ranks)[:, None], chunks)  # (ranks, chunks)
+    for messages in plan:
+        before = held.copy()
+        for source, target, chunk, of, adds in messages:
+            assert of == chunks
+            held[target, chunk] = before[source, chunk] + (before[target, chunk] if adds else 0)
+        # A rank sends at most one message in a round, and receives at most one.
+        assert len({m.source for m in messages}) == len({m.target for m in messages})
+        assert len({m.source for m in messages}) == len(messages)
+    assert (held == (10**ranks - 1) // 9).all()
+
+
+def costs_of_the_messages():
+    from numba_kernels.allreduce import costs
+    from tutorial_dl import plotting
+
+    for algorithm in costs.COSTS:
+        for ranks in range(1, 10):
+            for alpha, beta, gamma in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+                total = sum(
+                    alpha + 10 / message.chunks * (beta + message.adds * gamma)
+                    for message, *_ in plotting.rounds(algorithm, ranks)
+                )
+                formula = costs.predict(algorithm, 10, ranks, alpha, beta, gamma)
+                assert total == pytest.approx(formula), (algorithm, ranks)
+
+
+def test_the_messages_cost_what_the_formulas_say(on_ranks):
+    on_ranks(1, costs_of_the_messages)
+
+
+def messages_of_the_kernels():
+    """The kernels themselves, uncompiled, on threads that exchange through queues."""
+    import importlib
+    from queue import Queue
+    from threading import Thread
+    from types import FunctionType, SimpleNamespace
+
+    from numba_kernels.allreduce.elementwise import SUM
+    from numba_kernels.board import READY
+    from tutorial_dl import plotting
+
+    def sent(algorithm, ranks, n):
+        """(source, target, first, last element, as the how many-th of the source's messages)"""
+        module = importlib.import_module(f"numba_kernels.allreduce.{algorithm}")
+        doors = {(a, b): Queue() for a in range(ranks) for b in range(ranks)}
+        log, vectors = [], np.tile(10.0 ** np.arange(ranks)[:, None], n)  # (ranks, n)
+
+        def run(rank):
+            x, number = vectors[rank], iter(range(100))
+
+            def exchange(link, outgoing, to, incoming, source):
+                if to >= 0:
+                    first = (outgoing.ctypes.data - x.ctypes.data) // x.itemsize
+                    log.append((rank, to, first, first + outgoing.size, next(number)))
+                    doors[rank, to].put(outgoing.copy())
+                if source >= 0:
+                    incoming[:] = doors[source, rank].get(timeout=30)
+                return READY
+
+            names = dict(vars(module), exchange=exchange)
+            for name, item in vars(module).items():  # what the kernel calls in its file, too
+                if hasattr(item, "py_func") and item.py_func.__module__ == module.__name__:
+                    names[name] = FunctionType(item.py_func.__code__, names)
+            link = SimpleNamespace(words=np.zeros(8, np.int64))
+            names["allreduce"](link, rank, ranks, x, np.empty(n), SUM, 1.0)
+
+        threads = [Thread(target=run, args=(rank,)) for rank in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (vectors == (10**ranks - 1) // 9).all()
+        return sorted(log)
+
+    for algorithm in ("naive", "tree", "ring"):
+        for ranks in (2, 3, 4, 5, 8):
+            n = 16 * ranks  # a cache line a chunk
+            drawn, numbers = [], [0] * ranks
+            for messages in plotting.rounds(algorithm, ranks):
+                for source, target, chunk, chunks, _ in messages:
+                    size = n // chunks
+                    drawn.append(
+                        (source, target, chunk * size, (chunk + 1) * size, numbers[source])
+                    )
+                    numbers[source] += 1
+            assert sent(algorithm, ranks, n) == sorted(drawn), (algorithm, ranks)
+
+
+def test_the_messages_drawn_are_those_that_the_kernels_send(on_ranks):
+    on_ranks(1, messages_of_the_kernels)
+
+
+def arrows(ax):
+    """(x, y, x end, y end) of all arrows with a head."""
+    return [
+        (*note.xyann, *note.xy)
+        for note in ax.texts
+        if note.arrow_patch is not None and note.arrowprops["arrowstyle"] == "-|>"
+    ]
+
+
+def test_the_timetable_shows_every_message_at_its_time():
+    figure = plotting.timetable(ranks=4)
+    short, long = figure.axes[:3], figure.axes[3:6]
+    assert [ax.get_title("left") for ax in short] == [
+        "naive: 6 latencies", "tree: 4 latencies", "ring: 6 latencies",
+    ]  # fmt: skip
+    assert [ax.get_title("left") for ax in long] == [
+        "naive: 6 vectors", "tree: 4 vectors", "ring: 1.5 vectors",
+    ]  # fmt: skip
+    assert sorted(arrows(short[1])) == sorted(
+        [(1, 0, 0, 1), (3, 0, 2, 1), (2, 1, 0, 2), (0, 2, 2, 3), (0, 3, 1, 4), (2, 3, 3, 4)]
+    )
+    assert len(arrows(short[2])) == len(arrows(long[2])) == 24
+    assert max(end for *_, end in arrows(long[2])) == pytest.approx(1.5)
+    low, high = short[0].get_ylim()
+    assert low > high  # time runs down
+
+
+def test_two_ranks_have_no_way_round_the_back():
+    ring = plotting.timetable(ranks=2).axes[2]
+    assert sorted(arrows(ring)) == sorted([(0, 0, 1, 1), (1, 0, 0, 1), (0, 1, 1, 2), (1, 1, 0, 2)])
+
+
+def digits(ax):
+    """What the tiles of a table say, as rank -> chunk -> digits."""
+    ranks = len(ax.get_xticks())
+    words = [["" for _ in range(ranks)] for _ in range(ranks)]
+    for text in sorted(ax.texts, key=lambda text: text.get_position()[0]):
+        x, y = text.get_position()
+        words[round(x)][round(y)] += text.get_text()
+    return words
+
+
+def test_the_strip_of_the_ring():
+    figure = plotting.ring_strip(ranks=3)
+    tables = [ax for ax in figure.axes if ax.axison]
+    assert len(tables) == 5 and [ax.get_title("left") for ax in tables] == [
+        "before", "add, step 1", "add, step 2", "copy, step 3", "copy, step 4",
+    ]  # fmt: skip
+    assert digits(tables[0]) == [["001"] * 3, ["010"] * 3, ["100"] * 3]
+    # By the table in numba_kernels/allreduce/ring.py: +chunk 1, 2, 0 on ranks 0, 1, 2.
+    assert digits(tables[1]) == [
+        ["001", "101", "001"], ["010", "010", "011"], ["110", "100", "100"],
+    ]  # fmt: skip
+    for rank in range(3):
+        assert digits(tables[2])[rank][rank] == "111"
+    assert digits(tables[4]) == [["111"] * 3] * 3
+
+
+def test_the_film_of_the_ring_moves_and_ends_with_the_sum():
+    film = plotting.ring_film(ranks=2, between=2)
+    gif = Image.open(io.BytesIO(film.gif))
+    pictures = []
+    for frame in range(gif.n_frames):
+        gif.seek(frame)
+        pictures.append(np.asarray(gif.convert("RGB")).astype(int))
+    assert len(pictures) > 4
+    first, last = pictures[0], pictures[-1]
+    assert np.array_equal(first[2, 2], [255, 255, 255])
+    # Stripes: half of each tile at first, all of it at the end.
+    coloured = [(np.ptp(p, axis=2) > 40).sum() for p in (first, last)]
+    assert coloured[1] == pytest.approx(2 * coloured[0], rel=0.05)
+
+
+def test_times_predicted_beside_measured():
+    sizes = np.array([64, 4096, 2**20])
+    predicted = {"naive": np.array([1e-6, 2e-6, 9e-4]), "ring": np.array([3e-6, 4e-6, 5e-4])}
+    measured = {"ring": np.array([[3e-6, 5e-6, 4e-6], [6e-6, 6e-6, 9e-6], [1e-3, 2e-3, 3e-3]])}
+    bound = ("cores", np.array([1e-8, 1e-6, 1e-3]))
+    figure = plotting.allreduce_times(sizes, predicted, measured, bound, title="message")
+    (ax,) = figure.axes
+    assert isinstance(figure, Figure) and ax.get_title("left") == "message"
+    drawn = [line for line in ax.lines if len(line.get_xdata()) == 3]
+    naive, ring, limit, medians = (line.get_ydata() for line in drawn)
+    np.testing.assert_array_equal(naive, predicted["naive"])
+    np.testing.assert_array_equal(ring, predicted["ring"])
+    np.testing.assert_array_equal(limit, [np.nan, 1e-6, 1e-3])  # from where it counts
+    np.testing.assert_array_equal(medians, [4e-6, 6e-6, 2e-3])
+    bars = ax.collections[0].get_segments()
+    np.testing.assert_allclose(
+        [bar[:, 1] for bar in bars], [[3e-6, 4e-6], [6e-6] * 2, [1e-3, 2e-3]]
+    )
+    low, high = ax.get_ylim()
+    assert low < 1e-6 and high > 2e-3  # nothing is cut off
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert [ax.xaxis.get_major_formatter()(n) for n in sizes] == ["64", "4 Ki", "1 Mi"]
+    assert ax.get_xlabel() == "vector (bytes)"
+
+
+def test_panels_share_one_legend():
+    line = {"x": [2, 4], "over": "ranks", "title": "one"}
+    figure = plotting.side_by_side(
+        line | {"predicted": {"ring": [1e-6, 2e-6]}}, line | {"predicted": {"tree": [1e-6, 1e-3]}}
+    )
+    assert [ax.get_xlabel() for ax in figure.axes] == ["ranks"] * 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ring", "tree"]
+    assert legend.get_title().get_text() == "predicted"
+    assert not any(ax.get_legend() for ax in figure.axes)
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
+
+
+def test_every_figure_is_a_picture_and_all_names_are_offered():
+    for figure in (plotting.timetable(3), plotting.ring_strip(2)):
+        picture = np.asarray(Image.open(io.BytesIO(figure._repr_png_())).convert("RGB"))
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 10
+    assert set(allreduce.__all__) <= set(dir(plotting)) and plotting.rounds is allreduce.rounds
+    assert isinstance(figure, style.Figure)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: plotting.rounds("star", 4), "no messages known for 'star'"),
+        (lambda: plotting.rounds("ring", 0), "0 ranks: 1 or more"),
+        (lambda: plotting.timetable(1), "1 ranks have nothing to send"),
+        (lambda: plotting.ring_strip(1), "a ring of 1 ranks"),
+        (lambda: plotting.ring_film(1), "a ring of 1 ranks"),
+        (lambda: plotting.allreduce_times([1], {"star": [1]}), "no algorithm 'star'"),
+        (lambda: plotting.allreduce_times([1, 2], {"ring": [1]}), "2 sizes, but 1 times of ring"),
+        (lambda: plotting.allreduce_times([1], {"ring": [1]}, over="cores"), "got 'cores'"),
+        (lambda: plotting.side_by_side(), "no panels"),
+    ],
+)
+def test_wrong_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
