@@ -1,5 +1,8 @@
 """The predicted speed-up against its closed forms, and its measurements on a clock of our own."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -138,7 +141,7 @@ def test_a_batch_has_no_more_samples_than_there_are(clock):
     assert profile(Model(clock, 10, 30), (1, 5))["gradient_seconds"] == {1: 10, 5: 2}
 
 
-def test_the_profile_of_a_model_of_ours():
+def profile_of_a_model_of_ours():
     """It leaves the weights as they were, and is what `speed_up` takes."""
     from tutorial_dl import Trainer, data, models, strategies
 
@@ -150,6 +153,19 @@ def test_the_profile_of_a_model_of_ours():
     c, u = measured["gradient_seconds"], measured["update_seconds"]
     faster = speed_up(4, **measured, parameters=before.size, cores=4, bytes_per_second=np.inf)
     assert faster == pytest.approx((c[1] + u) / (c[4] + u / 4)) and min(*c.values(), u) > 0
+
+
+def test_the_profile_of_a_model_of_ours(on_ranks):
+    on_ranks(1, profile_of_a_model_of_ours)
+
+
+def test_predicting_needs_no_mpi():
+    """`run` predicts in the process that starts the ranks, which must be no rank itself."""
+    code = (
+        "import sys, tutorial_dl.comparison, tutorial_dl.training.prediction;"
+        "assert 'mpi4py.MPI' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_copying_counts_bytes_read_and_written(monkeypatch):
