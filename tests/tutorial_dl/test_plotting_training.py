@@ -1,0 +1,265 @@
+"""Figures of training: they show the data they are given, and say no more than it does."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib import rcParams
+from matplotlib.colors import to_rgb
+
+from tutorial_dl import plotting
+from tutorial_dl.plotting import scaling, style, synchronous, training
+
+
+def result(model, strategy, ranks, losses):
+    history = [{"epoch": e, "val_loss": loss} for e, loss in enumerate(losses, start=1)]
+    return {"model": model, "strategy": strategy, "ranks": ranks, "history": history}
+
+
+def row(model, strategy, ranks, speed_up, predicted):
+    return {
+        "model": model, "strategy": strategy, "ranks": ranks, "speed_up": speed_up,
+        "predicted": predicted,
+    }  # fmt: skip
+
+
+LOSSES = [2.0, 1.0, 0.4, 0.2, 0.1]
+RESULTS = [
+    result("dense", "serial", 1, LOSSES),
+    result("dense", "synchronous", 2, [1.01 * loss for loss in LOSSES]),
+    result("dense", "synchronous", 4, LOSSES),
+    result("cnn", "serial", 1, LOSSES[:3]),
+]
+ROWS = [
+    row("dense", "serial", 1, 1.0, 1.0),
+    row("dense", "synchronous", 1, 1.1, 1.0),
+    row("dense", "synchronous", 2, 1.5, 1.6),
+    row("dense", "synchronous", 4, 0.9, 1.3),
+    row("cnn", "serial", 1, 1.0, 1.0),
+    row("cnn", "synchronous", 2, 1.4, 1.7),
+]
+
+
+def line(ax, label):
+    """The data of the one line with this legend entry, shape (2, points)."""
+    (found,) = [drawn for drawn in ax.get_lines() if drawn.get_label() == label]
+    return np.array(found.get_data(), float)
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def draw_all():
+    shares = np.array([4, 2, 1])
+    times = {1: [[0.1, 1.0]], 2: [[0.1, 0.5], [0.1, 0.6]]}
+    return {
+        "histories": plotting.histories(RESULTS),
+        "speed_up": plotting.speed_up(ROWS, 2),
+        "mean_of_means": plotting.mean_of_means(shares, 1 / shares, 1 / shares),
+        "distances": plotting.distances({"a": [1e-16, 1e-15], "b": [1e-3, 0.0]}),
+        "fused_step": plotting.fused_step(3),
+        "throughput": plotting.throughput([1, 2], [100.0, 190.0], [95.0, 150.0], cores=1),
+        "step_parts": plotting.step_parts(times, ["gradient", "rest"]),
+    }
+
+
+def test_every_figure_is_drawn_and_the_global_style_is_left_alone():
+    before = dict(rcParams)
+    figures = draw_all()
+    assert set(figures) == {*training.__all__, *synchronous.__all__, *scaling.__all__}
+    for name, figure in figures.items():
+        assert all(ax.get_title(loc="left") for ax in figure.axes), name
+        if name != "fused_step":  # a drawing: no axes
+            ticks = name == "throughput"  # "1 rank", "2 ranks": they say it themselves
+            assert all(ax.get_xlabel() or ticks for ax in figure.axes), name
+            assert all(ax.get_ylabel() or name == "step_parts" for ax in figure.axes), name
+        assert figure._repr_png_().startswith(b"\x89PNG"), name
+    assert dict(rcParams) == before
+
+
+def test_no_figure_is_kept_by_pyplot():
+    code = (
+        "import sys, tutorial_dl.plotting as p; p.fused_step(2); p.distances({'a': [1.0]});"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# Histories -------------------------------------------------------------------------------------
+
+
+def test_histories_have_a_panel_a_model_and_a_line_a_run():
+    dense, cnn = plotting.histories(RESULTS).axes
+    assert [entry.get_label() for entry in dense.get_lines()] == [
+        "serial, 1 rank", "synchronous, 2 ranks", "synchronous, 4 ranks",
+    ]  # fmt: skip
+    assert (line(dense, "serial, 1 rank") == [[1, 2, 3, 4, 5], LOSSES]).all()
+    assert (line(dense, "synchronous, 2 ranks")[1] == 1.01 * np.array(LOSSES)).all()
+    assert (line(cnn, "serial, 1 rank")[1] == LOSSES[:3]).all()
+    assert dense.get_yscale() == "log"
+
+
+def test_only_runs_that_agree_are_called_the_same():
+    def titles(results):
+        return [ax.get_title(loc="left") for ax in plotting.histories(results).axes]
+
+    assert titles(RESULTS) == [
+        "dense: the same loss on any number of ranks",
+        "cnn: loss by epoch",  # one run agrees with nothing
+    ]
+    off = [*LOSSES[:-1], 1.1 * LOSSES[-1]]
+    assert titles([RESULTS[0], result("dense", "downpour", 4, off)]) == ["dense: loss by epoch"]
+    assert titles([RESULTS[0], result("dense", "serial", 1, LOSSES[:2])]) == [
+        "dense: loss by epoch"
+    ]
+
+
+def test_lines_on_each_other_can_all_be_seen():
+    """The first is a wide band; of the others, no two have a marker at the same epoch."""
+    losses = list(np.geomspace(2, 0.1, 40))
+    runs = [result("dense", "synchronous", p, losses) for p in (1, 2, 3, 4)]
+    first, *others = plotting.histories(runs).axes[0].get_lines()
+    assert first.get_linewidth() > 3 * max(other.get_linewidth() for other in others)
+    marked = []
+    for other in others:
+        start, every = other.get_markevery()
+        marked.append(set(range(start, len(losses), every)))
+        assert other.get_marker() != "None" and 5 <= len(marked[-1]) <= 20
+    assert len(set.union(*marked)) == sum(map(len, marked))
+
+
+def test_more_runs_than_colours_and_fewer_epochs_than_runs():
+    runs = [result("dense", "synchronous", p, LOSSES[:2]) for p in range(1, 12)]
+    figure = plotting.histories(runs)
+    assert len(figure.axes[0].get_lines()) == 11 and figure._repr_png_()
+    assert all(drawn.get_linewidth() > 0 for drawn in figure.axes[0].get_lines())
+
+
+def test_losses_are_labelled_in_plain_numbers():
+    figure = plotting.histories(RESULTS)
+    figure.canvas.draw()
+    y = figure.axes[0].yaxis
+    labels = {text.get_text() for text in (*y.get_majorticklabels(), *y.get_minorticklabels())} - {
+        ""
+    }
+    assert {"0.1", "0.2", "0.5", "1", "2"} <= labels
+
+
+def test_what_the_command_line_writes_is_what_is_drawn():
+    """JSON makes no difference: keys are words, numbers are numbers."""
+    through = json.loads(json.dumps(RESULTS))
+    assert (line(plotting.histories(through).axes[0], "serial, 1 rank")[1] == LOSSES).all()
+
+
+# Speed-up --------------------------------------------------------------------------------------
+
+
+def test_speed_up_shows_predicted_lines_and_measured_markers():
+    (ax,) = plotting.speed_up(ROWS, 2).axes
+    assert (line(ax, "dense, predicted") == [[1, 2, 4], [1.0, 1.6, 1.3]]).all()
+    assert (line(ax, "cnn, predicted") == [[1, 2], [1.0, 1.7]]).all()
+    ranks, measured = line(ax, "dense, measured")
+    assert (measured == [1.0, 1.1, 1.5, 0.9]).all()
+    assert np.abs(ranks - [1, 1, 2, 4]).max() < 0.1
+    aside = line(ax, "cnn, measured")[0]
+    assert (np.abs(aside - [1, 2]) < 0.1).all() and (aside > ranks[[0, 2]]).all()
+    ideal = line(ax, "p times as fast")
+    assert (ideal[0] == ideal[1]).all()
+
+
+def test_nothing_drawn_is_cut_off():
+    (ax,) = plotting.speed_up([*ROWS, row("dense", "synchronous", 8, 5.0, 7.5)], 2).axes
+    assert ax.get_ylim()[0] == 0 and ax.get_ylim()[1] > 7.5
+    assert ax.get_xlim()[0] < 1 and ax.get_xlim()[1] > 8
+
+
+def test_taking_turns_is_said_where_ranks_do():
+    (ax,) = plotting.speed_up(ROWS, 2).axes
+    assert texts(ax) == ["beyond 2 cores: ranks take turns"]
+    assert ax.get_title(loc="left") == "Speed-up ends where the cores do"
+    for cores in (4, 64):
+        (ax,) = plotting.speed_up(ROWS, cores).axes
+        assert texts(ax) == [] and ax.get_title(loc="left") == "Speed-up by ranks"
+    assert texts(plotting.speed_up(ROWS, 1).axes[0]) == ["beyond 1 core: ranks take turns"]
+
+
+# Samples a second, and the parts of a step -----------------------------------------------------
+
+
+def sum_of(containers):
+    return [bar for container in containers for bar in container]
+
+
+def test_throughput_stands_bar_beside_bar():
+    (ax,) = plotting.throughput([1, 2, 4], [100e3, 190e3, 9e3], [95e3, 150e3, 8e3], cores=2).axes
+    predicted, measured = ax.containers
+    assert [bar.get_height() for bar in predicted] == [100e3, 190e3, 9e3]
+    assert [bar.get_height() for bar in measured] == [95e3, 150e3, 8e3]
+    for left, right in zip(predicted, measured, strict=True):
+        assert left.get_x() + left.get_width() < right.get_x()
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["1 rank", "2 ranks", "4 ranks"]
+    assert {"100k", "190k", "95k", "150k", "9000", "8000"} <= set(texts(ax))
+    assert "more ranks than\nthe 2 cores" in texts(ax)
+    (ax,) = plotting.throughput([1, 2], [1.0, 2.0], [1.0, 2.0], cores=2).axes
+    assert not any("more ranks" in text for text in texts(ax))
+
+
+def test_parts_of_a_step_follow_each_other_in_milliseconds():
+    seconds = {1: [[0.001, 0.002]], 2: [[0.001, 0.003], [0.002, 0.001]]}
+    (ax,) = plotting.step_parts(seconds, ["gradient", "rest"], {1: 0.0025, 2: 0.002}).axes
+    spans = [(round(b.get_x(), 9), round(b.get_width(), 9)) for b in sum_of(ax.containers)]
+    assert spans == [(0, 1), (1, 2), (0, 1), (0, 2), (1, 3), (2, 1)]
+    labels = [text.get_text() for text in ax.get_yticklabels()]
+    assert labels == ["1 rank: rank 0", "2 ranks: rank 0", "1"]
+    marks = [drawn.get_xdata() for drawn in ax.get_lines()]
+    assert np.allclose(marks, [[2.5, 2.5], [2, 2]])
+    entries = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert sorted(entries) == ["T(p), predicted", "gradient", "rest"]
+
+
+@pytest.mark.parametrize("times", [[[1, 2]], [[1, 2, 3], [1, 2, 3]], [1, 2]])
+def test_times_of_another_shape_are_refused(times):
+    with pytest.raises(ValueError, match=r"times of 2 ranks have shape .*; \(2, 2\) is right"):
+        plotting.step_parts({2: times}, ["gradient", "rest"])
+
+
+# The mean of means, distances, and the window --------------------------------------------------
+
+
+def test_errors_are_drawn_as_given_from_many_samples_to_few():
+    (ax,) = plotting.mean_of_means([4, 2, 1], [0.0, 0.5, 1.0], [0.1, 0.4, 1.1]).axes
+    assert (line(ax, "predicted") == [[4, 2, 1], [0, 0.5, 1]]).all()
+    assert (line(ax, "measured, weighted equally")[1] == [0.1, 0.4, 1.1]).all()
+    assert ax.get_xlim()[0] > ax.get_xlim()[1]  # to the right: fewer
+
+
+def test_equal_weights_stay_on_a_logarithmic_axis():
+    (ax,) = plotting.distances({"a": [1e-3, 1e-2], "b": [0.0, 1e-15]}).axes
+    assert (line(ax, "a") == [[1, 2], [1e-3, 1e-2]]).all()
+    zero, other = line(ax, "b")[1]
+    assert 0 < zero < np.finfo(float).eps and other == 1e-15
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 9])
+def test_the_window_shows_who_works_where(ranks):
+    """Rows by their owners, then slices across all rows, then rows again."""
+
+    def rank_of(ax, x, y):
+        (cell,) = [p for p in ax.patches if p.get_xy() == (x, y)]
+        pale = np.array(cell.get_facecolor()[:3])
+        solid = [0.45 * np.array(to_rgb(c)) + 0.55 for c in style.COLOURS]
+        return int(np.argmin([np.abs(pale - s).max() for s in solid]))
+
+    many = len(style.COLOURS)
+    writes, updates, copies = plotting.fused_step(ranks).axes
+    for row_ in range(ranks):
+        for column in range(ranks):
+            assert rank_of(writes, column, row_) == row_ % many
+            assert rank_of(updates, column, row_) == column % many
+            assert rank_of(copies, column, row_) == row_ % many
+    assert texts(updates).count("state") == ranks
+    assert f"$g_{ranks - 1}$" in texts(writes)
+    assert sum(texts(ax).count("barrier") for ax in (writes, updates, copies)) == 2
