@@ -5,7 +5,8 @@ One file an algorithm, all behind one call:
     allreduce(team, x, op="sum", algorithm="auto")
 
 "auto" takes the shared memory of the node where `x` lies in it (`team.empty`), and messages
-otherwise: a tree for short vectors, where latency counts, the ring for long ones, where bytes do.
+otherwise: recursive doubling for short vectors, where latency counts, halving and doubling for long
+ones, where bytes do.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from __future__ import annotations
 import numpy as np
 
 from .. import calls
-from . import naive, ring, shared_memory, tree
+from . import naive, rabenseifner, recursive_doubling, ring, shared_memory, tree
 from .elementwise import op_code
 
-MESSAGES = {"naive": naive.allreduce, "tree": tree.allreduce, "ring": ring.allreduce}
+MESSAGES = {
+    "naive": naive.allreduce,
+    "tree": tree.allreduce,
+    "ring": ring.allreduce,
+    "recursive_doubling": recursive_doubling.allreduce,
+    "rabenseifner": rabenseifner.allreduce,
+}
 ALGORITHMS = (*MESSAGES, "shared_memory")
 SHORT = 16384  # bytes
 # By dtype and operation: how the call is announced to others, and the kernels' number for it.
@@ -33,7 +40,7 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
     Args:
         x: contiguous float32 or float64 array, same shape and dtype on every rank.
         op: "sum", "mean", "min" or "max", element by element. NaN and infinity pass through.
-        algorithm: "auto", "naive", "tree", "ring" or "shared_memory" (arrays of `team.empty`).
+        algorithm: "auto", or one of `ALGORITHMS`; "shared_memory" needs an array of `team.empty`.
 
     The result is the same, bit for bit, on all ranks, and on every run with the same ranks.
 
@@ -55,7 +62,7 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
             return x
         if algorithm == "shared_memory":
             raise ValueError("shared_memory needs an array made by team.empty on a single node")
-        algorithm = "tree" if x.nbytes <= SHORT else "ring"
+        algorithm = "recursive_doubling" if x.nbytes <= SHORT else "rabenseifner"
     incoming = team.scratch(flat.size, flat.dtype)
     team.by_messages(
         call, flat.size, flat.dtype, MESSAGES[algorithm], (flat, incoming, number, factor)

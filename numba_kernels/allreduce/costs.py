@@ -2,11 +2,12 @@
 
 alpha: latency, seconds a message. beta: seconds a byte sent. gamma: seconds a byte added.
 Sources: Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005); Patarasuk
-and Yuan (2009) for the ring.
+and Yuan (2009) for the ring. Where an algorithm needs a power of two of ranks, the others are folded
+in (fold.py): one more message of the whole vector before, and one after.
 """
 
 from collections.abc import Callable
-from math import ceil, log2
+from math import ceil, floor, log2
 
 Cost = Callable[[float, int, float, float, float], float]
 
@@ -24,7 +25,27 @@ def ring(n, p, alpha, beta, gamma):
     return 2 * (p - 1) * alpha + 2 * n * (p - 1) / p * beta + n * (p - 1) / p * gamma
 
 
-COSTS: dict[str, Cost] = {"naive": naive, "tree": tree, "ring": ring}
+def recursive_doubling(n, p, alpha, beta, gamma):
+    group = 2 ** floor(log2(p))
+    rounds = log2(group)
+    folded = 2 * alpha + 2 * n * beta + n * gamma if group < p else 0
+    return rounds * (alpha + n * beta + n * gamma) + folded
+
+
+def rabenseifner(n, p, alpha, beta, gamma):
+    group = 2 ** floor(log2(p))
+    part = n * (group - 1) / group
+    folded = 2 * alpha + 2 * n * beta + n * gamma if group < p else 0
+    return 2 * log2(group) * alpha + 2 * part * beta + part * gamma + folded
+
+
+COSTS: dict[str, Cost] = {
+    "naive": naive,
+    "tree": tree,
+    "ring": ring,
+    "recursive_doubling": recursive_doubling,
+    "rabenseifner": rabenseifner,
+}
 
 
 def predict(algorithm: str, nbytes: float, ranks: int, alpha: float, beta: float, gamma: float):

@@ -16,6 +16,13 @@ from numba_kernels.allreduce import costs
         ("tree", 5, 6, 6, 3),
         ("ring", 2, 2, 1, 0.5),
         ("ring", 4, 6, 1.5, 0.75),
+        ("recursive_doubling", 2, 1, 1, 1),
+        ("recursive_doubling", 4, 2, 2, 2),
+        ("recursive_doubling", 5, 4, 4, 3),
+        ("rabenseifner", 2, 2, 1, 0.5),
+        ("rabenseifner", 4, 4, 1.5, 0.75),
+        ("rabenseifner", 8, 6, 1.75, 0.875),
+        ("rabenseifner", 6, 6, 3.5, 1.75),
     ],
 )
 def test_by_hand(algorithm, ranks, messages, bytes_sent, bytes_added):

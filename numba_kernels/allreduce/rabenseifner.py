@@ -1,0 +1,72 @@
+"""Allreduce by halving and doubling (Rabenseifner): a reduce-scatter, then an allgather.
+
+Halving: in each round exchange half of what is still yours with a partner, and add. Doubling: the
+way back, each round twice as much.
+
+    place 0   [0 1 2 3]  -> keeps [0 1], sends [2 3] to 2  -> keeps [0], sends [1] to 1
+    place 1   [0 1 2 3]  -> keeps [0 1], sends [2 3] to 3  -> keeps [1], sends [0] to 0
+    place 2   [0 1 2 3]  -> keeps [2 3], sends [0 1] to 0  -> keeps [2], sends [3] to 3
+    place 3   [0 1 2 3]  -> keeps [2 3], sends [0 1] to 1  -> keeps [3], sends [2] to 2
+
+Cost: 2L alpha + 2n(p-1)/p beta + n(p-1)/p gamma with L = log2 p: the ring's bytes with far fewer
+messages; any number of ranks by folding (fold.py). Rabenseifner, ICCS 2004; Thakur et al. (2005),
+section 4.4.
+"""
+
+from ..board import READY
+from ..compile import compiled
+from ..messages import AT, exchange
+from .elementwise import bounds, combine, scale
+from .fold import fold, group_of, place_of, rank_of, unfold
+
+
+@compiled
+def held(n, group, place, halvings):
+    """[first, last) of what `place` still holds after so many halvings."""
+    low, high = 0, group  # in chunks, of which there is one a place
+    distance = group
+    for _ in range(halvings):
+        distance //= 2
+        if place & distance:
+            low += distance
+        else:
+            high -= distance
+    return bounds(n, group, low)[0], bounds(n, group, high - 1)[1]
+
+
+@compiled
+def allreduce(link, rank, ranks, x, incoming, op, factor):
+    """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
+    words = link.words
+    group = group_of(ranks)
+    extra = ranks - group
+    done = fold(link, rank, extra, x, incoming, op)
+    if done != READY:
+        return done
+    place = place_of(rank, extra)
+    rounds = 0
+    while 1 << rounds < group:
+        rounds += 1
+    if place >= 0:
+        while words[AT] < 1 + 2 * rounds:
+            halving = words[AT] <= rounds
+            level = words[AT] if halving else 2 * rounds + 1 - words[AT]  # halvings: after, before
+            distance = group >> level
+            partner = rank_of(place ^ distance, extra)
+            first, last = held(x.size, group, place, level)
+            mine = x[first:last]
+            first, last = held(x.size, group, place ^ distance, level)
+            theirs = x[first:last]
+            if halving:
+                arriving = incoming[: mine.size]
+                done = exchange(link, theirs, partner, arriving, partner)
+            else:
+                done = exchange(link, mine, partner, theirs, partner)
+            if done != READY:
+                return done
+            if halving:
+                combine(op, mine, arriving)
+            if words[AT] == rounds:
+                scale(mine, factor)
+            words[AT] += 1
+    return unfold(link, rank, extra, x)
