@@ -70,7 +70,7 @@ def addition(nbytes: int, repeats: int = 50) -> float:
     return best / x.nbytes
 
 
-def allreduce(team, x: np.ndarray, algorithm: str, batches: int = 9) -> np.ndarray:
+def allreduce(team, x: np.ndarray, algorithm: str, batches: int = 7) -> np.ndarray:
     """Seconds of one allreduce of `x`, in `batches` measurements.
 
     Timed is the full cycle of a training step: the vector is written, reduced and read, and the
@@ -80,11 +80,11 @@ def allreduce(team, x: np.ndarray, algorithm: str, batches: int = 9) -> np.ndarr
     Args:
         team: all ranks of it call this, with vectors of one length.
         x: is overwritten. From `team.empty` for algorithm "shared_memory".
-        batches: a batch is one cycle of a long vector, up to 50 of a short one.
+        batches: a batch is one cycle of a long vector, up to 10 of a short one.
 
     Returns shape (batches,), of the slowest rank, the same on all ranks.
     """
-    cycles = int(np.clip(2**19 // max(x.nbytes, 1), 1, 50))
+    cycles = int(np.clip(2**19 // max(x.nbytes, 1), 1, 10))
     own = np.empty_like(x)
 
     def reduce():

@@ -83,6 +83,35 @@ def test_a_reduction_takes_as_long_as_its_slowest_rank(on_ranks):
     on_ranks(2, slowest_rank_counts)
 
 
+@pytest.mark.parametrize("n", [1, 10**6])  # ten cycles a batch, and one
+def test_only_the_reduction_is_counted(monkeypatch, n):
+    now = 0.0
+
+    def work(seconds):
+        nonlocal now
+        now += seconds
+
+    class Vector(np.ndarray):
+        def fill(self, value):
+            work(2)
+
+        def sum(self):
+            work(1)
+
+    class Team:
+        def barrier(self):
+            work(7)
+
+        def allreduce(self, x, op="sum", algorithm="auto"):
+            if op == "sum":
+                work(5)
+            return x
+
+    monkeypatch.setattr(measure, "perf_counter", lambda: now)
+    seconds = measure.allreduce(Team(), np.zeros(n, np.float32).view(Vector), "ring", batches=3)
+    np.testing.assert_array_equal(seconds, [5, 5, 5])
+
+
 def real_ones():
     from tutorial_dl import Team
 

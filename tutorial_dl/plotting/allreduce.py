@@ -215,9 +215,8 @@ def _states(ranks: int) -> list[np.ndarray]:
     states = [state]
     for messages in rounds("ring", ranks):
         before, state = state, state.copy()
-        for source, target, chunk, _, adds in messages:
-            arrived = before[source, chunk]
-            state[target, chunk] = before[target, chunk] | arrived if adds else arrived
+        for message in messages:  # what is copied is complete, so to add is right for both
+            state[message.target, message.chunk] |= before[message.source, message.chunk]
         states.append(state)
     return states
 
