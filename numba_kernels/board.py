@@ -1,6 +1,7 @@
 """The board: a barrier in shared memory, on which ranks of a node also say what they are doing.
 
-Every rank owns one 64-byte line and is the only one to write it. To arrive, a rank writes what it
+Every rank owns a part of the board and is the only one to write it; its count and its calls share
+one cache line. To arrive, a rank writes what it
 calls, then raises its count (with release order); it has met the others once it has seen all their
 counts reach its own (with acquire order).
 
@@ -26,13 +27,15 @@ from .node import AT, PATIENCE, RANK, SPINS, WORDS, board_of
 WAIT, READY = 0, 1
 
 COUNT = 0  # how many barriers this rank has arrived at
-CALL = 1  # two pairs (call, length), used in turn
+CALL = 1  # two pairs (call, length and place), used in turn
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
+NUMBER, WAITING, LENGTH = 8, 9, 10  # what a rank waits in, of whatever kind, once it waits long
+LENGTHS = 1 << 40  # a length and the place of its array in the window share a word
 
 
 @compiled
 def arrive(board, rank, call, length):
-    """Say on line `rank` what is called, then that this rank is there."""
+    """Say what this rank calls, then that it is there. `length`: also LENGTHS * place."""
     count = board[rank, COUNT] + 1
     turn = CALL + 2 * (count & 1)
     board[rank, turn] = call

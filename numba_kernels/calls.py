@@ -8,22 +8,33 @@ from __future__ import annotations
 
 import numpy as np
 
-KINDS = ("barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "step")
+KINDS = (
+    "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "split", "step",
+)  # fmt: skip
 DTYPES = (np.dtype("float32"), np.dtype("float64"))
 OPS = ("sum", "mean", "min", "max")
 
 
-def encode(kind: str, dtype=None, op: str | None = None, root: int = 0) -> int:
+ALGORITHMS = (
+    "shared_memory", "naive", "tree", "ring", "recursive_doubling", "rabenseifner",
+)  # fmt: skip
+
+
+def encode(
+    kind: str, dtype=None, op: str | None = None, root: int = 0, algorithm: str | None = None
+) -> int:
     d = 0 if dtype is None else 1 + DTYPES.index(np.dtype(dtype))
     o = 0 if op is None else 1 + OPS.index(op)
-    return KINDS.index(kind) | d << 8 | o << 16 | root << 24
+    a = 0 if algorithm is None else 1 + ALGORITHMS.index(algorithm)
+    return KINDS.index(kind) | d << 8 | o << 16 | a << 24 | root << 32
 
 
 def describe(call: int, length: int) -> str:
-    """The call as a user would have written it: "allreduce(float32[1000], op='sum')"."""
-    kind, d, o, root = call & 255, call >> 8 & 255, call >> 16 & 255, call >> 24
+    """The call as a user would have written it: "allreduce(float32[1000], op='sum', ...)"."""
+    kind, d, o, a, root = *(call >> shift & 255 for shift in (0, 8, 16, 24)), call >> 32
     inside = [f"{DTYPES[d - 1]}[{length}]"] if d else []
     inside += [f"op={OPS[o - 1]!r}"] if o else []
+    inside += [f"algorithm={ALGORITHMS[a - 1]!r}"] if a else []
     inside += [f"root={root}"] if KINDS[kind] == "broadcast" else []
     return f"{KINDS[kind]}({', '.join(inside)})"
 

@@ -30,7 +30,7 @@ from . import calls
 from .allreduce import ring
 from .allreduce.elementwise import SUM, bounds
 from .allreduce.shared_memory import ELSEWHERE
-from .board import LOSS, READY, SAMPLES, all_arrived, arrive
+from .board import LENGTHS, LOSS, READY, SAMPLES, all_arrived, arrive
 from .compile import compiled
 from .node import (
     AT,
@@ -105,6 +105,8 @@ class Step:
     def _sent(self, loss, samples, hyper):
         team, n = self.team, self.parameters.size
         total, loss = team.allreduce(np.array([samples, loss * samples if samples else 0.0]))
+        if not samples:
+            self.gradient[:] = 0  # whatever it holds: NaN times no weight would still be NaN
         if total:
             self.gradient *= self.gradient.dtype.type(samples / total)
             incoming = team.scratch(n // team.size + 64, self.parameters.dtype)
@@ -129,15 +131,16 @@ def step(node, call, gradient, parameters, slots, rule, hyper, sums):
 
     Resumable.
     """
-    first, stride = locate(node, gradient)
+    first, stride, place = locate(node, gradient)
     if first == 0:
         return ELSEWHERE
     board, rank, ranks, n = board_of(node), node[RANK], node[RANKS], gradient.size
+    length = n + LENGTHS * place
     floats = carray(pointer(node[BOARD], sums), board.shape)  # the same memory
     if node[AT] == 0:
         floats[rank, SAMPLES] = sums[0]
         floats[rank, LOSS] = sums[1]
-        arrive(board, rank, call, n)
+        arrive(board, rank, call, length)
         node[AT] = 1
     if node[AT] == 1:
         done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
@@ -158,7 +161,7 @@ def step(node, call, gradient, parameters, slots, rule, hyper, sums):
                 apply(rule, w, g, slots[:, start - low : end - low], hyper)
                 for peer in range(ranks):
                     row_of(first + peer * stride, gradient)[start:end] = w
-        arrive(board, rank, call, n)
+        arrive(board, rank, call, length)
         node[AT] = 2
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
     if done == READY and sums[0] > 0:

@@ -12,10 +12,10 @@ from numba import carray, types
 from numba.extending import intrinsic
 
 from .compile import compiled
-from .window import FIRST, MINE, MOST, NBYTES, STRIDE
+from .window import FIRST, MINE, MOST, NBYTES, NUMBER, STRIDE
 
-WORDS = 32  # int64 words from one rank's line of the board to the next: two cache lines, because
-# the processor fetches neighbours in pairs
+WORDS = 32  # int64 words from one rank's part of the board to the next: four cache lines, so that
+# no rank's first one is fetched along with another's
 TILE = 2048  # elements of scratch: stay in the first-level cache
 
 # Words of the array; PATIENCE in microseconds, AT where a resumable kernel keeps its place.
@@ -65,11 +65,16 @@ def tile_like(node, x):
 
 @compiled
 def locate(node, x):
-    """(address of rank 0's counterpart of `x`, bytes from rank to rank); (0, 0) if in no window."""
-    table = carray(pointer(node[TABLE], node), (MOST, 4))
+    """Where `x` lies: (address of rank 0's counterpart, bytes from rank to rank, its place).
+
+    The place is a number below 2^23, the same on all ranks if they mean the same part of the same
+    window, and hardly ever otherwise. (0, 0, 0) if `x` lies in no window.
+    """
+    table = carray(pointer(node[TABLE], node), (MOST, 5))
     address, nbytes = x.ctypes.data, x.size * x.itemsize
     for line in range(MOST):
         offset = address - table[line, MINE]
         if offset >= 0 and offset < table[line, NBYTES] >= offset + nbytes:
-            return table[line, FIRST] + offset, table[line, STRIDE]
-    return 0, 0
+            place = (1_000_003 * table[line, NUMBER] + offset // 4) % 8_388_593
+            return table[line, FIRST] + offset, table[line, STRIDE], place
+    return 0, 0, 0

@@ -9,9 +9,11 @@ waiting for ever, and the stop button works.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +25,7 @@ from .allreduce import ring, tree
 from .allreduce.elementwise import bounds, op_code
 from .allreduce.shared_memory import ELSEWHERE
 from .board import READY, WAIT
-from .errors import DeadlineError, MismatchError, PeerError
+from .errors import DeadlineError, MismatchError, PeerError, TeamError
 from .mailbox import FAILED, FOLLOWED, MISMATCH, Letter, Mailbox
 from .node import AT, WORDS, node_array
 
@@ -59,17 +61,21 @@ class Team:
             raise TypeError(f"a Team is made of an mpi4py communicator, not {comm!r}")
         self.rank, self.size = comm.rank, comm.size
         self.deadline = deadline
+        self.is_cause = False  # of a failure: it failed, and knew of no other that had
+        self._link: messages.Link | None = None
         self._failure: BaseException | None = None
         self._mailbox: Mailbox | None = None
-        self._doing = "making the team"
+        self._doing, self._suspect = "making the team", None
+        self.board: np.ndarray | None = None
         self.comm = self._duplicate(comm)
         self._mailbox = Mailbox(self._duplicate(comm))
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._scratch: dict[np.dtype, np.ndarray] = {}
-        self._calls = 0
+        self._count = 0  # collectives so far: the same on all ranks
         shared = shared and os.environ.get("NUMBA_KERNELS_WINDOW", "1") != "0"
         self._find_node(shared)
         live.add(self)
+        _tell_of_exceptions()
 
     # What users call
 
@@ -122,6 +128,7 @@ class Team:
         if self.single_node:
             self._ready()
             self._node[AT] = 0
+            self._count += 1
             done = board.meet(self._node, call, 0)
             if done != READY:
                 self._wait(call, 0, done, board.meet, (self._node, call, 0))
@@ -133,7 +140,7 @@ class Team:
     def split(self, color: int, key: int = 0) -> Team:
         """The team of all ranks that gave the same `color`, ordered by `key`, then by rank."""
         self._ready()
-        table = self._gather([color, key])
+        table = self._gather([color, key], calls.encode("split"))
         members = sorted(
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
         )
@@ -166,32 +173,45 @@ class Team:
         self._ready()
         leader, ranks = self.node[0], len(self.node)
         stride = window.row_bytes(n, dtype)
-        made = window.create(stride * ranks) if self.rank == leader and ranks > 1 else -1
-        self._doing = calls.describe(calls.encode("empty", dtype), n)
+        made, name = -1, 0
+        if self.rank == leader and ranks > 1:
+            with suppress(OSError, OverflowError):
+                made, name = window.create(stride * ranks)
+        call = calls.encode("empty", dtype)
+        kind, full = calls.DTYPES.index(dtype), self._window.full
         try:
-            table = self._gather([os.getpid(), made, n, calls.DTYPES.index(dtype)])
+            # Three rounds, which every rank takes part in, whatever its own news are.
+            table = self._gather([os.getpid(), made, name, full, n, kind], call, n)
             for peer in range(self.size):
-                if (table[peer, 2:] != table[self.rank, 2:]).any():
-                    other = calls.encode("empty", calls.DTYPES[table[peer, 3]])
-                    raise self._mismatch(peer, calls.describe(other, table[peer, 2]))
-            if ranks == 1:
-                self._gather([1])
-                return window.aligned(n, dtype)
-            pid, descriptor = map(int, table[leader, :2])
-            place = self.node.index(self.rank)
+                if (table[peer, 4:] != table[self.rank, 4:]).any():
+                    other = calls.encode("empty", calls.DTYPES[table[peer, 5]])
+                    raise self._mismatch(peer, calls.describe(other, table[peer, 4]))
+            pid, descriptor, name = map(int, table[leader, :3])
+            left = self._gather([window.available()], call, n)[list(self.node), 0].min()
             memory = None
-            left = self._gather([window.available()])[list(self.node), 0].min()
-            if stride * ranks <= left and window.reserve(pid, descriptor, place * stride, stride):
-                memory = window.attach(pid, descriptor, ranks * stride)
-            if not self._gather([memory is not None])[:, 0].all():
+            if ranks > 1 and descriptor >= 0 and not full and stride * ranks <= left:
+                place = self.node.index(self.rank) * stride
+                if window.reserve(pid, descriptor, name, place, stride):
+                    memory = window.attach(pid, descriptor, name, ranks * stride)
+            enough = memory is not None if ranks > 1 else stride <= left
+            got = self._gather([enough], call, n)[:, 0]
+            if table[:, 3].any():
+                raise MemoryError(
+                    f"a team has at most {window.MOST} windows at once: drop some arrays first"
+                )
+            if not got.all():
                 raise MemoryError(
                     f"no memory for a window of {ranks} x {stride / 2**20:.1f} MiB: "
-                    f"{left / 2**20:.0f} MiB are left on this node"
+                    f"{left / 2**20:.0f} MiB are left on rank {self.rank}'s node"
                 )
-            return self._window.add(memory, stride, dtype)[:n]
         finally:
             if made >= 0:
                 os.close(made)
+        return (
+            window.aligned(n, dtype)
+            if memory is None
+            else self._window.add(memory, stride, dtype)[:n]
+        )
 
     def slice_of(self, n: int, rank: int | None = None) -> tuple[int, int]:
         """[first, last) of n elements that are `rank`'s share (default: this rank's)."""
@@ -201,14 +221,21 @@ class Team:
         """Tell all other ranks that this one failed: they raise PeerError where they wait."""
         if self._failure is None:
             self._failure = error
-        if self._mailbox is not None:
-            messages.cancel(self._link)
-            if isinstance(error, MismatchError):
-                self._mailbox.post(MISMATCH, self._doing)
-            else:
-                followed = isinstance(error, PeerError)
-                text = str(error) if followed else f"{type(error).__name__}: {error}"
-                self._mailbox.post(FOLLOWED if followed else FAILED, text.replace("\n", " "))
+            if not isinstance(error, TeamError):  # not KeyboardInterrupt again at every call
+                text = f"this team can't be used: {type(error).__name__} in {self._doing}"
+                self._failure = TeamError(text)
+        if self._mailbox is None or self._mailbox.sent or self._link is None:
+            return
+        messages.cancel(self._link)
+        if isinstance(error, MismatchError):
+            self._mailbox.post(MISMATCH, self._doing)
+            return
+        # Who fails after another did is no cause, even if it does so by itself.
+        known = self._mailbox.settle(0.02)  # a letter that is here may need some polls to show
+        followed = isinstance(error, PeerError) or any(note.kind == FAILED for note in known)
+        self.is_cause = not followed
+        text = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
+        self._mailbox.post(FOLLOWED if followed else FAILED, text.replace("\n", " "))
 
     def settle(self, seconds: float = 2.0) -> list[Letter]:
         """After `abort`: what the other ranks wrote; waits for all of them, at most `seconds`."""
@@ -261,6 +288,7 @@ class Team:
         done = kernel(self._node, call, x, *arguments)
         if done == ELSEWHERE:
             return False
+        self._count += 1
         if done != READY:
             self._wait(call, x.size, done, kernel, (self._node, call, x, *arguments))
         return True
@@ -269,9 +297,9 @@ class Team:
         """Run a resumable kernel that exchanges messages."""
         self._ready()
         link = self._link
-        self._calls += 1
+        self._count += 1
         link.words[messages.AT] = 0
-        link.words[messages.TAG] = calls.tag(call, length, self._calls)
+        link.words[messages.TAG] = calls.tag(call, length, self._count)
         link.handles[messages.DATATYPE] = self._datatypes[dtype]
         all_of_it = (link, self.rank, self.size, *arguments)
         done = kernel(*all_of_it)
@@ -290,18 +318,27 @@ class Team:
 
     def _wait(self, call: int, length: int, done: int, kernel, arguments: tuple) -> None:
         """Go on with a kernel that said WAIT, or that found a mismatch."""
-        self._doing = calls.describe(call, length)
+        self._announce(call, length)
         started = time.monotonic()
         try:
             while done != READY:
                 if done != WAIT:
-                    raise self._mismatch(-1 - done, self._call_of(-1 - done))
+                    met = kernel is not board.meet and arguments[0] is self._link
+                    raise self._mismatch(-1 - done, None if met else self._call_of(-1 - done))
                 self._look_around(started)
                 done = kernel(*arguments)
         except BaseException as error:
             self._abandoned = arguments  # MPI may still write there
             self.abort(error)
             raise
+
+    def _announce(self, call: int, length: int) -> None:
+        """Write on the board what this rank waits in, for ranks that wait in something else."""
+        self._doing = calls.describe(call, length)
+        self._suspect = None
+        mine = self.board[self.node.index(self.rank)]
+        mine[board.WAITING], mine[board.LENGTH] = call, length
+        mine[board.NUMBER] = self._count
 
     def _until(self, finished, seconds: float | None = None) -> None:
         """Wait in Python until `finished()`; for setting up, where microseconds don't count."""
@@ -314,7 +351,7 @@ class Team:
             raise
 
     def _look_around(self, started: float, seconds: float | None = None) -> None:
-        """Between two polls: let signals through, read the mail, check the deadline, rest."""
+        """Between two polls: let signals through, read the mail, compare calls, rest."""
         waited = time.monotonic() - started
         letters = self._mailbox.collect() if self._mailbox else {}
         for letter in sorted(letters.values(), key=lambda note: (note.kind == FOLLOWED, note.rank)):
@@ -326,8 +363,21 @@ class Team:
             raise DeadlineError(
                 f"rank {self.rank} waited {waited:.1f} s in {self._doing}; the limit is {limit} s"
             )
+        if self.board is not None and waited > PATIENCE:
+            self._compare()
         # A long wait need not keep a core busy: rest for 1% of it, at most a millisecond.
         time.sleep(min(0.001, waited / 100))
+
+    def _compare(self) -> None:
+        """MismatchError if a rank of this node waits in another call that has the same number."""
+        mine = self.board[self.node.index(self.rank)]
+        for peer, theirs in zip(self.node, self.board, strict=True):
+            said = tuple(map(int, theirs[[board.NUMBER, board.WAITING, board.LENGTH]]))
+            if said[0] == self._count and said[1:] != (mine[board.WAITING], mine[board.LENGTH]):
+                if self._suspect == (peer, said):  # seen twice: not in the middle of being written
+                    raise self._mismatch(peer, calls.describe(*said[1:]))
+                self._suspect = (peer, said)
+                return
 
     def _mismatch(self, peer: int, theirs: str | None) -> MismatchError:
         theirs = f"rank {peer} called {theirs}" if theirs else f"rank {peer} called something else"
@@ -338,7 +388,11 @@ class Team:
         if not self.single_node:
             return None
         turn = board.CALL + 2 * (int(self.board[self.rank, board.COUNT]) & 1)
-        return calls.describe(*map(int, self.board[peer, turn : turn + 2]))
+        call, length = map(int, self.board[peer, turn : turn + 2])
+        same = call == self.board[self.rank, turn]
+        same = same and (length - int(self.board[self.rank, turn + 1])) % board.LENGTHS == 0
+        where = " of another part of a window" if same else ""
+        return calls.describe(call, length % board.LENGTHS) + where
 
     # Setting up
 
@@ -354,10 +408,13 @@ class Team:
             ) from None
         return new
 
-    def _gather(self, numbers: list[int]) -> np.ndarray:
-        """Every rank's integers, shape (size, len(numbers))."""
+    def _gather(self, numbers: list[int], call: int | None = None, length: int = 0) -> np.ndarray:
+        """Every rank's integers, shape (size, len(numbers)); as part of the collective `call`."""
         mine = np.array(numbers, np.int64)
         table = np.empty((self.size, mine.size), np.int64)
+        if call is not None:
+            self._count += 1
+            self._announce(call, length)
         request = self.comm.Iallgather(mine, table)
         self._until(request.Test)
         return table
@@ -371,9 +428,9 @@ class Team:
         candidates = np.flatnonzero(table[:, 0] == table[self.rank, 0])
         leader = int(candidates[0])
         nbytes = window.row_bytes(candidates.size * WORDS, np.dtype("float64"))
-        made = window.create(nbytes) if self.rank == leader else -1
-        pid, descriptor = map(int, self._gather([os.getpid(), made])[leader])
-        memory = window.attach(pid, descriptor, nbytes)
+        made, name = window.create(nbytes) if self.rank == leader else (-1, 0)
+        pid, descriptor, name = map(int, self._gather([os.getpid(), made, name])[leader])
+        memory = window.attach(pid, descriptor, name, nbytes)
         attached = self._gather([memory is not None])[:, 0].astype(bool)
         if made >= 0:
             os.close(made)
@@ -392,6 +449,20 @@ class Team:
         self._node, self._tile = node_array(
             self.board, ranks, place, self._window.table, 20 if crowded else 2000, PATIENCE
         )
+
+
+def _tell_of_exceptions() -> None:
+    """Have an exception that ends this process tell the ranks of its teams (once installed)."""
+    before = sys.excepthook
+    if getattr(before, "tells_teams", False):
+        return
+
+    def tell(kind, error, trace):
+        abort_all(error)
+        before(kind, error, trace)
+
+    tell.tells_teams = True
+    sys.excepthook = tell
 
 
 def abort_all(error: BaseException) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import secrets
 import socket
 import weakref
 import zlib
@@ -23,22 +24,43 @@ PAGE = mmap.PAGESIZE
 
 def node_token() -> int:
     """A number that ranks on other machines, in other containers or of other users don't have."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
+    boot, processes = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     machine = boot.read_text() if boot.exists() else ""
-    return zlib.crc32(f"{socket.gethostname()} {machine} {os.getuid()}".encode())
+    container = processes.stat().st_ino if processes.exists() else 0
+    return zlib.crc32(f"{socket.gethostname()} {machine} {container} {os.getuid()}".encode())
 
 
-def create(nbytes: int) -> int:
-    """A file descriptor of `nbytes` of zeroed anonymous memory."""
-    descriptor = os.memfd_create("numba_kernels", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, nbytes)
-    return descriptor
+def create(nbytes: int) -> tuple[int, int]:
+    """(file descriptor, random name) of `nbytes` of zeroed anonymous memory.
+
+    Raises OSError or OverflowError for a size that no file can have.
+    """
+    name = secrets.randbits(62)
+    descriptor = os.memfd_create(f"numba_kernels-{name:x}", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, nbytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, name
 
 
-def attach(pid: int, descriptor: int, nbytes: int) -> np.ndarray | None:
+def _open(pid: int, descriptor: int, name: int) -> int:
+    """A descriptor of our own for memory that process `pid` made; OSError if we may not.
+
+    The name makes sure: where `pid` is another process here (another container's numbers), its
+    descriptors are other files.
+    """
+    path = f"/proc/{pid}/fd/{descriptor}"
+    if os.readlink(path) != f"/memfd:numba_kernels-{name:x} (deleted)":
+        raise FileNotFoundError(path)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | None:
     """The memory that process `pid` made, as bytes; None if this process may not see it."""
     try:
-        own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        own = _open(pid, descriptor, name)
     except OSError:
         return None
     try:
@@ -47,14 +69,14 @@ def attach(pid: int, descriptor: int, nbytes: int) -> np.ndarray | None:
         os.close(own)
 
 
-def reserve(pid: int, descriptor: int, offset: int, nbytes: int) -> bool:
+def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> bool:
     """Have the kernel find the pages now, near this rank; False if it can't.
 
     Pages of an anonymous file come on first touch, and if there are none left the kernel kills
     some process, not always ours: so ask `available` before.
     """
     try:
-        own = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        own = _open(pid, descriptor, name)
     except OSError:
         return False
     try:
@@ -87,7 +109,8 @@ def available() -> int:
     return 2**63 if free is None else max(0, free)
 
 
-MINE, FIRST, STRIDE, NBYTES = range(4)  # columns of a window's table: addresses and bytes
+# Columns of a window's table: addresses, bytes, and which `empty` of the team's it was.
+MINE, FIRST, STRIDE, NBYTES, NUMBER = range(5)
 MOST = 256  # regions of a team at once
 
 
@@ -100,20 +123,24 @@ class Window:
 
     def __init__(self, rank: int, ranks: int):
         self.rank, self.ranks = rank, ranks
-        self.table = np.zeros((MOST, 4), np.int64)
+        self.table = np.zeros((MOST, 5), np.int64)
+        self.made = 0
         # Weakly: a strong reference here would keep all memory for ever.
         self._memory: dict[int, weakref.ref] = {}
 
     def add(self, memory: np.ndarray, stride: int, dtype: np.dtype) -> np.ndarray:
         """Enter `memory` (bytes of all rows); returns this rank's row of it."""
-        free = np.flatnonzero(self.table[:, NBYTES] == 0)
-        if free.size == 0:
-            raise MemoryError(f"a team has at most {MOST} windows at once: drop some arrays first")
-        line, start = int(free[0]), memory.ctypes.data
-        self.table[line] = (start + self.rank * stride, start, stride, stride)
+        line = int(np.flatnonzero(self.table[:, NBYTES] == 0)[0])
+        start = memory.ctypes.data
+        self.made += 1
+        self.table[line] = (start + self.rank * stride, start, stride, stride, self.made)
         self._memory[line] = weakref.ref(memory.base)
         weakref.finalize(memory.base, self._forget, line).atexit = False
         return memory[self.rank * stride : (self.rank + 1) * stride].view(dtype)
+
+    @property
+    def full(self) -> bool:
+        return bool(self.table[:, NBYTES].all())
 
     def _forget(self, line: int) -> None:
         self.table[line] = 0
@@ -122,7 +149,7 @@ class Window:
     def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
         """The arrays of all ranks that correspond to this rank's `x`, as views; None if outside."""
         for line, memory in self._memory.items():
-            mine, _, stride, nbytes = map(int, self.table[line])
+            mine, _, stride, nbytes, _ = map(int, self.table[line])
             offset = x.ctypes.data - mine
             if offset >= 0 and offset < nbytes >= offset + x.nbytes:
                 whole = np.frombuffer(memory(), np.uint8)

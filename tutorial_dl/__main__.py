@@ -11,9 +11,9 @@ def main() -> None:
         launch.set_threads()
         if launch.rank() > 0:  # what is wrong with the command line is said once, by rank 0
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until job.run_rank)
-    from .cli import app
-
     try:
+        from .cli import app
+
         status = app(prog_name="tutorial-dl", standalone_mode=False)
     except Exception as error:
         if not hasattr(error, "format_message"):  # not a word of the command line: a defect
@@ -24,6 +24,7 @@ def main() -> None:
             print(f"error: {text.rstrip('.')}; see --help", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
         status = 130
     sys.exit(status or 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -51,6 +52,16 @@ def fail(message: str, status: int = 2) -> None:
     raise typer.Exit(status)
 
 
+def ending(status: int) -> str:
+    """What a status of mpiexec says of the rank that did not end by itself."""
+    number = status - 128 if status > 128 else status
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"status {status}"
+    return f"signal {name}" + (" (no memory left?)" if name == "SIGKILL" else "")
+
+
 @app.command()
 def run(
     ranks: Annotated[
@@ -65,9 +76,13 @@ def run(
     try:
         launch.check_ranks(ranks)
         comparison.check_writable(report)
+        if json not in (None, "-"):
+            comparison.check_writable(Path(json))
         raise typer.Exit(comparison.run(ranks, report, json))
     except (ValueError, launch.LaunchError, OSError) as error:
         fail(str(error))
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
 
 
 @app.command()
@@ -110,6 +125,8 @@ def train(
         fail(str(error))
     except KeyboardInterrupt:
         fail("interrupted", 130)
+    if done.returncode not in (0, 1, 2):  # those have said why
+        fail(f"a rank was ended by {ending(done.returncode)}", 1)
     raise typer.Exit(done.returncode)
 
 

@@ -7,7 +7,9 @@ one thread: otherwise the serial run would use all cores already, by itself.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from pathlib import Path
 from numba_kernels import launch
 
 from .training.job import check_writable
+from .training.prediction import copy_bandwidth, speed_up
 
 __all__ = ["RUNS", "check_writable", "run"]
 SECONDS = 300  # a run takes some ten; one that takes this long has failed
@@ -48,34 +51,18 @@ RUNS = (
 
 def run(most_ranks: int, report: Path, json_to: str | None) -> int:
     """Do all runs of up to `most_ranks` ranks; table, report and JSON; returns the exit status."""
-    from .training.prediction import copy_bandwidth
+    # With the results on standard output, everything else goes to the other one.
+    with contextlib.redirect_stdout(sys.stderr if json_to == "-" else sys.stdout):
+        results = train_all(most_ranks)
+        if not results:
+            return 1
+        rows = compare(results, launch.usable_cores(), copy_bandwidth())
+        table(rows)
 
-    results = []
-    runs = [r for r in RUNS if r.ranks <= most_ranks]
-    bandwidth = copy_bandwidth()
-    one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
-    for number, one in enumerate(runs, 1):
-        print(
-            f"[{number}/{len(runs)}] {one.model}, {one.strategy}, "
-            f"{one.ranks} rank{'s' * (one.ranks > 1)}",
-            file=sys.stderr,
-            flush=True,
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "result.json")
-            words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
-            done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
-            if done.returncode:
-                print(f"error: {one.model} on {one.ranks} ranks failed", file=sys.stderr)
-                return 1
-            results.append(json.loads(file.read_text()))
-    rows = compare(results, launch.usable_cores(), bandwidth)
-    table(rows)
+        from .report import write
 
-    from .report import write
-
-    write(report, rows, results)
-    print(f"report: {report}")
+        write(report, rows, results)
+        print(f"report: {report}")
     if json_to == "-":
         print(json.dumps(results))
     elif json_to:
@@ -83,10 +70,31 @@ def run(most_ranks: int, report: Path, json_to: str | None) -> int:
     return 0
 
 
+def train_all(most_ranks: int) -> list[dict]:
+    """The results of all runs of up to `most_ranks` ranks; none if one of them failed."""
+    results = []
+    runs = [r for r in RUNS if r.ranks <= most_ranks]
+    one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
+    for number, one in enumerate(runs, 1):
+        what = f"{one.model}, {one.strategy}, {one.ranks} rank{'s' * (one.ranks > 1)}"
+        print(f"[{number}/{len(runs)}] {what}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "result.json")
+            words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
+            try:
+                done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
+            except subprocess.TimeoutExpired:
+                print(f"error: {what}: not done within {SECONDS} s", file=sys.stderr)
+                return []
+            if done.returncode:
+                print(f"error: {what}: ended with status {done.returncode}", file=sys.stderr)
+                return []
+            results.append(json.loads(file.read_text()))
+    return results
+
+
 def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
     """A row a result: what was measured, and the speed-up over its model's serial run."""
-    from .training.prediction import speed_up
-
     serial = {r["model"]: r for r in results if r["strategy"] == "serial"}
     rows = []
     for result in results:

@@ -24,13 +24,14 @@ MESSAGES = {
     "recursive_doubling": recursive_doubling.allreduce,
     "rabenseifner": rabenseifner.allreduce,
 }
-ALGORITHMS = (*MESSAGES, "shared_memory")
+ALGORITHMS = calls.ALGORITHMS
 SHORT = 16384  # bytes
-# By dtype and operation: how the call is announced to others, and the kernels' number for it.
-CODES = {
-    (dtype.num, op): (calls.encode("allreduce", dtype, op), op_code(op))
+# By dtype, operation and algorithm: how the call is announced to others.
+CALLS = {
+    (dtype.num, op, algorithm): calls.encode("allreduce", dtype, op, algorithm=algorithm)
     for dtype in calls.DTYPES
     for op in calls.OPS
+    for algorithm in ALGORITHMS
 }
 
 
@@ -46,8 +47,9 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
 
     Raises: PeerError, MismatchError; TypeError and ValueError for arguments that can't be used.
     """
-    code = CODES.get((x.dtype.num, op)) if type(x) is np.ndarray and x.flags.carray else None
-    if code is None:
+    usable = type(x) is np.ndarray and x.flags.carray
+    call = CALLS.get((x.dtype.num, op, "shared_memory")) if usable else None
+    if call is None:
         calls.vector(x)  # one of these knows what is wrong
         calls.check_op(op)
     if algorithm != "auto" and algorithm not in ALGORITHMS:
@@ -55,7 +57,7 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
     if team.size == 1:
         return x
     flat = x if x.ndim == 1 else x.reshape(-1)
-    call, number = code
+    number = op_code(op)
     factor = 1.0 / team.size if op == "mean" else 1.0
     if algorithm in ("auto", "shared_memory"):
         if team.on_node(shared_memory.allreduce, call, flat, number, factor):
@@ -64,6 +66,7 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
             raise ValueError("shared_memory needs an array made by team.empty on a single node")
         algorithm = "recursive_doubling" if x.nbytes <= SHORT else "rabenseifner"
     incoming = team.scratch(flat.size, flat.dtype)
+    call = CALLS[x.dtype.num, op, algorithm]
     team.by_messages(
         call, flat.size, flat.dtype, MESSAGES[algorithm], (flat, incoming, number, factor)
     )

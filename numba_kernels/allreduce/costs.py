@@ -2,8 +2,8 @@
 
 alpha: latency, seconds a message. beta: seconds a byte sent. gamma: seconds a byte added.
 Sources: Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005); Patarasuk
-and Yuan (2009) for the ring. Where an algorithm needs a power of two of ranks, the others are folded
-in (fold.py): one more message of the whole vector before, and one after.
+and Yuan (2009) for the ring. Where an algorithm needs a power of two of ranks, the others are
+folded in (fold.py): one more message of the whole vector before, and one after.
 """
 
 from collections.abc import Callable

@@ -15,7 +15,7 @@ its owner can write it again. The rank that reads a peer's line here also writes
 changes hands once each way and no more.
 """
 
-from ..board import READY, all_arrived, arrive
+from ..board import LENGTHS, READY, all_arrived, arrive
 from ..compile import compiled
 from ..node import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
 from .elementwise import SUM, bounds, combine, scale
@@ -26,12 +26,12 @@ ELSEWHERE = 2  # what is returned, at once and on this rank only, if x lies in n
 @compiled
 def allreduce(node, call, x, op, factor):
     """Reduce `x`, which lies in this rank's row of a window, in place. Resumable."""
-    first, stride = locate(node, x)
+    first, stride, place = locate(node, x)
     if first == 0:
         return ELSEWHERE
-    board, rank = board_of(node), node[RANK]
+    board, rank, length = board_of(node), node[RANK], x.size + LENGTHS * place
     if node[AT] == 0:
-        arrive(board, rank, call, x.size)
+        arrive(board, rank, call, length)
         node[AT] = 1
     if node[AT] == 1:
         done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
@@ -45,7 +45,7 @@ def allreduce(node, call, x, op, factor):
             reduce_slice(
                 first, stride, board.shape[0], x, low, high, op, factor, tile_like(node, x)
             )
-        arrive(board, rank, call, x.size)
+        arrive(board, rank, call, length)
         node[AT] = 2
     return all_arrived(board, rank, node[SPINS], node[PATIENCE])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from importlib import import_module
@@ -41,7 +42,7 @@ def main(words: list[str] | None = None) -> int:
         for kind in KINDS if options.what == "all" else [options.what]:
             ranks = options.ranks if kind != "optimizers" else 1
             rows += all_starts(kind, ranks, options.seconds)
-    except (ValueError, launch.LaunchError, OSError) as error:
+    except (ValueError, launch.LaunchError, OSError, subprocess.TimeoutExpired) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     from .timing import machine

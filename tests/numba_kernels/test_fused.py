@@ -88,8 +88,9 @@ def nan_is_seen():
             np.testing.assert_allclose(w, 0.9)
 
 
-def test_nan(on_ranks):
-    on_ranks(2, nan_is_seen)
+@pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+def test_nan(on_ranks, shared):
+    on_ranks(2, nan_is_seen, env={"NUMBA_KERNELS_WINDOW": shared})
 
 
 def vectors_that_do_not_fit():

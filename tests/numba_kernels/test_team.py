@@ -257,8 +257,148 @@ def test_calls_that_differ(on_ranks, mine, others, named, shared):
 
 def test_another_collective_on_the_board(on_ranks):
     said = on_ranks(2, mismatch, "barrier", "short", timeout=60)
-    assert "rank 1 called barrier(), but rank 0 called allreduce(float32[100], op='sum')" in said
-    assert "rank 0 called allreduce(float32[100], op='sum'), but rank 1 called barrier()" in said
+    theirs = "allreduce(float32[100], op='sum', algorithm='shared_memory')"
+    assert f"rank 1 called barrier(), but rank 0 called {theirs}" in said
+    assert f"rank 0 called {theirs}, but rank 1 called barrier()" in said
+
+
+def different_things(name):
+    """Calls that meet on the board, in messages and in MPI's own collectives, mixed up."""
+    from numba_kernels import MismatchError, Team
+
+    team = Team()
+    a, b = team.empty(32), team.empty(32)
+    x = np.ones(32, "float32")
+    first, second = {
+        "window and copy": (lambda: team.allreduce(a), lambda: team.allreduce(a.copy())),
+        "barrier and allgather": (team.barrier, lambda: team.allgather(x)),
+        "empty and barrier": (lambda: team.empty(7), team.barrier),
+        "empty and empty": (lambda: team.empty(7), lambda: team.empty(8)),
+        "split and allreduce": (lambda: team.split(0), lambda: team.allreduce(x)),
+        "two windows": (lambda: team.allreduce(a), lambda: team.allreduce(b)),
+        "two places": (lambda: team.allreduce(a[:16]), lambda: team.allreduce(a[16:])),
+        "two algorithms": (
+            lambda: team.allreduce(x, algorithm="tree"),
+            lambda: (team.allreduce(x, algorithm="ring"), team.barrier()),
+        ),
+    }[name]
+    with pytest.raises(MismatchError) as caught:
+        first() if team.rank == 0 else second()
+        team.barrier()
+    sys.stdout.write(f"{caught.value}\n")
+    team.abort(caught.value)
+    team.settle()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "window and copy", "barrier and allgather", "empty and barrier", "empty and empty",
+        "split and allreduce", "two windows", "two places", "two algorithms",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_different_things(on_ranks, name, ranks):
+    said = on_ranks(ranks, different_things, name, timeout=60)
+    assert said.count("rank ") >= ranks and said.count(" called ") >= ranks, said
+
+
+def an_exception_ends_a_rank():
+    """A rank that simply raises, outside all calls of the team, leaves nobody waiting."""
+    from numba_kernels import Team
+
+    team = Team()
+    if team.rank == 1:
+        raise ZeroDivisionError("outside the team")
+    team.allreduce(np.ones(5, "float32"))
+
+
+def test_an_exception_ends_a_rank():
+    import on_ranks
+
+    done = on_ranks.run(3, an_exception_ends_a_rank, timeout=60)
+    assert done.returncode != 0
+    assert done.stderr.count("rank 1 failed: ZeroDivisionError: outside the team") == 2
+
+
+def several_nodes(nodes):
+    """Ranks that can't all share memory: everything works over messages and within nodes."""
+    from numba_kernels import Team, window
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import Adam
+
+    rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
+    token = window.node_token()
+    window.node_token = lambda: token + nodes[rank]
+    team = Team()
+    assert team.node == tuple(r for r in range(team.size) if nodes[r] == nodes[rank])
+    everyone = np.random.default_rng(0).normal(size=(team.size, 1000))
+    x = team.empty(1000, "float64")
+    peers = team.peers(x)
+    assert peers is None if len(team.node) == 1 else len(peers) == len(team.node)
+    x[:] = everyone[rank]
+    team.barrier()
+    team.allreduce(x)
+    np.testing.assert_allclose(x, everyone.sum(axis=0), atol=1e-12)
+    weights, gradient = np.ones(1000), team.empty(1000, "float64")
+    step = Step(team, Adam(0.01), weights, gradient)
+    gradient[:] = everyone[rank]
+    step(1.0, 1 + rank)
+    plain, samples = np.ones(1000), 1.0 + np.arange(team.size)
+    mean = (samples[:, None] * everyone).sum(axis=0) / samples.sum()
+    Adam(0.01).update(plain, mean, Adam(0.01).init(1000, "float64"))
+    np.testing.assert_allclose(weights, plain, atol=1e-12)
+    with pytest.raises(MemoryError):
+        team.empty(2**44)
+    part = team.split(nodes[rank])
+    assert part.single_node and part.size == len(team.node)
+    y = part.empty(10)
+    y[:] = rank
+    assert (part.allreduce(y) == sum(team.node)).all()
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 1], [0, 1, 0], [0, 1, 2], [0, 1, 0, 1]], ids=str)
+def test_several_nodes(on_ranks, nodes):
+    on_ranks(len(nodes), several_nodes, nodes)
+
+
+def windows_run_out():
+    """256 at once and no more; one rank that keeps its arrays is enough, and all are told."""
+    from numba_kernels import Team
+
+    team = Team()
+    kept = []
+    with pytest.raises(MemoryError, match="at most 256 windows"):
+        for _ in range(300):
+            x = team.empty(1)
+            if team.rank == 0:
+                kept.append(x)
+    assert len(kept) == (256 if team.rank == 0 else 0)
+    kept.clear()
+    team.empty(1)
+    with pytest.raises(MemoryError):
+        team.empty(2**58)
+
+
+def test_windows_run_out(on_ranks):
+    on_ranks(2, windows_run_out)
+
+
+def not_our_memory():
+    """What another process's number and descriptor open here is not taken for the team's."""
+    from numba_kernels import window
+
+    descriptor, name = window.create(4096)
+    assert window.attach(os.getpid(), descriptor, name, 4096) is not None
+    assert window.attach(os.getpid(), descriptor, name + 1, 4096) is None
+    assert window.reserve(os.getpid(), descriptor, name, 0, 4096)
+    with open(__file__) as other:
+        assert window.attach(os.getpid(), other.fileno(), name, 4096) is None
+        assert not window.reserve(os.getpid(), other.fileno(), name, 0, 4096)
+
+
+def test_not_our_memory(on_ranks):
+    on_ranks(1, not_our_memory)
 
 
 def interrupted():
@@ -266,7 +406,7 @@ def interrupted():
     from numba_kernels import PeerError, Team
 
     team = Team()
-    team.barrier()
+    team.allreduce(np.ones(10, "float32"))  # compiled before the clock runs
     if team.rank == 0:
         timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()

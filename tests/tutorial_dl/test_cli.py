@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -51,7 +52,6 @@ def command(tmp_path):
     (tmp_path / "my_file.py").write_text(USERS_FILE)
     (tmp_path / "broken.py").write_text("def build(:\n")
     mark = uuid.uuid4().hex
-    before = set(os.listdir("/dev/shm"))
 
     def run(*words, start=(), timeout=120, **options):
         return subprocess.run(
@@ -67,7 +67,6 @@ def command(tmp_path):
     for process in left:
         process.kill()
     assert not left, f"left running: {left}"
-    assert set(os.listdir("/dev/shm")) <= before, "left in shared memory"
 
 
 def of_mark(mark):
@@ -205,34 +204,99 @@ def test_results_and_every_option(command):
     assert two["ranks"] == 2 and abs(two["val_loss"] - first["val_loss"]) < 1e-4
 
 
-def test_interrupt(command):
+def test_interrupt():
     """Ctrl-C ends all ranks and says so once."""
-    import signal
-
     process = subprocess.Popen(
         [sys.executable, "-m", "tutorial_dl", "train", "-n", "2", "--epochs", "100000"],
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    seen = ""
-    while "samples/s, loss" not in seen:  # training has begun
-        seen += process.stderr.read(1)
-        assert process.poll() is None, seen
-    process.send_signal(signal.SIGINT)
-    _, rest = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert rest.count("interrupted") == 1 and "Traceback" not in rest, rest
+    try:
+        os.set_blocking(process.stderr.fileno(), False)
+        seen, end = b"", time.monotonic() + 60
+        while b"samples/s, loss" not in seen:  # training has begun
+            assert process.poll() is None and time.monotonic() < end, seen
+            seen += process.stderr.read() or b""
+            time.sleep(0.02)
+        os.set_blocking(process.stderr.fileno(), True)
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=20)
+        assert process.returncode == 130
+        assert rest.count(b"interrupted") == 1 and b"Traceback" not in rest, rest
+    finally:
+        process.kill()
+
+
+ONE_RANK = """
+import os, signal, sys, time
+from mpi4py import MPI
+from tutorial_dl import data
+rank = MPI.COMM_WORLD.rank
+
+def ends():
+    if rank == 1:
+        sys.exit("no data here")
+    return data.digits()
+
+def fails():
+    if rank == 1:
+        raise OSError("disk is full")
+    return data.digits()
+
+def late():
+    time.sleep(4 * (rank == 0))
+    raise OSError("disk is full")
+
+def killed():
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return data.digits()
+
+def uneven():
+    whole = data.digits()
+    return data.Dataset("uneven", data.shard(whole.train, rank, 2), whole.validation, 10)
+
+def label():
+    (x, y), kept = data.digits().train.take(slice(0, 300)), data.digits().validation
+    y[200] = -1 if rank == 1 else y[200]
+    return data.Dataset("label", data.Data.of(x, y), kept, 10)
+
+def nan():
+    whole = data.digits()
+    x, y = whole.validation.take(slice(0, 100))
+    x = x.copy()
+    x[7] = float("nan")
+    return data.Dataset("nan", whole.train, data.Data.of(x, y), 10)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "status", "message"),
+    [
+        ("ends", 2, "no data here"),
+        ("fails", 2, "OSError: disk is full"),
+        ("late", 2, "OSError: disk is full"),
+        ("killed", 1, "a rank was ended by signal SIGKILL"),
+        ("uneven", 2, "training samples, rank"),
+        ("label", 2, "can't be used on data"),
+        ("nan", 1, "the validation loss is nan after epoch 1"),
+    ],
+)
+def test_wrong_on_one_rank(command, tmp_path, function, status, message):
+    (tmp_path / "one_rank.py").write_text(ONE_RANK)
+    done = command("train", "-n", "2", "--quiet", "--data", f"one_rank:{function}", timeout=60)
+    assert message in error_of(done, status)
 
 
 def test_the_main_job(command, tmp_path):
-    """`run` on up to 2 ranks: table, accuracy of the CNN, and a report with everything in it."""
-    done = command("run", "-n", "2", "--json", "all.json", timeout=240)
+    """`run`: table, accuracy of the CNN, and a report with everything in it."""
+    done = command("run", "--json", "all.json", timeout=240)
     assert done.returncode == 0, done.stderr
     for word in ("strategy", "accuracy", "samples/s", "speed-up", "predicted", "synchronous"):
         assert word in done.stdout
     results = json.loads((tmp_path / "all.json").read_text())
     assert [(r["model"], r["strategy"], r["ranks"]) for r in results] == [
         ("dense", "serial", 1), ("dense", "synchronous", 1), ("dense", "synchronous", 2),
-        ("cnn", "serial", 1), ("cnn", "synchronous", 2),
+        ("dense", "synchronous", 4), ("cnn", "serial", 1), ("cnn", "synchronous", 2),
     ]  # fmt: skip
     assert results[-1]["val_accuracy"] >= 0.97
     report = Path(tmp_path, "report.html").read_text()

@@ -120,7 +120,7 @@ def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) 
 
 
 def finite_gradient(replica: Replica, batch: Batch) -> tuple[float, int]:
-    """`replica.compute_gradient(batch)`; FloatingPointError if the loss is NaN or infinite.
+    """`replica.compute_gradient(batch)`; FloatingPointError if it or the loss is NaN or infinite.
 
     Asked on every rank before anything is exchanged: one rank's NaN must not reach all weights,
     and afterwards nobody could say whose it was.
@@ -128,4 +128,6 @@ def finite_gradient(replica: Replica, batch: Batch) -> tuple[float, int]:
     loss, samples = replica.compute_gradient(batch)
     if not isfinite(loss):
         raise FloatingPointError(f"the loss is {loss}")
+    if not isfinite(np.dot(replica.gradient, replica.gradient)):  # one quick pass finds any NaN
+        raise FloatingPointError("the gradient is not finite")
     return loss, samples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from dataclasses import dataclass
@@ -65,8 +66,8 @@ def check_writable(path: Path) -> None:
         raise OSError(f"{path} is a folder; a file is needed")
     if not path.parent.is_dir():
         raise OSError(f"{path} can't be written: there is no folder {path.parent}")
-    with path.open("a"):
-        pass
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OSError(f"{path} can't be written: permission denied")
 
 
 def run_rank(options: Options) -> int:
@@ -82,6 +83,7 @@ def run_rank(options: Options) -> int:
     setting_up = True
     try:
         trainer = prepare(options, team)
+        team.barrier()  # set-up fails on all ranks or on none
         setting_up = False
         trainer.fit(options.epochs)
         result = summary(options, trainer)
@@ -92,7 +94,7 @@ def run_rank(options: Options) -> int:
     except KeyboardInterrupt as error:
         abort_all(error)
         return 130  # whoever pressed the keys knows
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         abort_all(error)
         if speaks_for_all(team, error):
             tell(error, setting_up)
@@ -116,13 +118,25 @@ def prepare(options: Options, team):
         seed=options.seed,
         progress=not options.quiet,
     )
+    trainer.check_agreement()
     try:
-        replica.evaluate([dataset.train.take(slice(0, 2))])
+        replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
     except Exception as error:
         raise ValueError(
             f"model {options.model!r} can't be used on data {options.data!r}: {first_line(error)}"
         ) from error
     return trainer
+
+
+def telling_samples(data):
+    """Indices of two samples, and of those with the least and the greatest label, if labels."""
+    import numpy as np
+
+    indices = [*range(min(2, len(data)))]
+    labels = data.targets
+    if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu" and labels.ndim == 1:
+        indices += [int(labels.argmin()), int(labels.argmax())]
+    return np.array(indices)
 
 
 def summary(options: Options, trainer) -> dict:
@@ -155,9 +169,9 @@ def summary(options: Options, trainer) -> dict:
 
 def write(result: dict, where: str | None) -> None:
     if where == "-":
-        print(json.dumps(result), flush=True)
+        print(json.dumps(result, allow_nan=False), flush=True)
     elif where:
-        Path(where).write_text(json.dumps(result, indent=1) + "\n")
+        Path(where).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     if where != "-":
         accuracy, ranks = result["val_accuracy"], result["ranks"]
         print(
@@ -171,11 +185,11 @@ def write(result: dict, where: str | None) -> None:
 
 def speaks_for_all(team, error: BaseException) -> bool:
     """After a failure: is this the lowest of the ranks that failed by themselves?"""
-    from numba_kernels.errors import PeerError
+    from numba_kernels.errors import MismatchError
     from numba_kernels.mailbox import FOLLOWED
 
     causes = {letter.rank for letter in team.settle() if letter.kind != FOLLOWED}
-    if not isinstance(error, PeerError):
+    if team.is_cause or isinstance(error, MismatchError):
         causes.add(team.rank)
     return not causes or team.rank == min(causes)
 

@@ -75,7 +75,7 @@ class Trainer:
             raise ValueError(f"{epochs} epochs; 1 or more are needed")
         try:
             if not self._attached:
-                self._check_agreement()
+                self.check_agreement()
                 self.strategy.attach(self.replica, self.optimizer)
                 self._attached = True
             first = len(self.history.epochs)
@@ -90,10 +90,14 @@ class Trainer:
     def evaluate(self, data=None) -> dict[str, float]:
         """Metrics over the validation data (or `data`), shared out over the ranks."""
         data = self.dataset.validation if data is None else data
-        return evaluate(self.team, self.replica, data, self.validation_batch_size)
+        try:
+            return evaluate(self.team, self.replica, data, self.validation_batch_size)
+        except BaseException as error:
+            abort_all(error)
+            raise
 
-    def _check_agreement(self) -> None:
-        """Ranks that were given different things would wait for each other for ever."""
+    def check_agreement(self) -> None:
+        """ValueError on all ranks if they were given different data or settings."""
         mine = {
             "parameters": self.replica.parameters.size,
             "training samples": len(self.dataset.train),
@@ -128,6 +132,11 @@ class Trainer:
         seconds = time.perf_counter() - started
         check_same_weights(self.team, self.replica)
         validation = self.evaluate()
+        if not np.isfinite(validation["loss"]):
+            raise TrainingError(
+                f"the validation loss is {validation['loss']} after epoch {epoch + 1}; a learning "
+                f"rate below {self.optimizer.learning_rate}, or data without NaN, is needed"
+            )
         self.history.epochs.append(
             {"epoch": epoch + 1, "loss": total_loss / total_samples}
             | {f"val_{name}": value for name, value in validation.items()}
@@ -140,10 +149,9 @@ class Trainer:
         )
 
     def _not_finite(self, error: FloatingPointError, epoch: int) -> TrainingError:
-        rate = getattr(self.optimizer, "learning_rate", None)
         return TrainingError(
             f"{error} at step {self._steps + 1} (epoch {epoch + 1}) on rank {self.team.rank}; "
-            f"a learning rate below {rate}, or data without NaN, is needed"
+            f"a learning rate below {self.optimizer.learning_rate}, or data without NaN, is needed"
         )
 
     def _bar(self, epochs: int):
