@@ -167,7 +167,7 @@ def row_bytes(n: int, dtype: np.dtype) -> int:
     return (pages | 1) * PAGE
 
 
-def aligned(n: int, dtype) -> np.ndarray:
+def aligned(n: int, dtype=np.float32) -> np.ndarray:
     """`n` zeroed elements of private memory that start at a multiple of 64 bytes."""
     nbytes = n * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + 64, np.uint8)

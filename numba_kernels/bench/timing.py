@@ -53,7 +53,7 @@ def medians(
 
 
 def repeats_for(call, seconds: float, together) -> int:
-    """How often `call` fits into `seconds`; overridden by `agree` where ranks must do the same."""
+    """How often `call` fits into `seconds`, the same on all ranks."""
     call()
     together()
     started = time.perf_counter()

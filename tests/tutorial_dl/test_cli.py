@@ -105,8 +105,8 @@ def test_help_at_once(command):
 
 
 WRONG = [
-    (["--model", "nosuch"], "model 'nosuch' is not known; one of cnn, curve"),
-    (["--data", "nosuch"], "data 'nosuch' is not known; one of curve, digits"),
+    (["--model", "nosuch"], "model 'nosuch': expected curve, softmax"),
+    (["--data", "nosuch"], "data 'nosuch': expected curve, digits"),
     (["--strategy", "nosuch"], "'nosuch' is not one of 'serial', 'synchronous'"),
     (["--optimizer", "nosuch"], "'nosuch' is not one of 'sgd'"),
     (["-n", "0"], "number of ranks is 0: from 1 to"),
@@ -156,7 +156,7 @@ def test_under_mpiexec(command):
     assert json.loads(done.stdout)["ranks"] == 2
     for words, message in (
         (["-n", "2"], "has started the ranks already"),
-        (["--model", "nosuch"], "'nosuch' is not known"),
+        (["--model", "nosuch"], "model 'nosuch': expected"),
         (["--nosuch"], "No such option"),
     ):
         assert message in error_of(command("train", *words, start=start), 2)

@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import pytest
 
+from numba_kernels.window import aligned
 from tutorial_dl import data, replica
 from tutorial_dl.replica import DenseReplica, KerasReplica
-from tutorial_dl.replica.base import Replica, aligned_zeros
+from tutorial_dl.replica.base import Replica
 from tutorial_dl.replica.keras_tensorflow import keras, tf
 
 layers = keras.layers
@@ -350,7 +351,7 @@ def test_weights_lie_in_parameters_wherever_those_are(name):
         r.evaluate([batch])
         gradient = r.gradient.copy()
         n = len(r.parameters)
-        new = aligned_zeros(n), aligned_zeros(n)
+        new = aligned(n), aligned(n)
         r.place(*new)
         assert r.parameters is new[0] and r.gradient is new[1]
         np.testing.assert_array_equal(r.gradient, gradient)
@@ -372,7 +373,7 @@ def test_memory_lives_as_long_as_tensorflow_looks_at_it():
     memory = np.ndarray((n,), np.float32, buffer=owner, offset=start)
     assert memory.base is owner
     weights = [v.numpy() for v in model.trainable_variables]
-    r.place(memory, aligned_zeros(n))
+    r.place(memory, aligned(n))
     del memory, owner, r
     gc.collect()
     clutter = [np.full(4 * n + 64, 255, np.uint8) for _ in range(50)]
@@ -400,7 +401,7 @@ def test_memory_left_behind_by_place_is_freed():
         owner = Owner(4 * n + 64, np.uint8)
         r.place(
             np.ndarray((n,), np.float32, buffer=owner, offset=-owner.ctypes.data % 64),
-            aligned_zeros(n),
+            aligned(n),
         )
         del owner
         r.compute_gradient(batch)
@@ -424,7 +425,7 @@ def test_weights_assigned_by_tensorflow_are_noticed(how):
             r.compute_gradient(batch)
     assert "\n" not in str(error.value)
     with pytest.raises(RuntimeError, match="no longer lie"):
-        r.place(aligned_zeros(len(r.parameters)), aligned_zeros(len(r.parameters)))
+        r.place(aligned(len(r.parameters)), aligned(len(r.parameters)))
     # The remedy that the message names.
     weights = model.get_weights()
     again = KerasReplica(model)
@@ -565,3 +566,12 @@ def test_a_failing_import_of_tensorflow_shows_its_error():
     done = run_import(before)
     assert done.returncode == 1
     assert "the reason" in done.stderr and "ImportError: broken" in done.stderr
+
+
+def test_metrics_that_are_no_means_are_refused():
+    model = convolutional(metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)])
+    assert KerasReplica(model).evaluate([(IMAGES, LABELS)])["accuracy"] <= 1
+    inputs = keras.Input((2,))
+    one = compiled(inputs, layers.Dense(1, "sigmoid")(inputs), loss="mse", metrics=["AUC"])
+    with pytest.raises(ValueError, match=r"metric 'AUC' is no mean over samples"):
+        KerasReplica(one).evaluate([(VALUES, LABELS > 0)])

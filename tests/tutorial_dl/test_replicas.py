@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from numba_kernels.window import aligned
 from tutorial_dl import data, replica
 from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
-from tutorial_dl.replica.base import aligned_zeros
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.standard_normal((13, 5))
@@ -140,7 +140,7 @@ def test_place_moves_values_and_works_there(name):
     model.compute_gradient(batch)
     before, gradient = model.parameters.copy(), model.gradient.copy()
     n = len(before)
-    parameters, elsewhere = aligned_zeros(n, "float64"), aligned_zeros(n, "float64")
+    parameters, elsewhere = aligned(n, "float64"), aligned(n, "float64")
     model.place(parameters, elsewhere)
     np.testing.assert_array_equal(parameters, before)
     np.testing.assert_array_equal(elsewhere, gradient)
@@ -154,14 +154,14 @@ def test_place_moves_values_and_works_there(name):
 
 def test_place_refuses_memory_that_does_not_fit():
     model = CurveReplica(degree=2)
-    fits = aligned_zeros(3)
-    read_only = aligned_zeros(3)
+    fits = aligned(3)
+    read_only = aligned(3)
     read_only.flags.writeable = False
     for wrong, complaint in [
-        (aligned_zeros(4), r"float32 \(4,\), expected float32 \(3,\)"),
-        (aligned_zeros(3, "float64"), "float64"),
-        (aligned_zeros(4)[1:], "multiple of 64"),
-        (aligned_zeros(6)[::2], "contiguous"),
+        (aligned(4), r"float32 \(4,\), expected float32 \(3,\)"),
+        (aligned(3, "float64"), "float64"),
+        (aligned(4)[1:], "multiple of 64"),
+        (aligned(6)[::2], "contiguous"),
         (read_only, "writeable"),
     ]:
         with pytest.raises(ValueError, match=complaint):

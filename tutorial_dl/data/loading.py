@@ -28,13 +28,9 @@ def load(spec: str | Dataset) -> Dataset:
     """
     if isinstance(spec, Dataset):
         return spec
+    check(spec)
     if spec in NAMES:
         return NAMES[spec]()
-    if not user_function.is_reference(spec):
-        known = ", ".join(sorted(NAMES))
-        raise ValueError(
-            f"data '{spec}': expected {known}, module:function or path/to/file.py:function"
-        )
     made = user_function.find(spec, "data")()
     if isinstance(made, Dataset):
         return made
@@ -50,6 +46,15 @@ def load(spec: str | Dataset) -> Dataset:
     except ValueError as error:
         raise ValueError(f"data '{spec}': {error}") from None
     return Dataset(spec, train, validation, _classes(train, validation))
+
+
+def check(spec: str) -> None:
+    """Raise ValueError where `spec` can be no data's name; loads nothing."""
+    if spec not in NAMES and not user_function.is_reference(spec):
+        known = ", ".join(sorted(NAMES))
+        raise ValueError(
+            f"data '{spec}': expected {known}, module:function or path/to/file.py:function"
+        )
 
 
 def _describe(value: object) -> str:

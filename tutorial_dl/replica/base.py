@@ -93,14 +93,6 @@ class Replica(Protocol):
         ...
 
 
-def aligned_zeros(n: int, dtype: Any = np.float32) -> np.ndarray:
-    """A zeroed vector of `n` elements that starts at a multiple of 64 bytes (a cache line)."""
-    dtype = np.dtype(dtype)
-    memory = np.zeros(n * dtype.itemsize + 64, dtype=np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + n * dtype.itemsize].view(dtype)
-
-
 def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) -> None:
     """Raise ValueError unless a replica's vectors can move into this memory (see `place`)."""
     like = replica.parameters

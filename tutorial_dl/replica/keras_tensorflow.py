@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch, aligned_zeros, check_place, lay_out, length
+from numba_kernels.window import aligned
+from tutorial_dl.replica.base import Batch, check_place, lay_out, length
 from tutorial_dl.replica.quiet import hide_tensorflow_chatter
 
 hide_tensorflow_chatter()
@@ -77,7 +78,7 @@ class KerasReplica:
         self._functions: dict[Any, Any] = {}
         self._built = False
         self._steps = 0
-        parameters, gradient = (aligned_zeros(length(self.segments), self.dtype) for _ in range(2))
+        parameters, gradient = (aligned(length(self.segments), self.dtype) for _ in range(2))
         for segment, variable in zip(self.segments, self._variables, strict=True):
             segment.of(parameters)[...] = variable.numpy()
         self._hold(parameters, gradient)
@@ -202,6 +203,7 @@ class KerasReplica:
             )
             self.model.test_step(one)
             self.model.reset_metrics()
+            _check_metrics(self.model)
             self._built = True
 
     # Whose memory it is.
@@ -278,6 +280,18 @@ def _check(model: Any) -> None:
             f"{name} has weights of float64 but a loss of float32: make and compile it under "
             "keras.config.set_floatx('float64')"
         )
+
+
+def _check_metrics(model: keras.Model) -> None:
+    """Raise unless every metric is a mean over samples: others can't be had from ranks' shares."""
+    compiled = model._compile_metrics
+    for metric in compiled.metrics if compiled is not None else []:
+        if not isinstance(metric, keras.metrics.Mean):
+            raise ValueError(
+                f"model '{model.name}': metric '{metric.name}' is no mean over samples, so it "
+                "can't be put together from what ranks see: leave it out of compile, and call "
+                "model.evaluate after training"
+            )
 
 
 def _loss_dtypes(model: keras.Model) -> set[str]:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.base import Segment, aligned_zeros, check_place, length
+from numba_kernels.window import aligned
+from tutorial_dl.replica.base import Segment, check_place, length
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -20,7 +21,7 @@ class Vectors:
             raise ValueError(f"dtype {self.dtype}: expected float32 or float64")
         self.segments = segments
         self.state = np.empty(0, self.dtype)
-        self._hold(*(aligned_zeros(length(segments), self.dtype) for _ in range(2)))
+        self._hold(*(aligned(length(segments), self.dtype) for _ in range(2)))
 
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Move both vectors, values included, into the given memory (see `Replica.place`)."""

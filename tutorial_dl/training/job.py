@@ -12,7 +12,7 @@ from pathlib import Path
 from numba_kernels import launch
 
 from .. import data as datasets
-from .. import models, strategies, user_function
+from .. import models, strategies
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,8 @@ class Options:
         strategies.check(self.strategy)
         if self.strategy == "serial" and (ranks or 1) > 1:
             raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
-        for what, spec, names in (
-            ("model", self.model, models.NAMES),
-            ("data", self.data, datasets.NAMES),
-        ):
-            if not user_function.is_reference(spec) and spec not in names:
-                raise ValueError(
-                    f"{what} {spec!r} is not known; one of {', '.join(sorted(names))}, "
-                    "or module:function"
-                )
+        models.check(self.model)
+        datasets.check(self.data)
         if self.json not in (None, "-"):
             check_writable(Path(self.json))
 
