@@ -22,6 +22,11 @@ from pathlib import Path
 import numba
 from numba.core import config
 
+# Flags that keep NaN and infinity meaningful: a loss that became NaN must be seen as NaN.
+FASTMATH = {"contract", "nsz", "arcp"}
+# For loops that only add up: sums may be taken in any order, which is what vectors need.
+REASSOCIATE = {*FASTMATH, "reassoc"}
+
 
 @cache
 def cache_folder() -> Path:
@@ -46,17 +51,13 @@ def cache_folder() -> Path:
 
 
 def compiled(function=None, /, **options):
-    """Decorate `function` as a nopython kernel that runs without the GIL and is cached on disk.
-
-    `fastmath` is limited to flags that keep NaN and infinity meaningful: a loss that became NaN
-    must be seen as NaN.
-    """
+    """Decorate `function` as a nopython kernel that runs without the GIL and is cached on disk."""
     if function is None:
         return lambda f: compiled(f, **options)
     options = {
         "nogil": True,
         "error_model": "numpy",
-        "fastmath": {"contract", "nsz", "arcp"},
+        "fastmath": FASTMATH,
         "cache": True,
         **options,
     }

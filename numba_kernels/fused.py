@@ -19,19 +19,28 @@ In shared memory every rank's gradient is a row of the node's window. Rank r, fo
 Two barriers, and a gradient is read once and never written back as a gradient. Over messages the
 same is a reduce-scatter, an update of this rank's slice, and an allgather of the weights. That the
 state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv 1910.02054).
+
+LARS, LAMB and clipping need norms that reach over the slices of several ranks before any weight can
+change. Their step goes over slice r in several passes, and sums of squares, two numbers a layer,
+are added up over the ranks on the way:
+
+    gradient | barrier | reduce slice r | (clip) squares | allreduce | update | write | barrier ...
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numba import carray
 
 from . import calls
 from .allreduce import ring
-from .allreduce.elementwise import SUM, bounds
+from .allreduce.elementwise import SUM, bounds, scale
 from .allreduce.shared_memory import ELSEWHERE
 from .board import LENGTHS, LOSS, READY, SAMPLES, all_arrived, arrive
 from .compile import compiled
+from .denormals import flush_denormals, restore
 from .node import (
     AT,
     BOARD,
@@ -46,12 +55,13 @@ from .node import (
     row_of,
     tile_like,
 )
-from .optimizers import Optimizer
+from .optimizers.base import Optimizer
+from .optimizers.clipping import check_clip_norm, clip_factor, squared_length
 from .optimizers.kernels import apply
 
 
 class Step:
-    """A synchronous update of `parameters` from every rank's `gradient`.
+    """A synchronous update of `parameters` from every rank's `gradient`. Making it is collective.
 
     Args:
         team: the ranks that train together
@@ -59,23 +69,39 @@ class Step:
         parameters: flat float32 or float64 [n], this rank's own copy, equal on all ranks
         gradient: flat [n] of the same dtype; from `team.empty(n)` for the step in shared memory.
             Its content is used up by a step.
+        segments: where layers begin, which LARS and LAMB need (see `Optimizer.init`)
+        clip_norm: a gradient (of the whole batch, over all parameters) that is longer than this
+            is shortened to it; None takes gradients as they are
     """
 
-    def __init__(self, team, optimizer: Optimizer, parameters: np.ndarray, gradient: np.ndarray):
+    def __init__(
+        self,
+        team,
+        optimizer: Optimizer,
+        parameters: np.ndarray,
+        gradient: np.ndarray,
+        segments=None,
+        clip_norm: float | None = None,
+    ):
         if parameters.shape != gradient.shape or parameters.dtype != gradient.dtype:
             raise ValueError(
                 f"parameters {parameters.dtype}{parameters.shape} and gradient "
                 f"{gradient.dtype}{gradient.shape} differ; one shape and dtype is needed"
             )
-        self.team, self.optimizer = team, optimizer
+        if clip_norm is not None:
+            check_clip_norm(clip_norm)
+        self.team, self.optimizer, self.clip_norm = team, optimizer, clip_norm
         self.parameters = calls.vector(parameters, "parameters")
         self.gradient = calls.vector(gradient, "gradient")
         first, last = team.slice_of(parameters.size)
         self.mine = slice(first, last)
-        self.state = optimizer.init(last - first, parameters.dtype)
+        self.state = optimizer.init(last - first, parameters.dtype, segments, first)
         self.shared = team.size > 1 and team.peers(self.gradient) is not None and team.single_node
         self.call = calls.encode("step", parameters.dtype)
-        self._sums = np.zeros(2)
+        self._sums = np.zeros(2)  # samples and mean loss
+        self._norms = clip_norm is not None or self.state.layers > 0
+        if self._norms:  # here ranks add up their sums of squares
+            self._squares = team.empty(2 * max(1, self.state.layers), np.float64).reshape(-1, 2)
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """Do one step, `gradient` being the mean over this rank's `samples` (0 is allowed).
@@ -83,90 +109,177 @@ class Step:
         Returns the mean loss over all ranks' samples, and how many those are. With no sample on
         any rank nothing is updated.
         """
-        hyper = self.optimizer.hyper(self.state.step + 1)
-        one = self._alone if self.team.size == 1 else self._on_node if self.shared else self._sent
-        loss, total = one(loss, samples, hyper)
-        self.state.step += total > 0
-        return loss, total
-
-    def _alone(self, loss, samples, hyper):
-        if samples:
-            apply(self.optimizer.rule, self.parameters, self.gradient, self.state.slots, hyper)
-        return (float(loss) if samples else 0.0), samples
-
-    def _on_node(self, loss, samples, hyper):
-        self._sums[:] = samples, loss
-        self.team.on_node(
-            step, self.call, self.gradient, self.parameters, self.state.slots,
-            self.optimizer.rule, hyper, self._sums,
-        )  # fmt: skip
+        self._sums[:] = samples, loss if samples else 0.0
+        if self.shared and not self._norms:
+            hyper = self.optimizer.hyper(self.state.step + 1)
+            self._on_node(step, self.state.slots, self.optimizer.rule, hyper, self._sums)
+            self.state.step += self._sums[0] > 0
+        else:
+            self._in_passes()
         return float(self._sums[1]), int(self._sums[0])
 
-    def _sent(self, loss, samples, hyper):
-        team, n = self.team, self.parameters.size
-        total, loss = team.allreduce(np.array([samples, loss * samples if samples else 0.0]))
-        if not samples:
-            self.gradient[:] = 0  # whatever it holds: NaN times no weight would still be NaN
-        if total:
-            self.gradient *= self.gradient.dtype.type(samples / total)
-            incoming = team.scratch(n // team.size + 64, self.parameters.dtype)
-            team.by_messages(
-                self.call, n, self.parameters.dtype, ring.reduce_scatter,
-                (self.gradient, incoming, SUM, 1.0),
-            )  # fmt: skip
-            mine = self.mine
-            apply(
-                self.optimizer.rule, self.parameters[mine], self.gradient[mine],
-                self.state.slots, hyper,
-            )  # fmt: skip
-            team.by_messages(
-                self.call, n, self.parameters.dtype, ring.allgather, (self.parameters, 0)
-            )
-        return (float(loss / total) if total else 0.0), int(total)
+    def _in_passes(self) -> None:
+        w, g, rule, state = (
+            self.parameters[self.mine], self.gradient[self.mine], self.optimizer, self.state
+        )  # fmt: skip
+        self._reduce()  # g is now this rank's slice of the whole batch's gradient
+        if self._sums[0] > 0:
+            if self.clip_norm is not None:
+                length = math.sqrt(self._over_ranks([[0, squared_length(g)]])[0, 1])
+                weigh(g, clip_factor(length, self.clip_norm))
+            squares = rule.begin(w, g, state)
+            rule.finish(w, g, state, self._over_ranks(squares) if state.layers else squares)
+        self._hand_out()
+
+    def _over_ranks(self, squares) -> np.ndarray:
+        total = self._squares[: len(squares)]
+        total[:] = squares
+        return self.team.allreduce(total)
+
+    def _reduce(self) -> None:
+        """`_sums` and the own slice of `gradient` become those of all ranks."""
+        if self.shared:
+            self._on_node(reduce, self._sums)
+        elif self.team.size > 1:
+            samples, loss = self._sums
+            total, loss = self.team.allreduce(np.array([samples, loss * samples]))
+            self._sums[:] = total, loss / total if total else 0.0
+            if not samples:
+                self.gradient[:] = 0  # whatever it holds: NaN times no weight would still be NaN
+            if total:
+                weigh(self.gradient, samples / total)
+                incoming = self.team.scratch(
+                    self.gradient.size // self.team.size + 64, self.gradient.dtype
+                )
+                self._send(ring.reduce_scatter, self.gradient, incoming, SUM, 1.0)
+
+    def _hand_out(self) -> None:
+        """Every rank's slice of `parameters` to all ranks."""
+        if self.shared:
+            self._on_node(hand_out, self._sums[0] > 0)
+        elif self.team.size > 1 and self._sums[0] > 0:
+            self._send(ring.allgather, self.parameters, 0)
+
+    def _on_node(self, kernel, *arguments) -> None:
+        self.team.on_node(kernel, self.call, self.gradient, self.parameters, *arguments)
+
+    def _send(self, kernel, *arguments) -> None:
+        self.team.by_messages(
+            self.call, self.parameters.size, self.parameters.dtype, kernel, arguments
+        )
 
 
 @compiled
 def step(node, call, gradient, parameters, slots, rule, hyper, sums):
-    """The step in shared memory. `sums`: this rank's [samples, mean loss]; on return all ranks'.
+    """The step in shared memory, in one pass. Resumable.
 
-    Resumable.
+    `sums`: this rank's [samples, mean loss]; on return those of all ranks.
     """
     first, stride, place = locate(node, gradient)
     if first == 0:
         return ELSEWHERE
-    board, rank, ranks, n = board_of(node), node[RANK], node[RANKS], gradient.size
+    board, rank, n = board_of(node), node[RANK], gradient.size
     length = n + LENGTHS * place
-    floats = carray(pointer(node[BOARD], sums), board.shape)  # the same memory
-    if node[AT] == 0:
-        floats[rank, SAMPLES] = sums[0]
-        floats[rank, LOSS] = sums[1]
-        arrive(board, rank, call, length)
-        node[AT] = 1
-    if node[AT] == 1:
-        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    if node[AT] < 2:
+        done = all_there(node, call, length, sums)
         if done != READY:
             return done
-        add_up(floats, sums)
         if sums[0] > 0:
-            low, high = bounds(n, ranks, rank)
-            tile = tile_like(node, gradient)
+            low, high = bounds(n, node[RANKS], rank)
+            before = flush_denormals()
             for start in range(low, high, TILE):
                 end = min(start + TILE, high)
-                g, w = tile[: end - start], parameters[start:end]
-                g[:] = 0
-                for peer in range(ranks):
-                    if floats[peer, SAMPLES] > 0:  # what a rank without samples holds is no matter
-                        row = row_of(first + peer * stride, gradient)[start:end]
-                        add_weighted(g, floats[peer, SAMPLES] / sums[0], row)
-                apply(rule, w, g, slots[:, start - low : end - low], hyper)
-                for peer in range(ranks):
-                    row_of(first + peer * stride, gradient)[start:end] = w
+                w, g = parameters[start:end], tile_like(node, gradient)[: end - start]
+                average(node, first, stride, gradient, start, sums, g)
+                apply(rule, w, g, slots, start - low, hyper)
+                to_all(node, first, stride, gradient, start, w)
+            restore(before)
         arrive(board, rank, call, length)
         node[AT] = 2
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
     if done == READY and sums[0] > 0:
         parameters[:] = gradient  # by now they are the new weights
     return done
+
+
+@compiled
+def reduce(node, call, gradient, parameters, sums):
+    """The mean over all ranks into this rank's slice of its own gradient. Resumable."""
+    first, stride, place = locate(node, gradient)
+    if first == 0:
+        return ELSEWHERE
+    done = all_there(node, call, gradient.size + LENGTHS * place, sums)
+    if done == READY and sums[0] > 0:
+        low, high = bounds(gradient.size, node[RANKS], node[RANK])
+        before = flush_denormals()
+        for start in range(low, high, TILE):
+            end = min(start + TILE, high)
+            g = tile_like(node, gradient)[: end - start]
+            average(node, first, stride, gradient, start, sums, g)
+            gradient[start:end] = g
+        restore(before)
+    return done
+
+
+@compiled
+def hand_out(node, call, gradient, parameters, changed):
+    """This rank's slice of the weights to all ranks, through the rows of `gradient`. Resumable."""
+    first, stride, place = locate(node, gradient)
+    if first == 0:
+        return ELSEWHERE
+    board, rank, n = board_of(node), node[RANK], gradient.size
+    if node[AT] == 0:
+        if changed:
+            low, high = bounds(n, node[RANKS], rank)
+            for start in range(low, high, TILE):
+                w = parameters[start : min(start + TILE, high)]
+                to_all(node, first, stride, gradient, start, w)
+        arrive(board, rank, call, n + LENGTHS * place)
+        node[AT] = 1
+    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    if done == READY and changed:
+        parameters[:] = gradient
+    return done
+
+
+@compiled
+def all_there(node, call, length, sums):
+    """The barrier before: gradients are complete, `sums` become those of all ranks."""
+    board, rank = board_of(node), node[RANK]
+    floats = floats_of(node, sums)
+    if node[AT] == 0:
+        floats[rank, SAMPLES] = sums[0]
+        floats[rank, LOSS] = sums[1]
+        arrive(board, rank, call, length)
+        node[AT] = 1
+    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    if done == READY:
+        add_up(floats, sums)
+    return done
+
+
+@compiled
+def floats_of(node, sums):
+    """The board's memory as float64."""
+    return carray(pointer(node[BOARD], sums), board_of(node).shape)
+
+
+@compiled
+def average(node, first, stride, gradient, start, sums, g):
+    """g = mean over all samples of all ranks' gradients, from element `start` on"""
+    floats, end = floats_of(node, sums), start + g.size
+    g[:] = 0
+    for peer in range(node[RANKS]):
+        if floats[peer, SAMPLES] > 0:  # what a rank without samples holds is no matter
+            row = row_of(first + peer * stride, gradient)[start:end]
+            add_weighted(g, floats[peer, SAMPLES] / sums[0], row)
+
+
+@compiled
+def to_all(node, first, stride, gradient, start, w):
+    """Every rank's row, from element `start` on, = w"""
+    for peer in range(node[RANKS]):
+        row_of(first + peer * stride, gradient)[start : start + w.size] = w
 
 
 @compiled
@@ -187,3 +300,11 @@ def add_weighted(g, weight, row):
     weight = g.dtype.type(weight)
     for i in range(g.size):
         g[i] += weight * row[i]
+
+
+@compiled
+def weigh(x, factor):
+    """x *= factor"""
+    before = flush_denormals()
+    scale(x, factor)
+    restore(before)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from numba_kernels import launch
+from numba_kernels import launch, optimizers
 
 from . import __version__, strategies
 
@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 
 Strategy = StrEnum("Strategy", list(strategies.NAMES))
-Optimizer = StrEnum("Optimizer", ["sgd", "momentum", "nesterov", "adam"])
+Optimizer = StrEnum("Optimizer", list(optimizers.NAMES))
 Ranks = Annotated[
     int | None,
     typer.Option(

@@ -7,28 +7,37 @@ adam.update(parameters, gradient, state)      # in place, one pass over memory
 
 from __future__ import annotations
 
-from .adam import Adam
-from .base import Optimizer, State
-from .sgd import SGD
+from importlib import import_module
 
-__all__ = ["SGD", "Adam", "Optimizer", "State", "get"]
+from .names import NAMES, RULES
 
-NAMES = {
-    "sgd": SGD,
-    "momentum": lambda **given: SGD(momentum=0.9, **given),
-    "nesterov": lambda **given: SGD(momentum=0.9, nesterov=True, **given),
-    "adam": Adam,
+_HOMES = {kind: file for file, kind, _ in RULES.values()} | {
+    "Optimizer": "base",
+    "State": "base",
+    "clip_by_norm": "clipping",
 }
+__all__ = ["NAMES", "get", *_HOMES]
 
 
-def get(name: str | Optimizer, learning_rate: float | None = None) -> Optimizer:
+def __getattr__(name):
+    # Lazily: whoever wants the names only need not wait for Numba.
+    if name in _HOMES:
+        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def get(name, learning_rate: float | None = None):
     """The optimizer called `name`, with its own default learning rate unless one is given.
 
     "momentum" and "nesterov" are SGD with momentum 0.9. An Optimizer is passed through.
     Raises ValueError for a name that is not known.
     """
+    from .base import Optimizer
+
     if isinstance(name, Optimizer):
         return name
-    if name not in NAMES:
+    if name not in RULES:
         raise ValueError(f"unknown optimizer {name!r}; one of {', '.join(NAMES)}")
-    return NAMES[name](**({} if learning_rate is None else {"learning_rate": learning_rate}))
+    file, kind, fixed = RULES[name]
+    given = {} if learning_rate is None else {"learning_rate": learning_rate}
+    return getattr(import_module(f".{file}", __name__), kind)(**fixed, **given)

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..compile import compiled
-from .base import Optimizer, check_range
+from .base import TINY, Optimizer, check_range
 
 
 @compiled
-def kernel(parameters, gradient, slots, hyper):
+def kernel(parameters, gradient, slots, start, hyper):
     """hyper = [a, b1, b2, eps] of this step; slots = [m, s]."""
-    number = parameters.dtype.type
+    number, n = parameters.dtype.type, parameters.size
     a, b1, b2, eps = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
     c1, c2 = number(1 - hyper[1]), number(1 - hyper[2])
-    m, s = slots[0], slots[1]
-    for i in range(parameters.size):
+    m, s = slots[0, start : start + n], slots[1, start : start + n]
+    for i in range(n):
         g = gradient[i]
         m[i] = b1 * m[i] + c1 * g
         s[i] = b2 * s[i] + c2 * g * g
@@ -52,7 +52,7 @@ class Adam(Optimizer):
         check_range("learning_rate", self.learning_rate, 0, np.inf)
         check_range("beta_1", self.beta_1, 0, 1)
         check_range("beta_2", self.beta_2, 0, 1)
-        check_range("epsilon", self.epsilon, np.finfo(float).tiny, np.inf)
+        check_range("epsilon", self.epsilon, TINY, np.inf)
 
     def hyper(self, step: int) -> np.ndarray:
         rate = self.learning_rate * np.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)

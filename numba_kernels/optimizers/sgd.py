@@ -18,23 +18,35 @@ from .base import Optimizer, check_range
 
 
 @compiled
-def kernel(parameters, gradient, slots, hyper):
+def kernel(parameters, gradient, slots, start, hyper):
     """hyper = [learning rate, momentum, 1 if Nesterov]; slots = [v], none without momentum."""
-    eta = parameters.dtype.type(hyper[0])
-    mu = parameters.dtype.type(hyper[1])
+    eta, mu = parameters.dtype.type(hyper[0]), parameters.dtype.type(hyper[1])
     if mu == 0:
-        for i in range(parameters.size):
-            parameters[i] -= eta * gradient[i]
-        return
-    v = slots[0]
-    if hyper[2] == 0:
-        for i in range(parameters.size):
-            v[i] = mu * v[i] - eta * gradient[i]
-            parameters[i] += v[i]
+        plain(parameters, gradient, eta)
+    elif hyper[2] == 0:
+        momentum(parameters, gradient, slots[0, start : start + parameters.size], eta, mu)
     else:
-        for i in range(parameters.size):
-            v[i] = mu * v[i] - eta * gradient[i]
-            parameters[i] += mu * v[i] - eta * gradient[i]
+        nesterov(parameters, gradient, slots[0, start : start + parameters.size], eta, mu)
+
+
+@compiled
+def plain(parameters, gradient, eta):
+    for i in range(parameters.size):
+        parameters[i] -= eta * gradient[i]
+
+
+@compiled
+def momentum(parameters, gradient, v, eta, mu):
+    for i in range(parameters.size):
+        v[i] = mu * v[i] - eta * gradient[i]
+        parameters[i] += v[i]
+
+
+@compiled
+def nesterov(parameters, gradient, v, eta, mu):
+    for i in range(parameters.size):
+        v[i] = mu * v[i] - eta * gradient[i]
+        parameters[i] += mu * v[i] - eta * gradient[i]
 
 
 @dataclass(frozen=True)

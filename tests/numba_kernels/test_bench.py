@@ -1,9 +1,11 @@
 """The bench command: what it writes, and what it refuses. (How fast we are is not a test.)"""
 
+import inspect
 import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 
@@ -29,6 +31,34 @@ def test_rows(what, size, tmp_path):
         assert row["ours_us"] > 0 and row[size] > 0
         assert row["ratio_from"] <= row["ratio"] <= row["ratio_to"]
     assert done.stdout.count("\n") == len(result["rows"]) + 2  # a line a row, below two of head
+
+
+def test_rows_of_optimizers(monkeypatch):
+    """As it runs where neither Keras nor torch is installed."""
+    from numba_kernels.bench import optimizers as bench_of
+
+    monkeypatch.setattr(bench_of.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(bench_of, "SIZES", (1000, 2000))
+    monkeypatch.setattr(bench_of, "LARGE", 3000)
+    rows = bench_of.rows(1.0)
+    sizes = {(row["algorithm"], row["parameters"]) for row in rows}
+    four = ("sgd", "momentum", "adam", "lars")
+    assert sizes >= {(name, n) for name in four for n in (1000, 2000)} | {("adam", 3000)}
+    assert {row["peer"] for row in rows} == {"numpy"}
+    assert all(row.keys() >= FIELDS | {"parameters"} and row["ours_us"] > 0 for row in rows)
+
+
+def test_peers_do_the_same_update():
+    """A peer that did less would look fast: three updates of ours and of numpy's end alike."""
+    from numba_kernels.bench import optimizers as bench_of
+
+    for name in ("sgd", "momentum", "lars"):
+        ours, numpys = bench_of.our_update(name, 100), bench_of.numpy_update(name, 100)
+        for _ in range(3):
+            ours()
+            numpys()
+        ends = [inspect.getclosurevars(update).nonlocals["w"] for update in (ours, numpys)]
+        np.testing.assert_allclose(*ends, rtol=1e-6)
 
 
 def test_wrong_words():

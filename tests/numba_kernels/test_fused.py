@@ -6,37 +6,38 @@ import numpy as np
 import pytest
 
 
-def optimizer_from_numpy(rule, w, gradients):
-    """SGD and Adam as the textbook writes them, in float64: an implementation of its own."""
-    from numba_kernels.optimizers import Adam
+def layers_of(n):
+    """Offsets of layers of all sizes: the third lies in the slices of 2, 3 and 4 ranks."""
+    return sorted({0, n // 50, n // 7, n // 7 + 2 * n // 3})
 
-    v, m, s = np.zeros_like(w), np.zeros_like(w), np.zeros_like(w)
-    for t, g in enumerate(gradients, 1):
-        if isinstance(rule, Adam):
-            m = rule.beta_1 * m + (1 - rule.beta_1) * g
-            s = rule.beta_2 * s + (1 - rule.beta_2) * g**2
-            rate = rule.learning_rate * np.sqrt(1 - rule.beta_2**t) / (1 - rule.beta_1**t)
-            w = w - rate * m / (np.sqrt(s) + rule.epsilon)
-        else:
-            v = rule.momentum * v - rule.learning_rate * g
-            w = w + (rule.momentum * v - rule.learning_rate * g if rule.nesterov else v)
+
+def serial(rule, w, gradients, layers, clip):
+    """One process on the whole batch, in float64 (test_optimizers.py says that this is right)."""
+    w = w.astype("f8")
+    state = rule.init(w.size, "f8", layers)
+    for g in gradients:
+        norm = np.sqrt((g**2).sum())
+        rule.update(w, g * (clip / norm) if clip and norm > clip else g, state)
     return w
 
 
 def against_the_whole_batch():
+    from rules import RULES
+
     from numba_kernels import Team
     from numba_kernels.fused import Step
-    from numba_kernels.optimizers import SGD, Adam
 
     team = Team()
     p = team.size
-    rules = (SGD(0.1), SGD(0.1, 0.9), SGD(0.1, 0.9, nesterov=True), Adam(0.01))
-    for n, dtype, rule, window in itertools.product(
-        (1, 17, 5003), ("float32", "float64"), rules, (True, False)
+    sizes = ((1, None), (17, None), (5003, None), (5003, 30.0))
+    for (n, clip), dtype, name, window in itertools.product(
+        sizes, ("float32", "float64"), RULES, (True, False)
     ):
+        rule, layers = RULES[name][0], layers_of(n)
         generator = np.random.default_rng(n)
         start = generator.normal(size=n).astype(dtype)
         gradients = generator.normal(size=(6, p, n)).astype(dtype)
+        gradients[0] *= 0.01  # shorter than `clip`: left as it is
         samples = generator.integers(0, 9, size=(6, p))
         samples[2] = 0  # a round without any sample, and rounds where one rank has them all
         samples[3], samples[4] = 0, 0
@@ -45,7 +46,7 @@ def against_the_whole_batch():
         losses = generator.normal(size=(6, p))
         w = start.copy()
         gradient = team.empty(n, dtype) if window else np.zeros(n, dtype)
-        step = Step(team, rule, w, gradient)
+        step = Step(team, rule, w, gradient, layers, clip)
         assert p == 1 or step.shared == (window and team.single_node)
         whole = []
         for g, s, loss in zip(gradients, samples, losses, strict=True):
@@ -57,9 +58,17 @@ def against_the_whole_batch():
                 assert abs(mean_loss - (s * loss).sum() / total) < 1e-12
             else:
                 assert mean_loss == 0
-        expected = optimizer_from_numpy(rule, start.astype("f8"), whole)
+        assert step.state.step == len(whole)
+        expected = serial(rule, start, whole, layers, clip)
         error = np.abs(w - expected).max()
-        assert error < (2e-6 if dtype == "float32" else 1e-14), (rule, n, dtype, window, error)
+        assert error < (3e-6 if dtype == "float32" else 1e-14), (
+            name,
+            n,
+            clip,
+            dtype,
+            window,
+            error,
+        )
         assert (team.allgather(w) == w).all(), "ranks hold different weights"
         # the state is cut among the ranks: together they hold it once
         held = team.allreduce(np.array([step.state.slots.size], "f8"))
@@ -80,12 +89,13 @@ def nan_is_seen():
 
     team = Team()
     for samples, nan in ((0, False), (3, True)):
-        w, g = np.ones(100, "f4"), team.empty(100)
-        g[:] = np.nan if team.rank == 1 else 1
-        Step(team, SGD(0.1), w, g)(0.0, samples if team.rank == 1 else 3)
-        assert np.isnan(w).all() == nan
-        if not nan:
-            np.testing.assert_allclose(w, 0.9)
+        for clip in (None, 100.0):
+            w, g = np.ones(100, "f4"), team.empty(100)
+            g[:] = np.nan if team.rank == 1 else 1
+            Step(team, SGD(0.1), w, g, clip_norm=clip)(0.0, samples if team.rank == 1 else 3)
+            assert np.isnan(w).all() == nan
+            if not nan:
+                np.testing.assert_allclose(w, 0.9)
 
 
 @pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
@@ -93,14 +103,61 @@ def test_nan(on_ranks, shared):
     on_ranks(2, nan_is_seen, env={"NUMBA_KERNELS_WINDOW": shared})
 
 
-def vectors_that_do_not_fit():
+def clipped_to_a_length(shared):
+    """SGD with learning rate 1 moves by the gradient itself: by clip_norm, however long that is."""
     from numba_kernels import Team
     from numba_kernels.fused import Step
     from numba_kernels.optimizers import SGD
 
+    team = Team()
+    w, g = np.zeros(1000, "f4"), team.empty(1000) if shared else np.zeros(1000, "f4")
+    step = Step(team, SGD(1.0), w, g, clip_norm=0.5)
+    for size in (1e-3, 1.0, 1e25):
+        g[:] = size * (1 + team.rank)
+        w[:] = 0
+        step(0.0, 1)
+        mean = size * (1 + team.size) / 2 * np.sqrt(1000)
+        assert abs(np.linalg.norm(w) / min(mean, 0.5) - 1) < 1e-6, (size, np.linalg.norm(w))
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["window", "messages"])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_clipped_to_a_length(on_ranks, ranks, shared):
+    on_ranks(ranks, clipped_to_a_length, shared)
+
+
+def refused():
+    from numba_kernels import Team
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import LARS, SGD
+
+    team, three = Team(), np.zeros(3, "f4")
     with pytest.raises(ValueError, match="one shape and dtype"):
-        Step(Team(), SGD(), np.zeros(3, "f4"), np.zeros(4, "f4"))
+        Step(team, SGD(), three, np.zeros(4, "f4"))
+    with pytest.raises(ValueError, match=r"clip_norm is -1\.0"):
+        Step(team, SGD(), three, three.copy(), clip_norm=-1.0)
+    with pytest.raises(ValueError, match="LARS scales each layer's step"):
+        Step(team, LARS(), three, three.copy())
 
 
-def test_vectors_that_do_not_fit(on_ranks):
-    on_ranks(1, vectors_that_do_not_fit)
+def test_refused(on_ranks):
+    on_ranks(1, refused)
+
+
+def different_clipping():
+    """A rank that clips where others don't calls other collectives: that is said, on every rank."""
+    from numba_kernels import MismatchError, Team
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import SGD
+
+    team = Team()
+    w, g = np.zeros(100, "f4"), team.empty(100)
+    step = Step(team, SGD(), w, g, clip_norm=1.0)
+    if team.rank == 1:
+        step._norms = False
+    with pytest.raises(MismatchError):
+        step(0.0, 1)
+
+
+def test_different_clipping(on_ranks):
+    on_ranks(2, different_clipping)

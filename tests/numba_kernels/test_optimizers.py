@@ -1,49 +1,125 @@
-"""Optimizers against the closed form of one step and against optax, over 100 steps in float64."""
+"""Every optimizer against Keras, optax or the paper's equation in float64, over 100 steps."""
+
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
+import vector_code
+from numba.core.dispatcher import Dispatcher
+from rules import LAYERS, OFFSETS, RULES, N, problem
 
-from numba_kernels import optimizers
-from numba_kernels.optimizers import SGD, Adam
+from numba_kernels import denormals, fused, node, optimizers
+from numba_kernels.allreduce import elementwise
+from numba_kernels.optimizers import (
+    LAMB,
+    LARS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    RMSprop,
+    clip_by_norm,
+    kernels,
+)
+
+every_rule = pytest.mark.parametrize("rule", [rule for rule, _ in RULES.values()], ids=RULES)
+layered_rule = pytest.mark.parametrize("rule", [LARS(), LAMB()], ids=["lars", "lamb"])
 
 
-def optax_rule(rule):
+def ours(rule, w, gradients, dtype=np.float64):
+    w = w.astype(dtype)
+    state = rule.init(w.size, dtype, OFFSETS)
+    for gradient in gradients.astype(dtype):
+        rule.update(w, gradient, state)
+    assert state.step == len(gradients)
+    return w
+
+
+@pytest.fixture(scope="module")
+def keras(tmp_path_factory):
+    """{rule's name: the weights that Keras ends with, "default ...": its defaults}"""
+    file = tmp_path_factory.mktemp("keras") / "steps.npz"
+    program = Path(__file__).parents[1] / "support" / "keras_steps.py"
+    subprocess.run([sys.executable, str(program), str(file)], check=True, timeout=120)
+    return np.load(file)
+
+
+def optax_steps(rule, w, gradients):
+    import jax
     import optax
 
-    if isinstance(rule, Adam):
-        # Kingma and Ba's two forms differ in where epsilon stands: eps_root stays 0, and
-        # eps_hat = eps sqrt(1 - b2^t), so they agree to eps relative to the gradients.
-        return optax.adam(rule.learning_rate, rule.beta_1, rule.beta_2, eps=rule.epsilon)
-    return optax.sgd(rule.learning_rate, rule.momentum or None, rule.nesterov)
-
-
-RULES = [
-    SGD(0.1),
-    SGD(0.05, momentum=0.9),
-    SGD(0.05, momentum=0.9, nesterov=True),
-    Adam(0.01, epsilon=1e-12),
-    Adam(0.02, beta_1=0.8, beta_2=0.95, epsilon=1e-12),
-]
-
-
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_against_optax(rule):
-    import jax
-
     jax.config.update("jax_enable_x64", True)
-    generator = np.random.default_rng(1)
-    n = 137
-    w = generator.normal(size=n)
-    theirs, of_theirs = jax.numpy.asarray(w), optax_rule(rule)
-    their_state = of_theirs.init(theirs)
-    state = rule.init(n, np.float64)
-    for _ in range(100):
-        gradient = generator.normal(size=n)
-        rule.update(w, gradient, state)
-        change, their_state = of_theirs.update(jax.numpy.asarray(gradient), their_state, theirs)
-        theirs = theirs + change
-    assert state.step == 100
-    np.testing.assert_allclose(w, np.asarray(theirs), rtol=1e-9, atol=1e-11)
+    given = asdict(rule)
+    if isinstance(rule, LAMB):
+        given |= {f"b{i}": given.pop(f"beta_{i}") for i in (1, 2)} | {"eps": given.pop("epsilon")}
+    theirs = {"LAMB": optax.lamb, "LARS": optax.lars}[type(rule).__name__](**given)
+
+    def layers(vector):
+        return [jax.numpy.asarray(vector[layer]) for layer in LAYERS]
+
+    weights = layers(w)
+    state = theirs.init(weights)
+    for gradient in gradients:
+        change, state = theirs.update(layers(gradient), state, weights)
+        weights = optax.apply_updates(weights, change)
+    return np.concatenate(weights)
+
+
+def lars_as_in_the_paper(rule, w, gradients):
+    """arXiv 1708.03888, algorithm 1, layer by layer."""
+    w, v = w.copy(), np.zeros_like(w)
+    for gradient in gradients:
+        for layer in LAYERS:
+            g, decay = gradient[layer], rule.weight_decay
+            of_w, of_g = np.linalg.norm(w[layer]), np.linalg.norm(g)
+            trust = rule.trust_coefficient * of_w / (of_g + decay * of_w) if of_w * of_g else 1.0
+            v[layer] *= rule.momentum
+            v[layer] += rule.learning_rate * trust * (g + decay * w[layer])
+            w[layer] -= v[layer]
+    return w
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_against_others(name, keras):
+    rule, source = RULES[name]
+    w, gradients = problem()
+    if source == "keras":
+        expected = keras[name]
+    else:
+        expected = {"optax": optax_steps, "paper": lars_as_in_the_paper}[source](rule, w, gradients)
+    assert np.median(np.abs(expected - w)) > 0.001  # there was something to get wrong
+    np.testing.assert_allclose(ours(rule, w, gradients), expected, rtol=1e-10, atol=1e-12)
+    # in float32, to some hundred roundings
+    np.testing.assert_allclose(ours(rule, w, gradients, np.float32), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_every_name_is_tested():
+    def kind(rule):
+        return type(rule), bool(getattr(rule, "momentum", 0)), getattr(rule, "nesterov", False)
+
+    tested = {kind(rule) for rule, _ in RULES.values()}
+    assert {kind(optimizers.get(name)) for name in optimizers.NAMES} <= tested
+
+
+def test_defaults_are_those_of_keras(keras):
+    defaults = [key for key in keras.files if key.startswith("default ")]
+    assert len(defaults) > 25
+    for key in defaults:
+        _, name, field = key.split()
+        assert getattr(optimizers.get(name), field) == pytest.approx(keras[key], rel=1e-7), key
+
+
+def test_defaults_are_those_of_the_papers():
+    assert asdict(LARS()) == {
+        "learning_rate": 1.0, "momentum": 0.9, "weight_decay": 5e-4, "trust_coefficient": 0.001
+    }  # fmt: skip
+    assert (LAMB().beta_1, LAMB().beta_2, LAMB().epsilon) == (0.9, 0.999, 1e-6)
 
 
 def test_sgd_on_a_parabola():
@@ -65,30 +141,166 @@ def test_adam_first_step_is_the_learning_rate():
     np.testing.assert_allclose(state.slots[1], 0.001 * g**2)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_lars_first_step_is_a_part_of_the_layer(size):
+    # without decay |dw| = eta c |w|, however large the gradient is
+    w, g = np.array([3.0, 4.0]), size * np.array([1.0, -7.0])
+    rule = LARS(2.0, weight_decay=0.0)
+    rule.update(w, g, rule.init(2, np.float64, [0]))
+    assert np.linalg.norm(w - [3, 4]) == pytest.approx(2 * 0.001 * 5)
+
+
+def test_centered_rmsprop_of_a_constant_gradient():
+    # the variance is 0 but for rounding, which must not become the root of a negative number
+    w, rule = np.zeros(64, np.float32), RMSprop(2.0**-20, rho=0.5, centered=True)
+    state = rule.init(64)
+    g = np.geomspace(1, 1e4, 64).astype(np.float32)
+    for _ in range(300):
+        rule.update(w, g, state)
+    assert np.isfinite(w).all() and (w < 0).all()
+
+
+@every_rule
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_slices_equal_the_whole(rule, dtype):
     generator = np.random.default_rng(2)
+    layers = [0, 100, 101, 500]
     w = generator.normal(size=1000).astype(dtype)
     parts = w.copy()
     cuts = [slice(0, 333), slice(333, 334), slice(334, 334), slice(334, 1000)]
-    whole, states = rule.init(1000, dtype), [rule.init(c.stop - c.start, dtype) for c in cuts]
+    whole = rule.init(1000, dtype, layers)
+    states = [rule.init(c.stop - c.start, dtype, layers, c.start) for c in cuts]
     for _ in range(5):
         gradient = generator.normal(size=1000).astype(dtype)
         rule.update(w, gradient, whole)
-        for cut, state in zip(cuts, states, strict=True):
-            rule.update(parts[cut], gradient[cut], state)
+        both = list(zip(cuts, states, strict=True))
+        squares = sum(rule.begin(parts[cut], gradient[cut], state) for cut, state in both)
+        for cut, state in both:
+            rule.finish(parts[cut], gradient[cut], state, squares)
     # to a rounding: a vector unit may fuse a multiplication and an addition, the loop's rest not
-    np.testing.assert_allclose(parts, w, rtol=1e-5 if dtype == "float32" else 1e-13)
+    np.testing.assert_allclose(parts, w, rtol=1e-5 if dtype == "float32" else 1e-13, atol=1e-7)
 
 
-def test_zero_gradient_leaves_padding_alone():
-    for rule in RULES:
-        w = np.zeros(8, np.float32)
-        state = rule.init(8)
-        for _ in range(3):
-            rule.update(w, np.zeros(8, np.float32), state)
-        assert not w.any()
+@every_rule
+def test_saved_and_restored(rule, tmp_path):
+    w, gradients = problem(20)
+    expected = ours(rule, w, gradients)
+    state = rule.init(N, np.float64, OFFSETS)
+    for gradient in gradients[:9]:
+        rule.update(w, gradient, state)
+    np.savez(tmp_path / "state.npz", step=state.step, slots=state.slots, w=w)
+    saved = np.load(tmp_path / "state.npz")
+    again = rule.init(N, np.float64, OFFSETS)
+    again.step, again.slots[:] = int(saved["step"]), saved["slots"]
+    w = saved["w"]
+    for gradient in gradients[9:]:
+        rule.update(w, gradient, again)
+    assert (w == expected).all()
+
+
+@every_rule
+def test_zero_gradient_leaves_padding_alone(rule):
+    w = np.zeros(8, np.float32)
+    state = rule.init(8, segments=[0])
+    for _ in range(3):
+        rule.update(w, np.zeros(8, np.float32), state)
+    assert not w.any()
+
+
+@every_rule
+def test_nan_passes_through(rule):
+    # into the weight it belongs to; where norms are taken, into its layer; nowhere else
+    w = np.ones(N, np.float32)
+    gradient = np.ones(N, np.float32)
+    gradient[60] = np.nan
+    rule.update(w, gradient, rule.init(N, segments=OFFSETS))
+    reached = np.arange(N) == 60
+    if rule.layered:
+        reached = (np.arange(N) >= OFFSETS[2]) & (np.arange(N) < OFFSETS[3])
+    assert (np.isnan(w) == reached).all()
+
+
+# Denormal numbers
+
+
+def fading(rule, n=4096):
+    """A state as small as can be; gradients that are gone, going, or have a denormal square."""
+    w, g = np.ones(n, np.float32), np.zeros(n, np.float32)
+    g[1::3], g[2::3] = 1e-39, 1e-22
+    state = rule.init(n, segments=[0])
+    rule.update(w, g, state)
+    state.slots[:] = 1e-39
+    return w, g, state
+
+
+@every_rule
+def test_fading_gradients_do_not_slow_an_update_down(rule):
+    def fastest(w, g, state, least=np.inf):
+        for _ in range(30):
+            started = time.perf_counter()
+            rule.update(w, g, state)
+            least = min(least, time.perf_counter() - started)
+        return least
+
+    normal = np.ones(65536, np.float32), np.ones(65536, np.float32)
+    usual = fastest(*normal, rule.init(65536, segments=[0]))
+    assert fastest(*fading(rule, 65536)) < 3 * usual  # 10 to 40 times, where it is not prevented
+
+
+def test_the_control_word_is_put_back():
+    fading_word = denormals.flush_denormals()
+    within = denormals.flush_denormals()
+    denormals.restore(fading_word)
+    if denormals.X86:
+        assert within & denormals.FLUSH == denormals.FLUSH
+        assert fading_word & denormals.FLUSH == 0
+    tiny = np.full(4, 1e-39, np.float32)
+    for rule, _ in RULES.values():
+        rule.update(*fading(rule, 8))
+        assert (tiny * np.float32(0.5) > 0).all()
+        clip_by_norm(tiny.copy(), 1.0)
+        assert (tiny * np.float32(0.5) > 0).all()
+
+
+# Vector instructions
+
+
+def element_loops():
+    """Every kernel that has a loop over elements, by name."""
+    modules = [import_module(f"numba_kernels.optimizers.{file}")
+               for file in {file for file, _, _ in optimizers.names.RULES.values()}]  # fmt: skip
+    modules += [optimizers.clipping, fused]
+    found = {f"{d.py_func.__module__}.{d.py_func.__name__}": d
+             for module in modules for d in vars(module).values()
+             if isinstance(d, Dispatcher) and vector_code.source_loops(d)}  # fmt: skip
+    return found | {"scale": elementwise.scale}
+
+
+@pytest.mark.parametrize("name", sorted(element_loops()))
+def test_vectorised(name):
+    kernel = element_loops()[name]
+    assert vector_code.source_loops(kernel) == 1  # so that a loop found is this one
+    assembler = vector_code.fresh(kernel, vector_code.arguments_for(kernel))
+    assert vector_code.vector_loops(assembler)
+
+
+@pytest.mark.parametrize("name", ["update", "step"])
+def test_vectorised_where_it_is_called(name):
+    """Behind the switch as well: a slice that is not known to be contiguous would stop it."""
+    x, slots, hyper = np.zeros(8, np.float32), np.zeros((2, 8), np.float32), np.zeros(8)
+    if name == "update":
+        pieces, squares = np.zeros((1, 3), np.int64), np.zeros((0, 2))
+        assembler = vector_code.fresh(kernels.finish, (0, x, x, slots, pieces, hyper, squares))
+    else:
+        words = np.zeros(node.WORDS, np.int64)
+        assembler = vector_code.fresh(fused.step, (words, 0, x, x, slots, 0, hyper, hyper))
+    rules = [d for name, d in element_loops().items() if name.split(".")[-1] not in
+             ("norms", "sum_of_squares", "add_weighted", "scale")]  # fmt: skip
+    assert len(rules) == 15
+    assert len(vector_code.vector_loops(assembler)) >= len(rules)
+
+
+# What is refused
 
 
 @pytest.mark.parametrize(
@@ -100,12 +312,31 @@ def test_zero_gradient_leaves_padding_alone():
         (lambda: SGD(nesterov=True), "nesterov needs a momentum"),
         (lambda: Adam(beta_2=1.5), "beta_2 is 1.5"),
         (lambda: Adam(epsilon=0.0), "epsilon is 0.0"),
+        (lambda: AdamW(weight_decay=-1.0), "weight_decay is -1.0"),
+        (lambda: LAMB(beta_1=-0.5), "beta_1 is -0.5"),
+        (lambda: LARS(trust_coefficient=0.0), "trust_coefficient is 0.0"),
+        (lambda: Lion(weight_decay=-1.0), "weight_decay is -1.0"),
+        (lambda: RMSprop(rho=1.0), "rho is 1.0"),
+        (lambda: Adagrad(initial_accumulator_value=-1.0), "initial_accumulator_value is -1.0"),
         (lambda: optimizers.get("adams"), "unknown optimizer 'adams'; one of sgd, momentum"),
+        (lambda: clip_by_norm(np.ones(2), 0.0), "clip_norm is 0.0"),
     ],
 )
 def test_bad_hyper_parameters(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@layered_rule
+def test_layers_are_asked_for(rule):
+    with pytest.raises(ValueError, match=rf"{type(rule).__name__} scales each layer's step"):
+        rule.init(10)
+    for offsets in ([], [1, 2], [0, 5, 3]):
+        with pytest.raises(ValueError, match="ascending offsets from 0 are needed"):
+            rule.init(10, segments=offsets)
+    state = rule.init(10, segments=[0, 5])
+    with pytest.raises(ValueError, match=r"squares have shape \(1, 2\), not \(2, 2\)"):
+        rule.finish(np.zeros(10, "f4"), np.zeros(10, "f4"), state, np.zeros((1, 2)))
 
 
 def test_vectors_that_do_not_fit():
@@ -118,8 +349,61 @@ def test_vectors_that_do_not_fit():
     assert state.step == 0
 
 
+# Clipping, layers, names
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_clip_by_norm(dtype):
+    g = np.random.default_rng(3).normal(size=5000).astype(dtype)
+    norm = np.linalg.norm(g.astype("f8"))
+    short = g.copy()
+    assert clip_by_norm(short, 2 * norm) == pytest.approx(norm, rel=1e-12)
+    assert (short == g).all()
+    assert clip_by_norm(short, 0.5) == pytest.approx(norm, rel=1e-12)
+    np.testing.assert_allclose(short, g * (0.5 / norm), rtol=1e-6)
+    huge = np.full(4, 1e30, dtype)  # its square is no float32
+    assert clip_by_norm(huge, 2.0) == pytest.approx(2e30)
+    np.testing.assert_allclose(huge, 1.0, rtol=1e-6)
+    for bad in (np.nan, np.inf):
+        g[7] = bad
+        clip_by_norm(g, 1.0)
+        assert np.isnan(g).all()  # seen, not hidden
+
+
+def test_cut():
+    from numba_kernels.optimizers.base import cut
+
+    assert cut([0, 10, 12], 4, 20).tolist() == [[0, 6, 0], [6, 8, 1], [8, 16, 2]]
+    assert cut([0, 10, 12], 11, 12).tolist() == [[0, 1, 1]]
+    assert cut([0, 10, 10, 12], 3, 11).tolist() == [[0, 7, 0], [7, 8, 2]]
+    assert cut([0, 10], 5, 5).tolist() == []
+
+
+def test_segments_of_a_replica_will_do():
+    from tutorial_dl.replica.base import lay_out, length
+
+    segments = lay_out([("a", (3, 4)), ("b", (5,))], align=16)
+    state = LARS().init(length(segments), segments=segments)
+    assert state.pieces.tolist() == [[0, 16, 0], [16, 21, 1]] and state.layers == 2
+
+
 def test_names():
     assert optimizers.get("adam") == Adam(0.001)
     assert optimizers.get("sgd", 0.5) == SGD(0.5)
     assert optimizers.get("nesterov", 0.5) == SGD(0.5, 0.9, True)
-    assert optimizers.get(RULES[1]) is RULES[1]
+    rule = LARS(0.25)
+    assert optimizers.get(rule) is rule
+    for name in optimizers.NAMES:
+        assert optimizers.get(name, 0.125).learning_rate == 0.125
+
+
+def test_names_cost_nothing():
+    words = "import sys; from numba_kernels.optimizers import NAMES; print('numba' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_command_line_knows_all_names():
+    from tutorial_dl.cli import Optimizer
+
+    assert tuple(Optimizer) == optimizers.NAMES

@@ -115,13 +115,13 @@ class Model:
         self.clock, self.dataset = clock, Dataset("zeros", part, part)
         self.replica = self.optimizer = self.batches = self
         self.batch_size = batch_size
-        self.parameters, self.gradient = np.arange(3.0), np.ones(3)
+        self.parameters, self.gradient, self.segments = np.arange(3.0), np.ones(3), (0, 1)
 
     def compute_gradient(self, batch):
         self.clock.now += len(batch[0])
 
-    def init(self, n, dtype):
-        assert (n, dtype) == (3, np.float64)
+    def init(self, n, dtype, segments):
+        assert (n, dtype, segments) == (3, np.float64, (0, 1))
 
     def update(self, parameters, gradient, state):
         self.clock.now += 7

@@ -30,7 +30,9 @@ class Serial:
 
     def attach(self, replica: Replica, optimizer: Optimizer) -> None:
         self.replica, self.optimizer = replica, optimizer
-        self.state = optimizer.init(replica.parameters.size, replica.parameters.dtype)
+        self.state = optimizer.init(
+            replica.parameters.size, replica.parameters.dtype, replica.segments
+        )
 
     def step(self, batch: Batch) -> tuple[float, int]:
         loss, samples = finite_gradient(self.replica, batch)

@@ -44,9 +44,11 @@ class Synchronous:
             replica.state = self.team.broadcast(replica.state.copy())
         self._seen = 0  # samples of this rank since its state was averaged
         if self.algorithm == "fused":
-            self.update = Step(self.team, optimizer, replica.parameters, replica.gradient)
+            self.update = Step(
+                self.team, optimizer, replica.parameters, replica.gradient, replica.segments
+            )
         else:
-            self.state = optimizer.init(n, dtype)
+            self.state = optimizer.init(n, dtype, replica.segments)
             self.update = self._textbook
 
     def step(self, batch: Batch) -> tuple[float, int]:

@@ -53,7 +53,7 @@ def profile(trainer, ranks: Sequence[int] = (1, 2, 4)) -> dict:
         batch = train.take(slice(0, -(-batch_size // p)))  # the largest share
         gradient[p] = median_seconds(lambda batch=batch: replica.compute_gradient(batch))
     weights, g = replica.parameters.copy(), np.zeros_like(replica.gradient)
-    state = optimizer.init(weights.size, weights.dtype)
+    state = optimizer.init(weights.size, weights.dtype, replica.segments)
     update = median_seconds(lambda: optimizer.update(weights, g, state))
     return {"gradient_seconds": gradient, "update_seconds": update}
 

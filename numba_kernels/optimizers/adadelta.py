@@ -1,0 +1,58 @@
+"""Adadelta: steps in the units of the parameters, from the size of the steps before.
+
+    s <- rho s + (1 - rho) g^2                      running mean square of gradients
+    u <- g sqrt(d + eps) / sqrt(s + eps)
+    d <- rho d + (1 - rho) u^2                      running mean square of steps
+    w <- w - eta u
+
+Zeiler, arXiv 1212.5701, algorithm 1, where eta is 1 (as keras.optimizers.Adadelta).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..compile import compiled
+from .base import TINY, Optimizer, check_range
+
+
+@compiled
+def kernel(parameters, gradient, slots, start, hyper):
+    """hyper = [eta, rho, eps]; slots = [s, d]."""
+    number, n = parameters.dtype.type, parameters.size
+    eta, rho, eps = number(hyper[0]), number(hyper[1]), number(hyper[2])
+    rest = number(1 - hyper[1])
+    s, d = slots[0, start : start + n], slots[1, start : start + n]
+    for i in range(n):
+        g = gradient[i]
+        s[i] = rho * s[i] + rest * g * g
+        u = g * np.sqrt(d[i] + eps) / np.sqrt(s[i] + eps)
+        d[i] = rho * d[i] + rest * u * u
+        parameters[i] -= eta * u
+
+
+@dataclass(frozen=True)
+class Adadelta(Optimizer):
+    """Adadelta; defaults are Keras's (the paper's learning rate is 1).
+
+    Args:
+        learning_rate: eta, >= 0
+        rho: decay of both running means, 0 <= rho < 1
+        epsilon: added to both before the root, > 0; also what the first steps are made of
+    """
+
+    learning_rate: float = 0.001
+    rho: float = 0.95
+    epsilon: float = 1e-7
+    slots = 2
+    rule = 5
+
+    def __post_init__(self):
+        check_range("learning_rate", self.learning_rate, 0, np.inf)
+        check_range("rho", self.rho, 0, 1)
+        check_range("epsilon", self.epsilon, TINY, np.inf)
+
+    def hyper(self, step: int) -> np.ndarray:
+        return np.array([self.learning_rate, self.rho, self.epsilon], np.float64)

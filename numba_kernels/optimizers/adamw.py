@@ -1,0 +1,51 @@
+"""AdamW: Adam, with weights that decay by themselves and not through the gradient.
+
+    w <- w - eta wd w                      then Adam's update (adam.py)
+
+A decay added to the gradient would be divided by sqrt(s) with it, so that weights with large
+gradients would decay less. Loshchilov and Hutter, arXiv 1711.05101, algorithm 2 (as
+keras.optimizers.AdamW: the decay is scaled by the learning rate).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..compile import compiled
+from .adam import Adam
+from .base import check_range
+
+
+@compiled
+def kernel(parameters, gradient, slots, start, hyper):
+    """hyper = [a, b1, b2, eps, eta wd] of this step; slots = [m, s]."""
+    number, n = parameters.dtype.type, parameters.size
+    a, b1, b2, eps = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
+    c1, c2, decay = number(1 - hyper[1]), number(1 - hyper[2]), number(hyper[4])
+    m, s = slots[0, start : start + n], slots[1, start : start + n]
+    for i in range(n):
+        g, w = gradient[i], parameters[i]
+        m[i] = b1 * m[i] + c1 * g
+        s[i] = b2 * s[i] + c2 * g * g
+        parameters[i] = w - decay * w - a * m[i] / (np.sqrt(s[i]) + eps)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """AdamW; defaults are Keras's. Arguments are Adam's, and
+
+    Args:
+        weight_decay: wd, >= 0; a weight without gradient shrinks by eta wd an update
+    """
+
+    weight_decay: float = 0.004
+    rule = 2
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_range("weight_decay", self.weight_decay, 0, np.inf)
+
+    def hyper(self, step: int) -> np.ndarray:
+        return np.append(super().hyper(step), self.learning_rate * self.weight_decay)

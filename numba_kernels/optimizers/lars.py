@@ -1,0 +1,83 @@
+"""LARS: momentum, with a learning rate of its own for each layer.
+
+    lambda = c |w| / (|g| + wd |w|)            norms over one layer
+    v <- mu v + eta lambda (g + wd w)
+    w <- w - v
+
+So a layer moves by about c eta of its own size however large its gradient is, which lets batches
+grow to many thousands. A layer whose weights or gradient are all zero takes lambda = 1, or weights
+that begin at zero would stay there. You, Gitman and Ginsburg, arXiv 1708.03888, algorithm 1.
+(optax.lars divides by |g + wd w|; the two agree at wd = 0.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..compile import REASSOCIATE, compiled
+from .base import TINY, Optimizer, check_range
+
+
+@compiled(fastmath=REASSOCIATE)
+def norms(parameters, gradient, squares):
+    """First pass: squares += [sum of w^2, sum of g^2] of one layer's slice."""
+    of_w = of_g = 0.0
+    for i in range(parameters.size):
+        w, g = np.float64(parameters[i]), np.float64(gradient[i])
+        of_w += w * w
+        of_g += g * g
+    squares[0] += of_w
+    squares[1] += of_g
+
+
+@compiled
+def rate(hyper, squares):
+    """eta lambda of a layer, from the sums over all of it."""
+    of_w, of_g = np.sqrt(squares[0]), np.sqrt(squares[1])
+    if of_w == 0 or of_g == 0:
+        return hyper[1]
+    return hyper[1] * hyper[4] * of_w / (of_g + hyper[3] * of_w)
+
+
+@compiled
+def kernel(parameters, gradient, slots, start, hyper):
+    """Second pass; hyper = [eta lambda of this layer, eta, mu, wd, c]; slots = [v]."""
+    number, n = parameters.dtype.type, parameters.size
+    step, mu, wd = number(hyper[0]), number(hyper[2]), number(hyper[3])
+    v = slots[0, start : start + n]
+    for i in range(n):
+        w = parameters[i]
+        v[i] = mu * v[i] + step * (gradient[i] + wd * w)
+        parameters[i] = w - v[i]
+
+
+@dataclass(frozen=True)
+class LARS(Optimizer):
+    """LARS; defaults are the paper's, which gives no one learning rate.
+
+    Args:
+        learning_rate: eta, >= 0; 1 moves a layer by c of its size in a first update
+        momentum: mu, 0 <= mu < 1
+        weight_decay: wd, >= 0
+        trust_coefficient: c, > 0
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    trust_coefficient: float = 0.001
+    slots = 1
+    rule = 8
+    layered = True
+
+    def __post_init__(self):
+        check_range("learning_rate", self.learning_rate, 0, np.inf)
+        check_range("momentum", self.momentum, 0, 1)
+        check_range("weight_decay", self.weight_decay, 0, np.inf)
+        check_range("trust_coefficient", self.trust_coefficient, TINY, np.inf)
+
+    def hyper(self, step: int) -> np.ndarray:
+        numbers = [0, self.learning_rate, self.momentum, self.weight_decay, self.trust_coefficient]
+        return np.array(numbers, np.float64)

@@ -1,0 +1,59 @@
+"""Lion: every parameter takes a step of the same size, in the direction of a sign.
+
+    w <- w - eta (sign(b1 m + (1 - b1) g) + wd w)
+    m <- b2 m + (1 - b2) g
+
+One running average where Adam has two. Its steps are larger than Adam's, so the paper takes a
+learning rate 3 to 10 times smaller and a decay as many times larger. Chen et al., arXiv 2302.06675,
+program 1 (as keras.optimizers.Lion).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..compile import compiled
+from .base import Optimizer, check_range
+
+
+@compiled
+def kernel(parameters, gradient, slots, start, hyper):
+    """hyper = [eta, b1, b2, wd]; slots = [m]."""
+    number, n = parameters.dtype.type, parameters.size
+    eta, b1, b2, wd = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
+    c1, c2 = number(1 - hyper[1]), number(1 - hyper[2])
+    m = slots[0, start : start + n]
+    for i in range(n):
+        g, w = gradient[i], parameters[i]
+        parameters[i] = w - eta * (np.sign(b1 * m[i] + c1 * g) + wd * w)
+        m[i] = b2 * m[i] + c2 * g
+
+
+@dataclass(frozen=True)
+class Lion(Optimizer):
+    """Lion; defaults are Keras's.
+
+    Args:
+        learning_rate: eta, >= 0; how far every parameter moves in an update
+        beta_1, beta_2: decay of the mean, in the sign and in what is kept, 0 <= beta < 1
+        weight_decay: wd, >= 0
+    """
+
+    learning_rate: float = 0.001
+    beta_1: float = 0.9
+    beta_2: float = 0.99
+    weight_decay: float = 0.0
+    slots = 1
+    rule = 7
+
+    def __post_init__(self):
+        check_range("learning_rate", self.learning_rate, 0, np.inf)
+        check_range("beta_1", self.beta_1, 0, 1)
+        check_range("beta_2", self.beta_2, 0, 1)
+        check_range("weight_decay", self.weight_decay, 0, np.inf)
+
+    def hyper(self, step: int) -> np.ndarray:
+        numbers = [self.learning_rate, self.beta_1, self.beta_2, self.weight_decay]
+        return np.array(numbers, np.float64)

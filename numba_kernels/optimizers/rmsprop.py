@@ -1,0 +1,116 @@
+"""RMSprop: gradients divided by their running root mean square.
+
+    s <- rho s + (1 - rho) g^2
+    a <- rho a + (1 - rho) g               centered only; the root is then of the variance
+    u <- eta g / sqrt(s - a^2 + eps)       a = 0 unless centered
+    v <- mu v + u;   w <- w - v            with momentum; else w <- w - u
+
+Tieleman and Hinton, Coursera lecture 6.5 (2012); centered: Graves, arXiv 1308.0850, eq. 38-45 (as
+keras.optimizers.RMSprop).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..compile import compiled
+from .base import TINY, Optimizer, check_range
+
+
+@compiled
+def kernel(parameters, gradient, slots, start, hyper):
+    """hyper = [eta, rho, mu, eps, 1 if centered]; slots = [s], then [v], then [a], as needed."""
+    number, n = parameters.dtype.type, parameters.size
+    eta, rho, mu, eps = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
+    rest = number(1 - hyper[1])
+    s, last = slots[0, start : start + n], slots[slots.shape[0] - 1, start : start + n]
+    if mu == 0 and hyper[4] == 0:
+        plain(parameters, gradient, s, eta, rho, rest, eps)
+    elif hyper[4] == 0:
+        momentum(parameters, gradient, s, last, eta, rho, rest, mu, eps)
+    elif mu == 0:
+        centered(parameters, gradient, s, last, eta, rho, rest, eps)
+    else:
+        v = slots[1, start : start + n]
+        centered_momentum(parameters, gradient, s, v, last, eta, rho, rest, mu, eps)
+
+
+@compiled
+def plain(parameters, gradient, s, eta, rho, rest, eps):
+    for i in range(parameters.size):
+        g = gradient[i]
+        s[i] = rho * s[i] + rest * g * g
+        parameters[i] -= eta * g / np.sqrt(s[i] + eps)
+
+
+@compiled
+def momentum(parameters, gradient, s, v, eta, rho, rest, mu, eps):
+    for i in range(parameters.size):
+        g = gradient[i]
+        s[i] = rho * s[i] + rest * g * g
+        v[i] = mu * v[i] + eta * g / np.sqrt(s[i] + eps)
+        parameters[i] -= v[i]
+
+
+@compiled
+def centered(parameters, gradient, s, a, eta, rho, rest, eps):
+    for i in range(parameters.size):
+        g = gradient[i]
+        s[i] = rho * s[i] + rest * g * g
+        a[i] = rho * a[i] + rest * g
+        parameters[i] -= eta * g / np.sqrt(positive(s[i] - a[i] * a[i]) + eps)
+
+
+@compiled
+def centered_momentum(parameters, gradient, s, v, a, eta, rho, rest, mu, eps):
+    for i in range(parameters.size):
+        g = gradient[i]
+        s[i] = rho * s[i] + rest * g * g
+        a[i] = rho * a[i] + rest * g
+        v[i] = mu * v[i] + eta * g / np.sqrt(positive(s[i] - a[i] * a[i]) + eps)
+        parameters[i] -= v[i]
+
+
+@compiled
+def positive(variance):
+    """A variance that rounding made negative, as it does when gradients hardly change, is 0.
+
+    NaN stays NaN. (Keras takes the root of the negative number.)
+    """
+    return variance if variance > 0 else variance - variance
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """RMSprop; defaults are Keras's.
+
+    Args:
+        learning_rate: eta, >= 0
+        rho: decay of the running means, 0 <= rho < 1
+        momentum: mu, 0 <= mu < 1
+        epsilon: added before the root, > 0
+        centered: divide by the root of the variance, not of the mean square
+    """
+
+    learning_rate: float = 0.001
+    rho: float = 0.9
+    momentum: float = 0.0
+    epsilon: float = 1e-7
+    centered: bool = False
+    rule = 6
+
+    def __post_init__(self):
+        check_range("learning_rate", self.learning_rate, 0, np.inf)
+        check_range("rho", self.rho, 0, 1)
+        check_range("momentum", self.momentum, 0, 1)
+        check_range("epsilon", self.epsilon, TINY, np.inf)
+
+    @property
+    def slots(self) -> int:
+        return 1 + (self.momentum > 0) + bool(self.centered)
+
+    def hyper(self, step: int) -> np.ndarray:
+        numbers = [self.learning_rate, self.rho, self.momentum, self.epsilon, self.centered]
+        return np.array(numbers, np.float64)
