@@ -77,7 +77,7 @@ def kept_and_loaded(folder):
     from numba_kernels.optimizers.kernels import apply
 
     x = np.ones(4, "float32")
-    apply(0, x, x.copy(), np.zeros((0, 4), "float32"), np.array([0.1, 0.0, 0.0]))
+    apply(0, x, x.copy(), np.zeros((0, 4), "float32"), 0, np.array([0.1, 0.0, 0.0]))
     assert str(cache_folder()).startswith(folder)
     hits, misses = apply.stats.cache_hits, apply.stats.cache_misses
     print(sum(hits.values()), sum(misses.values()))
