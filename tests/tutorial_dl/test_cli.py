@@ -32,6 +32,11 @@ def build():
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
+def with_sgd():
+    model = build()
+    model.compile(optimizer="sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
 def narrow():
     from tutorial_dl.replica import SoftmaxReplica
     return SoftmaxReplica(3, 2)
@@ -173,6 +178,9 @@ def test_a_users_own_keras_model_of_two_inputs(command):
     direct = command("train", *words, "--json", "-", "--quiet", start=start)
     assert direct.returncode == 0 and not direct.stderr, direct.stderr
     assert json.loads(direct.stdout)["val_accuracy"] >= 0.9
+    words[1] = "my_file:with_sgd"
+    noted = command("train", *words, "--epochs", "1", "--quiet")
+    assert "note: trained with Adam(" in noted.stderr and "SGD, which the model" in noted.stderr
 
 
 def test_results_and_every_option(command):

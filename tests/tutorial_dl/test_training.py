@@ -20,6 +20,8 @@ def test_history():
     assert history.samples_per_second == 20  # the median without the first
     assert History(rows(7.0)).samples_per_second == 7
     assert History(rows(7.0, 1.0, 3.0)).samples_per_second == 2
+    assert repr(history) == "History(4 epochs; the last: loss 1)"
+    assert repr(History()) == "History(no epochs)"
     table = history._repr_html_()
     assert table.count("<tr>") == 5 and "<th>samples_per_second</th>" in table
 
@@ -80,6 +82,10 @@ def refused():
     ):
         with pytest.raises(error, match=message):
             Trainer(model, digits, team=team, progress=False, **wrong)
+    with pytest.raises(TypeError, match=r"expected a Dataset or \(\(x, y\), \(x_val, y_val\)\)"):
+        Trainer(model, digits.train.inputs, team=team)
+    pairs = (tuple(digits.train.take(slice(0, 99))), tuple(digits.validation.take(slice(0, 9))))
+    assert Trainer(model, pairs, team=team).dataset.classes == 10
     with pytest.raises(TypeError, match="is no model"):
         Trainer("a model", digits, team=team)
     trainer = Trainer(model, digits, strategies.Synchronous(team), progress=False)

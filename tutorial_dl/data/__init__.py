@@ -7,7 +7,7 @@ for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
 from tutorial_dl.data.batches import Batches
 from tutorial_dl.data.dataset import Data, Dataset, shard, share
 from tutorial_dl.data.handwritten import digits
-from tutorial_dl.data.loading import NAMES, check, load
+from tutorial_dl.data.loading import NAMES, check, dataset_of, load
 from tutorial_dl.data.noisy_curve import cubic, curve
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "check",
     "cubic",
     "curve",
+    "dataset_of",
     "digits",
     "load",
     "shard",

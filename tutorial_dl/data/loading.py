@@ -31,21 +31,28 @@ def load(spec: str | Dataset) -> Dataset:
     check(spec)
     if spec in NAMES:
         return NAMES[spec]()
-    made = user_function.find(spec, "data")()
+    return dataset_of(user_function.find(spec, "data")(), spec)
+
+
+def dataset_of(made: object, name: str = "data") -> Dataset:
+    """`made` as a Dataset: one, or ((x, y), (x_val, y_val)) of arrays.
+
+    Raises TypeError and ValueError that call it `name`.
+    """
     if isinstance(made, Dataset):
         return made
     try:
         (x, y), (x_val, y_val) = made
     except (TypeError, ValueError):
         raise TypeError(
-            f"data '{spec}': it returned {_describe(made)}; expected a Dataset or "
+            f"data '{name}': it returned {_describe(made)}; expected a Dataset or "
             "((x, y), (x_val, y_val))"
         ) from None
     try:
         train, validation = Data.of(x, y), Data.of(x_val, y_val)
     except ValueError as error:
-        raise ValueError(f"data '{spec}': {error}") from None
-    return Dataset(spec, train, validation, _classes(train, validation))
+        raise ValueError(f"data '{name}': {error}") from None
+    return Dataset(name, train, validation, _classes(train, validation))
 
 
 def check(spec: str) -> None:

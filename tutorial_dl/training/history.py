@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """Rows with `epoch`, `loss` (mean over the epoch's samples), `val_...` for every metric,
     `samples_per_second` (of all ranks together, training alone), `seconds` (of training alone).
@@ -32,6 +32,16 @@ class History:
         rates = sorted(self.column("samples_per_second")[1:] or self.column("samples_per_second"))
         middle = len(rates) // 2
         return rates[middle] if len(rates) % 2 else (rates[middle - 1] + rates[middle]) / 2
+
+    def __repr__(self) -> str:
+        if not self.epochs:
+            return "History(no epochs)"
+        values = ", ".join(
+            f"{name} {self.last[name]:.4g}"
+            for name in self.last
+            if name not in ("epoch", "seconds", "samples_per_second")
+        )
+        return f"History({len(self.epochs)} epochs; the last: {values})"
 
     def _repr_html_(self) -> str:
         names = list(self.epochs[0]) if self.epochs else []

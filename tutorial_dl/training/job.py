@@ -112,6 +112,8 @@ def prepare(options: Options, team):
         progress=not options.quiet,
     )
     trainer.check_agreement()
+    if team.rank == 0:
+        say_which_optimizer(replica, trainer.optimizer)
     try:
         replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
     except Exception as error:
@@ -119,6 +121,18 @@ def prepare(options: Options, team):
             f"model {options.model!r} can't be used on data {options.data!r}: {first_line(error)}"
         ) from error
     return trainer
+
+
+def say_which_optimizer(replica, ours) -> None:
+    """Keras users may expect the optimizer of `compile` (which sets rmsprop if not asked)."""
+    theirs = type(getattr(getattr(replica, "model", None), "optimizer", None)).__name__
+    if theirs not in ("NoneType", "RMSprop", type(ours).__name__):
+        print(
+            f"note: trained with {ours}, as --optimizer says; {theirs}, which the model was "
+            "compiled with, is not used",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def telling_samples(data):

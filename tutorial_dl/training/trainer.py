@@ -12,7 +12,7 @@ from numba_kernels.team import Team, abort_all
 
 from .. import replica as replicas
 from .. import strategies
-from ..data import Batches, Dataset
+from ..data import Batches, Dataset, dataset_of
 from .consistency import check_same_weights
 from .history import History
 from .validation import evaluate
@@ -26,8 +26,9 @@ class Trainer:
     """Trains a model on a data set by a strategy, on all ranks of the strategy's team.
 
     Args:
-        model: a Replica, or a compiled keras.Model
-        dataset: what to train and to validate on; the same on every rank
+        model: a Replica, or a compiled keras.Model (its own optimizer is not used)
+        dataset: what to train and to validate on, the same on every rank: a Dataset, or
+            ((x, y), (x_val, y_val)) of arrays
         strategy: its name, or a strategy object (which brings its team)
         optimizer: its name, or an optimizer object
         batch_size: samples an update, of all ranks together: more ranks do the same updates
@@ -55,7 +56,7 @@ class Trainer:
         self.strategy = strategies.get(strategy, team) if isinstance(strategy, str) else strategy
         self.team = self.strategy.team
         self.replica = replicas.of(model)
-        self.dataset = dataset
+        self.dataset = dataset = dataset_of(dataset)
         self.optimizer = optimizers.get(optimizer)
         rank, ranks = self.team.rank, self.team.size
         self.batches = Batches(dataset.train, batch_size, seed=seed, rank=rank, ranks=ranks)
