@@ -33,19 +33,22 @@ def test_rows(what, size, tmp_path):
     assert done.stdout.count("\n") == len(result["rows"]) + 2  # a line a row, below two of head
 
 
-def test_rows_of_optimizers(monkeypatch):
+def rows_of_optimizers():
     """As it runs where neither Keras nor torch is installed."""
     from numba_kernels.bench import optimizers as bench_of
 
-    monkeypatch.setattr(bench_of.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(bench_of, "SIZES", (1000, 2000))
-    monkeypatch.setattr(bench_of, "LARGE", 3000)
+    bench_of.importlib.util.find_spec = lambda name: None
+    bench_of.SIZES, bench_of.LARGE = (1000, 2000), 3000
     rows = bench_of.rows(1.0)
     sizes = {(row["algorithm"], row["parameters"]) for row in rows}
     four = ("sgd", "momentum", "adam", "lars")
     assert sizes >= {(name, n) for name in four for n in (1000, 2000)} | {("adam", 3000)}
     assert {row["peer"] for row in rows} == {"numpy"}
     assert all(row.keys() >= FIELDS | {"parameters"} and row["ours_us"] > 0 for row in rows)
+
+
+def test_rows_of_optimizers(on_ranks):
+    on_ranks(1, rows_of_optimizers)
 
 
 def test_peers_do_the_same_update():

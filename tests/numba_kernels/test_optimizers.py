@@ -13,8 +13,7 @@ import vector_code
 from numba.core.dispatcher import Dispatcher
 from rules import LAYERS, OFFSETS, RULES, N, problem
 
-from numba_kernels import denormals, fused, node, optimizers
-from numba_kernels.allreduce import elementwise
+from numba_kernels import denormals, optimizers
 from numba_kernels.optimizers import (
     LAMB,
     LARS,
@@ -265,39 +264,32 @@ def test_the_control_word_is_put_back():
 # Vector instructions
 
 
-def element_loops():
-    """Every kernel that has a loop over elements, by name."""
-    modules = [import_module(f"numba_kernels.optimizers.{file}")
-               for file in {file for file, _, _ in optimizers.names.RULES.values()}]  # fmt: skip
-    modules += [optimizers.clipping, fused]
-    found = {f"{d.py_func.__module__}.{d.py_func.__name__}": d
-             for module in modules for d in vars(module).values()
-             if isinstance(d, Dispatcher) and vector_code.source_loops(d)}  # fmt: skip
-    return found | {"scale": elementwise.scale}
+FILES = sorted({file for file, _, _ in optimizers.names.RULES.values()} | {"clipping"})
+LOOPS = {
+    f"{file}.{kernel.py_func.__name__}": kernel
+    for file in FILES
+    for kernel in vars(import_module(f"numba_kernels.optimizers.{file}")).values()
+    if isinstance(kernel, Dispatcher) and vector_code.source_loops(kernel)
+}
 
 
-@pytest.mark.parametrize("name", sorted(element_loops()))
+@pytest.mark.parametrize("name", LOOPS)
 def test_vectorised(name):
-    kernel = element_loops()[name]
+    kernel = LOOPS[name]
     assert vector_code.source_loops(kernel) == 1  # so that a loop found is this one
     assembler = vector_code.fresh(kernel, vector_code.arguments_for(kernel))
     assert vector_code.vector_loops(assembler)
 
 
-@pytest.mark.parametrize("name", ["update", "step"])
-def test_vectorised_where_it_is_called(name):
-    """Behind the switch as well: a slice that is not known to be contiguous would stop it."""
+def test_vectorised_behind_the_switch():
+    """A slice that is not known to be contiguous would stop it. (In the fused step: test_fused.)"""
     x, slots, hyper = np.zeros(8, np.float32), np.zeros((2, 8), np.float32), np.zeros(8)
-    if name == "update":
-        pieces, squares = np.zeros((1, 3), np.int64), np.zeros((0, 2))
-        assembler = vector_code.fresh(kernels.finish, (0, x, x, slots, pieces, hyper, squares))
-    else:
-        words = np.zeros(node.WORDS, np.int64)
-        assembler = vector_code.fresh(fused.step, (words, 0, x, x, slots, 0, hyper, hyper))
-    rules = [d for name, d in element_loops().items() if name.split(".")[-1] not in
-             ("norms", "sum_of_squares", "add_weighted", "scale")]  # fmt: skip
-    assert len(rules) == 15
-    assert len(vector_code.vector_loops(assembler)) >= len(rules)
+    pieces, squares = np.zeros((1, 3), np.int64), np.zeros((0, 2))
+    arguments = (0, x, x, slots, pieces, hyper, squares)
+    assembler = vector_code.fresh(kernels.finish, arguments)
+    updates = [name for name in LOOPS if not name.endswith(("norms", "sum_of_squares"))]
+    assert len(updates) == vector_code.UPDATES
+    assert len(vector_code.vector_loops(assembler)) >= vector_code.UPDATES
 
 
 # What is refused

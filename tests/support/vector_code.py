@@ -13,6 +13,8 @@ ARM = r"\bf\w+\s+(v\d+\.\d[sd]|z\d+\.[sd])|\bf\w+\.[248][sd]\s"  # NEON and SVE,
 WIDE = r"\bv(f?n?m?(add|sub|mul)\w*|div|sqrt|rsqrt\w*)p[sd]\s.*%[yz]mm"  # AVX, AVX-512
 PATTERNS = {"x86_64": WIDE, "AMD64": WIDE, "aarch64": ARM, "arm64": ARM}
 
+UPDATES = 15  # loops behind the switch over all optimizers: one a rule, SGD 3, RMSprop 4
+
 
 def fresh(dispatcher, arguments) -> str:
     """The assembler of a kernel compiled anew for `arguments`: Numba keeps none in its cache."""
