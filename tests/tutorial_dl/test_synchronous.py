@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-STEPS_PER_EPOCH = 10
 SAMPLES, BATCH = 197, 20  # no rank count divides either; the last batch has 17 samples
 RULES = ("sgd", "momentum", "adam", "lars", "lamb")
 
