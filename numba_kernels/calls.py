@@ -6,24 +6,28 @@ node they lie beside the flag that says "I have arrived"; in messages a hash of 
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 KINDS = (
     "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "split", "step",
+    "alltoall",
 )  # fmt: skip
-DTYPES = (np.dtype("float32"), np.dtype("float64"))
-OPS = ("sum", "mean", "min", "max")
-
-
+# By name: bfloat16 is a dtype of the package ml_dtypes, which not everybody has.
+DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
+OPS = ("sum", "mean", "min", "max", "product")
 ALGORITHMS = (
-    "shared_memory", "naive", "tree", "ring", "recursive_doubling", "rabenseifner",
+    "shared_memory", "naive", "tree", "ring", "recursive_doubling", "rabenseifner", "two_level",
+    "mpi",
 )  # fmt: skip
 
 
+@cache
 def encode(
     kind: str, dtype=None, op: str | None = None, root: int = 0, algorithm: str | None = None
 ) -> int:
-    d = 0 if dtype is None else 1 + DTYPES.index(np.dtype(dtype))
+    d = 0 if dtype is None else 1 + DTYPES.index(np.dtype(dtype).name)
     o = 0 if op is None else 1 + OPS.index(op)
     a = 0 if algorithm is None else 1 + ALGORITHMS.index(algorithm)
     return KINDS.index(kind) | d << 8 | o << 16 | a << 24 | root << 32
@@ -45,12 +49,18 @@ def tag(call: int, length: int, sequence: int) -> int:
     return (mixed ^ mixed >> 15) & 0x7FFF
 
 
+@cache
+def known(dtype: np.dtype) -> bool:
+    """Whether collectives work on elements of this dtype."""
+    return dtype.name in DTYPES and dtype.isnative
+
+
 def vector(x, what: str = "x") -> np.ndarray:
     """`x` as a flat view to work on in place; TypeError or ValueError where that can't be."""
     if not isinstance(x, np.ndarray):
         raise TypeError(f"{what} is a {type(x).__name__}; a numpy array is needed")
-    if x.dtype not in DTYPES:
-        raise TypeError(f"{what} has dtype {x.dtype}; float32 or float64 is needed")
+    if not known(x.dtype):
+        raise TypeError(f"{what} has dtype {x.dtype}; one of {', '.join(DTYPES)} is needed")
     if not x.flags.c_contiguous or not x.flags.writeable:
         raise ValueError(f"{what} must be contiguous and writeable: it is changed in place")
     return x.reshape(-1)

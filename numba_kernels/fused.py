@@ -151,14 +151,15 @@ class Step:
                 incoming = self.team.scratch(
                     self.gradient.size // self.team.size + 64, self.gradient.dtype
                 )
-                self._send(ring.reduce_scatter, self.gradient, incoming, SUM, 1.0)
+                self._send(ring.reduce_scatter, self.gradient, incoming, SUM, 1)
 
     def _hand_out(self) -> None:
         """Every rank's slice of `parameters` to all ranks."""
         if self.shared:
             self._on_node(hand_out, self._sums[0] > 0)
         elif self.team.size > 1 and self._sums[0] > 0:
-            self._send(ring.allgather, self.parameters, 0)
+            edges = self.team.edges(self.parameters.size)
+            self._send(ring.allgather, self.parameters, edges, 0)
 
     def _on_node(self, kernel, *arguments) -> None:
         self.team.on_node(kernel, self.call, self.gradient, self.parameters, *arguments)

@@ -12,6 +12,7 @@ something else, where a receive of one tag would wait for ever.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,38 +23,51 @@ from .board import READY, WAIT
 from .compile import compiled
 from .mpi import SUCCESS, Cancel, Irecv, Isend, Request_free, Testall, Wtime, sched_yield
 
-COMM, DATATYPE, NO_REQUEST, SEND, RECEIVE = range(5)  # in `handles`
-AT, POSTED, TAG, ANY_TAG, SPINS = range(5)  # in `words`
+COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
+AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS = range(6)  # in `words`
 TAG_WORD = mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG  # of the second of two statuses
 
 
 class Link(NamedTuple):
     """What an exchange needs to know, in arrays that compiled code reads and writes."""
 
-    handles: np.ndarray  # (5,) HANDLE
-    words: np.ndarray  # (5,) int64
+    handles: np.ndarray  # (6,) HANDLE
+    words: np.ndarray  # (6,) int64
+    ranks: np.ndarray  # (p,) int64: the ranks of `comm` that take part, by number
     status: np.ndarray  # two MPI_Status as int32
     flag: np.ndarray  # (1,) int32
     patience: np.ndarray  # (1,) float64, seconds
 
 
-def link(comm: MPI.Comm, spins: int, patience: float) -> Link:
-    handles = np.zeros(5, mpi.HANDLE)
+class Route(NamedTuple):
+    """A link, and the part of this rank on it: what a collective over messages begins with."""
+
+    link: Link
+    rank: int  # this rank's number on the link
+    ranks: int  # how many there are
+
+
+def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> Route:
+    """The route between `ranks` of `comm`, numbered from 0; this rank is one of them."""
+    handles = np.zeros(6, mpi.HANDLE)
     handles[COMM] = mpi.handle(comm)
     handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
-    words = np.zeros(5, np.int64)
-    words[ANY_TAG], words[SPINS] = MPI.ANY_TAG, spins
+    words = np.zeros(6, np.int64)
+    words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
     status = np.zeros(2 * mpi.STATUS_BYTES // 4, np.int32)
-    return Link(handles, words, status, np.zeros(1, np.int32), np.array([patience]))
+    flag = np.zeros(1, np.int32)
+    link = Link(handles, words, np.array(ranks, np.int64), status, flag, np.array([patience]))
+    return Route(link, ranks.index(comm.rank), len(ranks))
 
 
 @compiled
 def exchange(link, outgoing, to, incoming, source):
-    """Send `outgoing` to rank `to` while receiving `incoming` from `source`; -1: neither.
+    """Send `outgoing` to number `to` while receiving `incoming` from `source`; -1: neither.
 
-    READY when both are done, WAIT when not yet, -1 - source when the peer called something else.
+    READY when both are done, WAIT when not yet, -1 - (rank of the source) when that called
+    something else.
     """
-    handles, words, status, flag, patience = link
+    handles, words, ranks, status, flag, patience = link
     size = handles.itemsize
     requests = handles.ctypes.data + SEND * size
     if not words[POSTED]:
@@ -64,7 +78,7 @@ def exchange(link, outgoing, to, incoming, source):
                 incoming.ctypes.data,
                 incoming.size,
                 handles[DATATYPE],
-                source,
+                ranks[source],
                 words[ANY_TAG],
                 handles[COMM],
                 requests + size,
@@ -74,7 +88,7 @@ def exchange(link, outgoing, to, incoming, source):
                 outgoing.ctypes.data,
                 outgoing.size,
                 handles[DATATYPE],
-                to,
+                ranks[to],
                 words[TAG],
                 handles[COMM],
                 requests,
@@ -83,7 +97,8 @@ def exchange(link, outgoing, to, incoming, source):
     started = Wtime()
     while True:
         if Testall(2, requests, flag.ctypes.data, status.ctypes.data) != SUCCESS:
-            return -1 - source  # truncated: the peer sent more than this call can take
+            # Truncated: the peer sent more than this call can take.
+            return -1 - ranks[source] if source >= 0 else WAIT
         if flag[0]:
             break
         tries += 1
@@ -94,7 +109,7 @@ def exchange(link, outgoing, to, incoming, source):
     words[POSTED] = 0
     handles[SEND] = handles[RECEIVE] = handles[NO_REQUEST]
     if source >= 0 and status[TAG_WORD] != words[TAG]:
-        return -1 - source
+        return -1 - ranks[source]
     return READY
 
 

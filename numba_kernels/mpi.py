@@ -14,6 +14,7 @@ every process.
 from __future__ import annotations
 
 import ctypes
+from functools import cache
 
 import numpy as np
 from llvmlite.binding import add_symbol
@@ -49,6 +50,8 @@ Request_free = _bind("MPI_Request_free", _p)
 #                      source tag comm flag status
 Iprobe = _bind("MPI_Iprobe", _i, _i, _h, _p, _p)
 Get_count = _bind("MPI_Get_count", _p, _h, _p)
+#                                send receive count type operation comm request
+Iallreduce = _bind("MPI_Iallreduce", _p, _p, _i, _h, _h, _h, _p)
 Wtime = _bind("MPI_Wtime", returns=types.float64)
 
 sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -61,6 +64,7 @@ def handle(thing) -> int:
     return value - (1 << bits) if value >= 1 << (bits - 1) else value
 
 
+@cache
 def datatype(dtype) -> int:
     """The handle of the MPI datatype for the NumPy `dtype`."""
     return handle(MPI._typedict[np.dtype(dtype).char])

@@ -4,9 +4,9 @@ One file an algorithm, all behind one call:
 
     allreduce(team, x, op="sum", algorithm="auto")
 
-"auto" takes the shared memory of the node where `x` lies in it (`team.empty`), and messages
-otherwise: recursive doubling for short vectors, where latency counts, halving and doubling for long
-ones, where bytes do.
+"auto" takes the memory that the ranks share where all are on one node: in place where `x` lies in
+it (`team.empty`), through it in pieces otherwise, and with a single barrier for what is short.
+Between nodes it takes what costs.py predicts to be the fastest.
 """
 
 from __future__ import annotations
@@ -14,8 +14,22 @@ from __future__ import annotations
 import numpy as np
 
 from .. import calls
-from . import naive, rabenseifner, recursive_doubling, ring, shared_memory, tree
-from .elementwise import op_code
+from ..halves import carried
+from ..node import SHORT
+from . import (
+    costs,
+    mpi,
+    naive,
+    rabenseifner,
+    recursive_doubling,
+    ring,
+    shared_memory,
+    short,
+    staged,
+    tree,
+    two_level,
+)
+from .elementwise import convert, op_code
 
 MESSAGES = {
     "naive": naive.allreduce,
@@ -23,51 +37,76 @@ MESSAGES = {
     "ring": ring.allreduce,
     "recursive_doubling": recursive_doubling.allreduce,
     "rabenseifner": rabenseifner.allreduce,
+    "mpi": mpi.allreduce,
 }
 ALGORITHMS = calls.ALGORITHMS
-SHORT = 16384  # bytes
-# By dtype, operation and algorithm: how the call is announced to others.
-CALLS = {
-    (dtype.num, op, algorithm): calls.encode("allreduce", dtype, op, algorithm=algorithm)
-    for dtype in calls.DTYPES
-    for op in calls.OPS
-    for algorithm in ALGORITHMS
-}
 
 
 def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
     """Replace `x` by its reduction over all ranks of `team`, in place; returns `x`.
 
     Args:
-        x: contiguous float32 or float64 array, same shape and dtype on every rank.
-        op: "sum", "mean", "min" or "max", element by element. NaN and infinity pass through.
-        algorithm: "auto", or one of `ALGORITHMS`; "shared_memory" needs an array of `team.empty`.
+        x: contiguous array of float32, float64, float16, bfloat16, int32 or int64, the same shape
+            and dtype on every rank. Halves are summed in float32 and rounded once, at the end.
+        op: "sum", "mean", "min", "max" or "product", element by element. NaN and infinity pass
+            through. A mean of integers is cut off towards zero.
+        algorithm: "auto", or one of `ALGORITHMS`; "shared_memory" needs all ranks on one node.
 
     The result is the same, bit for bit, on all ranks, and on every run with the same ranks.
 
     Raises: PeerError, MismatchError; TypeError and ValueError for arguments that can't be used.
     """
-    usable = type(x) is np.ndarray and x.flags.carray
-    call = CALLS.get((x.dtype.num, op, "shared_memory")) if usable else None
+    call = _CALLS.get((x.dtype, op)) if type(x) is np.ndarray and x.flags.carray else None
     if call is None:
-        calls.vector(x)  # one of these knows what is wrong
-        calls.check_op(op)
+        call = _look_at(x, op)
     if algorithm != "auto" and algorithm not in ALGORITHMS:
         raise ValueError(f"unknown algorithm {algorithm!r}; auto or one of {', '.join(ALGORITHMS)}")
     if team.size == 1:
         return x
     flat = x if x.ndim == 1 else x.reshape(-1)
-    number = op_code(op)
-    factor = 1.0 / team.size if op == "mean" else 1.0
-    if algorithm in ("auto", "shared_memory"):
-        if team.on_node(shared_memory.allreduce, call, flat, number, factor):
-            return x
-        if algorithm == "shared_memory":
-            raise ValueError("shared_memory needs an array made by team.empty on a single node")
-        algorithm = "recursive_doubling" if x.nbytes <= SHORT else "rabenseifner"
-    incoming = team.scratch(flat.size, flat.dtype)
-    call = CALLS[x.dtype.num, op, algorithm]
-    team.by_messages(
-        call, flat.size, flat.dtype, MESSAGES[algorithm], (flat, incoming, number, factor)
-    )
+    divisor = team.size if op == "mean" else 1
+    if algorithm == "auto":
+        algorithm = "shared_memory" if team.single_node else costs.choose(team, x.nbytes)
+    if algorithm == "shared_memory":
+        if not team.single_node:
+            raise ValueError("shared_memory needs all ranks on one node; two_level does not")
+        _in_shared_memory(team, call, carried(flat), op_code(op), divisor)
+        return x
+    wide = team.widened(flat)
+    call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
+    if algorithm == "two_level":
+        between = MESSAGES[costs.between_nodes(team, wide.nbytes)]
+        two_level.allreduce(team, call, wide, op_code(op), divisor, between)
+    else:
+        _by_messages(team, call, wide, op_code(op), divisor, algorithm)
+    if wide is not flat:
+        convert(carried(flat), wide)
     return x
+
+
+def _in_shared_memory(team, call, flat, op, divisor) -> None:
+    """`flat`: halves as the integers that carry them."""
+    if flat.nbytes <= SHORT and flat.nbytes * team.size <= 4 * SHORT:
+        team.on_node(short.allreduce, call, flat, op, divisor)
+    elif not team.on_node(shared_memory.allreduce, call, flat, op, divisor):
+        team.on_node(staged.allreduce, call, flat, team.edges(flat.size), op, divisor, True)
+
+
+def _by_messages(team, call, flat, op, divisor, algorithm) -> None:
+    incoming = flat if algorithm == "mpi" else team.scratch(flat.size, flat.dtype)
+    if algorithm == "mpi":
+        team.set_operation(mpi.operation(op, flat.dtype))
+    arguments = (flat, incoming, op, divisor)
+    team.by_messages(call, flat.size, flat.dtype, MESSAGES[algorithm], arguments)
+
+
+def _look_at(x, op: str) -> int:
+    """The call that is announced; TypeError or ValueError for what can't be reduced."""
+    flat = calls.vector(x)
+    calls.check_op(op)
+    call = calls.encode("allreduce", flat.dtype, op, algorithm="shared_memory")
+    _CALLS[flat.dtype, op] = call
+    return call
+
+
+_CALLS: dict[tuple[np.dtype, str], int] = {}  # the calls seen so far, found without any checking

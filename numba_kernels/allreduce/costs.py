@@ -1,42 +1,138 @@
-"""What an allreduce of n bytes over p ranks must cost, from three numbers of the machine.
+"""What an allreduce of n bytes over p ranks must cost, from a few numbers of the machine.
 
-alpha: latency, seconds a message. beta: seconds a byte sent. gamma: seconds a byte added.
+The textbook's three, for what goes by messages:
+
+    alpha   latency, seconds a message
+    beta    seconds a byte sent
+    gamma   seconds a byte added
+
+A real machine has caches, and MPI libraries change protocol with the size, so a `Machine` keeps
+measured curves: seconds of one exchange, of one addition, ... of m bytes. With the straight lines
+alpha + beta m and gamma m in their place, these are the formulas of the literature:
+
+    naive                2(p-1) alpha + 2(p-1) n beta + (p-1) n gamma
+    tree                 2L alpha + 2L n beta + L n gamma                     L = ceil(log2 p)
+    ring                 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma
+    recursive_doubling   L alpha + L n beta + L n gamma                       L = log2 p
+    rabenseifner         2L alpha + 2n(p-1)/p beta + n(p-1)/p gamma
+
 Sources: Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005); Patarasuk
 and Yuan (2009) for the ring. Where an algorithm needs a power of two of ranks, the others are
 folded in (fold.py): one more message of the whole vector before, and one after.
 """
 
+from __future__ import annotations
+
+from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, floor, log2
 
-Cost = Callable[[float, int, float, float, float], float]
+# What is measured: seconds of one ... of m bytes (measure.py).
+CURVES = ("message", "exchange", "add", "window", "staged", "library")
 
 
-def naive(n, p, alpha, beta, gamma):
-    return 2 * (p - 1) * alpha + 2 * (p - 1) * n * beta + (p - 1) * n * gamma
+@dataclass(frozen=True)
+class Curve:
+    """Seconds by bytes: straight lines between measured points, and beyond the last one."""
+
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+    def __call__(self, nbytes: float) -> float:
+        if len(self.sizes) == 1 or nbytes <= self.sizes[0]:
+            return self.seconds[0]
+        i = min(bisect_right(self.sizes, nbytes), len(self.sizes) - 1)
+        slope = (self.seconds[i] - self.seconds[i - 1]) / (self.sizes[i] - self.sizes[i - 1])
+        return self.seconds[i - 1] + slope * (nbytes - self.sizes[i - 1])
 
 
-def tree(n, p, alpha, beta, gamma):
-    rounds = ceil(log2(p))
-    return 2 * rounds * alpha + 2 * rounds * n * beta + rounds * n * gamma
+@dataclass(frozen=True)
+class Machine:
+    """What `measure(team)` found out.
+
+    Attributes:
+        alpha, beta, gamma: the textbook's three, fitted to the curves below
+        message: curve of one message, from one rank to another
+        exchange: of two at once, there and back
+        add: of one vector onto another
+        window, staged: of an allreduce in shared memory of `ranks` ranks of a node: in place in
+            a window, and of an ordinary array; None where there is none
+        library: of the MPI library's allreduce over `ranks`; None if not measured
+        ranks: how many took part; per_node: the least number of them on a node
+    """
+
+    alpha: float
+    beta: float
+    gamma: float
+    message: Curve
+    exchange: Curve
+    add: Curve
+    window: Curve | None = None
+    staged: Curve | None = None
+    library: Curve | None = None
+    ranks: int = 0
+    per_node: int = 1
 
 
-def ring(n, p, alpha, beta, gamma):
-    return 2 * (p - 1) * alpha + 2 * n * (p - 1) / p * beta + n * (p - 1) / p * gamma
+def straight(alpha: float, beta: float, gamma: float) -> Machine:
+    """The textbook's machine: every message alpha + beta m, every addition gamma m.
+
+    >>> predict("ring", 1e6, 4, straight(1e-6, 1e-9, 0))  # 6 alpha + 1.5e6 beta
+    0.001506
+    """
+    line = Curve((0, 1), (alpha, alpha + beta))
+    return Machine(alpha, beta, gamma, line, line, Curve((0, 1), (0, gamma)))
 
 
-def recursive_doubling(n, p, alpha, beta, gamma):
+UNMEASURED = straight(1e-6, 1 / 8e9, 1 / 8e9)  # a node's order of magnitude
+
+Cost = Callable[[float, int, Machine], float]
+
+
+def naive(n, p, machine):
+    return (p - 1) * (2 * machine.message(n) + machine.add(n))
+
+
+def tree(n, p, machine):
+    return ceil(log2(p)) * (2 * machine.message(n) + machine.add(n))
+
+
+def ring(n, p, machine):
+    return (p - 1) * (2 * machine.exchange(n / p) + machine.add(n / p))
+
+
+def recursive_doubling(n, p, machine):
     group = 2 ** floor(log2(p))
-    rounds = log2(group)
-    folded = 2 * alpha + 2 * n * beta + n * gamma if group < p else 0
-    return rounds * (alpha + n * beta + n * gamma) + folded
+    return log2(group) * (machine.exchange(n) + machine.add(n)) + folded(n, p, machine)
 
 
-def rabenseifner(n, p, alpha, beta, gamma):
+def rabenseifner(n, p, machine):
     group = 2 ** floor(log2(p))
-    part = n * (group - 1) / group
-    folded = 2 * alpha + 2 * n * beta + n * gamma if group < p else 0
-    return 2 * log2(group) * alpha + 2 * part * beta + part * gamma + folded
+    halves = [n / 2**k for k in range(1, 1 + round(log2(group)))]
+    return sum(2 * machine.exchange(m) + machine.add(m) for m in halves) + folded(n, p, machine)
+
+
+def folded(n, p, machine):
+    return 0.0 if p == 2 ** floor(log2(p)) else 2 * machine.message(n) + machine.add(n)
+
+
+def shared_memory(n, p, machine):
+    """Measured on `ranks` ranks of a node; the traffic of others is in proportion."""
+    return machine.window(n) * p / machine.ranks
+
+
+def two_level(n, p, machine):
+    """As far as nodes are alike: half an allreduce in the node before, and half after."""
+    q = machine.per_node
+    inside = machine.staged(n) if machine.staged else 0.0
+    return inside + predict(between(n, p, machine), n / q, p // q, machine)
+
+
+def mpi(n, p, machine):
+    """The library's secret: as measured, in proportion to the rounds it must take."""
+    return machine.library(n) * log2(p) / log2(machine.ranks)
 
 
 COSTS: dict[str, Cost] = {
@@ -45,20 +141,58 @@ COSTS: dict[str, Cost] = {
     "ring": ring,
     "recursive_doubling": recursive_doubling,
     "rabenseifner": rabenseifner,
+    "shared_memory": shared_memory,
+    "two_level": two_level,
+    "mpi": mpi,
 }
+BY_MESSAGES = ("naive", "tree", "ring", "recursive_doubling", "rabenseifner")
 
 
-def predict(algorithm: str, nbytes: float, ranks: int, alpha: float, beta: float, gamma: float):
+def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEASURED) -> float:
     """Seconds that `algorithm` should take to allreduce `nbytes` over `ranks` ranks.
 
-    Raises ValueError for an algorithm without a formula here.
+    Args:
+        machine: from `measure(team)`, or the textbook's: `straight(alpha, beta, gamma)`
 
-    >>> predict("ring", 1e6, 4, alpha=1e-6, beta=1e-9, gamma=0)  # 6 alpha + 1.5e6 beta
-    0.001506
+    Raises ValueError for an algorithm without a formula here, and for one that this machine has
+    not been measured for.
     """
     if algorithm not in COSTS:
         raise ValueError(f"no cost formula for {algorithm!r}; one of {', '.join(COSTS)}")
-    return COSTS[algorithm](nbytes, ranks, alpha, beta, gamma)
+    if ranks == 1:
+        return 0.0
+    needed = {"shared_memory": machine.window, "mpi": machine.library}
+    if needed.get(algorithm, machine) is None:
+        raise ValueError(f"the cost of {algorithm} is not known before costs.measure(team)")
+    return COSTS[algorithm](nbytes, ranks, machine)
+
+
+@lru_cache(maxsize=10_000)
+def between(nbytes: float, ranks: int, machine: Machine) -> str:
+    """The best algorithm by messages for the lanes of two_level: n/q bytes over ranks/q nodes."""
+    q = machine.per_node
+    return min(BY_MESSAGES, key=lambda name: predict(name, nbytes / q, ranks // q, machine))
+
+
+@lru_cache(maxsize=10_000)
+def best(nbytes: float, ranks: int, machine: Machine) -> str:
+    """What "auto" takes where ranks share no memory, or only some do."""
+    names = [*BY_MESSAGES]
+    if machine.library:
+        names.append("mpi")
+    if 1 < machine.per_node < ranks:
+        names.append("two_level")
+    return min(names, key=lambda name: predict(name, nbytes, ranks, machine))
+
+
+def choose(team, nbytes: int) -> str:
+    """What "auto" takes for `nbytes` on this team of several nodes: the same on all ranks."""
+    return best(nbytes, team.size, team.machine)
+
+
+def between_nodes(team, nbytes: int) -> str:
+    """What two_level takes for its messages."""
+    return between(nbytes, team.size, team.machine)
 
 
 def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:

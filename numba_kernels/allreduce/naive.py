@@ -11,11 +11,11 @@ parameter server does, and why nobody reduces this way. Good for seeing it, and 
 from ..board import READY
 from ..compile import compiled
 from ..messages import AT, exchange
-from .elementwise import combine, scale
+from .elementwise import combine, divide
 
 
 @compiled
-def allreduce(link, rank, ranks, x, incoming, op, factor):
+def allreduce(link, rank, ranks, x, incoming, op, divisor):
     """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
     words = link.words
     nothing = x[:0]
@@ -35,7 +35,7 @@ def allreduce(link, rank, ranks, x, incoming, op, factor):
         combine(op, x, incoming)
         words[AT] += 1
         if words[AT] == ranks - 1:
-            scale(x, factor)
+            divide(x, divisor)
     while words[AT] < 2 * (ranks - 1):  # and give back
         done = exchange(link, x, words[AT] - ranks + 2, nothing, -1)
         if done != READY:

@@ -16,7 +16,7 @@ section 4.4.
 from ..board import READY
 from ..compile import compiled
 from ..messages import AT, exchange
-from .elementwise import bounds, combine, scale
+from .elementwise import bounds, combine, divide
 from .fold import fold, group_of, place_of, rank_of, unfold
 
 
@@ -35,7 +35,7 @@ def held(n, group, place, halvings):
 
 
 @compiled
-def allreduce(link, rank, ranks, x, incoming, op, factor):
+def allreduce(link, rank, ranks, x, incoming, op, divisor):
     """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
     words = link.words
     group = group_of(ranks)
@@ -67,6 +67,6 @@ def allreduce(link, rank, ranks, x, incoming, op, factor):
             if halving:
                 combine(op, mine, arriving)
             if words[AT] == rounds:
-                scale(mine, factor)
+                divide(mine, divisor)
             words[AT] += 1
     return unfold(link, rank, extra, x)

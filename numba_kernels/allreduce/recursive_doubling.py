@@ -15,12 +15,12 @@ times. Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2
 from ..board import READY
 from ..compile import compiled
 from ..messages import AT, exchange
-from .elementwise import combine, scale
+from .elementwise import combine, divide
 from .fold import fold, group_of, place_of, rank_of, unfold
 
 
 @compiled
-def allreduce(link, rank, ranks, x, incoming, op, factor):
+def allreduce(link, rank, ranks, x, incoming, op, divisor):
     """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
     words = link.words
     group = group_of(ranks)
@@ -39,5 +39,5 @@ def allreduce(link, rank, ranks, x, incoming, op, factor):
             combine(op, x, theirs)
             words[AT] += 1
             if 1 << (words[AT] - 1) == group:
-                scale(x, factor)
+                divide(x, divisor)
     return unfold(link, rank, extra, x)

@@ -16,24 +16,26 @@ ranks there are (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009: that
 price of a latency that grows with p.
 """
 
+import numpy as np
+
 from ..board import READY
 from ..compile import compiled
 from ..messages import AT, exchange
-from .elementwise import bounds, combine, scale
+from .elementwise import bounds, combine, divide
 
 
 @compiled
-def allreduce(link, rank, ranks, x, incoming, op, factor):
+def allreduce(link, rank, ranks, x, incoming, op, divisor):
     """Reduce `x` over the ranks in place; `incoming` is scratch for one chunk. Resumable."""
     if link.words[AT] < ranks - 1:
-        done = reduce_scatter(link, rank, ranks, x, incoming, op, factor)
+        done = reduce_scatter(link, rank, ranks, x, incoming, op, divisor)
         if done != READY:
             return done
-    return allgather(link, rank, ranks, x, ranks - 1)
+    return allgather(link, rank, ranks, x, slices(x.size, ranks), ranks - 1)
 
 
 @compiled
-def reduce_scatter(link, rank, ranks, x, incoming, op, factor):
+def reduce_scatter(link, rank, ranks, x, incoming, op, divisor):
     """Leave in slice `rank` of `x` its reduction over all ranks; other slices hold partial sums."""
     words = link.words
     right, left = (rank + 1) % ranks, (rank - 1 + ranks) % ranks
@@ -49,21 +51,32 @@ def reduce_scatter(link, rank, ranks, x, incoming, op, factor):
         combine(op, mine, incoming[: mine.size])
         words[AT] += 1
         if words[AT] == ranks - 1:
-            scale(mine, factor)
+            divide(mine, divisor)
     return READY
 
 
 @compiled
-def allgather(link, rank, ranks, x, first_step):
-    """Fill `x` with every rank's slice; on entry, slice `rank` is this rank's contribution."""
+def slices(n, ranks):
+    """[i] and [i + 1]: where slice i of n elements begins and ends."""
+    edges = np.empty(ranks + 1, np.int64)
+    for i in range(ranks):
+        edges[i], edges[i + 1] = bounds(n, ranks, i)
+    return edges
+
+
+@compiled
+def allgather(link, rank, ranks, x, edges, first_step):
+    """Fill `x` with every rank's slice; on entry, slice `rank` is this rank's contribution.
+
+    Slice i is [edges[i], edges[i + 1]); lengths may differ.
+    """
     words = link.words
     right, left = (rank + 1) % ranks, (rank - 1 + ranks) % ranks
     while words[AT] < first_step + ranks - 1:
         step = words[AT] - first_step
-        first, last = bounds(x.size, ranks, (rank - step + ranks) % ranks)
-        outgoing = x[first:last]
-        first, last = bounds(x.size, ranks, (rank - 1 - step + ranks) % ranks)
-        done = exchange(link, outgoing, right, x[first:last], left)
+        mine, theirs = (rank - step + ranks) % ranks, (left - step + ranks) % ranks
+        outgoing = x[edges[mine] : edges[mine + 1]]
+        done = exchange(link, outgoing, right, x[edges[theirs] : edges[theirs + 1]], left)
         if done != READY:
             return done
         words[AT] += 1

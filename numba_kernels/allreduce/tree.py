@@ -14,7 +14,7 @@ counts; but the whole vector travels L times each way.
 from ..board import READY
 from ..compile import compiled
 from ..messages import AT, exchange
-from .elementwise import combine, scale
+from .elementwise import combine, divide
 
 
 @compiled
@@ -27,7 +27,7 @@ def rounds(ranks):
 
 
 @compiled
-def allreduce(link, rank, ranks, x, incoming, op, factor):
+def allreduce(link, rank, ranks, x, incoming, op, divisor):
     """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
     words = link.words
     nothing = x[:0]
@@ -46,7 +46,7 @@ def allreduce(link, rank, ranks, x, incoming, op, factor):
                 combine(op, x, incoming)
         words[AT] += 1
         if words[AT] == last and rank == 0:
-            scale(x, factor)
+            divide(x, divisor)
     return down(link, rank, ranks, x, 0, last)
 
 

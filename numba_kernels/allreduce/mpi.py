@@ -1,0 +1,78 @@
+"""Allreduce by the MPI library itself: its MPI_Iallreduce, polled so that the wait can be ended.
+
+    all ranks:  MPI_Iallreduce --> whatever the library thinks best --> MPI_Test ... MPI_Test, done
+
+Cost: the library's secret. A rank that calls something else is not found out here, as a tag or the
+board would do it; on one node the board still is compared after a long wait (team.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+import numba
+import numpy as np
+from mpi4py import MPI
+from numba import carray, types
+
+from ..board import READY, WAIT
+from ..compile import compiled
+from ..messages import AT, COMM, DATATYPE, IN_PLACE, OP, SEND, SPINS
+from ..mpi import HANDLE, SUCCESS, Iallreduce, Test, Wtime, handle, sched_yield
+from .elementwise import MAX, MIN, PRODUCT, SUM, combine, divide
+
+FAILED = 3  # returned when the library reports an error
+
+
+@compiled
+def allreduce(link, rank, ranks, x, incoming, op, divisor):
+    """Reduce `x` over the ranks in place, by the operation in `link`. Resumable."""
+    handles, words, _, status, flag, patience = link
+    request = handles.ctypes.data + SEND * handles.itemsize
+    if words[AT] == 0:
+        words[AT] = 1
+        done = Iallreduce(
+            words[IN_PLACE], x.ctypes.data, x.size, handles[DATATYPE], handles[OP],
+            handles[COMM], request,
+        )  # fmt: skip
+        if done != SUCCESS:
+            return FAILED
+    started = Wtime()
+    tries = 0
+    while True:
+        if Test(request, flag.ctypes.data, status.ctypes.data) != SUCCESS:
+            return FAILED
+        if flag[0]:
+            divide(x, divisor)
+            return READY
+        tries += 1
+        if tries > words[SPINS]:
+            sched_yield()
+        if Wtime() - started > patience[0]:
+            return WAIT
+
+
+@cache
+def operation(op: int, dtype: np.dtype) -> int:
+    """The handle of MPI's own operation, or of one of ours where a NaN has to stay a NaN."""
+    if op in (MIN, MAX) and dtype.kind == "f":
+        create = ctypes.CDLL(MPI.__file__).MPI_Op_create
+        made = np.zeros(1, HANDLE)
+        create(_combining(op, dtype).ctypes, 1, ctypes.c_void_p(made.ctypes.data))
+        return int(made[0])
+    return handle({SUM: MPI.SUM, MIN: MPI.MIN, MAX: MPI.MAX, PRODUCT: MPI.PROD}[op])
+
+
+@cache
+def _combining(op: int, dtype: np.dtype):
+    """An MPI_User_function that calls `combine`; kept for as long as the process lives."""
+    elements = types.CPointer(numba.from_dtype(dtype))
+    number = types.CPointer(types.int32)
+
+    @numba.cfunc(types.void(elements, elements, number, types.voidptr))
+    def combining(incoming, into, count, _):
+        n = count[0]
+        combine(op, carray(into, (n,)), carray(incoming, (n,)))
+
+    return combining

@@ -1,0 +1,103 @@
+"""Allreduce of ordinary arrays through memory that the node's ranks share: in and out in pieces.
+
+Pieces are small enough to stay in the cache, and each takes three steps. Rank r owns slice r:
+
+    out     the piece of every slice but its own goes to its part of the stage
+    reduce  its own piece + the others' from their parts; the result to x and back to their parts
+    in      the pieces of the other slices come back, reduced, from its own part
+
+Different pieces are in different steps at the same time, so there is one barrier a piece:
+
+    piece 0     out | reduce |   in   |                  two buffers in turn are enough: a piece
+    piece 1         |  out   | reduce |  in              goes out into what its rank has just
+    piece 2         |        |  out   | reduce | in      taken in from
+
+Cost: a barrier a piece, 2 p n bytes through memory as in place (shared_memory.py), and 2 n through
+caches. Vectors of one piece or less: short.py.
+"""
+
+from ..board import READY, all_arrived, arrive
+from ..compile import compiled
+from ..node import AT, CHUNK, PATIENCE, RANK, SPINS, TILE, board_of, tile_like
+from ..stage import count_pieces, on_stage, piece
+from .elementwise import LINE, SUM, combine, convert, divide
+from .shared_memory import add_two
+
+
+@compiled
+def allreduce(node, call, x, edges, op, divisor, give):
+    """Reduce `x` over the ranks of the node. Resumable.
+
+    `edges`: slice i is [edges[i], edges[i + 1]). Unless `give`, only the own slice of x is changed
+    (that is a reduce-scatter).
+    """
+    board, rank = board_of(node), node[RANK]
+    ranks = board.shape[0]
+    width = CHUNK // (ranks * x.itemsize) // LINE * LINE  # elements a piece
+    pieces = count_pieces(edges, width)
+    while node[AT] < 2 * (pieces + 1):  # even: work to do; odd: at the barrier
+        step = node[AT] // 2
+        if node[AT] % 2 == 0:
+            if give and step >= 2:
+                take_in(node, x, edges, width, step - 2)
+            if step >= 1:
+                reduce_piece(node, x, edges, width, step - 1, op, divisor, give)
+            if step < pieces:
+                put_out(node, x, edges, width, step)
+            arrive(board, rank, call, x.size)
+            node[AT] += 1
+        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+        if done != READY:
+            return done
+        node[AT] += 1
+    if give:
+        take_in(node, x, edges, width, pieces - 1)
+    return READY
+
+
+@compiled
+def put_out(node, x, edges, width, number):
+    """Piece `number` of every slice but this rank's own to this rank's part of the stage."""
+    rank = node[RANK]
+    stage = on_stage(node, x, rank, number)
+    for slice_ in range(edges.size - 1):
+        if slice_ != rank:
+            low, high = piece(edges, slice_, width, number)
+            stage[slice_ * width : slice_ * width + high - low] = x[low:high]
+
+
+@compiled
+def reduce_piece(node, x, edges, width, number, op, divisor, give):
+    """Piece `number` of the own slice: add the others' to it; and if `give`, hand it back."""
+    rank, ranks = node[RANK], edges.size - 1
+    low, high = piece(edges, rank, width, number)
+    if ranks == 2 and op == SUM:
+        theirs = on_stage(node, x, 1 - rank, number)[rank * width : rank * width + high - low]
+        add_two(x[low:high], theirs, divisor)
+        return
+    tile = tile_like(node, x)
+    for start in range(low, high, TILE):
+        end = min(start + TILE, high)
+        at, until = rank * width + start - low, rank * width + end - low
+        result = tile[: end - start]
+        convert(result, x[start:end])
+        for peer in range(ranks):
+            if peer != rank:
+                combine(op, result, on_stage(node, x, peer, number)[at:until])
+        divide(result, divisor)
+        convert(x[start:end], result)
+        if give:
+            for peer in range(ranks):
+                if peer != rank:
+                    on_stage(node, x, peer, number)[at:until] = x[start:end]
+
+
+@compiled
+def take_in(node, x, edges, width, number):
+    """Piece `number` of every slice but the own from this rank's part of the stage."""
+    rank = node[RANK]
+    stage = on_stage(node, x, rank, number)
+    for slice_ in range(edges.size - 1):
+        if slice_ != rank:
+            low, high = piece(edges, slice_, width, number)
+            x[low:high] = stage[slice_ * width : slice_ * width + high - low]

@@ -1,0 +1,62 @@
+"""Allreduce in two levels: shared memory within a node, messages between nodes only.
+
+The vector is cut into as many lanes as every node has ranks. Local rank i of each node is in charge
+of lane i: it adds up its lane over its node, takes part in an allreduce of that lane with its
+counterparts on other nodes, and hands the result out on its node.
+
+    node 0   rank 0 [lane 0]<----------------+        1  reduce-scatter in the node
+             rank 1 [lane 1]<------------+   |
+                                         |   |        2  allreduce of each lane between the nodes,
+    node 1   rank 2 [lane 0]<------------|---+           all lanes at the same time
+             rank 3 [lane 1]<------------+
+                                                      3  allgather in the node
+Cost, with q ranks on each of k nodes: 2(q-1)/q n through the node's memory, and an allreduce of n/q
+between k ranks, q of which share the node's network. Every byte leaves a node once, not q times.
+Idea: Thakur, Rabenseifner and Gropp (2005), section 6; Jain et al., EuroMPI 2018, for the lanes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..gather import allgather
+from . import shared_memory, staged
+from .elementwise import bounds
+
+
+def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int, between) -> None:
+    """Reduce the flat `x` in place; `between`: the kernel for the messages between nodes."""
+    edges = team.lanes.edges(x.size)
+    inside = divisor if team.single_node else 1  # a mean is divided once, at the end
+    if not team.on_node(shared_memory.reduce_scatter, call, x, edges, op, inside):
+        team.on_node(staged.allreduce, call, x, edges, op, inside, False)
+    if team.lanes.route and not team.single_node:
+        lane = x[slice(*edges[team.place : team.place + 2])]
+        arguments = (lane, team.scratch(lane.size, x.dtype), op, divisor)
+        team.by_messages(call, x.size, x.dtype, between, arguments, team.lanes.route)
+    else:
+        team.skip()
+    if not team.on_node(shared_memory.allgather, call, x, edges):
+        team.on_node(allgather, call, x, edges)
+
+
+class Lanes:
+    """Which ranks are each other's counterparts on the nodes.
+
+    Args:
+        nodes: the ranks of every node, in order
+        here, place: the number of this rank's node, and of this rank on it
+        route: makes a `messages.Route` between given ranks
+
+    `route` is None on a rank that has no lane, as nodes may differ in size.
+    """
+
+    def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route):
+        self.count = min(map(len, nodes))
+        self.idle = len(nodes[here]) - self.count
+        self.route = route([node[place] for node in nodes]) if place < self.count else None
+
+    def edges(self, n: int) -> np.ndarray:
+        """Where lanes begin and end; ranks of this node that have none get empty ones."""
+        ends = [bounds(n, self.count, lane)[1] for lane in range(self.count)]
+        return np.array([0, *ends, *[n] * self.idle], np.int64)

@@ -1,0 +1,94 @@
+"""Allgather, broadcast and alltoall through the node's stage, in pieces.
+
+One barrier a piece: while a rank puts out piece k, it takes in the others' piece k - 1.
+
+    rank 0:  piece 0 out | barrier | piece 0 of others in, piece 1 out | barrier | ...
+"""
+
+from .board import READY, all_arrived, arrive
+from .compile import compiled
+from .messages import AT as DONE
+from .messages import exchange
+from .node import AT, CHUNK, LINE, PATIENCE, RANK, SPINS, board_of
+from .stage import count_pieces, on_stage, piece
+
+
+@compiled
+def allgather(node, call, x, edges):
+    """Every rank's slice of `x` to all ranks of the node; slices may differ in length. Resumable.
+
+    A broadcast is an allgather in which the root's slice is all of x.
+    """
+    board, rank = board_of(node), node[RANK]
+    width = CHUNK // x.itemsize
+    pieces = count_pieces(edges, width)
+    while node[AT] < 2 * (pieces + 1):
+        step = node[AT] // 2
+        if node[AT] % 2 == 0:
+            if step >= 1:
+                for peer in range(board.shape[0]):
+                    if peer != rank:
+                        low, high = piece(edges, peer, width, step - 1)
+                        x[low:high] = on_stage(node, x, peer, step - 1)[: high - low]
+            if step < pieces:
+                low, high = piece(edges, rank, width, step)
+                on_stage(node, x, rank, step)[: high - low] = x[low:high]
+            arrive(board, rank, call, x.size)
+            node[AT] += 1
+        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+        if done != READY:
+            return done
+        node[AT] += 1
+    return READY
+
+
+@compiled
+def alltoall(node, call, x, received, edges):
+    """Block r of every rank's `x` into rank r's `received`, in the order of ranks. Resumable."""
+    board, rank = board_of(node), node[RANK]
+    ranks = board.shape[0]
+    width = CHUNK // (ranks * x.itemsize) // LINE * LINE
+    pieces = count_pieces(edges, width)
+    if node[AT] == 0:
+        received[edges[rank] : edges[rank + 1]] = x[edges[rank] : edges[rank + 1]]
+    while node[AT] < 2 * (pieces + 1):
+        step = node[AT] // 2
+        if node[AT] % 2 == 0:
+            for peer in range(ranks):
+                if peer == rank:
+                    continue
+                if step >= 1:
+                    low, high = piece(edges, peer, width, step - 1)
+                    at = rank * width
+                    theirs = on_stage(node, x, peer, step - 1)[at : at + high - low]
+                    received[low:high] = theirs
+                if step < pieces:
+                    low, high = piece(edges, peer, width, step)
+                    at = peer * width
+                    on_stage(node, x, rank, step)[at : at + high - low] = x[low:high]
+            arrive(board, rank, call, x.size)
+            node[AT] += 1
+        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+        if done != READY:
+            return done
+        node[AT] += 1
+    return READY
+
+
+@compiled
+def pairwise(link, rank, ranks, x, received, edges):
+    """The same over messages: in round k to the rank k to the right, from k to the left."""
+    words = link.words
+    if words[DONE] == 0:
+        received[edges[rank] : edges[rank + 1]] = x[edges[rank] : edges[rank + 1]]
+        words[DONE] = 1
+    while words[DONE] < ranks:
+        to = (rank + words[DONE]) % ranks
+        source = (rank - words[DONE] + ranks) % ranks
+        outgoing = x[edges[to] : edges[to + 1]]
+        incoming = received[edges[source] : edges[source + 1]]
+        done = exchange(link, outgoing, to, incoming, source)
+        if done != READY:
+            return done
+        words[DONE] += 1
+    return READY
