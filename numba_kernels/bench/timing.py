@@ -1,11 +1,16 @@
 """Timing that can be trusted: interleaved, in full cycles, on pinned ranks, as medians.
 
-Three ways in which benchmarks of collectives lie, and what is done here:
+Ways in which benchmarks of collectives lie, and what is done here:
 
 - An allreduce repeated on a buffer that nobody touches leaves every cache line with its last owner.
   A training step writes the buffer before and reads it after. So a full cycle is timed, write,
   reduce, read, for ours and for the peer alike, and the same cycle on private memory without a
   reduction is subtracted. (The usual repeated call is timed beside it.)
+- A busy machine makes slow whoever is measured just then. So all take turns, many times over.
+- Who takes a turn finds the caches full of what the contestant before worked on. So the first call
+  of every turn is not counted.
+- Ranks that start at different times wait for each other, or don't. So a turn begins with a barrier
+  and ends with one, inside what is timed: it lasts as long as the slowest rank.
 - Two ranks that may take turns on one core look fast. So every rank is pinned.
 - Where memory lies differs from start to start. So ranks are started several times, and the
   median of their medians counts.
@@ -21,6 +26,8 @@ from pathlib import Path
 
 import numpy as np
 
+RESOLUTION = 0.01  # of a cycle: what a reduction in it takes beyond this can be told from noise
+
 
 def pin(rank: int) -> None:
     """Keep this process on one of the cores it may use, in turn by rank."""
@@ -28,56 +35,72 @@ def pin(rank: int) -> None:
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
 
 
-def medians(
-    calls: Sequence[Callable[[], None]],
+def interleaved(
+    calls: Sequence[Callable[[], object]],
     together: Callable[[], None] = lambda: None,
+    seconds: float = 1.0,
     rounds: int = 9,
-    seconds: float = 0.02,
-) -> list[float]:
-    """Median seconds of each call, the calls taking turns.
+) -> np.ndarray:
+    """Seconds that each call takes, shape (rounds, calls); the same on all ranks.
 
-    `together` brings the ranks together before each measurement. Every measurement repeats its
-    call as often as `seconds` asks for; rank 0's clock would differ from the others', so the
-    number of repeats is fixed from a first round by the slowest call's `repeats_for`.
+    Args:
+        calls: the contestants. Each gets one turn a round, in which it is called repeatedly.
+        together: a barrier of all ranks
+        seconds: for everything. Turns are as long as that allows; where even single calls take
+            longer there are fewer rounds, but 3 at least.
+        rounds: at most
     """
-    repeats = [repeats_for(call, seconds, together) for call in calls]
-    times = np.empty((rounds, len(calls)))
-    for row in times:
-        for i, call in enumerate(calls):
-            together()
-            started = time.perf_counter()
-            for _ in range(repeats[i]):
-                call()
-            row[i] = (time.perf_counter() - started) / repeats[i]
-    return list(np.median(times, axis=0))
 
-
-def repeats_for(call, seconds: float, together) -> int:
-    """How often `call` fits into `seconds`, the same on all ranks."""
-    call()
-    together()
-    started = time.perf_counter()
-    for _ in range(3):
+    def turn(call, repeats):
         call()
-    return agree(max(1, round(seconds / max(1e-7, (time.perf_counter() - started) / 3))))
+        together()
+        started = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        together()
+        return (time.perf_counter() - started) / repeats
+
+    once = slowest([turn(call, 1) for call in calls])
+    once = slowest([turn(c, 20) if t < 1e-3 else t for c, t in zip(calls, once, strict=True)])
+    fitting = seconds / rounds / len(calls) / once - 1  # less the one that is not counted
+    repeats = np.clip(fitting, 1, 5000).astype(int)
+    rounds = int(np.clip(seconds / (once @ (repeats + 1)), 3, rounds))
+    return slowest(
+        [[turn(c, k) for c, k in zip(calls, repeats, strict=True)] for _ in range(rounds)]
+    )
 
 
-def agree(number: int) -> int:
-    """The smallest of all ranks' numbers: every rank must repeat a collective equally often."""
+def slowest(times) -> np.ndarray:
+    """Element by element the longest of all ranks' times: all must repeat a call equally often."""
     from mpi4py import MPI
 
-    return min(2000, MPI.COMM_WORLD.allreduce(number, MPI.MIN))
+    times = np.array(times, np.float64)
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+    return times
 
 
-def copy_bandwidth(together, mib: int = 64) -> float:
-    """Bytes a second, read and written, that this rank copies while all others copy too."""
+def net(cycle: np.ndarray, nothing: np.ndarray) -> np.ndarray:
+    """Seconds of the reduction alone: a full cycle less the same cycle without a reduction.
+
+    Never less than `RESOLUTION` of the cycle: nobody is infinitely fast.
+    """
+    return np.maximum(cycle - nothing, RESOLUTION * cycle)
+
+
+def copy_bandwidth(together: Callable[[], None] = lambda: None, mib: int = 64) -> float:
+    """Bytes a second that all ranks together copy, each on its core, all at once.
+
+    Bytes read and bytes written count, so n bytes copied are 2 n. This is the limit that every
+    `fraction_of_limit` refers to. It is a copy's, not the hardware's: a copy has to fetch the lines
+    it overwrites, which work in place need not, and caches do better still. So fractions above 1
+    exist. (tutorial_dl.training.prediction.copy_bandwidth is another: one core, the rest idle.)
+    """
+    from mpi4py import MPI
+
     source = np.ones(mib << 20, np.uint8)
     target = np.empty_like(source)
-
-    def copy():
-        np.copyto(target, source)
-
-    return 2 * source.nbytes / medians([copy], together, rounds=5, seconds=0.05)[0]
+    times = interleaved([lambda: np.copyto(target, source)], together, seconds=0.3, rounds=5)
+    return MPI.COMM_WORLD.size * 2 * source.nbytes / float(np.median(times))
 
 
 def machine() -> str:
