@@ -16,12 +16,12 @@ from .. import launch
 from .plot import check as check_plot
 from .plot import draw
 
-# What is measured, in parts: (file, how often its ranks are started anew, its part of the time).
-# TensorFlow takes 10 s to load, on every rank, so what needs it is started once.
+# What is measured, in parts: (file, how often its ranks are started anew, its part of --seconds).
+# TensorFlow takes up to 10 s to load, on every rank: what needs it is started once, and gets less.
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
-    "step": (("step", 3, 0.5), ("network", 1, 0.5)),
-    "optimizers": (("optimizers", 1, 1.0),),
+    "step": (("step", 3, 0.4), ("network", 1, 0.25)),
+    "optimizers": (("optimizers", 1, 0.6),),
 }
 NEEDS = {"network": ("keras", "tensorflow")}  # parts that have nothing to say without these
 ALONE = "optimizers"  # is measured on one rank

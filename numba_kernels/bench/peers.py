@@ -13,6 +13,8 @@ from datetime import timedelta
 import numpy as np
 from mpi4py import MPI
 
+from .timing import threads_unpinned
+
 SECONDS = 30  # that gloo's ranks may take to find each other, and a call of it may take
 
 
@@ -70,7 +72,8 @@ def gloo() -> Iterator[Callable[[np.ndarray], object] | None]:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     failure = ""
     try:
-        _join(distributed, comm)
+        with threads_unpinned():
+            _join(distributed, comm)
     except Exception as error:
         failure = f"no gloo on rank {comm.rank}: {str(error).splitlines()[0][:200]}"
     failures = [text for text in comm.allgather(failure) if text]

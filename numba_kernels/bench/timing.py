@@ -11,7 +11,8 @@ Ways in which benchmarks of collectives lie, and what is done here:
   of every turn is not counted.
 - Ranks that start at different times wait for each other, or don't. So a turn begins with a barrier
   and ends with one, inside what is timed: it lasts as long as the slowest rank.
-- Two ranks that may take turns on one core look fast. So every rank is pinned.
+- Two ranks that may take turns on one core look fast. So every rank is pinned. (Not the threads
+  that gloo works with: on the core of their rank they would be two to three times slower.)
 - Where memory lies differs from start to start. So ranks are started several times, and the
   median of their medians counts.
 """
@@ -21,7 +22,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +31,23 @@ import numpy as np
 RESOLUTION = 0.01  # of a cycle: what a reduction in it takes beyond this can be told from noise
 
 
+CORES = sorted(os.sched_getaffinity(0))  # that this process may use, before it is pinned
+
+
 def pin(rank: int) -> None:
-    """Keep this process on one of the cores it may use, in turn by rank."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    """Keep this thread, and those it starts, on one of the cores it may use, in turn by rank."""
+    os.sched_setaffinity(0, {CORES[rank % len(CORES)]})
+
+
+@contextmanager
+def threads_unpinned() -> Iterator[None]:
+    """Threads that are started meanwhile may use all cores."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, CORES)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
 
 
 def interleaved(
@@ -113,4 +128,4 @@ def machine() -> str:
                 break
     except OSError:
         pass
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {len(CORES)} cores"
