@@ -25,10 +25,12 @@ from .timing import copy_bandwidth, interleaved
 
 BATCH, BATCHES = 32, 16  # samples a rank and step; different ones, in turn
 LINE = 16  # float32 in a cache line
+PLAIN = ("Keras train_on_batch, 1 process", "Keras bare graph, 1 process")
+GRADIENT = "the gradient alone"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """Two rows: against plain Keras's step, and against the gradient alone. None without Keras."""
+    """Rows against plain Keras's step, and against the gradient alone; none without Keras."""
     if keras_on_tensorflow() is None:
         return []
     team = Team()
@@ -38,20 +40,11 @@ def rows(seconds: float, full: bool) -> list[dict]:
     y = rng.integers(0, 10, (BATCHES, BATCH))
     batches = cycle(zip(x, y, strict=True))
 
-    ours, plain = AliasedNetwork(team), None
-    if team.rank == 0:
-        plain = mlp()
-        plain.compile("adam", loss=loss_of_logits())
-
-    def plain_step():
-        if plain is not None:
-            plain.train_on_batch(*next(batches))
-
-    calls = [
-        lambda: ours.step(*next(batches)),
-        plain_step,
-        lambda: ours.gradient_of(*next(batches)),
-    ]
+    ours = AliasedNetwork(team)
+    # The other ranks do nothing meanwhile.
+    plain = plain_steps() if team.rank == 0 else dict.fromkeys(PLAIN, lambda x, y: None)
+    steps = {**plain, GRADIENT: ours.gradient_of}
+    calls = [lambda step=step: step(*next(batches)) for step in (ours.step, *steps.values())]
     times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
     ours.check()
     adam = Adam()
@@ -67,26 +60,49 @@ def rows(seconds: float, full: bool) -> list[dict]:
             moved(team.size, ours.size, adam),
             bandwidth,
         )
-        | {"samples": BATCH * team.size, "peer_samples": samples}
-        for peer, theirs, samples in (
-            ("plain Keras, 1 process", times[1], BATCH),
-            ("gradient alone", times[2], BATCH * team.size),
-        )
+        | {
+            "samples": BATCH * team.size,
+            "peer_samples": BATCH * (1 if peer in PLAIN else team.size),
+        }
+        for peer, theirs in zip(steps, times[1:], strict=True)
     ]
 
 
 def mlp():
-    """784-512-512-10, as everybody writes it."""
+    """784-512-512-10, as everybody writes it, and compiled."""
     keras, _ = keras_on_tensorflow()
     dense = keras.layers.Dense
-    return keras.Sequential(
+    model = keras.Sequential(
         [keras.Input((784,)), dense(512, "relu"), dense(512, "relu"), dense(10)]
     )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
 
 
-def loss_of_logits():
-    keras, _ = keras_on_tensorflow()
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+def graph(model, finish):
+    """A TensorFlow graph of (x, y) -> loss, finish(gradients): nothing in it but the step."""
+    _, tf = keras_on_tensorflow()
+
+    @tf.function
+    def of_batch(x, y):
+        with tf.GradientTape() as tape:
+            loss = model.loss(y, model(x, training=True))
+        weights = [v.value for v in model.trainable_weights]
+        return loss, finish(tape.gradient(loss, weights))
+
+    concrete = of_batch.get_concrete_function(
+        tf.TensorSpec((None, 784), tf.float32), tf.TensorSpec((None,), tf.int64)
+    )
+    return lambda x, y: concrete(tf.constant(x), tf.constant(y))
+
+
+def plain_steps() -> dict:
+    """Keras in one process, as its users call it, and with nothing around the step."""
+    first, second = mlp(), mlp()
+    second.optimizer.build(second.trainable_weights)
+    bare = graph(second, lambda g: second.optimizer.apply(g, second.trainable_weights))
+    steps = (first.train_on_batch, lambda x, y: float(bare(x, y)[0]))
+    return dict(zip(PLAIN, steps, strict=True))
 
 
 class AliasedNetwork:
@@ -98,7 +114,7 @@ class AliasedNetwork:
 
     def __init__(self, team: Team):
         _, tf = keras_on_tensorflow()
-        self.team, self.model, loss = team, mlp(), loss_of_logits()
+        self.team, self.model = team, mlp()
         self.variables = [v.value for v in self.model.trainable_weights]
         self.size = sum(int(np.prod(v.shape)) for v in self.variables)
         # Every layer begins a cache line.
@@ -117,18 +133,7 @@ class AliasedNetwork:
         team.broadcast(self.parameters)
         self.update = Step(team, Adam(), self.parameters, self.gradient)
 
-        @tf.function(
-            input_signature=[
-                tf.TensorSpec((None, 784), tf.float32),
-                tf.TensorSpec((None,), tf.int64),
-            ]
-        )
-        def backpropagate(x, y):
-            with tf.GradientTape() as tape:
-                of_batch = loss(y, self.model(x, training=True))
-            return of_batch, tape.gradient(of_batch, self.variables)
-
-        self.backpropagate = backpropagate
+        self.backpropagate = graph(self.model, list)
         self.check()
 
     def gradient_of(self, x: np.ndarray, y: np.ndarray) -> tuple[float, int]:
