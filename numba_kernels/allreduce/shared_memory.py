@@ -18,7 +18,7 @@ changes hands once each way and no more.
 from ..board import LENGTHS, READY, all_arrived, arrive
 from ..compile import compiled
 from ..node import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
-from .elementwise import SUM, bounds, combine, scale
+from .elementwise import SUM, bounds, combine, copy, scale
 
 ELSEWHERE = 2  # what is returned, at once and on this rank only, if x lies in no window
 
@@ -56,12 +56,12 @@ def reduce_slice(first, stride, ranks, x, low, high, op, factor, tile):
     for start in range(low, high, TILE):
         end = min(start + TILE, high)
         result = tile[: end - start]
-        result[:] = row_of(first, x)[start:end]
+        copy(result, row_of(first, x)[start:end])
         for peer in range(1, ranks):
             combine(op, result, row_of(first + peer * stride, x)[start:end])
         scale(result, factor)
         for peer in range(ranks):
-            row_of(first + peer * stride, x)[start:end] = result
+            copy(row_of(first + peer * stride, x)[start:end], result)
 
 
 @compiled
