@@ -1,8 +1,9 @@
 """Trips through memory: which vectors an operation reads and writes, counted from the code itself.
 
 A vector that does not fit into the processor's caches comes from memory whenever it is read, and
-goes back whenever it is written. numpy does one operation at a time, so every operation is a trip
-for each vector that takes part:
+goes back whenever it is written. Memory gives and takes whole cache lines, so what is written
+without having been read is fetched all the same before it is overwritten. numpy does one operation
+at a time, so every operation is a trip for each vector that takes part:
 
     >>> def update(w, g, t):
     ...     np.multiply(g, 0.1, out=t)
@@ -12,7 +13,7 @@ for each vector that takes part:
     multiply  reads g  writes t
     subtract  reads w t  writes w
     >>> moved(trips(update, w=np.ones(4), g=np.ones(4), t=np.ones(4)))
-    5
+    6
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Trip(NamedTuple):
     operation: str
     reads: tuple[str, ...]  # names of vectors
     writes: tuple[str, ...]
+
+    @property
+    def fetches(self) -> tuple[str, ...]:
+        """What is written without having been read."""
+        return tuple(name for name in self.writes if name not in self.reads)
 
     def __str__(self) -> str:
         return f"{self.operation}  reads {' '.join(self.reads)}  writes {' '.join(self.writes)}"
@@ -53,8 +59,8 @@ def trips(function: Callable, **vectors: np.ndarray) -> list[Trip]:
 
 
 def moved(plan: Iterable[Trip]) -> int:
-    """How many numbers go through memory for each element: one a vector read or written."""
-    return sum(len(trip.reads) + len(trip.writes) for trip in plan)
+    """How many numbers go through memory for each element: read, fetched and written."""
+    return sum(len(trip.reads) + len(trip.fetches) + len(trip.writes) for trip in plan)
 
 
 class _Watched(np.ndarray):

@@ -33,7 +33,8 @@ def test_operations_in_order_and_their_result():
         Trip("add", ("y", "t"), ("y",)),
         Trip("sqrt", ("y",), ("x",)),
     ]
-    assert moved(plan) == 3 + 2 + 3 + 2
+    assert moved(plan) == 4 + 2 + 3 + 3  # t, and then x, are overwritten: fetched first
+    assert [trip.fetches for trip in plan] == [("t",), (), (), ("x",)]
     a = np.arange(1.0, 7.0)
     np.testing.assert_array_equal(given["x"], np.sqrt(a + 2 * a * a))
     assert type(given["x"]) is np.ndarray
@@ -52,7 +53,7 @@ def test_results_without_a_place_are_vectors_too():
     plan = trips(f, **vectors("m", "g"))
     assert [trip.operation for trip in plan] == ["multiply", "multiply", "add", "copy"]
     assert plan[2] == Trip("add", ("new 1", "new 2"), ("new 3",))
-    assert plan[3] == Trip("copy", ("new 3",), ("m",)) and moved(plan) == 2 + 2 + 3 + 2
+    assert plan[3] == Trip("copy", ("new 3",), ("m",)) and moved(plan) == 3 + 3 + 4 + 3
 
 
 def test_slices_are_parts_of_their_vector():
