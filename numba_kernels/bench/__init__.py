@@ -81,14 +81,20 @@ def check_options(options) -> Path | None:
         raise ValueError(f"--seconds {options.seconds}: more than 0, less than 3600 is right")
     if options.what in ("allreduce", "all") and options.ranks < 2:
         raise ValueError("an allreduce on 1 rank does nothing: -n 2 or more is right")
-    file = Path(options.json) if options.json and options.json != "-" else None
-    plot = Path(options.plot) if options.plot else file and file.with_suffix(".png")
-    for path in (file, plot):
-        if path and not path.parent.is_dir():
-            raise ValueError(f"{path}: there is no folder {path.parent}")
-        if path and path.is_dir():
-            raise ValueError(f"{path} is a folder: the name of a file is right")
-    return check_plot(plot) if plot else None
+    file = check_file(options.json) if options.json and options.json != "-" else None
+    if options.plot:
+        return check_plot(check_file(options.plot))
+    return file and file.with_suffix(".png")
+
+
+def check_file(name: str) -> Path:
+    """The path called `name` if a file can be written there; ValueError otherwise."""
+    path = Path(name)
+    if path.is_dir():
+        raise ValueError(f"{name} is a folder: the name of a file is right")
+    if not path.parent.is_dir():
+        raise ValueError(f"{name}: there is no folder {path.parent}")
+    return path
 
 
 def measure(options) -> dict:

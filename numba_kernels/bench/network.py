@@ -47,7 +47,7 @@ def rows(seconds: float, full: bool) -> list[dict]:
     calls = [lambda step=step: step(*next(batches)) for step in (ours.step, *steps.values())]
     times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
     ours.check()
-    adam = Adam()
+    adam, samples = Adam(), BATCH * team.size
     return [
         row(
             "whole training step of an MLP",
@@ -60,10 +60,7 @@ def rows(seconds: float, full: bool) -> list[dict]:
             moved(team.size, ours.size, adam),
             bandwidth,
         )
-        | {
-            "samples": BATCH * team.size,
-            "peer_samples": BATCH * (1 if peer in PLAIN else team.size),
-        }
+        | {"samples": samples, "peer_samples": BATCH if peer in PLAIN else samples}
         for peer, theirs in zip(steps, times[1:], strict=True)
     ]
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import numpy as np
-from mpi4py import MPI
 
 from .timing import threads_unpinned
 
@@ -62,6 +61,8 @@ def gloo() -> Iterator[Callable[[np.ndarray], object] | None]:
     None where torch can't be imported, or where any rank's gloo does not start; that is said in a
     line on stderr.
     """
+    from mpi4py import MPI
+
     comm = MPI.COMM_WORLD
     torch = importable("torch")
     distributed = importable("torch.distributed") if torch else None

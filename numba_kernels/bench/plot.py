@@ -19,7 +19,11 @@ def check(file: Path) -> Path:
 
 
 def draw(result: dict, file: Path) -> None:
-    """Write the figure. ImportError where matplotlib is missing."""
+    """Write the figure of `result`, which is what --json writes. ImportError without matplotlib."""
+    figure_of(result).savefig(file, dpi=150)
+
+
+def figure_of(result: dict):
     from matplotlib.figure import Figure
 
     panels: dict[str, list[dict]] = {}
@@ -40,7 +44,7 @@ def draw(result: dict, file: Path) -> None:
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
     figure.suptitle(f"{result['machine']}: what peers take, × ours", fontsize=9, color="0.4")
-    figure.savefig(file, dpi=150)
+    return figure
 
 
 def title(one: dict) -> str:

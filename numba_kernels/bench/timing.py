@@ -4,13 +4,14 @@ Ways in which benchmarks of collectives lie, and what is done here:
 
 - An allreduce repeated on a buffer that nobody touches leaves every cache line with its last owner.
   A training step writes the buffer before and reads it after. So a full cycle is timed, write,
-  reduce, read, for ours and for the peer alike, and the same cycle on private memory without a
-  reduction is subtracted. (The usual repeated call is timed beside it.)
-- A busy machine makes slow whoever is measured just then. So all take turns, many times over.
+  reduce, read, for ours and for the peer alike, and the same cycle without a reduction, in the same
+  memory, is subtracted. (The usual repeated call is timed beside it.)
+- A busy machine makes slow whoever is measured just then. So all take turns, many times over; the
+  median batch counts in a turn, and the median turn in the end.
 - Who takes a turn finds the caches full of what the contestant before worked on. So the first call
   of every turn is not counted.
-- Ranks that start at different times wait for each other, or don't. So a turn begins with a barrier
-  and ends with one, inside what is timed: it lasts as long as the slowest rank.
+- Ranks that start at different times wait for each other, or don't. So calls are timed in batches
+  between two barriers, the second one inside: a batch takes as long as the slowest rank.
 - Two ranks that may take turns on one core look fast. So every rank is pinned. (Not the threads
   that gloo works with: on the core of their rank they would be two to three times slower.)
 - Where memory lies differs from start to start. So ranks are started several times, and the
@@ -28,6 +29,8 @@ from pathlib import Path
 
 import numpy as np
 
+BATCHES = 10  # in a turn, at most
+LEAST = 3  # rounds
 RESOLUTION = 0.01  # of a cycle: what a reduction in it takes beyond this can be told from noise
 
 
@@ -59,30 +62,36 @@ def interleaved(
     """Seconds that each call takes, shape (rounds, calls); the same on all ranks.
 
     Args:
-        calls: the contestants. Each gets one turn a round, in which it is called repeatedly.
+        calls: the contestants. Each gets one turn a round, of several batches of calls.
         together: a barrier of all ranks
         seconds: for everything. Turns are as long as that allows; where even single calls take
-            longer there are fewer rounds, but 3 at least.
+            longer there are fewer rounds, but `LEAST`.
         rounds: at most
     """
 
-    def turn(call, repeats):
+    def turn(call, batches=1, repeats=1):
         call()
+        times = np.empty(batches)
         together()
-        started = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        together()
-        return (time.perf_counter() - started) / repeats
+        for i in range(batches):
+            started = time.perf_counter()
+            for _ in range(repeats):
+                call()
+            together()
+            times[i] = time.perf_counter() - started
+        return np.median(times) / repeats
 
-    once = slowest([turn(call, 1) for call in calls])
-    once = slowest([turn(c, 20) if t < 1e-3 else t for c, t in zip(calls, once, strict=True)])
-    fitting = seconds / rounds / len(calls) / once - 1  # less the one that is not counted
-    repeats = np.clip(fitting, 1, 5000).astype(int)
-    rounds = int(np.clip(seconds / (once @ (repeats + 1)), 3, rounds))
-    return slowest(
-        [[turn(c, k) for c, k in zip(calls, repeats, strict=True)] for _ in range(rounds)]
-    )
+    end = time.perf_counter() + seconds
+    once = slowest([turn(call) for call in calls])
+    once = slowest([turn(c, 3, 9) if t < 1e-3 else t for c, t in zip(calls, once, strict=True)])
+    fitting = np.maximum(1, seconds / rounds / len(calls) / once - 1)  # less the one not counted
+    batches = np.minimum(fitting, BATCHES).astype(int)
+    repeats = np.minimum(fitting / batches, 1000).astype(int)
+    turns = list(zip(calls, batches, repeats, strict=True))
+    times: list[list[float]] = []
+    while len(times) < LEAST or (len(times) < rounds and slowest(time.perf_counter() - end) < 0):
+        times.append([turn(*its) for its in turns])
+    return slowest(times)
 
 
 def slowest(times) -> np.ndarray:
