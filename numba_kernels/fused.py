@@ -36,7 +36,7 @@ from numba import carray
 
 from . import calls
 from .allreduce import ring
-from .allreduce.elementwise import SUM, bounds, scale
+from .allreduce.elementwise import SUM, bounds, copy, scale
 from .allreduce.shared_memory import ELSEWHERE
 from .board import LENGTHS, LOSS, READY, SAMPLES, all_arrived, arrive
 from .compile import compiled
@@ -199,7 +199,7 @@ def step(node, call, gradient, parameters, slots, rule, hyper, sums):
         node[AT] = 2
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
     if done == READY and sums[0] > 0:
-        parameters[:] = gradient  # by now they are the new weights
+        copy(parameters, gradient)  # by now these are the new weights
     return done
 
 
@@ -217,7 +217,7 @@ def reduce(node, call, gradient, parameters, sums):
             end = min(start + TILE, high)
             g = tile_like(node, gradient)[: end - start]
             average(node, first, stride, gradient, start, sums, g)
-            gradient[start:end] = g
+            copy(gradient[start:end], g)
         restore(before)
     return done
 
@@ -239,7 +239,7 @@ def hand_out(node, call, gradient, parameters, changed):
         node[AT] = 1
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
     if done == READY and changed:
-        parameters[:] = gradient
+        copy(parameters, gradient)
     return done
 
 
@@ -280,7 +280,7 @@ def average(node, first, stride, gradient, start, sums, g):
 def to_all(node, first, stride, gradient, start, w):
     """Every rank's row, from element `start` on, = w"""
     for peer in range(node[RANKS]):
-        row_of(first + peer * stride, gradient)[start : start + w.size] = w
+        copy(row_of(first + peer * stride, gradient)[start : start + w.size], w)
 
 
 @compiled

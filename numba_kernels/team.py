@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 from mpi4py import MPI
 
-from . import board, calls, gather, node_memory, window
+from . import board, calls, node_memory, window
 from .allreduce import allreduce as _allreduce
-from .allreduce import costs, ring, shared_memory, staged, tree
+from .allreduce import costs, gather, ring, shared_memory, staged, tree
 from .allreduce.elementwise import bounds, convert, op_code
 from .board import READY
 from .halves import carried, is_half

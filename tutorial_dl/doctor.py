@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 
 from numba_kernels import launch
 
@@ -151,18 +150,12 @@ def kernel_cache() -> str:
     )
     done = _python(code)
     if done.returncode != 0:
-        raise Missing(_last_line(done.stderr), "make install")
-    folder = Path(done.stdout.strip())
-    remedy = "set NUMBA_CACHE_DIR to a folder that you may write to (each run compiles otherwise)"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise Missing(f"cannot write to {folder}: {error.strerror}", remedy) from None
-    if folder.parent == Path(tempfile.gettempdir()) and not os.environ.get("NUMBA_CACHE_DIR"):
-        folder.rmdir()  # made for this one process
-        raise Missing("no folder that stays is writable", remedy)
-    return f"{folder} is writable"
+        found = _last_line(done.stderr).removeprefix("OSError: ")
+        remedy = (
+            "set NUMBA_CACHE_DIR to a folder that you may write to (each run compiles otherwise)"
+        )
+        raise Missing(found, remedy if "cannot write" in found else "make install")
+    return f"{done.stdout.strip()} is writable"
 
 
 REDUCE = """

@@ -5,7 +5,7 @@ All functions return small arrays of seconds, so that a notebook can pull them f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -109,3 +109,32 @@ def _cycles(team, x: np.ndarray, cycles: int, reduce=lambda: None) -> float:
         reduce()
         x.sum()
     return (perf_counter() - began) / cycles
+
+
+def in_turns(
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int = 9,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> dict[str, np.ndarray]:
+    """Seconds of each call, the calls taking turns, so that a slow moment is everyone's.
+
+    Args:
+        calls: name -> what to time; each is called once more at first, which is not counted: it
+            may compile, and fetches memory.
+        rounds: how often each is timed.
+        before: called before each of them, not timed (a barrier; writing a gradient).
+        after: called after each of them, and timed (a barrier, to wait for the slowest rank).
+
+    Returns name -> shape (rounds,).
+    """
+    seconds = {name: np.empty(rounds) for name in calls}
+    for turn in range(-1, rounds):
+        for name, call in calls.items():
+            before()
+            began = perf_counter()
+            call()
+            after()
+            if turn >= 0:
+                seconds[name][turn] = perf_counter() - began
+    return seconds

@@ -73,6 +73,13 @@ def _quotient(total, divisor, over):
 
 
 @compiled
+def copy(into, other):
+    """into = other, of one length. (Numba makes no vector code of `into[:] = other`.)"""
+    for i in range(into.size):
+        into[i] = other[i]
+
+
+@compiled
 def scale(x, factor):
     """x *= factor, in x's own precision."""
     if factor != 1.0:

@@ -19,7 +19,7 @@ from ..board import LENGTHS, READY, all_arrived, arrive
 from ..compile import compiled
 from ..halves import narrow, widen
 from ..node import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
-from .elementwise import SUM, bounds, combine, convert, divide, quotient
+from .elementwise import SUM, bounds, combine, convert, copy, divide, quotient
 
 ELSEWHERE = 2  # what is returned, at once and on this rank only, if x lies in no window
 
@@ -83,7 +83,7 @@ def allgather(node, call, x, edges):
         mine = x[edges[rank] : edges[rank + 1]]
         for peer in range(board.shape[0]):
             if peer != rank:
-                row_of(first + peer * stride, x)[edges[rank] : edges[rank + 1]] = mine
+                copy(row_of(first + peer * stride, x)[edges[rank] : edges[rank + 1]], mine)
         arrive(board, rank, call, x.size + LENGTHS * place)
         node[AT] = 1
     return all_arrived(board, rank, node[SPINS], node[PATIENCE])

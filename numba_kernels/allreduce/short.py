@@ -12,7 +12,7 @@ from ..board import COUNT, READY, all_arrived, arrive
 from ..compile import compiled
 from ..node import AT, PATIENCE, RANK, SPINS, TILE, board_of, tile_like
 from ..stage import short_stage
-from .elementwise import combine, convert, divide
+from .elementwise import combine, convert, copy, divide
 
 
 @compiled
@@ -23,7 +23,7 @@ def allreduce(node, call, x, op, divisor):
     """
     board, rank = board_of(node), node[RANK]
     if node[AT] == 0:
-        short_stage(node, x, rank, board[rank, COUNT] + 1)[:] = x
+        copy(short_stage(node, x, rank, board[rank, COUNT] + 1), x)
         arrive(board, rank, call, x.size)
         node[AT] = 1
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])

@@ -20,7 +20,7 @@ from ..board import READY, all_arrived, arrive
 from ..compile import compiled
 from ..node import AT, CHUNK, PATIENCE, RANK, SPINS, TILE, board_of, tile_like
 from ..stage import count_pieces, on_stage, piece
-from .elementwise import LINE, SUM, combine, convert, divide
+from .elementwise import LINE, SUM, combine, convert, copy, divide
 from .shared_memory import add_two
 
 
@@ -63,7 +63,7 @@ def put_out(node, x, edges, width, number):
     for slice_ in range(edges.size - 1):
         if slice_ != rank:
             low, high = piece(edges, slice_, width, number)
-            stage[slice_ * width : slice_ * width + high - low] = x[low:high]
+            copy(stage[slice_ * width : slice_ * width + high - low], x[low:high])
 
 
 @compiled
@@ -89,7 +89,7 @@ def reduce_piece(node, x, edges, width, number, op, divisor, give):
         if give:
             for peer in range(ranks):
                 if peer != rank:
-                    on_stage(node, x, peer, number)[at:until] = x[start:end]
+                    copy(on_stage(node, x, peer, number)[at:until], x[start:end])
 
 
 @compiled
@@ -100,4 +100,4 @@ def take_in(node, x, edges, width, number):
     for slice_ in range(edges.size - 1):
         if slice_ != rank:
             low, high = piece(edges, slice_, width, number)
-            x[low:high] = stage[slice_ * width : slice_ * width + high - low]
+            copy(x[low:high], stage[slice_ * width : slice_ * width + high - low])

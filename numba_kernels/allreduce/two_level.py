@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..gather import allgather
 from . import shared_memory, staged
 from .elementwise import bounds
+from .gather import allgather
 
 
 def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int, between) -> None:

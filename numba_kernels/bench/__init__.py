@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from .. import launch
+from .plot import check as check_plot
+from .plot import draw
 
-KINDS = {"allreduce": 3, "step": 3, "optimizers": 1}  # how often ranks are started anew
-SECONDS = 24.0  # of measuring, for all starts of a kind together
+# What is measured, in parts: (file, how often its ranks are started anew, its part of --seconds).
+# TensorFlow takes up to 10 s to load, on every rank: what needs it is started once, and gets less.
+KINDS = {
+    "allreduce": (("allreduce", 3, 1.0),),
+    "step": (("step", 3, 0.4), ("network", 1, 0.25)),
+    "optimizers": (("optimizers", 1, 0.6),),
+}
+NEEDS = {"network": ("keras", "tensorflow")}  # parts that have nothing to say without these
+ALONE = "optimizers"  # is measured on one rank
+FULL = 2  # times as many starts
+SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
 
 
 def main(words: list[str] | None = None) -> int:
@@ -28,81 +40,105 @@ def main(words: list[str] | None = None) -> int:
     bench.add_argument("-n", "--ranks", type=int, default=2, help="ranks to start (default 2)")
     bench.add_argument("--json", metavar="FILE", help="write the rows there; - prints them")
     bench.add_argument(
-        "--seconds", type=float, default=SECONDS, help="of measuring (default %(default)s)"
+        "--plot",
+        metavar="FILE",
+        help="draw them there, .png, .svg or .pdf (default: beside the --json FILE)",
     )
-    bench.add_argument("--rows", help=argparse.SUPPRESS)  # where rank 0 of a start writes
+    bench.add_argument(
+        "--full", action="store_true", help="more sizes and starts: minutes, not seconds"
+    )
+    bench.add_argument(
+        "--seconds",
+        type=float,
+        help=f"of measuring, for each of them (default {SECONDS:g}, with --full {FULL_SECONDS:g})",
+    )
     options = parser.parse_args(words)
+    if options.seconds is None:
+        options.seconds = FULL_SECONDS if options.full else SECONDS
     try:
-        if options.rows:
-            return one_start(options.what, Path(options.rows), options.seconds)
-        launch.check_ranks(options.ranks)
-        if not 0 < options.seconds < 3600:
-            raise ValueError(f"--seconds {options.seconds}: more than 0, less than 3600 is right")
-        rows = []
-        for kind in KINDS if options.what == "all" else [options.what]:
-            ranks = options.ranks if kind != "optimizers" else 1
-            rows += all_starts(kind, ranks, options.seconds)
+        plot = check_options(options)
+        result = measure(options)
+        if options.json and options.json != "-":
+            Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     except (ValueError, launch.LaunchError, OSError, subprocess.TimeoutExpired) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    from .timing import machine
+    from .rows import table
 
-    result = {"machine": machine(), "rows": rows}
-    if options.json and options.json != "-":
-        Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result) if options.json == "-" else table(result))
+    if plot:
+        try:
+            draw(result, plot)
+        except ImportError as error:
+            print(f"no plot in {plot}: {error} (pip install matplotlib)", file=sys.stderr)
     return 0
 
 
-def all_starts(kind: str, ranks: int, seconds: float) -> list[dict]:
-    """Start the ranks anew several times; the median of every row, and how far starts differ."""
+def check_options(options) -> Path | None:
+    """Where to draw, if at all; ValueError for what can't be done, before minutes are spent."""
+    launch.check_ranks(options.ranks)
+    if not 0 < options.seconds < 3600:
+        raise ValueError(f"--seconds {options.seconds}: more than 0, less than 3600 is right")
+    if options.what in ("allreduce", "all") and options.ranks < 2:
+        raise ValueError("an allreduce on 1 rank does nothing: -n 2 or more is right")
+    file = check_file(options.json) if options.json and options.json != "-" else None
+    if options.plot:
+        return check_plot(check_file(options.plot))
+    return file and file.with_suffix(".png")
+
+
+def check_file(name: str) -> Path:
+    """The path called `name` if a file can be written there; ValueError otherwise."""
+    path = Path(name)
+    if path.is_dir():
+        raise ValueError(f"{name} is a folder: the name of a file is right")
+    if not path.parent.is_dir():
+        raise ValueError(f"{name}: there is no folder {path.parent}")
+    return path
+
+
+def measure(options) -> dict:
+    """What --json writes: {"machine", "seconds", "starts", "rows"}."""
+    from .timing import machine
+
+    began, rows, starts = time.monotonic(), [], {}
+    for kind in KINDS if options.what == "all" else [options.what]:
+        ranks = 1 if kind == ALONE else options.ranks
+        for part, times, share in KINDS[kind]:
+            if all(find_spec(module) for module in NEEDS.get(part, ())):
+                starts[part] = times * (FULL if options.full else 1)
+                seconds = options.seconds * share / starts[part]
+                rows += all_starts(part, ranks, starts[part], seconds, options.full)
+    took = round(time.monotonic() - began, 1)
+    return {"machine": machine(), "seconds": took, "starts": starts, "rows": rows}
+
+
+def all_starts(part: str, ranks: int, times: int, seconds: float, full: bool) -> list[dict]:
+    """Start the ranks anew several times, each time measuring for `seconds`."""
+    from .rows import merge
+
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
+    limit = 120 + 5 * seconds  # for importing, compiling, and peers that are slow
     starts = []
-    for _ in range(KINDS[kind]):
+    for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "rows.json")
-            call = ["-m", "numba_kernels", "bench", kind, "--rows", str(file)]
-            call += ["--seconds", str(seconds)]
-            done = launch.run_ranks(ranks, call, env=one_thread, timeout=300)
+            call = f"one_start{(part, str(file), seconds, full)}"
+            code = f"from numba_kernels.bench import one_start; {call}"
+            done = launch.run_ranks(ranks, ["-c", code], env=one_thread, timeout=limit)
             if done.returncode:
-                raise ValueError(f"bench {kind} on {ranks} ranks ended with {done.returncode}")
+                raise ValueError(f"bench {part} on {ranks} ranks ended with {done.returncode}")
             starts.append(json.loads(file.read_text()))
-    rows = []
-    for versions in zip(*starts, strict=True):
-        row = dict(versions[0])
-        for name in ("ours_us", "peer_us", "ratio", "fraction_of_limit"):
-            row[name] = statistics.median(v[name] for v in versions)
-        ratios = [v["ratio"] for v in versions]
-        row["ratio_from"], row["ratio_to"] = min(ratios), max(ratios)
-        rows.append(row)
-    return rows
+    return merge(starts)
 
 
-def one_start(kind: str, file: Path, seconds: float) -> int:
-    """What every rank of a start does."""
+def one_start(part: str, file: str, seconds: float, full: bool) -> None:
+    """What every rank of a start does: measure for `seconds`; rank 0 writes the rows to `file`."""
     from mpi4py import MPI
 
     from .timing import pin
 
     pin(MPI.COMM_WORLD.rank)
-    rows = import_module(f".{kind}", __name__).rows(seconds / KINDS[kind])
+    rows = import_module(f".{part}", __name__).rows(seconds, full)
     if MPI.COMM_WORLD.rank == 0:
-        file.write_text(json.dumps(rows))
-    return 0
-
-
-def table(result: dict) -> str:
-    lines = [
-        result["machine"],
-        f"{'what':26}{'ranks':>6}{'size':>12}  {'ours':16}{'us':>10}  {'peer':24}{'us':>10}"
-        f"{'ratio':>8}  {'(starts)':14}{'of limit':>9}",
-    ]
-    for row in result["rows"]:
-        size = f"{row['bytes'] / 1024:,.0f} KiB" if "bytes" in row else f"{row['parameters']:,}"
-        spread = f"({row['ratio_from']:.1f} to {row['ratio_to']:.1f})"
-        lines.append(
-            f"{row['what']:26}{row['ranks']:>6}{size:>12}  {row['algorithm']:16}"
-            f"{row['ours_us']:>10.1f}  {row['peer']:24}{row['peer_us']:>10.1f}"
-            f"{row['ratio']:>8.2f}  {spread:14}{row['fraction_of_limit']:>9.2f}"
-        )
-    return "\n".join(lines)
+        Path(file).write_text(json.dumps(rows))

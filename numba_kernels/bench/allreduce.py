@@ -1,77 +1,101 @@
-"""Bench: the in-place allreduce in the window against the MPI library's."""
+"""Bench: allreduce, ours against the MPI library's and gloo's.
+
+Ours in the window of the node, of ordinary arrays by `auto`, and by messages. Everything is
+compared in full cycles; what people usually time, the call repeated, stands beside it.
+"""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
 from ..team import Team
-from .timing import copy_bandwidth, medians
+from .peers import gloo
+from .rows import BY_MESSAGES, row
+from .timing import copy_bandwidth, interleaved, net, slowest
 
 KIB = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
+FULL_KIB = tuple(2**k for k in range(17))
+MESSAGES = ("ring", "rabenseifner", "recursive_doubling")
+MESSAGES_KIB = (64, 16384)  # from, to
+WINDOW, ORDINARY, GLOO = "shared_memory", "auto", "gloo"
 
 
-def rows(seconds: float) -> list[dict]:
-    """One row a size: full cycles, and the usual repeated call as `repeated_...`."""
+def rows(seconds: float, full: bool) -> list[dict]:
+    """The rows of one start, by size."""
     team = Team()
-    comm = MPI.COMM_WORLD
-    library = MPI.Get_library_version().split()[0]
-    bandwidth = float(team.allreduce(np.array([copy_bandwidth(team.barrier)]))[0])
-    found = []
+    bandwidth = copy_bandwidth(team.barrier)
+    sizes = FULL_KIB if full else KIB
     end = time.perf_counter() + seconds
-    for kib in KIB:
-        n = kib * 256
-        source = np.full(n, 1.0, np.float32)
-        window, private, sink = team.empty(n), np.zeros(n, np.float32), np.empty(n, np.float32)
-        private[:] = window[:] = 0
-
-        def cycle(x, reduce, source=source, sink=sink):
-            np.copyto(x, source)
-            reduce(x)
-            np.copyto(sink, x)
-
-        def mpi(x):
-            comm.Allreduce(MPI.IN_PLACE, x)
-
-        calls = [
-            lambda x=window: cycle(x, team.allreduce),
-            lambda x=private: cycle(x, mpi),
-            lambda x=private: cycle(x, len),
-            lambda x=window: team.allreduce(x),
-            lambda x=private: mpi(x),
-        ]
-        # Every rank stops at the same size.
-        left = team.allreduce(np.array([end - time.perf_counter()]), "min")[0]
-        share = max(0.002, min(0.03, left / (len(KIB) * 5 * 12)))
-        ours, peer, nothing, ours_again, peer_again = medians(calls, team.barrier, 9, share)
-        window[:] = private[:] = 1
-        team.allreduce(window)
-        assert (window == team.size).all()
-        limit = 2 * team.size * n * 4 / bandwidth
-        found.append(
-            {
-                "what": "allreduce, full cycle",
-                "ranks": team.size,
-                "bytes": n * 4,
-                "algorithm": "shared_memory",
-                "dtype": "float32",
-                "ours_us": 1e6 * (ours - nothing),
-                "peer": f"{library} Allreduce",
-                "peer_us": 1e6 * (peer - nothing),
-                "ratio": (peer - nothing) / (ours - nothing),
-                "fraction_of_limit": limit / (ours - nothing),
-            }
-        )
-        found.append(
-            found[-1]
-            | {
-                "what": "allreduce, repeated call",
-                "ours_us": 1e6 * ours_again,
-                "peer_us": 1e6 * peer_again,
-                "ratio": peer_again / ours_again,
-                "fraction_of_limit": limit / ours_again,
-            }
-        )
+    found: list[dict] = []
+    with gloo() as gloos:
+        # The largest first: what they take beyond their share of the time, the others lack.
+        for done, kib in enumerate(reversed(sizes)):
+            left = slowest(end - time.perf_counter()) / (len(sizes) - done)
+            found[:0] = rows_of(team, gloos, kib, max(0.01, float(left)), bandwidth)
     return found
+
+
+def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> list[dict]:
+    n = kib * 256
+    # Zeros, touched: sums of sums stay what they are, however often a call is repeated.
+    source, private, sink = (np.full(n, 0.0, np.float32) for _ in range(3))
+    window = team.empty(n)
+    mpi = f"{MPI.get_vendor()[0]} Allreduce"
+    contestants = {
+        WINDOW: (window, team.allreduce),
+        ORDINARY: (private, team.allreduce),
+        mpi: (private, lambda x: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, x)),
+    }
+    if gloos is not None:
+        contestants[GLOO] = (private, gloos)
+    repeated = {name: partial(reduce, x) for name, (x, reduce) in contestants.items()}
+    if MESSAGES_KIB[0] <= kib <= MESSAGES_KIB[1]:
+        for name in MESSAGES:
+            contestants[name] = (private, partial(team.allreduce, algorithm=name))
+    for name, (x, reduce) in contestants.items():
+        check(team, name, x, reduce)
+
+    def cycle(x, reduce):
+        np.copyto(x, source)
+        reduce(x)
+        np.copyto(sink, x)
+
+    cycles = {name: partial(cycle, x, reduce) for name, (x, reduce) in contestants.items()}
+    # Each in the memory that it reduces, for where memory lies makes 5% of a cycle at 16 MiB.
+    nothing = [partial(cycle, x, len) for x in (window, private)]
+    calls = [*nothing, *cycles.values(), *repeated.values()]
+    in_window, in_private, *times = interleaved(calls, team.barrier, seconds).T  # (rounds,) each
+    full = {
+        name: net(t, in_window if name == WINDOW else in_private)
+        for name, t in zip(cycles, times, strict=False)
+    }
+    again = dict(zip(repeated, times[len(cycles) :], strict=True))
+
+    def pair(what, ours, peer, of):
+        moved = 2 * team.size * n * 4  # every rank's vector is read once and written once
+        return row(
+            what, team.size, {"bytes": n * 4}, ours, of[ours], peer, of[peer], moved, bandwidth
+        )
+
+    others = [mpi] + [GLOO] * (gloos is not None)
+    return [
+        *(pair("allreduce, full cycle", WINDOW, peer, full) for peer in others),
+        *(pair("allreduce, repeated call", WINDOW, peer, again) for peer in others),
+        pair("allreduce of ordinary arrays, full cycle", ORDINARY, mpi, full),
+        pair("allreduce of ordinary arrays, repeated call", ORDINARY, mpi, again),
+        *(pair(BY_MESSAGES, name, mpi, full) for name in MESSAGES if name in full),
+    ]
+
+
+def check(team: Team, name: str, x: np.ndarray, reduce) -> None:
+    """Who adds up wrongly is not measured. Leaves zeros."""
+    x[:] = team.rank + 1
+    reduce(x)
+    if not (x == team.size * (team.size + 1) / 2).all():
+        raise RuntimeError(f"{name} on {team.size} ranks gave a wrong sum of {x.nbytes} bytes")
+    x[:] = 0
+    team.barrier()

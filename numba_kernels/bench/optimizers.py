@@ -1,13 +1,11 @@
 """Bench: one update of n parameters, on one thread, against Keras's compiled graph and others.
 
 Every optimizer is measured at 100,000 and 1.2 million parameters; at 10 million, where a call of a
-peer takes up to a second, SGD, momentum and Adam only, or all from `--seconds 120` on.
+peer takes up to a second, SGD, momentum and Adam only, or all of them with `--full`.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -15,38 +13,31 @@ import numpy as np
 
 from .. import optimizers
 from ..window import aligned
-from .timing import copy_bandwidth, medians
+from .peers import importable, keras_on_tensorflow
+from .rows import row
+from .timing import copy_bandwidth, interleaved
 
 SIZES = (100_000, 1_200_000)
-LARGE, AT_LARGE, ALL_SECONDS = 10_000_000, ("sgd", "momentum", "adam"), 120
+LARGE, AT_LARGE = 10_000_000, ("sgd", "momentum", "adam")
 
 
-def rows(seconds: float) -> list[dict]:
+def rows(seconds: float, full: bool) -> list[dict]:
     """One row a rule, size and peer; peers that can't be imported are left out."""
-    bandwidth = copy_bandwidth(lambda: None)
-    large = optimizers.NAMES if seconds >= ALL_SECONDS else AT_LARGE
+    bandwidth = copy_bandwidth()
+    large = optimizers.NAMES if full else AT_LARGE
     pairs = [(name, n) for name in optimizers.NAMES for n in SIZES] + [(x, LARGE) for x in large]
     found = []
     for name, n in pairs:
         peers = {peer: make(name, n) for peer, make in PEERS.items()}
         peers = {peer: update for peer, update in peers.items() if update}
+        if not peers:
+            continue
         calls = [our_update(name, n), *peers.values()]
-        ours, *theirs = medians(calls, rounds=5, seconds=min(0.02, seconds / (40 * len(pairs))))
-        for peer, peer_seconds in zip(peers, theirs, strict=True):
-            found.append(
-                {
-                    "what": "update",
-                    "ranks": 1,
-                    "parameters": n,
-                    "algorithm": name,
-                    "dtype": "float32",
-                    "ours_us": 1e6 * ours,
-                    "peer": peer,
-                    "peer_us": 1e6 * peer_seconds,
-                    "ratio": peer_seconds / ours,
-                    "fraction_of_limit": moved(name) * 4 * n / bandwidth / ours,
-                }
-            )
+        ours, *theirs = interleaved(calls, seconds=seconds / len(pairs)).T
+        bytes_moved = moved(name) * 4 * n
+        for peer, times in zip(peers, theirs, strict=True):
+            size = {"parameters": n}
+            found.append(row("update", 1, size, name, ours, peer, times, bytes_moved, bandwidth))
     return found
 
 
@@ -92,31 +83,31 @@ def numpy_update(name: str, n: int) -> Callable[[], None] | None:
     return {"adam": adam, "momentum": momentum, "sgd": sgd, "lars": lars}.get(name)
 
 
-def keras_update(name: str, n: int) -> Callable[[], None] | None:
+def keras_update(name: str, n: int, xla: bool = False) -> Callable[[], None] | None:
     """Keras's own optimizer in a compiled graph, on one thread. (It has no LARS.)"""
-    if importlib.util.find_spec("tensorflow") is None or name == "lars":
+    if name == "lars" or (modules := keras_on_tensorflow()) is None:
         return None
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import keras
-    import tensorflow as tf
-
+    keras, tf = modules
     rule = optimizers.get(name)
     kind = {"LAMB": "Lamb"}.get(type(rule).__name__, type(rule).__name__)
     theirs = getattr(keras.optimizers, kind)(**asdict(rule))
     w = keras.Variable(np.ones(n, np.float32))
     g = tf.constant(np.full(n, 1e-3, np.float32))
     theirs.build([w])
-    return tf.function(lambda: theirs.apply([g], [w]))
+    return tf.function(lambda: theirs.apply([g], [w]), jit_compile=xla)
+
+
+def keras_xla_update(name: str, n: int) -> Callable[[], None] | None:
+    """The same, fused by XLA, which users have to ask for; compiling takes long, so Adam only."""
+    return keras_update(name, n, xla=True) if name == "adam" else None
 
 
 def torch_update(name: str, n: int) -> Callable[[], None] | None:
     """PyTorch's fused kernels, of those rules that have one for the CPU."""
     kinds = {"sgd": "SGD", "momentum": "SGD", "nesterov": "SGD", "adagrad": "Adagrad"}
     kinds |= {"adam": "Adam", "adamw": "AdamW"}
-    if importlib.util.find_spec("torch") is None or name not in kinds:
+    if name not in kinds or (torch := importable("torch")) is None:
         return None
-    import torch
-
     torch.set_num_threads(1)
     w = torch.nn.Parameter(torch.ones(n))
     w.grad = torch.full((n,), 1e-3)
@@ -125,4 +116,9 @@ def torch_update(name: str, n: int) -> Callable[[], None] | None:
     return getattr(torch.optim, kinds[name])([w], rule.learning_rate, fused=True, **given).step
 
 
-PEERS = {"numpy": numpy_update, "keras": keras_update, "torch fused": torch_update}
+PEERS = {
+    "numpy": numpy_update,
+    "keras": keras_update,
+    "keras, XLA": keras_xla_update,
+    "torch fused": torch_update,
+}

@@ -267,8 +267,9 @@ def different_things(name):
     from numba_kernels import MismatchError, Team
 
     team = Team()
-    a, b = team.empty(32), team.empty(32)
-    x = np.ones(32, "float32")
+    n = 32_000  # of short ones it does not matter where they lie
+    a, b = team.empty(n), team.empty(n)
+    x = np.ones(n, "float32")
     first, second = {
         "window and copy": (lambda: team.allreduce(a), lambda: team.allreduce(a.copy())),
         "barrier and allgather": (team.barrier, lambda: team.allgather(x)),
@@ -276,7 +277,7 @@ def different_things(name):
         "empty and empty": (lambda: team.empty(7), lambda: team.empty(8)),
         "split and allreduce": (lambda: team.split(0), lambda: team.allreduce(x)),
         "two windows": (lambda: team.allreduce(a), lambda: team.allreduce(b)),
-        "two places": (lambda: team.allreduce(a[:16]), lambda: team.allreduce(a[16:])),
+        "two places": (lambda: team.allreduce(a[: n // 2]), lambda: team.allreduce(a[n // 2 :])),
         "two algorithms": (
             lambda: team.allreduce(x, algorithm="tree"),
             lambda: (team.allreduce(x, algorithm="ring"), team.barrier()),

@@ -127,3 +127,28 @@ def real_ones():
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_algorithm_is_measured(on_ranks, ranks):
     on_ranks(ranks, real_ones)
+
+
+def test_calls_take_turns_on_a_clock_of_their_own(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(measure, "perf_counter", lambda: clock[0])
+    order = []
+
+    def takes(name, seconds):
+        def call():
+            order.append(name)
+            clock[0] += seconds + 100 * (len(order) <= 2)  # the first time is slow
+
+        return call
+
+    def wait():
+        clock[0] += 10.0  # before: not counted
+
+    def barrier():
+        clock[0] += 0.5
+
+    calls = {"a": takes("a", 1.0), "b": takes("b", 2.0)}
+    seconds = measure.in_turns(calls, rounds=3, before=wait, after=barrier)
+    assert order == ["a", "b"] * 4
+    np.testing.assert_array_equal(seconds["a"], [1.5] * 3)
+    np.testing.assert_array_equal(seconds["b"], [2.5] * 3)

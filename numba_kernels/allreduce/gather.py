@@ -5,12 +5,13 @@ One barrier a piece: while a rank puts out piece k, it takes in the others' piec
     rank 0:  piece 0 out | barrier | piece 0 of others in, piece 1 out | barrier | ...
 """
 
-from .board import READY, all_arrived, arrive
-from .compile import compiled
-from .messages import AT as DONE
-from .messages import exchange
-from .node import AT, CHUNK, LINE, PATIENCE, RANK, SPINS, board_of
-from .stage import count_pieces, on_stage, piece
+from ..board import READY, all_arrived, arrive
+from ..compile import compiled
+from ..messages import AT as DONE
+from ..messages import exchange
+from ..node import AT, CHUNK, LINE, PATIENCE, RANK, SPINS, board_of
+from ..stage import count_pieces, on_stage, piece
+from .elementwise import copy
 
 
 @compiled
@@ -29,10 +30,10 @@ def allgather(node, call, x, edges):
                 for peer in range(board.shape[0]):
                     if peer != rank:
                         low, high = piece(edges, peer, width, step - 1)
-                        x[low:high] = on_stage(node, x, peer, step - 1)[: high - low]
+                        copy(x[low:high], on_stage(node, x, peer, step - 1)[: high - low])
             if step < pieces:
                 low, high = piece(edges, rank, width, step)
-                on_stage(node, x, rank, step)[: high - low] = x[low:high]
+                copy(on_stage(node, x, rank, step)[: high - low], x[low:high])
             arrive(board, rank, call, x.size)
             node[AT] += 1
         done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
@@ -50,7 +51,7 @@ def alltoall(node, call, x, received, edges):
     width = CHUNK // (ranks * x.itemsize) // LINE * LINE
     pieces = count_pieces(edges, width)
     if node[AT] == 0:
-        received[edges[rank] : edges[rank + 1]] = x[edges[rank] : edges[rank + 1]]
+        copy(received[edges[rank] : edges[rank + 1]], x[edges[rank] : edges[rank + 1]])
     while node[AT] < 2 * (pieces + 1):
         step = node[AT] // 2
         if node[AT] % 2 == 0:
@@ -61,11 +62,11 @@ def alltoall(node, call, x, received, edges):
                     low, high = piece(edges, peer, width, step - 1)
                     at = rank * width
                     theirs = on_stage(node, x, peer, step - 1)[at : at + high - low]
-                    received[low:high] = theirs
+                    copy(received[low:high], theirs)
                 if step < pieces:
                     low, high = piece(edges, peer, width, step)
                     at = peer * width
-                    on_stage(node, x, rank, step)[at : at + high - low] = x[low:high]
+                    copy(on_stage(node, x, rank, step)[at : at + high - low], x[low:high])
             arrive(board, rank, call, x.size)
             node[AT] += 1
         done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
@@ -80,7 +81,7 @@ def pairwise(link, rank, ranks, x, received, edges):
     """The same over messages: in round k to the rank k to the right, from k to the left."""
     words = link.words
     if words[DONE] == 0:
-        received[edges[rank] : edges[rank + 1]] = x[edges[rank] : edges[rank + 1]]
+        copy(received[edges[rank] : edges[rank + 1]], x[edges[rank] : edges[rank + 1]])
         words[DONE] = 1
     while words[DONE] < ranks:
         to = (rank + words[DONE]) % ranks

@@ -1,0 +1,144 @@
+"""Which loops of a kernel work on vectors? A look into its machine code.
+
+A processor's vector instruction does one operation on several elements at once: 8 of float32 in a
+register of 256 bits. LLVM, which compiles for Numba, uses them in a loop where it can prove that
+the result stays the same, and says nothing where it can't. So look:
+
+    for loop in assembly.loops(kernel, x, y):     # as compiled for arguments like x and y
+        print(loop)          # 17 instructions; arithmetic: 4 on 8 float32 at once, 0 on single ones
+
+Only innermost loops are listed. A vectorised one is often followed by one that takes the elements
+which are left over, one by one. Read are the instruction sets of x86-64 (SSE, AVX, AVX-512) and of
+64-bit Arm (NEON and SVE).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numba
+
+# SSE and AVX: vaddps %ymm1, ... works on packed singles, vaddsd on one double.
+X86 = re.compile(
+    r"v?(?:add|sub|mul|div|sqrt|rsqrt\w*?|rcp\w*?|min|max|cmp\w*?|fn?m(?:add|sub)\d*)"
+    r"(?P<packed>[ps])(?P<kind>[sd])\s(?P<operands>.*)"
+)
+# NEON and SVE as ELF (fadd v0.4s, ... and z0.s) and as Mach-O (fadd.4s v0, ...); fadd s0 is of one.
+ARM = re.compile(
+    r"f(?:n?m)?(?:add|sub|mul|mla|mls|mad|msb|div|sqrt|rsqrte|min\w*|max\w*|cm\w\w)"
+    r"(?:\.(?P<mach>[24][sd])\s|\s+(?P<register>[vzsd])\d+(?:\.(?P<elf>\d?[sd]))?)"
+)
+LABEL = re.compile(r"(\.?L\w+):")
+JUMP = re.compile(r"(?:j\w+|b\.\w+|c?b\w*|tbn?z)\s.*?(\.?L\w+)\s*$")
+BITS = {"x": 128, "y": 256, "z": 512}  # of an x86 register, by the first letter of its name
+NAMES = {"s": "float32", "d": "float64"}
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An innermost loop and its floating-point arithmetic.
+
+    Args:
+        instructions: its machine code, in order
+        packed: how many of them are arithmetic on vectors
+        scalar: how many are arithmetic on a single element
+        lanes: how many elements the widest of them takes at once (of SVE, whose width the code
+            does not tell, what every processor has at least)
+        dtype: of these elements, "float32" or "float64"; "" without arithmetic
+    """
+
+    instructions: tuple[str, ...]
+    packed: int
+    scalar: int
+    lanes: int
+    dtype: str
+
+    @property
+    def vectorised(self) -> bool:
+        return self.packed > 0
+
+    @property
+    def bits(self) -> int:
+        """Of the widest vectors, 0 without."""
+        return self.lanes * {"float32": 32, "float64": 64}[self.dtype] if self.packed else 0
+
+    def __str__(self) -> str:
+        what = f"{len(self.instructions)} instructions"
+        if not self.packed + self.scalar:
+            return f"{what}; no arithmetic"
+        vectors = f"{self.packed} on {self.lanes} {self.dtype} at once, " if self.packed else ""
+        return f"{what}; arithmetic: {vectors}{self.scalar} on single ones"
+
+
+def loops(kernel, *arguments) -> list[Loop]:
+    """The innermost loops of a compiled `kernel` for arguments of these types, in order."""
+    return loops_of(assembler(kernel, *arguments))
+
+
+def vectorised(kernel, *arguments) -> bool:
+    """Whether any loop of `kernel` does its arithmetic on vectors."""
+    return any(loop.vectorised for loop in loops(kernel, *arguments))
+
+
+def assembler(kernel, *arguments) -> str:
+    """The machine code of `kernel`, compiled anew as it was decorated: a cache keeps no text.
+
+    Args:
+        kernel: a function decorated by `numba.njit` or `compiled`
+        arguments: of the types it is to be compiled for; they are not changed
+
+    Raises TypeError for a function that Numba has not decorated.
+    """
+    if not hasattr(kernel, "py_func"):
+        raise TypeError(f"{kernel!r} is not compiled by Numba; decorate it with numba.njit")
+    options = {
+        name: kernel.targetoptions[name]
+        for name in ("nogil", "fastmath", "error_model", "boundscheck")
+        if name in kernel.targetoptions
+    }
+    fresh = numba.njit(**options)(kernel.py_func)
+    fresh.compile(tuple(numba.typeof(argument) for argument in arguments))
+    return fresh.inspect_asm(fresh.signatures[0])
+
+
+def loops_of(text: str) -> list[Loop]:
+    """The innermost loops in assembler `text`: what lies between a label and a jump back to it."""
+    found, labels, lines = [], {}, [line.strip() for line in text.splitlines()]
+    for at, line in enumerate(lines):
+        if label := LABEL.match(line):
+            labels[label[1]] = at
+        jump = JUMP.match(line)
+        if jump and jump[1] in labels:
+            found.append((labels[jump[1]], at))
+    inner = [
+        (first, last)
+        for first, last in found
+        if not any(first <= a and b <= last and (first, last) != (a, b) for a, b in found)
+    ]
+    return [_loop(lines[first : last + 1]) for first, last in inner]
+
+
+def _loop(lines: list[str]) -> Loop:
+    code = tuple(line for line in lines if line and not line.startswith((".", "#", "//", ";", "L")))
+    found = [each for each in map(_arithmetic, code) if each]
+    packed = [(lanes, dtype) for lanes, dtype in found if lanes > 1]
+    lanes, dtype = max(packed or found, default=(1, ""))
+    return Loop(code, len(packed), len(found) - len(packed), lanes, dtype)
+
+
+def _arithmetic(instruction: str) -> tuple[int, str] | None:
+    """(elements at once, their dtype) of a floating-point operation, None for other instructions"""
+    if x86 := X86.match(instruction):
+        kind = NAMES[x86["kind"]]
+        if x86["packed"] == "s":
+            return 1, kind
+        widest = max(BITS[register] for register in re.findall("%([xyz])mm", x86["operands"]))
+        return widest // (32 if kind == "float32" else 64), kind
+    if arm := ARM.match(instruction):
+        vector = arm["mach"] or arm["elf"]
+        if not vector:
+            return 1, NAMES[arm["register"]]
+        kind = NAMES[vector[-1]]
+        return int(vector[:-1] or (4 if kind == "float32" else 2)), kind
+    return None

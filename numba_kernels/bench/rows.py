@@ -1,0 +1,118 @@
+"""Rows of a bench: what one start of the ranks measured, and what several starts make of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+BY_MESSAGES, BEST = "allreduce by messages, full cycle", "allreduce by messages, best"
+
+
+def row(
+    what: str,
+    ranks: int,
+    size: dict,
+    algorithm: str,
+    ours: np.ndarray,
+    peer: str,
+    theirs: np.ndarray,
+    moved: float,
+    bandwidth: float,
+) -> dict:
+    """One pair as one start saw it.
+
+    Args:
+        size: {"bytes": n} or {"parameters": n}
+        ours, theirs: seconds of each round, shape (rounds,)
+        moved: bytes that have to be read and written at least, by all ranks together
+        bandwidth: bytes a second, of `timing.copy_bandwidth`
+    """
+    return {
+        "what": what,
+        "ranks": ranks,
+        **size,
+        "algorithm": algorithm,
+        "dtype": "float32",
+        "ours_us": list(1e6 * ours),
+        "peer": peer,
+        "peer_us": list(1e6 * theirs),
+        "moved_bytes": int(moved),
+        "limit_us": 1e6 * moved / bandwidth,
+    }
+
+
+def merge(starts: Sequence[list[dict]]) -> list[dict]:
+    """The rows of all starts as one list: medians over starts of medians over rounds.
+
+    `ratio` is peer_us / ours_us, and lies within [ratio_from, ratio_to]: what the lower quarter of
+    the peer's rounds of all starts makes of our upper one, and the other way round.
+    """
+    merged = []
+    for versions in zip(*starts, strict=True):
+        one, low, high = dict(versions[0]), {}, {}
+        for name in ("ours_us", "peer_us"):
+            rounds = np.concatenate([v[name] for v in versions])
+            low[name] = float(np.quantile(rounds, 0.25, method="lower"))
+            high[name] = float(np.quantile(rounds, 0.75, method="higher"))
+            one[name] = statistics.median(statistics.median(v[name]) for v in versions)
+        one["ratio"] = one["peer_us"] / one["ours_us"]
+        one["ratio_from"] = low["peer_us"] / high["ours_us"]
+        one["ratio_to"] = high["peer_us"] / low["ours_us"]
+        limit = statistics.median(v["limit_us"] for v in versions)
+        one["fraction_of_limit"] = limit / one["ours_us"]
+        one["starts"] = len(versions)
+        del one["limit_us"]
+        merged.append(one)
+    return merged + best_of_messages(merged)
+
+
+def best_of_messages(rows: list[dict]) -> list[dict]:
+    """For each size the fastest algorithm that works by messages, as a row of its own."""
+    best: dict[tuple, dict] = {}
+    for one in rows:
+        if one["what"] == BY_MESSAGES:
+            key = one["ranks"], one["bytes"]
+            if key not in best or one["ours_us"] < best[key]["ours_us"]:
+                best[key] = one
+    return [one | {"what": BEST} for one in best.values()]
+
+
+def size_of(one: dict) -> str:
+    """As people write it: 64 KiB, 1,200,000."""
+    return f"{one['bytes'] / 1024:,.0f} KiB" if "bytes" in one else f"{one['parameters']:,}"
+
+
+def table(result: dict) -> str:
+    """The rows for people, a line each, below a line on the machine and one of headings."""
+    heads = ("what", "ranks", "size", "ours", "us", "peer", "us", "ratio", "(quarters)")
+    lines = [(*heads, "MB moved", "of limit")]
+    for one in result["rows"]:
+        lines.append(
+            (
+                one["what"],
+                str(one["ranks"]),
+                size_of(one),
+                one["algorithm"],
+                f"{one['ours_us']:.1f}",
+                one["peer"],
+                f"{one['peer_us']:.1f}",
+                f"{one['ratio']:.2f}",
+                f"({one['ratio_from']:.2f} to {one['ratio_to']:.2f})",
+                f"{one['moved_bytes'] / 1e6:.2f}",
+                f"{one['fraction_of_limit']:.2f}",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = (0, 3, 5)  # words; numbers go to the right
+    return "\n".join(
+        [result["machine"]]
+        + [
+            "  ".join(
+                word.ljust(width) if i in left else word.rjust(width)
+                for i, (word, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        ]
+    )

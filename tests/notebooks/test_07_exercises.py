@@ -1,0 +1,249 @@
+"""Notebook 07: the folded solutions pass, wrong rings are told rank, chunk and step, no hang."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07_kernels.ipynb"
+SECONDS = 60
+
+
+def cells(kind: str) -> list[str]:
+    read = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in read if cell["cell_type"] == kind]
+
+
+def solution_of(exercise: str) -> str:
+    """The code in the <details> block that checks `exercise`."""
+    text = "\n".join(cells("markdown"))
+    blocks = re.findall(r"<details>.*?```python\n(.*?)```", text, re.DOTALL)
+    (code,) = [block for block in blocks if f'check("{exercise}"' in block]
+    return code
+
+
+def run_here(code: str) -> None:
+    """What a learner's cell would run."""
+    from tutorial_dl.exercises import check
+
+    exec(compile(code, "cell", "exec"), {"np": np, "check": check})
+
+
+def said(capsys, code: str) -> str:
+    """The one line that is printed."""
+    run_here(code)
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    return printed
+
+
+# Trips -----------------------------------------------------------------------------------------
+
+
+def test_the_solution_of_the_trips_is_what_the_code_does(capsys):
+    from tutorial_dl import traffic
+
+    code = next(text for text in cells("markdown") if "## Exercise 1" in text)
+    (body,) = re.findall(r"```python\n(.*?)```", code, re.DOTALL)
+
+    def momentum(v, g, t, w):
+        exec(body, {"np": np, "mu": 0.9, "eta": 0.1, "v": v, "g": g, "t": t, "w": w})
+
+    vectors = {name: np.ones(4) for name in "vgtw"}
+    plan = traffic.trips(momentum, **vectors)
+    names = {"check": lambda *answer: None}
+    exec(solution_of("07.trips"), names)
+    assert names["by_numpy"] == traffic.moved(plan)
+    one = {name for trip in plan for name in (*trip.reads, *trip.writes)} - {"t"}
+    assert names["in_one_pass"] == len(one) + len({"v", "w"})
+    assert said(capsys, solution_of("07.trips")).startswith("correct: ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("(10, 5)", "fetched first"),
+        ("(4, 1)", "these are the passes"),
+        ("(11, 3)", "one pass moves for each weight, 3, is too low by 2"),
+        ("(14, 5)", "numpy moves for each weight, 14, is too high by 3"),
+        ("(11, ...)", "put your answer"),
+        ("11", "two numbers are asked for"),
+    ],
+)
+def test_wrong_trips(capsys, answer, says):
+    printed = said(capsys, f"check('07.trips', {answer})")
+    assert printed.startswith("not yet: ") and says in printed
+
+
+# The ring, rehearsed ---------------------------------------------------------------------------
+
+RIGHT = """
+def ring_allreduce(comm, x):
+    p, rank = comm.size, comm.rank
+    right, left = (rank + 1) % p, (rank - 1) % p
+    chunks = np.array_split(x, p)
+    incoming = np.empty_like(chunks[0])
+    for step in range(p - 1):
+        mine = chunks[(rank - 2 - step) % p]
+        outgoing = chunks[(rank - 1 - step) % p]
+        comm.Sendrecv(outgoing, right, recvbuf=incoming, source=left)
+        mine += incoming[: mine.size]
+    for again in range(p - 1):
+        done = chunks[(rank - again) % p]
+        comm.Sendrecv(done, right, recvbuf=chunks[(rank - 1 - again) % p], source=left)
+"""
+CHECK = "check('07.ring', ring_allreduce)"
+
+
+def test_the_solution_of_the_ring(capsys):
+    assert said(capsys, solution_of("07.ring")).startswith("correct: the sum on every rank")
+
+
+def test_any_ring_is_right(capsys):
+    """Other books begin with the own chunk: rank r then has chunk r + 1 first."""
+    other = RIGHT.replace("rank - 1 - step", "rank - step").replace("rank - 2 -", "rank - 1 -")
+    other = other.replace("(rank - again)", "(rank + 1 - again)")
+    other = other.replace("rank - 1 - again", "rank - again")
+    assert said(capsys, RIGHT + CHECK).startswith("correct: ")
+    assert said(capsys, other + CHECK).startswith("correct: ")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        (
+            "mine += incoming[: mine.size]", "mine[:] = incoming[: mine.size]",
+            "4 ranks, 8 numbers: after step 1, rank 0: no chunk has the values of 2 ranks",
+        ),
+        (
+            "rank - 2 - step", "rank - 1 - step",
+            "after step 1, rank 0: chunk 3 has values of chunk 2 in it, those of rank 3",
+        ),
+        (
+            "rank - 1 - step", "rank - 1",
+            "after step 2, rank 0: chunk 1 has values of chunk 2 in it, those of rank 3",
+        ),
+        (
+            "(rank - again)", "(rank - 1 - again)",
+            "after step 4, rank 0: chunk 3 has values of chunk 2 in it, those of rank 3",
+        ),
+        (
+            "mine += incoming[: mine.size]", "mine += 2 * incoming[: mine.size]",
+            "after step 1, rank 0: chunk 2 has the values of rank 3 more than once",
+        ),
+        (
+            "mine += incoming[: mine.size]", "mine += 0.5 * incoming[: mine.size]",
+            "after step 1, rank 0: chunk 2 is no sum of the ranks' chunks 2",
+        ),
+        (
+            "    for again", "    x /= 1 + (rank == 2)\n    for again",
+            "after step 3, rank 2: chunk 0 is no sum of the ranks' chunks 0",
+        ),
+        # Right where all chunks are equally long, wrong where they are not.
+        ("incoming[: mine.size]", "incoming", r"3 ranks, 7 numbers: rank \d: ValueError"),
+        ("chunks[0])", "chunks[-1])", r"rank \d sent 3 numbers to rank \d, whose recvbuf .* 2"),
+        # Stopped too early, or not.
+        ("    for again", "    return\n    for again", "made 3 exchanges; a ring of 4 makes 6"),
+        ("step in range(p - 1)", "step in range(p - 2)", "after step 3, rank 0: no chunk has the"),
+        (
+            "again in range(p - 1)", "again in range(p)",
+            r"the sum is right, but messages went to ranks \[1, 1, 1, 1, 1, 1, 1\]",
+        ),
+        ("np.array_split(x, p)", "np.array_split(x.copy(), p)", "rank 0: x is still what it was"),
+        # Ranks that are not there, or not where they are waited for.
+        ("(rank + 1) % p", "rank + 1", "ValueError: dest is rank 4; 0 to 3 are right"),
+        ("source=left)", "source=right)", r"rank \d waited 2 s to receive from rank \d"),
+        ("    incoming", "    if rank == 2: return\n    incoming", "rank 2 made 0 exchanges"),
+        ("        mine +=", "        1 / (rank - 2); mine +=", "rank 2: ZeroDivisionError"),
+        ("comm.Sendrecv(done", "comm.Send(done", "has no attribute 'Send'"),
+        # Right sums, by other messages than a ring's.
+        ("    chunks =", "    return whole(comm, x)\n    chunks =", r"went to ranks \[1, 1, 1\]"),
+        ("    chunks =", "    return halves(comm, x)\n    chunks =", r"had \[8, .* 2 at most"),
+        ("    p, rank", "    raise NotImplementedError\n    p, rank", "still to be written"),
+    ],
+)  # fmt: skip
+def test_wrong_rings(capsys, right, wrong, says):
+    assert right in RIGHT
+    answer = RIGHT.replace(right, wrong, 1)
+    began = time.monotonic()
+    printed = said(capsys, HELPERS + answer + CHECK)
+    assert printed.startswith("not yet: ") and re.search(says, printed)
+    assert time.monotonic() - began < 10
+
+
+HELPERS = """
+def whole(comm, x):  # the whole vector goes round
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    passing, incoming = x.copy(), np.empty_like(x)
+    for _ in range(comm.size - 1):
+        comm.Sendrecv(passing, right, recvbuf=incoming, source=left)
+        x += incoming
+        passing[:] = incoming
+
+
+def halves(comm, x):  # as many messages as a ring has, but long ones
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    whole(comm, x)
+    for _ in range(comm.size - 1):
+        comm.Sendrecv(x, right, recvbuf=np.empty_like(x), source=left)
+"""
+
+
+def test_no_function(capsys):
+    assert said(capsys, "check('07.ring', 3)") == "not yet: a function is asked for, not 3\n"
+
+
+# On ranks --------------------------------------------------------------------------------------
+
+ON_RANKS = CHECK.replace("ring", "ring_on_ranks", 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_the_solution_on_ranks(on_ranks, ranks):
+    code = solution_of("07.ring").replace('"07.ring"', '"07.ring_on_ranks"')
+    printed = on_ranks(ranks, run_here, code, timeout=SECONDS)
+    for rank in range(ranks):
+        assert f"correct: rank {rank} has the whole sum after {2 * (ranks - 1)} mess" in printed
+    assert printed.count("correct: ") == ranks
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        (
+            "rank - 2 - step",
+            "rank - 1 - step",
+            r"after step 1, rank \d: chunk \d (?:has v|is no sum)",
+        ),
+        ("mine += inc", "mine[:] = inc", r"after step 1, rank \d: no chunk has the values of 2"),
+        ("again in range(p - 1)", "again in range(p)", r"rank \d: the sum is right, but messages"),
+        ("source=left)", "source=right)", r"waited 2 s to receive from rank \d"),
+        ("    p, rank", "    raise NotImplementedError\n    p, rank", "still to be written"),
+    ],
+)
+def test_wrong_rings_on_ranks(on_ranks, right, wrong, says):
+    printed = on_ranks(4, run_here, RIGHT.replace(right, wrong, 1) + ON_RANKS, timeout=SECONDS)
+    assert printed.count("not yet: ") == 4 and "correct: " not in printed
+    assert len(re.findall(says, printed)) == 4
+
+
+def test_an_error_on_one_rank_hangs_no_other(on_ranks):
+    code = RIGHT.replace("mine +=", "1 / (rank - 1); mine +=", 1) + ON_RANKS
+    printed = on_ranks(3, run_here, code, timeout=SECONDS)
+    assert printed.count("not yet: ") == 3 and printed.count("ZeroDivisionError") == 1
+
+
+def test_cells_that_are_not_done_are_no_error(capsys):
+    code = "\n".join(
+        cell.removeprefix("%%px --local\n")
+        for cell in cells("code")
+        if "def ring_allreduce" in cell or ('check("07.' in cell and "%px" not in cell)
+    )
+    run_here(code)
+    printed = capsys.readouterr().out
+    assert printed.count("not yet: ") == 2 and "correct" not in printed

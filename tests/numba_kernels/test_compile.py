@@ -1,0 +1,384 @@
+"""Kernels on disk: kept and loaded, whatever the home, the disk or other ranks do."""
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import on_ranks as ranks_of
+import pytest
+
+from numba_kernels import cache, compiled
+
+WIDTHS = ("float32", "float64")
+
+
+def compute(order=WIDTHS, at=0.0):
+    """Two kernels for each dtype, checked; prints how many were loaded, how many compiled."""
+    from numba_kernels.optimizers.clipping import squared_length
+    from numba_kernels.optimizers.sgd import plain
+
+    time.sleep(max(0.0, at - time.time()))
+    for dtype in order:
+        x, g = np.full(100, 3, dtype), np.full(100, 2, dtype)
+        assert squared_length(x) == 900
+        plain(x, g, x.dtype.type(0.5))
+        assert (x == 2).all() and x.dtype == dtype
+    for counts in ("cache_hits", "cache_misses"):
+        print(sum(sum(getattr(k.stats, counts).values()) for k in (squared_length, plain)))
+
+
+COMPILED, LOADED = ["0", "4"], ["4", "0"]
+
+
+def started(function, *arguments, permissions=False, **env):
+    """A process that runs `function`; env: variables, None: unset.
+
+    permissions: a folder's mode binds it, even where tests run as root.
+    """
+    given = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
+    given |= {k: str(v) for k, v in env.items()}
+    call = [ranks_of.__file__, __file__, function.__name__, json.dumps(arguments)]
+    return subprocess.Popen(
+        [sys.executable, *call],
+        env={**given, "PYTHONPATH": os.pathsep.join([str(given.get("PYTHONPATH", "")), *sys.path])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=obey_permissions if permissions else None,
+    )
+
+
+def obey_permissions():
+    drop = 24  # PR_CAPBSET_DROP; of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    for capability in (1, 2):
+        ctypes.CDLL(None).prctl(drop, capability, 0, 0, 0)
+
+
+def ended(process):
+    """(what it printed, what it complained of)"""
+    out, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    return out.split(), errors
+
+
+def run(function, *arguments, **how):
+    return ended(started(function, *arguments, **how))
+
+
+def kernels_in(place):
+    return sorted(file for file in Path(place).rglob("numba_kernels.*") if file.is_file())
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "tmp").mkdir()
+    yield tmp_path / "home"
+    for folder in (tmp_path / "home").rglob("*"):  # whatever was made read-only
+        if folder.is_dir():
+            folder.chmod(0o700)
+
+
+# Where kernels are kept
+
+
+def test_kept_in_the_home_and_loaded(home):
+    assert run(compute, HOME=home) == (COMPILED, "")
+    kept = kernels_in(home / ".cache" / "numba_kernels")
+    assert len(kept) >= 4 and kept == kernels_in(home)
+    assert run(compute, HOME=home) == (LOADED, "")
+    assert kernels_in(home) == kept
+    # a home that only the login node can write serves the others all the same
+    for folder in [home, *home.rglob("*")]:
+        folder.chmod(0o500 if folder.is_dir() else 0o400)
+    elsewhere = home.parent / "tmp"
+    assert run(cannot_write, HOME=home, TMPDIR=elsewhere, permissions=True) == (LOADED, "")
+    assert not kernels_in(elsewhere)
+    home.chmod(0o700)
+
+
+def cannot_write():
+    with pytest.raises(PermissionError):
+        (Path.home() / ".cache" / "x").touch()
+    compute()
+
+
+@pytest.mark.parametrize("what", ["read-only", "a file", "in a file", "XDG_CACHE_HOME in a file"])
+def test_a_home_that_cannot_be_written(home, what):
+    env = {"TMPDIR": home.parent / "tmp", "HOME": home}
+    if what == "read-only":
+        home.chmod(0o500)
+    else:
+        (home / "file").touch()
+        where = home / "file" / "home" if "in" in what else home / "file"
+        env["XDG_CACHE_HOME" if "XDG" in what else "HOME"] = where
+    assert run(compute, permissions=True, **env) == (COMPILED, "")
+    assert len(kernels_in(env["TMPDIR"] / f"numba_kernels-{os.getuid()}")) >= 4
+    assert not kernels_in(home)
+    assert run(compute, permissions=True, **env) == (LOADED, "")
+    home.chmod(0o700)
+
+
+def test_nowhere_at_all(home):
+    """Each start compiles, and says so once."""
+    (home / "file").touch()
+    for _ in range(2):
+        counts, errors = run(compute, HOME=home, NUMBA_CACHE_DIR=home / "file" / "x")
+        assert counts == COMPILED
+        assert errors.count("RuntimeWarning") == 1 == errors.count("kernels can't be kept in")
+        assert "(Not a directory), so every start compiles them; set NUMBA_CACHE_DIR" in errors
+    assert not kernels_in(home)
+
+
+def test_numba_cache_dir_is_obeyed(home):
+    given = home.parent / "given"
+    assert run(compute, HOME=home, NUMBA_CACHE_DIR=given) == (COMPILED, "")
+    assert kernels_in(given) and not kernels_in(home)
+    for folder in given.rglob("*"):
+        folder.chmod(0o777)  # a project's, say; whoever names it trusts it
+    assert run(compute, HOME=home, NUMBA_CACHE_DIR=given) == (LOADED, "")
+
+
+def test_no_home_and_no_temporary_folder(monkeypatch):
+    def none(*_):
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: {}[uid])  # as in containers
+    assert [f.parent.name for f in cache.folders.__wrapped__()] == [f"numba_kernels-{os.getuid()}"]
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    assert cache.folders.__wrapped__() == ()
+    monkeypatch.setattr(cache, "folders", lambda: ())
+    with pytest.raises(OSError, match="neither a home nor a temporary folder"):
+        cache.cache_folder()
+    with pytest.warns(RuntimeWarning, match="kernels can't be kept, so every start compiles"):
+        compiled(twice)(3.0)
+
+
+def twice(x):
+    return 2 * x
+
+
+@pytest.mark.parametrize("whose", ["folder", "folder around it"])
+@pytest.mark.parametrize("how", ["is another user's", "others may write to"])
+def test_code_of_others_is_not_loaded(tmp_path, monkeypatch, how, whose):
+    folder = tmp_path / "numba_kernels" / "0123456789abcdef"
+    cache.write(folder / "kernel", b"code")
+    assert cache.read(folder / "kernel") == b"code"
+    theirs = folder if whose == "folder" else folder.parent
+    if how == "others may write to":
+        theirs.chmod(0o770)
+    else:
+        stat = Path.stat
+
+        def as_if(path, **how):
+            values = list(stat(path, **how))
+            values[4] += path == theirs  # st_uid
+            return os.stat_result(values)
+
+        monkeypatch.setattr(Path, "stat", as_if)
+    assert cache.read(folder / "kernel") is None
+    with pytest.raises(PermissionError, match="other users may write there"):
+        cache.write(folder / "another", b"code")
+    assert [file.name for file in folder.iterdir()] == ["kernel"]
+
+
+# What is kept
+
+
+def little_room():
+    """The most that a file may take is less than a kernel: a write fails half-way."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+    compute()
+
+
+def test_a_full_disk(home):
+    env = {"HOME": home, "TMPDIR": home.parent / "tmp"}
+    counts, errors = run(little_room, **env)
+    assert counts == COMPILED and errors.count("RuntimeWarning") == 1
+    assert "(File too large), so every start compiles them" in errors
+    assert not [*kernels_in(home), *kernels_in(env["TMPDIR"])]  # nothing half-written either
+    assert run(compute, **env) == (COMPILED, "")
+
+
+def damaged():
+    """Every file damaged in each way: the kernel is compiled, and kept again."""
+    from numba_kernels.optimizers.sgd import plain
+
+    def counts():
+        kernel = compiled(plain.py_func)
+        x = np.ones(10, "float32")
+        kernel(x, x.copy(), np.float32(0.5))
+        assert (x == 0.5).all()
+        return sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values())
+
+    assert counts() == (0, 1) and counts() == (1, 0)
+    (file,) = kernels_in(cache.cache_folder())
+    good = file.read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 1
+    for bad in (b"", good[:10], good[: len(good) // 2], good[:-1], bytes(flipped), good + b"."):
+        file.write_bytes(bad)
+        assert counts() == (0, 1), len(bad)
+        assert counts() == (1, 0), len(bad)
+    file.unlink()
+    file.mkdir()  # of all things
+    assert counts() == (0, 1)
+
+
+def test_damaged_files_are_compiled_anew(home):
+    _, errors = run(damaged, HOME=home, TMPDIR=home.parent / "tmp")
+    assert not errors
+
+
+def test_ranks_that_compile_at_once(home):
+    """From an empty cache, for other types first: nobody fails, and nobody's code is mixed up."""
+    at = time.time() + 3
+    orders = [WIDTHS, WIDTHS, WIDTHS[::-1], WIDTHS[::-1]]
+    processes = [started(compute, order, at, HOME=home) for order in orders]
+    for process in processes:
+        counts, errors = ended(process)
+        assert sum(map(int, counts)) == 4 and not errors
+    names = [file.name for file in kernels_in(home)]
+    assert all(len(name.rsplit("-")[-1]) == 32 for name in names)  # none is left aside
+    assert run(compute, HOME=home) == (LOADED, "")
+
+
+MODULE = """
+from numba_kernels import compiled
+
+@compiled
+def plus(x):
+    return x + 1
+
+if __name__ == "__main__":
+    print(plus(1), sum(plus.stats.cache_hits.values()))
+"""
+
+
+def test_a_changed_source(home, tmp_path):
+    """A kernel whose own file has changed, and one of which something in this package has."""
+    own, package = tmp_path / "own.py", tmp_path / "numba_kernels"
+    shutil.copytree(Path(cache.__file__).parent, package)
+    env = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(tmp_path)}
+
+    def printed():
+        done = subprocess.run(
+            [sys.executable, str(own)], env=env, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
+
+    own.write_text(MODULE)
+    assert printed() == ["2", "0"]
+    assert printed() == ["2", "1"]
+    own.write_text(MODULE.replace("x + 1", "x + 2"))
+    assert printed() == ["3", "0"]
+    assert printed() == ["3", "1"]
+    with (package / "optimizers" / "sgd.py").open("a") as file:
+        file.write("# changed\n")
+    assert printed() == ["3", "0"]
+    assert len(list((home / "numba_kernels").iterdir())) == 2
+
+
+def test_functions_that_no_file_tells_all_about_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "folders", lambda: (tmp_path / "numba_kernels" / ("0" * 16),))
+
+    def adds(number):
+        @compiled
+        def add(x):
+            return x + number
+
+        return add
+
+    assert (adds(1)(1), adds(2)(1)) == (2, 3)
+    cell: dict = {}
+    exec(compile("def f(x): return x + number", "<cell>", "exec"), cell)
+    for number in (1, 2):
+        cell["number"] = number
+        assert compiled(cell["f"])(1) == 1 + number
+    again = compiled(twice)
+    assert again(3) == 6
+    (file,) = (file for file in tmp_path.rglob("*") if file.is_file())
+    assert "twice" in file.name
+    again.recompile()
+    assert sum(again.stats.cache_misses.values()) == 2  # not what is on disk
+
+
+# Old versions
+
+
+def used(folder, days_ago, **how):
+    os.utime(folder, (time.time() - days_ago * 86400,) * 2, **how)
+
+
+def test_old_versions_are_removed(tmp_path):
+    place = tmp_path / "numba_kernels"
+    kept = {"a" * 16: 29, "b" * 15: 31, "notes": 99, "c" * 16 + ".x": 99}
+    for name, age in {**kept, "d" * 16: 31, "e" * 16: 400}.items():
+        cache.write(place / name / "kernel", b"code")
+        used(place / name, age)
+    (place / ("f" * 16)).symlink_to(place / "notes")
+    used(place / ("f" * 16), 31, follow_symlinks=False)
+    (place / ("0" * 16)).touch()
+    used(place / ("0" * 16), 31)
+    cache.write(place / ("1" * 16) / "kernel", b"code")  # a new version
+    left = {entry.name for entry in place.iterdir() if (entry / "kernel").exists()}
+    assert left == {*kept, "1" * 16, "f" * 16}
+
+
+def test_a_version_in_use_is_not_old(home):
+    assert run(compute, HOME=home)[0] == COMPILED
+    (folder,) = (home / ".cache" / "numba_kernels").iterdir()
+    used(folder, 29)
+    assert run(compute, HOME=home)[0] == LOADED
+    assert cache.age(folder) < 60
+
+
+# First calls
+
+
+def every_public_call():
+    """From a warm cache nothing is compiled, nor is imported what only compiling needs."""
+    import itertools
+
+    from numba.core import event
+
+    from numba_kernels import Team, fused, optimizers
+    from numba_kernels.calls import ALGORITHMS, DTYPES, OPS
+
+    with event.install_recorder("numba:compile") as recorder:
+        team = Team()
+        team.barrier()
+        for dtype in DTYPES:
+            window, x = team.empty(1000, dtype), np.ones(1000, dtype)
+            for op, algorithm in itertools.product(OPS, ("auto", *ALGORITHMS)):
+                team.allreduce(window, op)
+                if algorithm != "shared_memory":
+                    team.allreduce(x, op, algorithm)
+                team.reduce_scatter(x.copy(), op)
+            team.allgather(x)
+            team.broadcast(x)
+        for dtype, name in itertools.product(WIDTHS, optimizers.NAMES):
+            rule = optimizers.get(name)
+            w, g = np.ones(100, dtype), np.ones(100, dtype)
+            rule.update(w, g, rule.init(100, dtype, [0, 50]))
+            optimizers.clip_by_norm(g, 1.0)
+            for shared, clip in itertools.product((True, False), (None, 1.0)):
+                g = team.empty(100, dtype) if shared else np.ones(100, dtype)
+                fused.Step(team, rule, w, g, [0, 50], clip)(0.5, 3)
+        team.split(team.rank % 2).barrier()
+    print(len(recorder.buffer), "numba.np.arraymath" in sys.modules)
+
+
+def test_a_second_process_compiles_nothing(on_ranks):
+    on_ranks(2, every_public_call)
+    assert on_ranks(2, every_public_call).split() == ["0", "False"] * 2
