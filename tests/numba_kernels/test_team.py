@@ -168,6 +168,11 @@ CALLS = {
     "naive": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="naive"),
     "tree": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="tree"),
     "ring": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="ring"),
+    "in pieces": lambda team: team.allreduce(np.ones(300_000, "float32")),
+    "two levels": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="two_level"),
+    "library": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="mpi"),
+    "scatter": lambda team: team.reduce_scatter(np.ones(300_000, "float32")),
+    "alltoall": lambda team: team.alltoall(np.ones((team.size, 100_000), "float32")),
     "barrier": lambda team: team.barrier(),
     "broadcast": lambda team: team.broadcast(np.ones(10, "float32"), team.size - 1),
     "allgather": lambda team: team.allgather(np.ones(10, "float32")),
@@ -181,6 +186,7 @@ def rank_fails(name):
     from numba_kernels.team import abort_all
 
     team = Team()
+    CALLS[name](team)  # compiles
     team.barrier()
     culprit = team.size - 1
     if team.rank == culprit:
