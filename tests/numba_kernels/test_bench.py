@@ -48,7 +48,8 @@ def test_allreduce(tmp_path, no_peers):
     assert done.returncode == 0 and done.stderr == "", done.stderr
     result = json.loads(file.read_text())
     rows = result["rows"]
-    assert "cores" in result["machine"] and result["starts"] == {"allreduce": 3}
+    assert "cores" in result["machine"] and result["load"] >= 0
+    assert 0 < result["seconds"] < 240 and result["starts"] == {"allreduce": 3}
     for one in rows:
         check(one, "bytes")
         assert one["ranks"] == 2 and one["starts"] == 3 and one["peer"].endswith(" Allreduce")
@@ -226,8 +227,9 @@ def test_merge():
     assert ring["fraction_of_limit"] == pytest.approx(1)
     assert ring["starts"] == 3 and ring["moved_bytes"] == 400
     assert best == tree | {"what": BEST}
-    lines = table({"machine": "here", "rows": [ring, tree, best]}).splitlines()
-    assert len(lines) == 5 and "ring" in lines[2] and "4.00" in lines[2]
+    lines = table({"machine": "here", "load": 0.5, "rows": [ring, tree, best]}).splitlines()
+    assert lines[0] == "here, load 0.5 before" and len(lines) == 5
+    assert "ring" in lines[2] and "4.00" in lines[2]
 
 
 def test_no_turn_begins_cold(monkeypatch):
@@ -279,6 +281,7 @@ def test_copy_bandwidth_is_that_of_all_ranks(on_ranks):
 
 RESULT = {
     "machine": "a machine",
+    "load": 0.0,
     "rows": [
         {
             "what": what, "ranks": 2, "bytes": nbytes, "algorithm": "shared_memory",
