@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -98,10 +99,15 @@ def check_file(name: str) -> Path:
 
 
 def measure(options) -> dict:
-    """What --json writes: {"machine", "seconds", "starts", "rows"}."""
+    """What --json writes: {"machine", "load", "seconds", "starts", "rows"}.
+
+    "load" is how many processes wanted a core in the minute before: above 1, ours and the peers'
+    times are those of a busy machine. "starts" is how often the ranks of each part were started.
+    """
     from .timing import machine
 
     began, rows, starts = time.monotonic(), [], {}
+    load = round(os.getloadavg()[0], 1)
     for kind in KINDS if options.what == "all" else [options.what]:
         ranks = 1 if kind == ALONE else options.ranks
         for part, times, share in KINDS[kind]:
@@ -110,7 +116,8 @@ def measure(options) -> dict:
                 seconds = options.seconds * share / starts[part]
                 rows += all_starts(part, ranks, starts[part], seconds, options.full)
     took = round(time.monotonic() - began, 1)
-    return {"machine": machine(), "seconds": took, "starts": starts, "rows": rows}
+    facts = {"machine": machine(), "load": load, "seconds": took, "starts": starts}
+    return facts | {"rows": rows}
 
 
 def all_starts(part: str, ranks: int, times: int, seconds: float, full: bool) -> list[dict]:

@@ -41,8 +41,8 @@ def rows(seconds: float, full: bool) -> list[dict]:
     batches = cycle(zip(x, y, strict=True))
 
     ours = AliasedNetwork(team)
-    # The other ranks do nothing meanwhile.
-    plain = plain_steps() if team.rank == 0 else dict.fromkeys(PLAIN, lambda x, y: None)
+    nothing = dict.fromkeys(PLAIN, lambda x, y: None)  # what the other ranks do meanwhile
+    plain = plain_steps(mlp(), mlp()) if team.rank == 0 else nothing
     steps = {**plain, GRADIENT: ours.gradient_of}
     calls = [lambda step=step: step(*next(batches)) for step in (ours.step, *steps.values())]
     times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
@@ -93,12 +93,11 @@ def graph(model, finish):
     return lambda x, y: concrete(tf.constant(x), tf.constant(y))
 
 
-def plain_steps() -> dict:
-    """Keras in one process, as its users call it, and with nothing around the step."""
-    first, second = mlp(), mlp()
-    second.optimizer.build(second.trainable_weights)
-    bare = graph(second, lambda g: second.optimizer.apply(g, second.trainable_weights))
-    steps = (first.train_on_batch, lambda x, y: float(bare(x, y)[0]))
+def plain_steps(usual, bare) -> dict:
+    """Keras in one process: a model as its users call it, one with nothing around the step."""
+    bare.optimizer.build(bare.trainable_weights)
+    update = graph(bare, lambda g: bare.optimizer.apply(g, bare.trainable_weights))
+    steps = (usual.train_on_batch, lambda x, y: float(update(x, y)[0]))
     return dict(zip(PLAIN, steps, strict=True))
 
 

@@ -76,7 +76,7 @@ def gloo() -> Iterator[Callable[[np.ndarray], object] | None]:
         with threads_unpinned():
             _join(distributed, comm)
     except Exception as error:
-        failure = f"no gloo on rank {comm.rank}: {str(error).splitlines()[0][:200]}"
+        failure = f"no gloo on rank {comm.rank}: {first_line(error)}"
     failures = [text for text in comm.allgather(failure) if text]
     if failures and comm.rank == 0:
         print(failures[0], file=sys.stderr)
@@ -85,6 +85,10 @@ def gloo() -> Iterator[Callable[[np.ndarray], object] | None]:
     finally:
         if distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def _join(distributed, comm) -> None:
@@ -96,7 +100,7 @@ def _join(distributed, comm) -> None:
             store = distributed.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
             said = store.port
         except Exception as error:
-            said = str(error)
+            said = first_line(error)
     said = comm.bcast(said)
     if not isinstance(said, int):
         raise RuntimeError(said)

@@ -107,7 +107,7 @@ def table(result: dict) -> str:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     left = (0, 3, 5)  # words; numbers go to the right
     return "\n".join(
-        [result["machine"]]
+        [f"{result['machine']}, load {result['load']} before"]
         + [
             "  ".join(
                 word.ljust(width) if i in left else word.rjust(width)

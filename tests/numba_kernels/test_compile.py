@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -251,6 +252,18 @@ def test_ranks_that_compile_at_once(home):
     names = [file.name for file in kernels_in(home)]
     assert all(len(name.rsplit("-")[-1]) == 32 for name in names)  # none is left aside
     assert run(compute, HOME=home) == (LOADED, "")
+
+
+def test_a_file_is_replaced_at_once(tmp_path):
+    """Who reads meanwhile finds the one or the other."""
+    file, codes = tmp_path / "numba_kernels" / "kernel", [b"a" * 300_000, b"b" * 3_000_000]
+    cache.write(file, codes[0])
+    writer = threading.Thread(target=lambda: [cache.write(file, codes[i % 2]) for i in range(100)])
+    writer.start()
+    seen = set()
+    while writer.is_alive():
+        seen.add(cache.read(file))
+    assert seen == set(codes)
 
 
 MODULE = """

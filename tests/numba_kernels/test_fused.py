@@ -161,23 +161,3 @@ def different_clipping():
 
 def test_different_clipping(on_ranks):
     on_ranks(2, different_clipping)
-
-
-def vector_code_in_the_step():
-    """The step's own loops, and every optimizer's as the step calls it."""
-    import vector_code
-
-    from numba_kernels import fused, node
-    from numba_kernels.allreduce.elementwise import scale
-
-    for kernel in (fused.add_weighted, scale):
-        assembler = vector_code.fresh(kernel, vector_code.arguments_for(kernel))
-        assert vector_code.vector_loops(assembler), kernel
-    x, slots, hyper = np.zeros(8, "f4"), np.zeros((2, 8), "f4"), np.zeros(8)
-    arguments = (np.zeros(node.WORDS, np.int64), 0, x, x, slots, 0, hyper, hyper)
-    found = vector_code.vector_loops(vector_code.fresh(fused.step, arguments))
-    assert len(found) > vector_code.UPDATES, len(found)
-
-
-def test_vector_code_in_the_step(on_ranks):
-    on_ranks(1, vector_code_in_the_step)

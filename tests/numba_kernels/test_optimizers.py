@@ -4,13 +4,10 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
-import vector_code
-from numba.core.dispatcher import Dispatcher
 from rules import LAYERS, OFFSETS, RULES, N, problem
 
 from numba_kernels import denormals, optimizers
@@ -24,7 +21,6 @@ from numba_kernels.optimizers import (
     Lion,
     RMSprop,
     clip_by_norm,
-    kernels,
 )
 
 every_rule = pytest.mark.parametrize("rule", [rule for rule, _ in RULES.values()], ids=RULES)
@@ -259,37 +255,6 @@ def test_the_control_word_is_put_back():
         assert (tiny * np.float32(0.5) > 0).all()
         clip_by_norm(tiny.copy(), 1.0)
         assert (tiny * np.float32(0.5) > 0).all()
-
-
-# Vector instructions
-
-
-FILES = sorted({file for file, _, _ in optimizers.names.RULES.values()} | {"clipping"})
-LOOPS = {
-    f"{file}.{kernel.py_func.__name__}": kernel
-    for file in FILES
-    for kernel in vars(import_module(f"numba_kernels.optimizers.{file}")).values()
-    if isinstance(kernel, Dispatcher) and vector_code.source_loops(kernel)
-}
-
-
-@pytest.mark.parametrize("name", LOOPS)
-def test_vectorised(name):
-    kernel = LOOPS[name]
-    assert vector_code.source_loops(kernel) == 1  # so that a loop found is this one
-    assembler = vector_code.fresh(kernel, vector_code.arguments_for(kernel))
-    assert vector_code.vector_loops(assembler)
-
-
-def test_vectorised_behind_the_switch():
-    """A slice that is not known to be contiguous would stop it. (In the fused step: test_fused.)"""
-    x, slots, hyper = np.zeros(8, np.float32), np.zeros((2, 8), np.float32), np.zeros(8)
-    pieces, squares = np.zeros((1, 3), np.int64), np.zeros((0, 2))
-    arguments = (0, x, x, slots, pieces, hyper, squares)
-    assembler = vector_code.fresh(kernels.finish, arguments)
-    updates = [name for name in LOOPS if not name.endswith(("norms", "sum_of_squares"))]
-    assert len(updates) == vector_code.UPDATES
-    assert len(vector_code.vector_loops(assembler)) >= vector_code.UPDATES
 
 
 # What is refused

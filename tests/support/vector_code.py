@@ -1,44 +1,257 @@
-"""What tests of kernels ask of their machine code, by numba_kernels/assembly.py."""
+"""Is every loop over elements vector code, wherever it has been compiled into?
+
+LLVM decides anew at each place that a kernel is inlined into. So the kernels that Python calls are
+compiled with the source lines of their instructions (which changes no instruction, and a test says
+so), and what a loop does in its source is looked for in the machine code of its lines:
+
+    elements(kernel)            the loops over elements in a kernel's source
+    reached(entry)              the kernels that `entry` calls, itself included
+    located(entry, arguments)   the innermost loops of the machine code, with lines
+    missing(loop, ..., dtype)   what of a source's loop isn't done on vectors of this dtype
+"""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import platform
+import re
+import textwrap
+from contextlib import contextmanager
+from typing import NamedTuple
 
-import numpy as np
+import numba
+from numba.core.cpu import CPUTargetOptions
+from numba.core.dispatcher import Dispatcher
 
 from numba_kernels import assembly
 
-UPDATES = 15  # loops behind the switch over all optimizers: one a rule, SGD 3, RMSprop 4
-# Narrow vectors in an x86 kernel may be two neighbours that met by chance, not a loop on vectors.
-LEAST_BITS = 128 if platform.machine() in ("aarch64", "arm64") else 256
+# Sources ---------------------------------------------------------------------------------------
 
 
-def fresh(dispatcher, arguments) -> str:
-    """The assembler of a kernel compiled anew for `arguments`."""
-    return assembly.assembler(dispatcher, *arguments)
+class Elements(NamedTuple):
+    """A loop over elements in a source."""
+
+    file: str
+    first: int  # line
+    last: int
+    kinds: frozenset[str]  # add multiply divide root compare, or COPY alone
+    in_float64: bool  # some of it, whatever the arrays' dtype
 
 
-def vector_loops(text: str) -> list[assembly.Loop]:
-    """The innermost loops that do floating-point arithmetic on vectors."""
-    return [loop for loop in assembly.loops_of(text) if loop.bits >= LEAST_BITS]
+KINDS = {
+    ast.Add: "add", ast.Sub: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Compare: "compare",
+}  # fmt: skip
+COPY = "copy"  # what a loop without arithmetic does
+CALLS = {"sqrt": "root", "min": "compare", "max": "compare", "sign": "compare"}
 
 
-def source_loops(dispatcher) -> int:
-    """Loops over elements in a kernel's source."""
-    return inspect.getsource(dispatcher.py_func).count("for i in range(")
+def decorated(tree: ast.Module) -> list[ast.FunctionDef]:
+    """The functions of a module that `compiled` decorates, with or without options."""
 
+    def name(decorator):
+        return getattr(decorator.func if isinstance(decorator, ast.Call) else decorator, "id", "")
 
-def arguments_for(dispatcher, n: int = 8) -> list:
-    """Something of the right type for every argument of a kernel, by its name."""
-    special = {
-        "slots": np.zeros((3, n), np.float32),
-        "start": 0,
-        "hyper": np.zeros(8),
-        "squares": np.zeros(2),
-    }
-    vectors = ("parameters", "gradient", "x", "g", "row", "v", "s", "a", "m", "d")
     return [
-        special.get(name, np.zeros(n, np.float32) if name in vectors else np.float32(0.5))
-        for name in inspect.signature(dispatcher.py_func).parameters
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and "compiled" in map(name, node.decorator_list)
     ]
+
+
+def elements(kernel: Dispatcher) -> list[Elements]:
+    """The innermost loops whose variable alone is the index of an array."""
+    found = []
+    for node in ast.walk(parsed(kernel)):
+        if not isinstance(node, ast.For) or any(loops_in(node)):
+            continue
+        indices = [n.slice for n in ast.walk(node) if isinstance(n, ast.Subscript)]
+        if node.target.id in [getattr(index, "id", "") for index in indices]:
+            file, in_float64 = inspect.getfile(kernel.py_func), "np.float64(" in ast.unparse(node)
+            kinds = arithmetic(node)
+            found.append(Elements(file, node.lineno, node.end_lineno, kinds, in_float64))
+    return found
+
+
+def assigned_slices(kernel: Dispatcher) -> list[int]:
+    """Lines of `x[a:b] = y`, of which Numba makes no vector code unless y is a number."""
+    return [
+        node.lineno
+        for node in ast.walk(parsed(kernel))
+        if isinstance(node, ast.Assign | ast.AugAssign) and not isinstance(node.value, ast.Constant)
+        for target in getattr(node, "targets", [getattr(node, "target", None)])
+        if isinstance(target, ast.Subscript)
+        and any(isinstance(n, ast.Slice) for n in ast.walk(target.slice))
+    ]
+
+
+def parsed(kernel: Dispatcher) -> ast.Module:
+    """The source of a kernel, with the line numbers of its file."""
+    lines, start = inspect.getsourcelines(kernel.py_func)
+    return ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), start - 1)
+
+
+def loops_in(node: ast.For):
+    return (n for n in ast.walk(node) if n is not node and isinstance(n, ast.For | ast.While))
+
+
+def arithmetic(loop: ast.For) -> frozenset[str]:
+    """Kinds of arithmetic in a loop's body, indices apart."""
+    kinds, left = set(), list(loop.body)
+    while left:
+        at = left.pop()
+        kind = at.op if isinstance(at, ast.BinOp | ast.AugAssign) else at
+        kinds |= {KINDS[type(kind)]} if type(kind) in KINDS else set()
+        if isinstance(at, ast.Call):
+            called = getattr(at.func, "id", getattr(at.func, "attr", ""))
+            kinds |= {CALLS[called]} if called in CALLS else set()
+        left += [child for child in ast.iter_child_nodes(at) if not is_index(at, child)]
+    return frozenset(kinds or {COPY})
+
+
+def is_index(node: ast.AST, child: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and child is node.slice
+
+
+def name_of(kernel: Dispatcher) -> str:
+    return f"{kernel.__module__}.{kernel.__name__}".removeprefix("numba_kernels.")
+
+
+def reached(entry: Dispatcher, known: dict | None = None) -> dict[str, Dispatcher]:
+    """{name: kernel} of `entry` and of all that it calls, directly or not."""
+    known = {} if known is None else known
+    known[name_of(entry)] = entry
+    function = entry.py_func
+    for name in function.__code__.co_names:
+        called = function.__globals__.get(name)
+        if isinstance(called, Dispatcher) and name_of(called) not in known:
+            reached(called, known)
+    return known
+
+
+# Machine code ----------------------------------------------------------------------------------
+
+
+class Instruction(NamedTuple):
+    text: str
+    file: str
+    line: int
+
+
+@contextmanager
+def with_lines():
+    """What is compiled meanwhile tells the line of each instruction. (Use an empty cache.)
+
+    This is Numba's debug option less its checks of bounds and its variables kept in memory.
+    """
+    finalize = CPUTargetOptions.finalize
+
+    def lines_only(self, flags, options):
+        flags.debuginfo = flags.dbg_directives_only = True
+        flags.boundscheck = flags.dbg_extend_lifetimes = False
+        finalize(self, flags, options)
+
+    CPUTargetOptions.finalize = lines_only
+    try:
+        yield
+    finally:
+        CPUTargetOptions.finalize = finalize
+
+
+def assembler(entry: Dispatcher, arguments: tuple) -> str:
+    entry.compile(types := tuple(map(numba.typeof, arguments)))
+    return entry.inspect_asm(types)
+
+
+def located(text: str) -> list[list[Instruction]]:
+    """The innermost loops of assembler `text` that was compiled `with_lines`; then all calls."""
+    files, at, lines = {}, "", []
+    for line in text.splitlines():
+        code = line.strip()
+        if file := re.match(r'\.file\s+(\d+) "([^"]*)"(?: "([^"]*)")?', code):
+            files[file[1]] = "/".join(filter(None, file.groups()[1:]))
+        elif place := re.match(r"\.loc\s+(\d+) (\d+)", code):
+            at = f" # at {files[place[1]]}:{place[2]}"
+        elif re.match(r"[a-z]", code) and not assembly.JUMP.match(code):
+            line += at
+        lines.append(line)
+    found = [loop.instructions for loop in assembly.loops_of("\n".join(lines))]
+    calls = [line.strip() for line in lines if re.match(r"\s+(call|bl)", line)]
+    return [[instruction(text) for text in texts] for texts in (*found, calls)]
+
+
+def instruction(text: str) -> Instruction:
+    code, file, line = re.match(r"(.*?)(?: # at (.*):(\d+))?$", text).groups("0")
+    return Instruction(code, file, int(line))
+
+
+def x86(dtype: str, half: bool = False) -> dict[str, str]:
+    """AVX: vaddps %ymm1, ... is of 8 float32, vpaddq %ymm1, ... of 4 int64. `half`: %xmm1 will do.
+
+    Such narrow vectors are else no proof: two neighbours may have met by chance.
+    """
+    if dtype in ("int32", "int64"):
+        kind = {"int32": "d", "int64": "q"}[dtype]
+        operations = {
+            "add": f"vp(add|sub){kind}",
+            "multiply": f"vpmul(l{kind}|udq)",  # of int64 also put together from halves
+            "compare": f"vp(cmp\\w*|min[su]|max[su]){kind}",
+        }
+    else:
+        kind = {"float32": "ps", "float64": "pd"}[dtype]
+        fused = r"fn?m(add|sub)\d*"
+        operations = {
+            "add": f"v(add|sub|{fused}){kind}",
+            "multiply": f"v(mul|{fused}){kind}",
+            "divide": f"v(div|rcp\\w*|rsqrt\\w*){kind}",
+            "root": f"v(sqrt|rsqrt\\w*){kind}",
+            "compare": f"v(cmp\\w*|min|max){kind}",
+        }
+    of_kind = {kind: rf"{name}\s.*%[{'x' * half}yz]mm" for kind, name in operations.items()}
+    return {**of_kind, COPY: r"vmov\w*\s.*%[yz]mm|call"}  # of memcpy
+
+
+def arm(dtype: str, half: bool = False) -> dict[str, str]:
+    """NEON and SVE: fadd v0.4s, ... and fadd z0.s, ...; as Mach-O fadd.4s v0, ..."""
+    f, kind = ("", {"int32": "s", "int64": "d"}) if dtype[0] == "i" else (
+        "f", {"float32": "s", "float64": "d"})  # fmt: skip
+    on_vectors = rf"(\.[24]{kind[dtype]}\s|\s+([vz])\d+\.\d?{kind[dtype]})"
+    operations = {
+        "add": f"{f}(add|sub|ml[as]|n?m(add|sub|la|ls))",
+        "multiply": f"{f}(mul|ml[as]|n?m(add|sub|la|ls))",
+        "divide": "f(div|recpe|rsqrte)",
+        "root": "f(sqrt|rsqrte)",
+        "compare": f"({f}cm\\w\\w|[{f or 'su'}](min|max)\\w*)",
+    }
+    of_kind = {kind: name + on_vectors for kind, name in operations.items()}
+    return {**of_kind, COPY: r"(ldp?|stp?|ld1|st1)\w*\s+{?\s*[qvz]\d|bl"}
+
+
+PATTERNS = {"x86_64": x86, "AMD64": x86, "aarch64": arm, "arm64": arm}[platform.machine()]
+
+
+def missing(loop: Elements, code: list[list[Instruction]], dtype: str) -> set[str]:
+    """Kinds of arithmetic of `loop` that no machine loop of its lines does on vectors of `dtype`.
+
+    All of them have to be found in one and the same loop of the machine code.
+    """
+    patterns = [PATTERNS(dtype)]
+    if loop.in_float64:  # as many float32 as there are float64 fill half a vector
+        patterns = [PATTERNS("float64"), PATTERNS(dtype, half=True)]
+    least = loop.kinds
+    for instructions in code:
+        ours = {
+            text: line
+            for text, file, line in instructions
+            if file == loop.file and loop.first <= line <= loop.last
+        }
+        # What was merged with other code, or came from a function of numpy's, has line 0.
+        others = [text for text, _, line in instructions if line == 0] if ours else []
+        found = {
+            kind
+            for kind in loop.kinds
+            for of_kind in patterns
+            if any(re.match(of_kind[kind], text) for text in (*ours, *others))
+        }
+        least = min(least, loop.kinds - found, key=len)
+    return set(least)

@@ -1,0 +1,247 @@
+"""Every loop over elements is vector code, for each dtype and at each place it is compiled into."""
+
+import ast
+import json
+import re
+import sys
+from contextlib import nullcontext
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import vector_code
+
+from numba_kernels import compiled
+
+PACKAGE = Path(sys.modules["numba_kernels"].__file__).parent
+
+# A new kernel belongs into one of the two lists; one that Python calls also into `entries`.
+HOT = """
+allreduce.elementwise: combine copy scale
+allreduce.shared_memory: add_two
+fused: add_weighted
+optimizers.adadelta: kernel
+optimizers.adagrad: kernel
+optimizers.adam: kernel
+optimizers.adamw: kernel
+optimizers.clipping: sum_of_squares
+optimizers.lamb: kernel norms
+optimizers.lars: kernel norms
+optimizers.lion: kernel
+optimizers.nadam: kernel
+optimizers.rmsprop: plain momentum centered centered_momentum
+optimizers.sgd: plain momentum nesterov
+"""
+NO_ELEMENTS = {
+    "one number, or a few": """
+        allreduce.elementwise: bounds
+        allreduce.fold: group_of place_of rank_of
+        allreduce.rabenseifner: held
+        allreduce.tree: rounds
+        optimizers.lamb: rate
+        optimizers.lars: rate
+        optimizers.rmsprop: positive
+    """,
+    "a table or a board, a few words for each rank": """
+        board: arrive all_arrived meet
+        fused: all_there add_up floats_of
+        node: row_of board_of tile_like locate
+    """,
+    "exchanges messages, and leaves elements to others": """
+        allreduce.fold: fold unfold
+        allreduce.naive: allreduce
+        allreduce.rabenseifner: allreduce
+        allreduce.recursive_doubling: allreduce
+        allreduce.ring: allreduce reduce_scatter allgather
+        allreduce.tree: allreduce down
+        messages: exchange _cancel
+    """,
+    "goes from tile to tile or from layer to layer, and leaves elements to others": """
+        allreduce.shared_memory: allreduce reduce_slice
+        fused: step reduce hand_out average to_all weigh
+        optimizers.clipping: squared_length
+        optimizers.kernels: apply begin finish measure set_rate
+        optimizers.rmsprop: kernel
+        optimizers.sgd: kernel
+    """,
+    "the processor's control word": "denormals: flush_denormals restore",
+}
+DTYPES = ("float32", "float64")
+
+
+def names(text):
+    lines = [line.split(":") for line in text.strip().splitlines()]
+    return [f"{file.strip()}.{name}" for file, of_file in lines for name in of_file.split()]
+
+
+def entries(dtype):
+    """What Python calls, and with what: kernels in whose code loops over `dtype` are looked for."""
+    from mpi4py import MPI
+
+    from numba_kernels import fused, messages, node
+    from numba_kernels.allreduce import MESSAGES, ring, shared_memory
+    from numba_kernels.optimizers import clipping, kernels
+
+    x, slots = np.zeros(8, dtype), np.zeros((2, 8), dtype)
+    hyper, pieces, squares = np.zeros(8), np.zeros((1, 3), np.int64), np.zeros((1, 2))
+    link, of_node = messages.link(MPI.COMM_SELF, 1, 0.0), np.zeros(node.WORDS, np.int64)
+    for algorithm in MESSAGES.values():
+        yield algorithm, (link, 0, 2, x, x, 0, 1.0)
+    yield ring.reduce_scatter, (link, 0, 2, x, x, 0, 1.0)
+    yield shared_memory.allreduce, (of_node, 0, x, 0, 1.0)
+    if dtype in DTYPES[:2]:
+        yield kernels.begin, (0, x, x, slots, pieces, hyper, squares)
+        yield kernels.finish, (0, x, x, slots, pieces, hyper, squares)
+        yield clipping.squared_length, (x,)
+        yield fused.step, (of_node, 0, x, x, slots, 0, hyper, hyper)
+        yield fused.reduce, (of_node, 0, x, x, hyper)
+        yield fused.hand_out, (of_node, 0, x, x, True)
+        yield fused.weigh, (x, 0.5)
+
+
+# The lists are complete
+
+
+def every_kernel():
+    """{name: kernel} of all functions of the package that are decorated by `compiled`."""
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        functions = vector_code.decorated(ast.parse(file.read_text()))
+        place = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+        for function in functions:
+            module = import_module(f"numba_kernels.{place}")
+            found[f"{place}.{function.name}"] = getattr(module, function.name)
+    return found
+
+
+def lists_are_complete():
+    kernels, hot = every_kernel(), names(HOT)
+    others = [name for text in NO_ELEMENTS.values() for name in names(text)]
+    assert len(kernels) > 60
+    assert len({*hot, *others}) == len(hot) + len(others), "no kernel twice"
+    wrong = {*hot, *others} ^ set(kernels)
+    assert not wrong, f"each kernel belongs into one of the two lists: {wrong}"
+    for name, kernel in kernels.items():
+        assert vector_code.name_of(kernel) == name
+        assert bool(vector_code.elements(kernel)) == (name in hot), name
+        assert not vector_code.assigned_slices(kernel), f"{name}: elementwise.copy, or a loop"
+    for dtype in DTYPES[:1]:
+        reached = set()
+        for entry, _ in entries(dtype):
+            reached |= set(vector_code.reached(entry))
+        assert set(hot) <= reached, f"called by none of `entries`: {set(hot) - reached}"
+
+
+def test_lists_are_complete(on_ranks):
+    on_ranks(1, lists_are_complete)
+
+
+# Their loops are on vectors
+
+
+def loops_without_vectors(dtype):
+    problems, seen = [], 0
+    with vector_code.with_lines():
+        for entry, arguments in entries(dtype):
+            code = vector_code.located(vector_code.assembler(entry, arguments))
+            for name, kernel in vector_code.reached(entry).items():
+                for loop in vector_code.elements(kernel):
+                    seen += 1
+                    if missing := vector_code.missing(loop, code, dtype):
+                        place = f"{name}, lines {loop.first} to {loop.last}"
+                        problems.append(f"{place} in {vector_code.name_of(entry)}: {missing}")
+    print(json.dumps([problems, seen]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_loop_is_on_vectors(on_ranks, tmp_path, dtype):
+    env = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    problems, seen = json.loads(on_ranks(1, loops_without_vectors, dtype, env=env))
+    assert not problems and seen > 30
+
+
+# The test itself
+
+
+@compiled(cache=False)
+def good(x, y, factor):
+    for i in range(x.size):
+        x[i] += factor * y[i]
+
+
+@compiled(cache=False)
+def chain(x, y, factor):
+    for i in range(x.size):
+        x[i] += factor * x[i - 1]
+
+
+@compiled(cache=False)
+def of_a_number(x, y, factor):
+    for i in range(x.size):
+        x[i] += 0.3 * y[i]  # a float64, and so is what is multiplied by it
+
+
+@compiled(cache=False)
+def from_the_middle(x, y, factor):
+    for i in range(x.size // 2, x.size):
+        x[i] += factor * y[i]
+
+
+@compiled(cache=False)
+def one_of_two(x, y, factor):
+    for i in range(x.size):
+        x[i] += y[i]
+    for i in range(x.size):
+        x[i] *= x[i - 1]
+
+
+@compiled(cache=False)
+def caller(x, y, factor):
+    good(x, y, factor)
+    chain(x, y, factor)
+
+
+def what_is_missing():
+    """{kernel: what each of its loops lacks}, also where both kinds are called from one place."""
+    both, found = {"add", "multiply"}, {}
+    with vector_code.with_lines():
+        for entry in (caller, good, chain, of_a_number, from_the_middle, one_of_two):
+            code = vector_code.located(
+                vector_code.assembler(entry, (np.ones(8, "f4"), np.ones(8, "f4"), np.float32(2)))
+            )
+            for kernel in vector_code.reached(entry).values():
+                loops = vector_code.elements(kernel)
+                missing = [vector_code.missing(loop, code, "float32") for loop in loops]
+                found[f"{kernel.__name__} in {entry.__name__}"] = missing
+    assert found == {
+        "caller in caller": [],
+        "good in caller": [set()],
+        "chain in caller": [both],
+        "good in good": [set()],
+        "chain in chain": [both],
+        "of_a_number in of_a_number": [both],
+        "from_the_middle in from_the_middle": [both],
+        "one_of_two in one_of_two": [set(), {"multiply"}],
+    }
+
+
+def test_what_is_missing_is_seen(on_ranks, tmp_path):
+    on_ranks(1, what_is_missing, env={"NUMBA_CACHE_DIR": str(tmp_path)})
+
+
+def instructions(lines):
+    from numba_kernels.allreduce import shared_memory
+
+    ((entry, arguments),) = (e for e in entries("float32") if e[0] is shared_memory.allreduce)
+    with vector_code.with_lines() if lines else nullcontext():
+        text = vector_code.assembler(entry, arguments)
+    print(*(line.split()[0] for line in text.splitlines() if re.match(r"\s+[a-z]", line)))
+
+
+def test_lines_change_no_code(on_ranks, tmp_path):
+    plain, with_lines = (
+        on_ranks(1, instructions, lines, env={"NUMBA_CACHE_DIR": str(tmp_path / str(lines))})
+        for lines in (False, True)
+    )
+    assert plain == with_lines and len(plain.split()) > 1000
