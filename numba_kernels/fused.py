@@ -32,32 +32,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray
 
 from . import calls
 from .allreduce import ring
-from .allreduce.elementwise import SUM, bounds, copy, scale
-from .allreduce.shared_memory import ELSEWHERE
-from .board import LENGTHS, LOSS, READY, SAMPLES, all_arrived, arrive
-from .compile import compiled
-from .denormals import flush_denormals, restore
-from .node import (
-    AT,
-    BOARD,
-    PATIENCE,
-    RANK,
-    RANKS,
-    SPINS,
-    TILE,
-    board_of,
-    locate,
-    pointer,
-    row_of,
-    tile_like,
-)
+from .allreduce.elementwise import SUM
+from .fused_kernels import hand_out, reduce, step, weigh
 from .optimizers.base import Optimizer
 from .optimizers.clipping import check_clip_norm, clip_factor, squared_length
-from .optimizers.kernels import apply
 
 
 class Step:
@@ -168,144 +149,3 @@ class Step:
         self.team.by_messages(
             self.call, self.parameters.size, self.parameters.dtype, kernel, arguments
         )
-
-
-@compiled
-def step(node, call, gradient, parameters, slots, rule, hyper, sums):
-    """The step in shared memory, in one pass. Resumable.
-
-    `sums`: this rank's [samples, mean loss]; on return those of all ranks.
-    """
-    first, stride, place = locate(node, gradient)
-    if first == 0:
-        return ELSEWHERE
-    board, rank, n = board_of(node), node[RANK], gradient.size
-    length = n + LENGTHS * place
-    if node[AT] < 2:
-        done = all_there(node, call, length, sums)
-        if done != READY:
-            return done
-        if sums[0] > 0:
-            low, high = bounds(n, node[RANKS], rank)
-            before = flush_denormals()
-            for start in range(low, high, TILE):
-                end = min(start + TILE, high)
-                w, g = parameters[start:end], tile_like(node, gradient)[: end - start]
-                average(node, first, stride, gradient, start, sums, g)
-                apply(rule, w, g, slots, start - low, hyper)
-                to_all(node, first, stride, gradient, start, w)
-            restore(before)
-        arrive(board, rank, call, length)
-        node[AT] = 2
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
-    if done == READY and sums[0] > 0:
-        copy(parameters, gradient)  # by now these are the new weights
-    return done
-
-
-@compiled
-def reduce(node, call, gradient, parameters, sums):
-    """The mean over all ranks into this rank's slice of its own gradient. Resumable."""
-    first, stride, place = locate(node, gradient)
-    if first == 0:
-        return ELSEWHERE
-    done = all_there(node, call, gradient.size + LENGTHS * place, sums)
-    if done == READY and sums[0] > 0:
-        low, high = bounds(gradient.size, node[RANKS], node[RANK])
-        before = flush_denormals()
-        for start in range(low, high, TILE):
-            end = min(start + TILE, high)
-            g = tile_like(node, gradient)[: end - start]
-            average(node, first, stride, gradient, start, sums, g)
-            copy(gradient[start:end], g)
-        restore(before)
-    return done
-
-
-@compiled
-def hand_out(node, call, gradient, parameters, changed):
-    """This rank's slice of the weights to all ranks, through the rows of `gradient`. Resumable."""
-    first, stride, place = locate(node, gradient)
-    if first == 0:
-        return ELSEWHERE
-    board, rank, n = board_of(node), node[RANK], gradient.size
-    if node[AT] == 0:
-        if changed:
-            low, high = bounds(n, node[RANKS], rank)
-            for start in range(low, high, TILE):
-                w = parameters[start : min(start + TILE, high)]
-                to_all(node, first, stride, gradient, start, w)
-        arrive(board, rank, call, n + LENGTHS * place)
-        node[AT] = 1
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
-    if done == READY and changed:
-        copy(parameters, gradient)
-    return done
-
-
-@compiled
-def all_there(node, call, length, sums):
-    """The barrier before: gradients are complete, `sums` become those of all ranks."""
-    board, rank = board_of(node), node[RANK]
-    floats = floats_of(node, sums)
-    if node[AT] == 0:
-        floats[rank, SAMPLES] = sums[0]
-        floats[rank, LOSS] = sums[1]
-        arrive(board, rank, call, length)
-        node[AT] = 1
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
-    if done == READY:
-        add_up(floats, sums)
-    return done
-
-
-@compiled
-def floats_of(node, sums):
-    """The board's memory as float64."""
-    return carray(pointer(node[BOARD], sums), board_of(node).shape)
-
-
-@compiled
-def average(node, first, stride, gradient, start, sums, g):
-    """g = mean over all samples of all ranks' gradients, from element `start` on"""
-    floats, end = floats_of(node, sums), start + g.size
-    g[:] = 0
-    for peer in range(node[RANKS]):
-        if floats[peer, SAMPLES] > 0:  # what a rank without samples holds is no matter
-            row = row_of(first + peer * stride, gradient)[start:end]
-            add_weighted(g, floats[peer, SAMPLES] / sums[0], row)
-
-
-@compiled
-def to_all(node, first, stride, gradient, start, w):
-    """Every rank's row, from element `start` on, = w"""
-    for peer in range(node[RANKS]):
-        copy(row_of(first + peer * stride, gradient)[start : start + w.size], w)
-
-
-@compiled
-def add_up(floats, sums):
-    """sums = [samples of all ranks, mean loss over them]"""
-    sums[:] = 0
-    for peer in range(floats.shape[0]):
-        if floats[peer, SAMPLES] > 0:
-            sums[0] += floats[peer, SAMPLES]
-            sums[1] += floats[peer, SAMPLES] * floats[peer, LOSS]
-    if sums[0] > 0:
-        sums[1] /= sums[0]
-
-
-@compiled
-def add_weighted(g, weight, row):
-    """g += weight * row"""
-    weight = g.dtype.type(weight)
-    for i in range(g.size):
-        g[i] += weight * row[i]
-
-
-@compiled
-def weigh(x, factor):
-    """x *= factor"""
-    before = flush_denormals()
-    scale(x, factor)
-    restore(before)
