@@ -6,19 +6,31 @@ Rank i's gradient is the mean over its s_i samples, so the gradient of the whole
 
 and p ranks do exactly what one process would on the whole batch, however uneven their shares.
 
-In shared memory every rank's gradient is a row of the node's window. Rank r, for its slice only:
+In shared memory every rank's gradient is a row of the node's window, and so are its weights.
+Rank r, for its slice only:
 
     for each tile of slice r:
-        tile        = sum_i s_i row_i[tile] / sum_i s_i       read what all ranks wrote
-        w[tile]     = update(w[tile], tile, state[tile])      state: this slice only, 1/p a rank
-        row_i[tile] = w[tile]  for all i                      the new weights, to every rank
+        tile        = sum_i s_i gradient_i[tile] / sum_i s_i  read what all ranks wrote
+        w_r[tile]   = update(w_r[tile], tile, state[tile])    state: this slice only, 1/p a rank
+        w_i[tile]   = w_r[tile]  for all i                    the new weights, to every rank
 
-    rank 0:  gradient | barrier | reduce, update, write slice 0 | barrier | copy own row to w
-    rank 1:  gradient | barrier | reduce, update, write slice 1 | barrier | copy own row to w
+    rank 0:  gradient | barrier | reduce, update, write slice 0 of all rows | barrier
+    rank 1:  gradient | barrier | reduce, update, write slice 1 of all rows | barrier
 
-Two barriers, and a gradient is read once and never written back as a gradient. Over messages the
-same is a reduce-scatter, an update of this rank's slice, and an allgather of the weights. That the
-state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv 1910.02054).
+The first barrier: gradients are complete, and nobody works with the old weights any more. The
+second one: the new weights are complete, and nobody reads gradients any more. With Adam 2p + 5
+numbers are read or written for each parameter.
+
+Where the weights are
+
+- rows of the window (`team.empty(n)`): as above, the fastest
+- one row for all ranks (`team.empty(n, common=True)`): nothing to hand out, p - 1 copies less
+- anywhere else: new weights travel through the rows of the gradient, and each rank copies its row
+  to its weights, after the second barrier
+
+Over messages the same is a reduce-scatter, an update of this rank's slice, and an allgather of the
+weights. That the state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv
+1910.02054).
 
 LARS, LAMB and clipping need norms that reach over the slices of several ranks before any weight can
 change. Their step goes over slice r in several passes, and sums of squares, two numbers a layer,
@@ -47,7 +59,8 @@ class Step:
     Args:
         team: the ranks that train together
         optimizer: its rule; the state made here covers this rank's slice of the parameters only
-        parameters: flat float32 or float64 [n], this rank's own copy, equal on all ranks
+        parameters: flat float32 or float64 [n], equal on all ranks: this rank's own, best from
+            `team.empty(n)`, or the node's only copy, from `team.empty(n, common=True)`
         gradient: flat [n] of the same dtype; from `team.empty(n)` for the step in shared memory.
             Its content is used up by a step.
         segments: where layers begin, which LARS and LAMB need (see `Optimizer.init`)
@@ -71,6 +84,9 @@ class Step:
             )
         if clip_norm is not None:
             check_clip_norm(clip_norm)
+        rows = team.peers(gradient) or []
+        if gradient.size and len({row.ctypes.data for row in rows}) < len(rows):
+            raise ValueError("the gradient is common to all ranks; each needs one of its own")
         self.team, self.optimizer, self.clip_norm = team, optimizer, clip_norm
         self.parameters = calls.vector(parameters, "parameters")
         self.gradient = calls.vector(gradient, "gradient")
