@@ -54,11 +54,9 @@ def _to_single(number):
         # Rounding to nearest twice goes wrong where the first one lands on a tie of the second. So
         # of the two float32 beside an inexact number take the one that ends in 1: never a tie.
         near = np.float32(number)
-        bits = near.view(np.int32)
-        if number < near or number > near:
-            outward = np.int32(1) if abs(number) > abs(near) else np.int32(-1)
-            bits = bits if bits & np.int32(1) else bits + outward
-        return bits.view(np.float32)
+        bits, other = near.view(np.int32), 1 if abs(number) > abs(near) else -1
+        even = (number < near or number > near) and bits & 1 == 0
+        return np.int32(bits + other * even).view(np.float32)
 
     return to_odd
 
