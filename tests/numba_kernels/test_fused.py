@@ -21,64 +21,148 @@ def serial(rule, w, gradients, layers, clip):
     return w
 
 
+def weights_in(team, place, n, dtype):
+    """Memory for weights: on their own, a row of the window a rank, or one row for all."""
+    if place == "private":
+        return np.zeros(n, dtype)
+    return team.empty(n, dtype, common=place == "common")
+
+
+def compare(team, name, n, clip, dtype, window, place):
+    """Six rounds of one rule; `window`: whether gradients lie there."""
+    from rules import RULES
+
+    from numba_kernels.fused import Step
+
+    p, rule, layers = team.size, RULES[name][0], layers_of(n)
+    generator = np.random.default_rng(n)
+    start = generator.normal(size=n).astype(dtype)
+    gradients = generator.normal(size=(6, p, n)).astype(dtype)
+    gradients[0] *= 0.01  # shorter than `clip`: left as it is
+    samples = generator.integers(0, 9, size=(6, p))
+    samples[2] = 0  # a round without any sample, and rounds where one rank has them all
+    samples[3], samples[4] = 0, 0
+    samples[3, 0] = samples[4, p - 1] = 5
+    samples[5] += 1
+    losses = generator.normal(size=(6, p))
+    w = weights_in(team, place, n, dtype)
+    w[:] = start  # where it is common: the same from all
+    gradient = team.empty(n, dtype) if window else np.zeros(n, dtype)
+    step = Step(team, rule, w, gradient, layers, clip)
+    assert p == 1 or step.shared == (window and team.single_node)
+    whole = []
+    for g, s, loss in zip(gradients, samples, losses, strict=True):
+        gradient[:] = g[team.rank]
+        mean_loss, total = step(loss[team.rank], int(s[team.rank]))
+        assert total == s.sum()
+        if total:
+            whole.append((s[:, None] * g.astype("f8")).sum(axis=0) / total)
+            assert abs(mean_loss - (s * loss).sum() / total) < 1e-12
+        else:
+            assert mean_loss == 0
+    assert step.state.step == len(whole)
+    error = np.abs(w - serial(rule, start, whole, layers, clip)).max()
+    what = (name, n, clip, dtype, window, place, error)
+    assert error < (3e-6 if dtype == "float32" else 1e-14), what
+    assert (team.allgather(w) == w).all(), "ranks hold different weights"
+    # the state is cut among the ranks: together they hold it once
+    held = team.allreduce(np.array([step.state.slots.size], "f8"))
+    assert held[0] == rule.slots * n
+
+
 def against_the_whole_batch():
     from rules import RULES
 
     from numba_kernels import Team
-    from numba_kernels.fused import Step
 
     team = Team()
-    p = team.size
     sizes = ((1, None), (17, None), (5003, None), (5003, 30.0))
     for (n, clip), dtype, name, window in itertools.product(
         sizes, ("float32", "float64"), RULES, (True, False)
     ):
-        rule, layers = RULES[name][0], layers_of(n)
-        generator = np.random.default_rng(n)
-        start = generator.normal(size=n).astype(dtype)
-        gradients = generator.normal(size=(6, p, n)).astype(dtype)
-        gradients[0] *= 0.01  # shorter than `clip`: left as it is
-        samples = generator.integers(0, 9, size=(6, p))
-        samples[2] = 0  # a round without any sample, and rounds where one rank has them all
-        samples[3], samples[4] = 0, 0
-        samples[3, 0] = samples[4, p - 1] = 5
-        samples[5] += 1
-        losses = generator.normal(size=(6, p))
-        w = start.copy()
-        gradient = team.empty(n, dtype) if window else np.zeros(n, dtype)
-        step = Step(team, rule, w, gradient, layers, clip)
-        assert p == 1 or step.shared == (window and team.single_node)
-        whole = []
-        for g, s, loss in zip(gradients, samples, losses, strict=True):
-            gradient[:] = g[team.rank]
-            mean_loss, total = step(loss[team.rank], int(s[team.rank]))
-            assert total == s.sum()
-            if total:
-                whole.append((s[:, None] * g.astype("f8")).sum(axis=0) / total)
-                assert abs(mean_loss - (s * loss).sum() / total) < 1e-12
-            else:
-                assert mean_loss == 0
-        assert step.state.step == len(whole)
-        expected = serial(rule, start, whole, layers, clip)
-        error = np.abs(w - expected).max()
-        assert error < (3e-6 if dtype == "float32" else 1e-14), (
-            name,
-            n,
-            clip,
-            dtype,
-            window,
-            error,
-        )
-        assert (team.allgather(w) == w).all(), "ranks hold different weights"
-        # the state is cut among the ranks: together they hold it once
-        held = team.allreduce(np.array([step.state.slots.size], "f8"))
-        assert held[0] == rule.slots * n
+        compare(team, name, n, clip, dtype, window, "private")
 
 
 @pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_against_the_whole_batch(on_ranks, ranks, shared):
-    on_ranks(ranks, against_the_whole_batch, env={"NUMBA_KERNELS_WINDOW": shared})
+    on_ranks(ranks, against_the_whole_batch, env={"NUMBA_KERNELS_WINDOW": shared}, timeout=300)
+
+
+def wherever_weights_are():
+    """Weights in the window, own or common. Kernels give up every wait at once, and go on."""
+    from rules import RULES
+
+    from numba_kernels import Team
+    from numba_kernels.node import PATIENCE
+
+    team = Team()
+    team._node[PATIENCE] = 0
+    for (n, clip), dtype, name, place in itertools.product(
+        ((17, None), (5003, None), (5003, 30.0)), ("float32", "float64"), RULES, ("rows", "common")
+    ):
+        compare(team, name, n, clip, dtype, True, place)
+    for name, place in itertools.product(("adam", "lamb"), ("rows", "common")):
+        compare(team, name, 5003, 30.0, "float32", False, place)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_wherever_weights_are(on_ranks, ranks):
+    on_ranks(ranks, wherever_weights_are, timeout=300)
+
+
+@pytest.mark.parametrize("env", [{"NUMBA_KERNELS_WINDOW": "0"}, {"NUMBA_KERNELS_NODE": "2"}])
+def test_wherever_weights_are_over_messages(on_ranks, env):
+    """No memory is common to all of these ranks; to every two of them in the second case."""
+    on_ranks(4, wherever_weights_are, timeout=300, env=env)
+
+
+def common_memory():
+    """What one rank writes, all of a node read; elsewhere it is everyone's own."""
+    from numba_kernels import MismatchError, Team
+
+    team = Team()
+    x = team.empty(1000, "float64", common=True)
+    assert not x.any() and x.ctypes.data % 64 == 0
+    x[team.rank] = 1 + team.rank
+    team.barrier()
+    expected = [1.0 + r if r in team.node else 0.0 for r in range(team.size)]
+    assert x[: team.size].tolist() == expected
+    peers = team.peers(x[3:7])
+    if len(team.node) > 1:
+        assert [peer.ctypes.data for peer in peers] == [x[3:].ctypes.data] * len(team.node)
+    with pytest.raises(MismatchError, match="empty"):
+        team.empty(10, common=team.rank == 1)
+
+
+@pytest.mark.parametrize("nodes", ["1", "2", "3"])
+def test_common_memory(on_ranks, nodes):
+    on_ranks(3, common_memory, env={"NUMBA_KERNELS_NODE": nodes})
+
+
+def never_half_done(place):
+    """Ranks that are quick spoil their gradient and read the weights while others may be slow."""
+    import time
+
+    from numba_kernels import Team
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import SGD
+
+    team, n = Team(), 400_000
+    w, g = weights_in(team, place, n, "float32"), team.empty(n)
+    step = Step(team, SGD(1.0), w, g)
+    for i in range(1, 61):
+        if i % team.size == team.rank:
+            time.sleep(0.002)  # late, with the old weights still in use
+        assert w.min() == w.max() == 1 - i
+        g[:] = 1
+        step(0.0, 1)
+        g[:] = np.nan
+
+
+@pytest.mark.parametrize("place", ["private", "rows", "common"])
+def test_never_half_done(on_ranks, place):
+    on_ranks(3, never_half_done, place)
 
 
 def nan_is_seen():
@@ -138,6 +222,20 @@ def refused():
         Step(team, SGD(), three, three.copy(), clip_norm=-1.0)
     with pytest.raises(ValueError, match="LARS scales each layer's step"):
         Step(team, LARS(), three, three.copy())
+
+
+def gradient_of_all():
+    from numba_kernels import Team
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import SGD
+
+    team = Team()
+    with pytest.raises(ValueError, match="the gradient is common to all ranks"):
+        Step(team, SGD(), np.zeros(9, "f4"), team.empty(9, common=True))
+
+
+def test_gradient_of_all(on_ranks):
+    on_ranks(2, gradient_of_all)
 
 
 def test_refused(on_ranks):

@@ -24,6 +24,7 @@ from tutorial_dl.replica.vectors import Vectors
 
 ACTIVATIONS = ("relu", "tanh")
 LOSSES = ("cross_entropy", "mse")
+BLOCK = 1 << 16  # random numbers at once
 
 
 class DenseReplica(Vectors):
@@ -66,7 +67,10 @@ class DenseReplica(Vectors):
         random = np.random.default_rng(seed)
         for kernel in self.weights[::2]:
             limit = np.sqrt(6 / sum(kernel.shape))
-            kernel[:] = random.uniform(-limit, limit, kernel.shape)
+            flat = kernel.reshape(-1)
+            for start in range(0, flat.size, BLOCK):  # no float64 copy of a whole layer
+                block = flat[start : start + BLOCK]
+                block[:] = random.uniform(-limit, limit, block.size)
         self._capacity = 0
 
     def predict(self, x: np.ndarray) -> np.ndarray:

@@ -1,0 +1,61 @@
+"""The memory of all ranks together, measured while they work.
+
+The proportional set size of a process counts a page that k processes share as 1/k of a page: the
+sum over the ranks of a node is what they take of its memory, each page once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def proportional(pid: int) -> int:
+    """Bytes: private pages, and its part of shared ones."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+class Peak:
+    """`with Peak(team) as peak: ...`; then `peak.bytes` is what all ranks grew by at most.
+
+    Rank 0 looks at all ranks every few milliseconds. Warm up before, so that code is loaded.
+    """
+
+    def __init__(self, team):
+        self.team, self.bytes, self.looks = team, 0, 0
+        self._pids = [int(pid) for pid in team.allgather(np.array([os.getpid()], "f8"))[:, 0]]
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._over = threading.Event()
+
+    def _all(self) -> int:
+        return sum(proportional(pid) for pid in self._pids)
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self.bytes = max(self.bytes, self._all() - self._before)
+            self.looks += 1
+            time.sleep(0.003)
+
+    def __enter__(self):
+        self.team.barrier()
+        self._before = self._all()
+        self.team.barrier()
+        if self.team.rank == 0:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            return
+        self.team.barrier()  # nobody has let go of anything yet
+        if self.team.rank == 0:
+            self._over.set()
+            self._thread.join()
+            self.bytes = max(self.bytes, self._all() - self._before)
+        self.bytes = int(self.team.broadcast(np.array([self.bytes], "f8"))[0])
+        self.team.barrier()
