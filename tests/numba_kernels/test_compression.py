@@ -125,7 +125,7 @@ def counted():
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_bytes_are_what_is_sent(on_ranks, ranks):
-    on_ranks(ranks, counted)
+    on_ranks(ranks, counted, timeout=300)
 
 
 def test_bytes():
@@ -179,7 +179,8 @@ def test_rounding_to_nearest_even(name, dtype):
 
     half = HALVES[name]
     every = np.arange(2**16, dtype=np.uint16).view(half)
-    numbers = np.sort(every[np.isfinite(every)].astype(dtype))
+    with np.errstate(invalid="ignore"):  # signalling NaNs are among them
+        numbers = np.sort(every[np.isfinite(every)].astype(dtype))
     ties = numbers[:-1] + (numbers[1:] - numbers[:-1]) / 2
     beyond = np.array([65519.99, 65520, 3.39e38, 3.4e38, np.inf, np.nan, 1e-50, 1e-30], dtype)
     infinity = np.dtype(dtype).type(np.inf)
@@ -199,7 +200,8 @@ def test_rounding_to_nearest_even(name, dtype):
 def nearest_even(x, half):
     """x to the nearest of the finite halves, ties to even, by search; infinity beyond the last."""
     values = np.arange(2**15, dtype=np.uint16).view(half)
-    values = values[np.isfinite(values)].astype("float64")
+    with np.errstate(invalid="ignore"):
+        values = values[np.isfinite(values)].astype("float64")
     largest = values.size - 1
     # beyond the largest by half of a last place: to infinity, as if one more number followed
     values = np.append(values, 2 * values[-1] - values[-2])
@@ -319,8 +321,8 @@ def descents():
     for feedback in (True, False):
         method = compression.TopK(0.01, feedback)
         state, x = method.init(n, dtype="float64"), np.zeros(n)
-        for _ in range(2000):
-            x -= 0.003 * method.allreduce(team, x - target + apart, state)
+        for _ in range(800):
+            x -= 0.006 * method.allreduce(team, x - target + apart, state)
         ends[feedback] = float(np.linalg.norm(x - target) / np.linalg.norm(target))
     if team.rank == 0:
         print(json.dumps([ends[True], ends[False]]))
@@ -400,7 +402,7 @@ def powers():
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_powersgd(on_ranks, ranks, env):
-    on_ranks(ranks, powers, env=env)
+    on_ranks(ranks, powers, timeout=300, env=env)
 
 
 def warm():
@@ -522,7 +524,7 @@ def adasums():
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_adasum(on_ranks, ranks, env):
-    on_ranks(ranks, adasums, env=env)
+    on_ranks(ranks, adasums, timeout=300, env=env)
 
 
 # What can't be used
