@@ -12,7 +12,7 @@ import numpy as np
 
 KINDS = (
     "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "split", "step",
-    "alltoall",
+    "alltoall", "measure",
 )  # fmt: skip
 # By name: bfloat16 is a dtype of the package ml_dtypes, which not everybody has.
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")

@@ -25,12 +25,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, floor, log2
-
-# What is measured: seconds of one ... of m bytes (measure.py).
-CURVES = ("message", "exchange", "add", "window", "staged", "library")
 
 
 @dataclass(frozen=True)
@@ -53,14 +50,19 @@ class Machine:
     """What `measure(team)` found out.
 
     Attributes:
-        alpha, beta, gamma: the textbook's three, fitted to the curves below
+        alpha, beta, gamma: the textbook's three, fitted to the curves of messages and additions
         message: curve of one message, from one rank to another
-        exchange: of two at once, there and back
-        add: of one vector onto another
-        window, staged: of an allreduce in shared memory of `ranks` ranks of a node: in place in
-            a window, and of an ordinary array; None where there is none
-        library: of the MPI library's allreduce over `ranks`; None if not measured
+        exchange: of all ranks at once, each sends one and receives one
+        add: of the addition of a vector that has just arrived
+        window, staged: of an allreduce in the memory of the node that all ranks are on: in place
+            in a window, and of an ordinary array
+        inside: of a reduce-scatter and an allgather of an ordinary array within each node
+        lane: of an exchange between nodes, all ranks at once
+        library: of the MPI library's allreduce
+        call: seconds that a call takes besides its messages
         ranks: how many took part; per_node: the least number of them on a node
+
+    A curve is None where there is no such thing, or where it has not been measured.
     """
 
     alpha: float
@@ -71,7 +73,10 @@ class Machine:
     add: Curve
     window: Curve | None = None
     staged: Curve | None = None
+    inside: Curve | None = None
+    lane: Curve | None = None
     library: Curve | None = None
+    call: float = 0.0
     ranks: int = 0
     per_node: int = 1
 
@@ -89,6 +94,9 @@ def straight(alpha: float, beta: float, gamma: float) -> Machine:
 UNMEASURED = straight(1e-6, 1 / 8e9, 1 / 8e9)  # a node's order of magnitude
 
 Cost = Callable[[float, int, Machine], float]
+
+
+# Seconds of the messages and additions on the longest way through an allreduce of n bytes.
 
 
 def naive(n, p, machine):
@@ -119,15 +127,27 @@ def folded(n, p, machine):
 
 
 def shared_memory(n, p, machine):
-    """Measured on `ranks` ranks of a node; the traffic of others is in proportion."""
+    """In place. Measured on `ranks` ranks; the traffic of others is in proportion."""
     return machine.window(n) * p / machine.ranks
+
+
+def staged(n, p, machine):
+    """What shared_memory takes for an ordinary array."""
+    return machine.staged(n) * p / machine.ranks
 
 
 def two_level(n, p, machine):
     """As far as nodes are alike: half an allreduce in the node before, and half after."""
     q = machine.per_node
-    inside = machine.staged(n) if machine.staged else 0.0
-    return inside + predict(between(n, p, machine), n / q, p // q, machine)
+    inside = machine.call + machine.inside(n) if machine.inside else 0.0
+    return inside + predict(between(n, p, machine), n / q, p // q, _of_lanes(machine))
+
+
+def _of_lanes(machine: Machine) -> Machine:
+    """The network as lanes find it, all using it at the same time."""
+    if machine.lane is None:
+        return machine
+    return replace(machine, message=machine.lane, exchange=machine.lane)
 
 
 def mpi(n, p, machine):
@@ -142,6 +162,7 @@ COSTS: dict[str, Cost] = {
     "recursive_doubling": recursive_doubling,
     "rabenseifner": rabenseifner,
     "shared_memory": shared_memory,
+    "staged": staged,
     "two_level": two_level,
     "mpi": mpi,
 }
@@ -152,6 +173,7 @@ def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEAS
     """Seconds that `algorithm` should take to allreduce `nbytes` over `ranks` ranks.
 
     Args:
+        algorithm: one of `COSTS`; "shared_memory" is in place, "staged" the same of ordinary arrays
         machine: from `measure(team)`, or the textbook's: `straight(alpha, beta, gamma)`
 
     Raises ValueError for an algorithm without a formula here, and for one that this machine has
@@ -161,17 +183,21 @@ def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEAS
         raise ValueError(f"no cost formula for {algorithm!r}; one of {', '.join(COSTS)}")
     if ranks == 1:
         return 0.0
-    needed = {"shared_memory": machine.window, "mpi": machine.library}
+    needed = {
+        "shared_memory": machine.window, "staged": machine.staged, "mpi": machine.library,
+    }  # fmt: skip
     if needed.get(algorithm, machine) is None:
         raise ValueError(f"the cost of {algorithm} is not known before costs.measure(team)")
-    return COSTS[algorithm](nbytes, ranks, machine)
+    called = machine.call if algorithm in BY_MESSAGES else 0.0
+    return called + COSTS[algorithm](nbytes, ranks, machine)
 
 
 @lru_cache(maxsize=10_000)
 def between(nbytes: float, ranks: int, machine: Machine) -> str:
     """The best algorithm by messages for the lanes of two_level: n/q bytes over ranks/q nodes."""
     q = machine.per_node
-    return min(BY_MESSAGES, key=lambda name: predict(name, nbytes / q, ranks // q, machine))
+    lanes = _of_lanes(machine)
+    return min(BY_MESSAGES, key=lambda name: predict(name, nbytes / q, ranks // q, lanes))
 
 
 @lru_cache(maxsize=10_000)
@@ -183,6 +209,13 @@ def best(nbytes: float, ranks: int, machine: Machine) -> str:
     if 1 < machine.per_node < ranks:
         names.append("two_level")
     return min(names, key=lambda name: predict(name, nbytes, ranks, machine))
+
+
+def measure(team) -> Machine:
+    """Measure what collectives of `team` are made of: see measure.py. Collective, below 2 s."""
+    from .measure import measure  # which builds on this file
+
+    return measure(team)
 
 
 def choose(team, nbytes: int) -> str:

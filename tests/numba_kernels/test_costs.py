@@ -1,8 +1,12 @@
-"""The cost formulas at points where they can be worked out by hand."""
+"""The cost formulas at points where they can be worked out by hand; what is measured and chosen."""
 
+import numpy as np
 import pytest
 
 from numba_kernels.allreduce import costs
+from numba_kernels.allreduce.costs import Curve, Machine, straight
+
+N = 1000.0
 
 
 @pytest.mark.parametrize(
@@ -26,20 +30,210 @@ from numba_kernels.allreduce import costs
     ],
 )
 def test_by_hand(algorithm, ranks, messages, bytes_sent, bytes_added):
-    n = 1000.0
-    assert costs.predict(algorithm, n, ranks, 1, 0, 0) == messages
-    assert costs.predict(algorithm, n, ranks, 0, 1, 0) == pytest.approx(bytes_sent * n)
-    assert costs.predict(algorithm, n, ranks, 0, 0, 1) == pytest.approx(bytes_added * n)
+    assert costs.predict(algorithm, N, ranks, straight(1, 0, 0)) == messages
+    assert costs.predict(algorithm, N, ranks, straight(0, 1, 0)) == pytest.approx(bytes_sent * N)
+    assert costs.predict(algorithm, N, ranks, straight(0, 0, 1)) == pytest.approx(bytes_added * N)
+
+
+def test_two_levels_by_hand():
+    """8 ranks, 2 a node: lanes of n/2 bytes over 4 nodes; inside a node 5 s, 0.25 s a call."""
+    lane, inside = Curve((0, 1), (1, 3)), Curve((0, 1), (5, 5))
+    line = straight(100, 100, 0)
+    machine = Machine(
+        1, 1, 0, line.message, line.exchange, line.add, lane=lane, inside=inside, call=0.25,
+        ranks=8, per_node=2,
+    )  # fmt: skip
+    # Recursive doubling: 2 messages of the 1 + 2 (N/2) each. Rabenseifner: 4, with 1.5 (N/2) bytes.
+    assert costs.between(N, 8, machine) in ("rabenseifner", "ring")
+    lanes = 4 * 1 + 1.5 * 2 * N / 2
+    assert costs.predict("two_level", N, 8, machine) == pytest.approx(2 * 0.25 + 5 + lanes)
+    assert costs.best(N, 8, machine) == "two_level"
+    on_one_node = Machine(
+        1, 1, 0, line.message, line.exchange, line.add, inside=inside, ranks=2, per_node=2
+    )
+    assert costs.predict("two_level", N, 2, on_one_node) == 5
+
+
+def test_what_is_measured_as_a_whole():
+    line = straight(1, 1, 1)
+    whole = Curve((0, 10), (0, 20))
+    machine = Machine(
+        1, 1, 1, line.message, line.exchange, line.add, window=whole, staged=whole, library=whole,
+        call=3, ranks=4,
+    )  # fmt: skip
+    assert costs.predict("shared_memory", 5, 4, machine) == 10
+    assert costs.predict("staged", 5, 2, machine) == 5  # half the ranks, half the bytes
+    assert costs.predict("mpi", 5, 2, machine) == 5  # one round instead of two
+    assert costs.predict("ring", 4, 2, machine) == 3 + 2 * (1 + 2) + 2  # what a call takes, once
 
 
 @pytest.mark.parametrize("algorithm", costs.COSTS)
 def test_one_rank_costs_nothing(algorithm):
-    assert costs.predict(algorithm, 1e6, 1, 1, 1, 1) == 0
+    assert costs.predict(algorithm, 1e6, 1, straight(1, 1, 1)) == 0
 
 
-def test_unknown_algorithm():
-    with pytest.raises(ValueError, match="'star'; one of naive, tree, ring"):
-        costs.predict("star", 1, 2, 1, 1, 1)
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        ("star", "no cost formula for 'star'; one of naive, tree, ring"),
+        ("mpi", r"cost of mpi is not known before costs.measure\(team\)"),
+        ("shared_memory", "cost of shared_memory is not known"),
+        ("staged", "cost of staged is not known"),
+    ],
+)
+def test_errors_are_one_line(algorithm, message):
+    with pytest.raises(ValueError, match=message) as error:
+        costs.predict(algorithm, 1, 2, straight(1, 1, 1))
+    assert "\n" not in str(error.value)
+
+
+def test_a_curve_goes_through_its_points_and_straight_on():
+    sizes, seconds = (10.0, 20.0, 80.0), (1.0, 2.0, 3.0)
+    curve = Curve(sizes, seconds)
+    at = np.linspace(10, 80, 71)
+    np.testing.assert_allclose([curve(n) for n in at], np.interp(at, sizes, seconds))
+    assert curve(0) == curve(5) == 1  # a message of one byte takes as long as one of ten
+    assert curve(140) == pytest.approx(4)
+    rising = [curve(n) for n in range(200)]
+    assert rising == sorted(rising)
+    assert Curve((5.0,), (7.0,))(1e9) == 7
+
+
+def test_a_line_is_fitted_relatively():
+    from numba_kernels.allreduce import measure
+
+    sizes = np.array(measure.SIZES, float)
+    alpha, beta = measure.fit(3e-6 + sizes / 5e9)
+    assert (alpha, 1 / beta) == pytest.approx((3e-6, 5e9))
+    # 10% more or less at both ends alike: a fit of absolute errors would see the largest only.
+    bent = 3e-6 + sizes / 5e9
+    bent[::2] *= 1.1
+    alpha, beta = measure.fit(bent)
+    assert alpha == pytest.approx(3e-6, rel=0.1) and 1 / beta == pytest.approx(5e9, rel=0.1)
+    # Cheaper by the byte for small ones than for large ones: no negative latency.
+    alpha, beta = measure.fit(sizes**1.2 / 1e10)
+    assert alpha == 0 and beta > 0
+
+
+def test_the_best_is_what_the_textbook_says():
+    latency, bandwidth = straight(1e-3, 1e-15, 1e-15), straight(1e-15, 1e-6, 1e-7)
+    for ranks in (4, 8, 64):  # L messages are fewer than 2L or 2(p-1)
+        assert costs.best(1e3, ranks, latency) == "recursive_doubling"
+        assert costs.best(1e6, ranks, bandwidth) in ("ring", "rabenseifner")
+    # Folding costs Rabenseifner two messages of everything, and the ring nothing.
+    assert costs.best(1e6, 6, bandwidth) == "ring"
+    # 17 ranks: 6 messages folded, against 2 x 5 of a tree and 32 round the ring.
+    assert costs.best(1e3, 17, latency) == "recursive_doubling"
+    assert costs.best(1e6, 64, straight(1e-6, 1e-9, 0)) == "rabenseifner"  # the fewer messages
+
+
+def each_rank(ranks):
+    """Measured within the time; the same numbers everywhere, and what follows from them."""
+    import os
+    import time
+
+    from mpi4py import MPI
+
+    from numba_kernels import Team
+    from numba_kernels.allreduce import costs
+
+    with Team() as team:
+        costs.measure(team)  # compiles
+        began = time.perf_counter()
+        machine = costs.measure(team)
+        took = time.perf_counter() - began
+        # 2 s where nobody else works; in a crowd every rank waits for its turn, again and again.
+        crowd = max(1, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+        assert took < 10 * crowd, f"{took:.1f} s"
+        assert team.machine is machine and machine.ranks == ranks
+        everyones = MPI.COMM_WORLD.allgather(machine)
+        assert all(repr(other) == repr(machine) for other in everyones)
+
+        curves = [machine.message, machine.exchange, machine.add, machine.library]
+        if team.single_node:
+            curves += [machine.window, machine.staged]
+            assert machine.lane is None
+        else:
+            assert machine.window is None and machine.staged is None and machine.lane
+        for curve in curves:
+            assert len(curve.sizes) >= 7 and curve.sizes[-1] == 2**24 and min(curve.seconds) > 0
+            # 16 MiB take longer than 1 KiB: memory gives no terabytes a second.
+            assert curve.seconds[-1] > 2e-5 and curve.seconds[-1] > 2 * curve.seconds[0]
+        assert 0 <= machine.alpha < 0.1 and 0 < machine.beta < 1e-6 and 0 < machine.gamma < 1e-6
+
+        choices = [costs.choose(team, 4**k) for k in range(13)]
+        assert len(set(map(tuple, MPI.COMM_WORLD.allgather(choices)))) == 1
+        for k, choice in enumerate(choices):
+            names = [*costs.BY_MESSAGES, "mpi"] + ["two_level"] * (1 < machine.per_node < ranks)
+            least = min(costs.predict(name, 4**k, ranks, machine) for name in names)
+            assert costs.predict(choice, 4**k, ranks, machine) == least
+        x = np.full(1000, team.rank + 1.0)
+        team.allreduce(x)
+        assert (x == ranks * (ranks + 1) / 2).all()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "env"),
+    [
+        (2, {}),
+        (3, {"NUMBA_KERNELS_WINDOW": "0"}),
+        (3, {"NUMBA_KERNELS_NODE": "2"}),  # one node has a rank more than the other
+        (4, {"NUMBA_KERNELS_NODE": "2"}),
+    ],
+)
+def test_measured(on_ranks, ranks, env):
+    on_ranks(ranks, each_rank, ranks, env=env)
+
+
+def one_rank():
+    from numba_kernels import Team
+    from numba_kernels.allreduce import costs
+
+    team = Team()
+    assert costs.measure(team) is team.machine
+
+
+def test_one_rank_has_nothing_to_measure(on_ranks):
+    on_ranks(1, one_rank)
+
+
+def chooses(kinds):
+    """`auto` sends what the machine that was put in says is best."""
+    from numba_kernels import Team, allreduce
+    from numba_kernels.allreduce import costs
+
+    sent = []
+
+    def seen(name, kernel):
+        def run(*arguments):
+            sent.append(name)
+            return kernel(*arguments)
+
+        return run
+
+    for name, kernel in allreduce.MESSAGES.items():
+        allreduce.MESSAGES[name] = seen(name, kernel)
+    team = Team(shared=False)
+    for machine, nbytes, right in kinds:
+        team.machine = costs.straight(*machine)
+        x = np.full(nbytes // 4, 10.0**team.rank, np.float32)
+        team.allreduce(x)
+        assert (x == 1111).all()
+        assert sent[-1] in right, (sent[-1], right)
+
+
+def test_auto_takes_what_is_predicted_to_be_best(on_ranks):
+    few_messages, few_bytes = [1e-3, 1e-15, 0], [0, 1e-9, 1e-10]
+    on_ranks(
+        4,
+        chooses,
+        [
+            (few_messages, 4096, ["recursive_doubling"]),
+            (few_bytes, 4096, ["ring", "rabenseifner"]),
+            ([1e-6, 1e-9, 0], 64, ["recursive_doubling"]),
+            ([1e-6, 1e-9, 0], 2**20, ["rabenseifner"]),
+        ],
+    )
 
 
 def test_bus_bandwidth():

@@ -44,7 +44,8 @@ def costs_of_the_messages():
                     alpha + 10 / message.chunks * (beta + message.adds * gamma)
                     for message, *_ in plotting.rounds(algorithm, ranks)
                 )
-                formula = costs.predict(algorithm, 10, ranks, alpha, beta, gamma)
+                machine = costs.straight(alpha, beta, gamma)
+                formula = costs.predict(algorithm, 10, ranks, machine)
                 assert total == pytest.approx(formula), (algorithm, ranks)
 
 

@@ -1,0 +1,205 @@
+"""What costs.py wants to know of a machine: how long messages, additions and reductions take here.
+
+    team.machine = costs.measure(team)      # by all ranks; after it, "auto" goes by these numbers
+
+Everything is timed in the surroundings it has in an allreduce: a vector that was just added to is
+sent, what is added has just arrived, all ranks that exchange do so at the same time, and those that
+have no part in it wait as they would. So the curves know of caches, of the sizes at which the MPI
+library changes its protocol, and of ranks that outnumber cores. A straight line does not.
+
+    message        0 --x--> last, 0 <--x-- last: one at a time, and all others wait
+    exchange       each rank sends x to its right, and receives from its left, all at once
+    add            the same and x += what came, less the exchange alone
+    call           the least exchange in a call of its own, less the same among others
+    lane           an exchange between counterparts on different nodes, all ranks at once
+    inside         reduce-scatter, then allgather, within each node: what two_level does there
+    window, staged, library: allreduces, as users call them
+
+What was tried and is worse: to send what nobody has written since (it lies in the receiver's cache
+already, so that messages look cheap, and additions dear), and medians (other programs only add).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from .. import calls
+from ..board import READY
+from ..compile import compiled
+from ..messages import AT, exchange
+from . import costs, gather, staged
+from .elementwise import SUM, combine
+
+SIZES = tuple(4**k for k in range(5, 13))  # bytes: 1 KiB to 16 MiB
+BATCH = 2**20  # bytes: as many calls are timed together, and no more than
+CALLS = 50
+SECONDS = 1.2  # of measuring; setting up takes some tenths more
+ROUNDS = 9  # at most
+
+
+def measure(team) -> costs.Machine:
+    """Measure what collectives of `team` are made of; sets `team.machine`, and returns it.
+
+    Collective. Takes less than two seconds (the first time it compiles), and 48 MiB a rank
+    meanwhile. The machine is the same,
+    bit for bit, on all ranks, so that all choose the same. Other programs only add to the
+    times, so the fastest of several rounds counts, of the slowest rank.
+    """
+    if team.size == 1:
+        return team.machine
+    x, incoming = (np.full(SIZES[-1] // 4, 0, np.float32) for _ in range(2))
+    window = team.empty(x.size) if team.single_node else x
+    contestants = {
+        (name, size): (call, min(CALLS, max(1, BATCH // size)))
+        for size in SIZES
+        for name, call in _contestants(team, *(a[: size // 4] for a in (x, incoming, window)))
+    }
+    found = {}
+    for (name, _), seconds in zip(contestants, _in_turns(team, contestants.values()), strict=True):
+        found.setdefault(name, []).append(seconds)
+    del contestants, window
+    team.machine = machine_of({name: np.array(s) for name, s in found.items()}, team)
+    return team.machine
+
+
+def machine_of(seconds: dict[str, np.ndarray], team) -> costs.Machine:
+    """What follows from the times of each contestant, shape (sizes,)."""
+    call = float(max(seconds.pop("called")[0] - seconds["exchange"][0], 0))
+    seconds["add"] = np.maximum(seconds.pop("exchange and add") - seconds["exchange"], 1e-10)
+    alpha, beta = fit(seconds["message"])
+    gamma = _slope(seconds["add"])
+    curves = {name: costs.Curve(SIZES, tuple(map(float, s))) for name, s in seconds.items()}
+    return costs.Machine(
+        alpha, beta, gamma, **curves, call=call, ranks=team.size, per_node=team.lanes.count
+    )
+
+
+def fit(seconds: np.ndarray) -> tuple[float, float]:
+    """(alpha, beta), neither negative, of the line that is nearest to `seconds`, relatively.
+
+    Least squares of the relative errors: a microsecond counts for a small message, not for a
+    large one.
+    """
+    A = np.stack([np.ones(len(SIZES)), SIZES], axis=1) / seconds[:, None]
+    alpha, beta = np.linalg.lstsq(A, np.ones(len(SIZES)))[0]
+    return (float(alpha), float(beta)) if alpha > 0 < beta else (0.0, _slope(seconds))
+
+
+def _slope(seconds: np.ndarray) -> float:
+    """The same, of a line through the origin."""
+    ratios = SIZES / seconds
+    return float(ratios.sum() / (ratios**2).sum())
+
+
+# What takes turns: calls that are told how many times -------------------------------------------
+
+
+def _contestants(team, x, incoming, window):
+    """(name, call) of all that is timed with vectors of this length."""
+    edges = team.lanes.edges(x.size)
+    call = calls.encode("measure", x.dtype)
+
+    def messages(kernel, *arguments, route=None):
+        def run(times):
+            team.by_messages(call, x.size, x.dtype, kernel, (x, incoming, times, *arguments), route)
+
+        return run
+
+    def one_by_one(times):
+        for _ in range(times):
+            messages(around, False)(1)
+
+    def lane(times):
+        if team.lanes.route:
+            messages(around, False, route=team.lanes.route)(times)
+        else:
+            team.skip()
+
+    def inside(times):
+        for _ in range(times):
+            team.on_node(staged.allreduce, call, x, edges, SUM, 1, False)
+            team.on_node(gather.allgather, call, x, edges)
+
+    def allreduce(x, algorithm):
+        def run(times):
+            for _ in range(times):
+                team.allreduce(x, algorithm=algorithm)
+
+        return run
+
+    if x.nbytes == SIZES[0]:
+        yield "called", one_by_one
+    yield "message", messages(back_and_forth)
+    yield "exchange", messages(around, False)
+    yield "exchange and add", messages(around, True)
+    yield "library", allreduce(x, "mpi")
+    if team.single_node:
+        yield "window", allreduce(window, "shared_memory")
+        yield "staged", allreduce(x, "shared_memory")
+    if team.lanes.count > 1:
+        yield "inside", inside
+    if len(team.nodes) > 1:
+        yield "lane", lane
+
+
+@compiled
+def back_and_forth(link, rank, ranks, x, incoming, times):
+    """`times` messages, in turn from the first rank to the last and back. Resumable."""
+    words, nothing, other = link.words, x[:0], ranks - 1 - rank
+    if rank != 0 and other != 0:
+        return READY
+    while words[AT] < times:
+        if (words[AT] % 2 == 0) == (rank == 0):
+            done = exchange(link, x, other, nothing, -1)
+        else:
+            done = exchange(link, nothing, -1, x, other)
+        if done != READY:
+            return done
+        words[AT] += 1
+    return READY
+
+
+@compiled
+def around(link, rank, ranks, x, incoming, times, adds):
+    """`times` exchanges of all ranks with both their neighbours in a ring. Resumable.
+
+    What is sent was just written: by an addition, or as it came.
+    """
+    words, right, left = link.words, (rank + 1) % ranks, (rank - 1 + ranks) % ranks
+    while words[AT] < times:
+        if adds or words[AT] % 2 == 0:
+            done = exchange(link, x, right, incoming, left)
+        else:
+            done = exchange(link, incoming, right, x, left)
+        if done != READY:
+            return done
+        if adds:
+            combine(SUM, x, incoming)
+        words[AT] += 1
+    return READY
+
+
+def _in_turns(team, contestants: list[tuple[Callable, int]]) -> np.ndarray:
+    """Seconds of one call of each contestant: the fastest round, of the slowest rank."""
+    for call, _ in contestants:
+        call(1)  # compiles, and fetches memory
+    ends = time.perf_counter() + SECONDS
+    rounds, late = [], np.zeros(1)
+    while len(rounds) < ROUNDS and not late[0]:
+        times = np.array([_batch(team, *contestant) for contestant in contestants])
+        rounds.append(team.allreduce(times, op="max", algorithm="tree"))
+        late[0] = time.perf_counter() > ends
+        team.allreduce(late, op="max", algorithm="tree")
+    return np.min(rounds, axis=0)
+
+
+def _batch(team, call, times: int) -> float:
+    call(1)  # what the contestant before left in the caches counts for nobody
+    team.barrier()
+    began = time.perf_counter()
+    call(times)
+    team.barrier()
+    return (time.perf_counter() - began) / times
