@@ -48,7 +48,7 @@ def train(strategy, replica, data, optimizer):
     return trainer, history
 
 
-def numpy_replicas(algorithm):
+def numpy_replicas(algorithm, one_copy=False):
     from tutorial_dl import Team, strategies
 
     team = Team()
@@ -61,8 +61,11 @@ def numpy_replicas(algorithm):
                 if team.rank > 0:
                     mine.parameters[:] = 7  # rank 0's weights are what counts
                 parallel, together = train(
-                    strategies.Synchronous(team, algorithm), mine, data, rule
+                    strategies.Synchronous(team, algorithm, one_copy), mine, data, rule
                 )
+                if rows := team.peers(parallel.replica.parameters):
+                    copies = len({row.ctypes.data for row in rows})
+                    assert copies == (1 if one_copy else team.size)
                 error = np.abs(serial.replica.parameters - parallel.replica.parameters).max()
                 limit = 1e-5 if dtype == "float32" else 1e-12
                 assert error <= limit, f"{name} {dtype} {rule}: {error}"
@@ -82,6 +85,18 @@ def test_numpy_replicas(on_ranks, ranks):
 )
 def test_other_ways_to_reduce(on_ranks, algorithm, shared):
     on_ranks(3, numpy_replicas, algorithm, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+@pytest.mark.parametrize("shared", ["1", "0"])
+def test_one_copy_of_the_weights(on_ranks, shared):
+    on_ranks(3, numpy_replicas, "fused", True, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def test_one_copy_is_refused_where_every_rank_updates():
+    from tutorial_dl import strategies
+
+    with pytest.raises(ValueError, match="algorithm 'ring' has every rank update its own"):
+        strategies.Synchronous(algorithm="ring", one_copy=True)
 
 
 def more_ranks_than_samples():

@@ -161,6 +161,7 @@ def summary(options: Options, trainer) -> dict:
         "optimizer": options.optimizer,
         "learning_rate": trainer.optimizer.learning_rate,
         "seed": options.seed,
+        "one_copy": getattr(trainer.strategy, "one_copy", False),
         "parameters": sum(s.size for s in trainer.replica.segments),
         "loss": history.last["loss"],
         "val_loss": history.last["val_loss"],
