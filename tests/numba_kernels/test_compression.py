@@ -423,6 +423,7 @@ def warm():
             g = np.full(750, disturbance, "float32")
             method.allreduce(team, g, state)
             np.testing.assert_array_equal(g, 0 if disturbance == 0 else np.nan)
+            np.testing.assert_array_equal(state.residual, 0)
         for size in (1, 1e-30, 1e25):
             for _ in range(30):
                 state.residual[:] = 0
