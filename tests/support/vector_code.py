@@ -18,10 +18,12 @@ import platform
 import re
 import textwrap
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import numba
-from numba.core.cpu import CPUTargetOptions
+from numba.core.cpu import CPUContext, CPUTargetOptions
+from numba.core.debuginfo import DIBuilder, DummyDIBuilder
 from numba.core.dispatcher import Dispatcher
 
 from numba_kernels import assembly
@@ -35,7 +37,7 @@ class Elements(NamedTuple):
     file: str
     first: int  # line
     last: int
-    kinds: frozenset[str]  # add multiply divide root compare, or COPY alone
+    kinds: frozenset[str]  # add multiply divide root compare half quotient, or COPY alone
     in_float64: bool  # some of it, whatever the arrays' dtype
 
 
@@ -43,7 +45,10 @@ KINDS = {
     ast.Add: "add", ast.Sub: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Compare: "compare",
 }  # fmt: skip
 COPY = "copy"  # what a loop without arithmetic does
-CALLS = {"sqrt": "root", "min": "compare", "max": "compare", "sign": "compare"}
+CALLS = {
+    "sqrt": "root", "min": "compare", "max": "compare", "sign": "compare",
+    "widen": "half", "narrow": "half", "quotient": "quotient",  # of this package
+}  # fmt: skip
 
 
 def decorated(tree: ast.Module) -> list[ast.FunctionDef]:
@@ -143,7 +148,8 @@ class Instruction(NamedTuple):
 def with_lines():
     """What is compiled meanwhile tells the line of each instruction. (Use an empty cache.)
 
-    This is Numba's debug option less its checks of bounds and its variables kept in memory.
+    This is Numba's debug option less its checks of bounds and its variables kept in memory, and not
+    for functions of Numba's own: those have the line that they are called from.
     """
     finalize = CPUTargetOptions.finalize
 
@@ -152,11 +158,17 @@ def with_lines():
         flags.boundscheck = flags.dbg_extend_lifetimes = False
         finalize(self, flags, options)
 
-    CPUTargetOptions.finalize = lines_only
+    def of_kernels(module, filepath, cgctx, directives_only):
+        ours = not Path(filepath).is_relative_to(Path(numba.__file__).parent)
+        builder = DIBuilder if ours else DummyDIBuilder
+        return builder(module, filepath, cgctx, directives_only)
+
+    builder = CPUContext.DIBuilder
+    CPUTargetOptions.finalize, CPUContext.DIBuilder = lines_only, staticmethod(of_kernels)
     try:
         yield
     finally:
-        CPUTargetOptions.finalize = finalize
+        CPUTargetOptions.finalize, CPUContext.DIBuilder = finalize, builder
 
 
 def assembler(entry: Dispatcher, arguments: tuple) -> str:
@@ -186,12 +198,16 @@ def instruction(text: str) -> Instruction:
     return Instruction(code, file, int(line))
 
 
-def x86(dtype: str, half: bool = False) -> dict[str, str]:
-    """AVX: vaddps %ymm1, ... is of 8 float32, vpaddq %ymm1, ... of 4 int64. `half`: %xmm1 will do.
+INTEGERS = ("int32", "int64")
+HALVES = ("float16", "bfloat16")  # to and from float32, in which they are computed with
 
-    Such narrow vectors are else no proof: two neighbours may have met by chance.
+
+def x86(dtype: str, narrow: bool = False) -> dict[str, str]:
+    """AVX: vaddps %ymm1, ... is of 8 float32, vpaddq %ymm1, ... of 4 int64.
+
+    `narrow`: %xmm1 will do. That is else no proof: neighbours may have met by chance.
     """
-    if dtype in ("int32", "int64"):
+    if dtype in INTEGERS:
         kind = {"int32": "d", "int64": "q"}[dtype]
         operations = {
             "add": f"vp(add|sub){kind}",
@@ -199,7 +215,8 @@ def x86(dtype: str, half: bool = False) -> dict[str, str]:
             "compare": f"vp(cmp\\w*|min[su]|max[su]){kind}",
         }
     else:
-        kind = {"float32": "ps", "float64": "pd"}[dtype]
+        # Of two float16, sums and the like are the same if computed in float16: AVX512-FP16.
+        kind = {"float64": "pd", "float16": "p[sh]"}.get(dtype, "ps")
         fused = r"fn?m(add|sub)\d*"
         operations = {
             "add": f"v(add|sub|{fused}){kind}",
@@ -207,23 +224,25 @@ def x86(dtype: str, half: bool = False) -> dict[str, str]:
             "divide": f"v(div|rcp\\w*|rsqrt\\w*){kind}",
             "root": f"v(sqrt|rsqrt\\w*){kind}",
             "compare": f"v(cmp\\w*|min|max){kind}",
+            "half": "vps[lr]ld" if dtype == "bfloat16" else r"vcvt(ph2ps|ps2ph)\w*",
         }
-    of_kind = {kind: rf"{name}\s.*%[{'x' * half}yz]mm" for kind, name in operations.items()}
+    of_kind = {kind: rf"{name}\s.*%[{'x' * narrow}yz]mm" for kind, name in operations.items()}
     return {**of_kind, COPY: r"vmov\w*\s.*%[yz]mm|call"}  # of memcpy
 
 
-def arm(dtype: str, half: bool = False) -> dict[str, str]:
+def arm(dtype: str, narrow: bool = False) -> dict[str, str]:
     """NEON and SVE: fadd v0.4s, ... and fadd z0.s, ...; as Mach-O fadd.4s v0, ..."""
-    f, kind = ("", {"int32": "s", "int64": "d"}) if dtype[0] == "i" else (
-        "f", {"float32": "s", "float64": "d"})  # fmt: skip
-    on_vectors = rf"(\.[24]{kind[dtype]}\s|\s+([vz])\d+\.\d?{kind[dtype]})"
+    kind = "d" if dtype in ("float64", "int64") else "s"
+    f, which = ("", "su") if dtype in INTEGERS else ("f", "f")
     operations = {
         "add": f"{f}(add|sub|ml[as]|n?m(add|sub|la|ls))",
         "multiply": f"{f}(mul|ml[as]|n?m(add|sub|la|ls))",
         "divide": "f(div|recpe|rsqrte)",
         "root": "f(sqrt|rsqrte)",
-        "compare": f"({f}cm\\w\\w|[{f or 'su'}](min|max)\\w*)",
+        "compare": f"({f}cm\\w\\w|[{which}](min|max)\\w*)",
+        "half": r"(fcvtn?l?|u?shll|shrn)2?",
     }
+    on_vectors = rf"(\.[24]{kind}\s|\s+([vz])\d+\.\d?{kind})"
     of_kind = {kind: name + on_vectors for kind, name in operations.items()}
     return {**of_kind, COPY: r"(ldp?|stp?|ld1|st1)\w*\s+{?\s*[qvz]\d|bl"}
 
@@ -236,23 +255,26 @@ def missing(loop: Elements, code: list[list[Instruction]], dtype: str) -> set[st
 
     All of them have to be found in one and the same loop of the machine code.
     """
+    kinds = set(loop.kinds)
+    if "quotient" in kinds:
+        if dtype in INTEGERS:
+            return set()  # no processor divides vectors of integers
+        kinds = kinds - {"quotient"} | {"multiply"}
+    kinds = kinds if dtype in HALVES else kinds - {"half"}
     patterns = [PATTERNS(dtype)]
     if loop.in_float64:  # as many float32 as there are float64 fill half a vector
-        patterns = [PATTERNS("float64"), PATTERNS(dtype, half=True)]
-    least = loop.kinds
+        patterns = [PATTERNS("float64"), PATTERNS(dtype, narrow=True)]
+    least = kinds = kinds or {COPY}
     for instructions in code:
-        ours = {
-            text: line
-            for text, file, line in instructions
-            if file == loop.file and loop.first <= line <= loop.last
-        }
-        # What was merged with other code, or came from a function of numpy's, has line 0.
-        others = [text for text, _, line in instructions if line == 0] if ours else []
+        if not any(
+            file == loop.file and loop.first <= line <= loop.last for _, file, line in instructions
+        ):
+            continue
         found = {
             kind
-            for kind in loop.kinds
+            for kind in kinds
             for of_kind in patterns
-            if any(re.match(of_kind[kind], text) for text in (*ours, *others))
+            if any(re.match(of_kind[kind], text) for text, _, _ in instructions)
         }
-        least = min(least, loop.kinds - found, key=len)
+        least = min(least, kinds - found, key=len)
     return set(least)
