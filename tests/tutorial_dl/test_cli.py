@@ -211,6 +211,8 @@ def test_results_and_every_option(command):
     assert serial["val_loss"] == first["val_loss"] and serial["profile"]["update_seconds"] > 0
     two = train("-n", "2")
     assert two["ranks"] == 2 and abs(two["val_loss"] - first["val_loss"]) < 1e-4
+    shared = train("-n", "2", "--one-copy")
+    assert shared["one_copy"] and not two["one_copy"] and shared["val_loss"] == two["val_loss"]
 
 
 def test_interrupt():

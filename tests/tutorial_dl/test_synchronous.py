@@ -92,11 +92,17 @@ def test_one_copy_of_the_weights(on_ranks, shared):
     on_ranks(3, numpy_replicas, "fused", True, env={"NUMBA_KERNELS_WINDOW": shared})
 
 
-def test_one_copy_is_refused_where_every_rank_updates():
+def one_copy_is_refused():
     from tutorial_dl import strategies
 
     with pytest.raises(ValueError, match="algorithm 'ring' has every rank update its own"):
         strategies.Synchronous(algorithm="ring", one_copy=True)
+    with pytest.raises(ValueError, match="one copy of the weights with strategy 'serial'"):
+        strategies.get("serial", one_copy=True)
+
+
+def test_one_copy_is_refused_where_every_rank_updates(on_ranks):
+    on_ranks(1, one_copy_is_refused)
 
 
 def more_ranks_than_samples():
