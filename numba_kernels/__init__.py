@@ -21,6 +21,6 @@ def __getattr__(name):
     # Lazily: `import numba_kernels` alone must not initialise MPI.
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    if name in ("allreduce", "fused", "launch", "optimizers"):
+    if name in ("allreduce", "compression", "fused", "launch", "optimizers"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,19 +6,31 @@ Rank i's gradient is the mean over its s_i samples, so the gradient of the whole
 
 and p ranks do exactly what one process would on the whole batch, however uneven their shares.
 
-In shared memory every rank's gradient is a row of the node's window. Rank r, for its slice only:
+In shared memory every rank's gradient is a row of the node's window, and so are its weights.
+Rank r, for its slice only:
 
     for each tile of slice r:
-        tile        = sum_i s_i row_i[tile] / sum_i s_i       read what all ranks wrote
-        w[tile]     = update(w[tile], tile, state[tile])      state: this slice only, 1/p a rank
-        row_i[tile] = w[tile]  for all i                      the new weights, to every rank
+        tile        = sum_i s_i gradient_i[tile] / sum_i s_i  read what all ranks wrote
+        w_r[tile]   = update(w_r[tile], tile, state[tile])    state: this slice only, 1/p a rank
+        w_i[tile]   = w_r[tile]  for all i                    the new weights, to every rank
 
-    rank 0:  gradient | barrier | reduce, update, write slice 0 | barrier | copy own row to w
-    rank 1:  gradient | barrier | reduce, update, write slice 1 | barrier | copy own row to w
+    rank 0:  gradient | barrier | reduce, update, write slice 0 of all rows | barrier
+    rank 1:  gradient | barrier | reduce, update, write slice 1 of all rows | barrier
 
-Two barriers, and a gradient is read once and never written back as a gradient. Over messages the
-same is a reduce-scatter, an update of this rank's slice, and an allgather of the weights. That the
-state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv 1910.02054).
+The first barrier: gradients are complete, and nobody works with the old weights any more. The
+second one: the new weights are complete, and nobody reads gradients any more. With Adam 2p + 5
+numbers are read or written for each parameter.
+
+Where the weights are
+
+- rows of the window (`team.empty(n)`): as above, the fastest
+- one row for all ranks (`team.empty(n, common=True)`): nothing to hand out, p - 1 copies less
+- anywhere else: new weights travel through the rows of the gradient, and each rank copies its row
+  to its weights, after the second barrier
+
+Over messages the same is a reduce-scatter, an update of this rank's slice, and an allgather of the
+weights. That the state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv
+1910.02054).
 
 LARS, LAMB and clipping need norms that reach over the slices of several ranks before any weight can
 change. Their step goes over slice r in several passes, and sums of squares, two numbers a layer,
@@ -32,32 +44,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import carray
 
 from . import calls
 from .allreduce import ring
-from .allreduce.elementwise import SUM, bounds, copy, scale
-from .allreduce.shared_memory import ELSEWHERE
-from .board import LENGTHS, LOSS, READY, SAMPLES, all_arrived, arrive
-from .compile import compiled
-from .denormals import flush_denormals, restore
-from .node import (
-    AT,
-    BOARD,
-    PATIENCE,
-    RANK,
-    RANKS,
-    SPINS,
-    TILE,
-    board_of,
-    locate,
-    pointer,
-    row_of,
-    tile_like,
-)
+from .allreduce.elementwise import SUM
+from .fused_kernels import hand_out, reduce, step, weigh
 from .optimizers.base import Optimizer
 from .optimizers.clipping import check_clip_norm, clip_factor, squared_length
-from .optimizers.kernels import apply
 
 
 class Step:
@@ -66,7 +59,8 @@ class Step:
     Args:
         team: the ranks that train together
         optimizer: its rule; the state made here covers this rank's slice of the parameters only
-        parameters: flat float32 or float64 [n], this rank's own copy, equal on all ranks
+        parameters: flat float32 or float64 [n], equal on all ranks: this rank's own, best from
+            `team.empty(n)`, or the node's only copy, from `team.empty(n, common=True)`
         gradient: flat [n] of the same dtype; from `team.empty(n)` for the step in shared memory.
             Its content is used up by a step.
         segments: where layers begin, which LARS and LAMB need (see `Optimizer.init`)
@@ -90,6 +84,9 @@ class Step:
             )
         if clip_norm is not None:
             check_clip_norm(clip_norm)
+        rows = team.peers(gradient) or []
+        if gradient.size and len({row.ctypes.data for row in rows}) < len(rows):
+            raise ValueError("the gradient is common to all ranks; each needs one of its own")
         self.team, self.optimizer, self.clip_norm = team, optimizer, clip_norm
         self.parameters = calls.vector(parameters, "parameters")
         self.gradient = calls.vector(gradient, "gradient")
@@ -168,144 +165,3 @@ class Step:
         self.team.by_messages(
             self.call, self.parameters.size, self.parameters.dtype, kernel, arguments
         )
-
-
-@compiled
-def step(node, call, gradient, parameters, slots, rule, hyper, sums):
-    """The step in shared memory, in one pass. Resumable.
-
-    `sums`: this rank's [samples, mean loss]; on return those of all ranks.
-    """
-    first, stride, place = locate(node, gradient)
-    if first == 0:
-        return ELSEWHERE
-    board, rank, n = board_of(node), node[RANK], gradient.size
-    length = n + LENGTHS * place
-    if node[AT] < 2:
-        done = all_there(node, call, length, sums)
-        if done != READY:
-            return done
-        if sums[0] > 0:
-            low, high = bounds(n, node[RANKS], rank)
-            before = flush_denormals()
-            for start in range(low, high, TILE):
-                end = min(start + TILE, high)
-                w, g = parameters[start:end], tile_like(node, gradient)[: end - start]
-                average(node, first, stride, gradient, start, sums, g)
-                apply(rule, w, g, slots, start - low, hyper)
-                to_all(node, first, stride, gradient, start, w)
-            restore(before)
-        arrive(board, rank, call, length)
-        node[AT] = 2
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
-    if done == READY and sums[0] > 0:
-        copy(parameters, gradient)  # by now these are the new weights
-    return done
-
-
-@compiled
-def reduce(node, call, gradient, parameters, sums):
-    """The mean over all ranks into this rank's slice of its own gradient. Resumable."""
-    first, stride, place = locate(node, gradient)
-    if first == 0:
-        return ELSEWHERE
-    done = all_there(node, call, gradient.size + LENGTHS * place, sums)
-    if done == READY and sums[0] > 0:
-        low, high = bounds(gradient.size, node[RANKS], node[RANK])
-        before = flush_denormals()
-        for start in range(low, high, TILE):
-            end = min(start + TILE, high)
-            g = tile_like(node, gradient)[: end - start]
-            average(node, first, stride, gradient, start, sums, g)
-            copy(gradient[start:end], g)
-        restore(before)
-    return done
-
-
-@compiled
-def hand_out(node, call, gradient, parameters, changed):
-    """This rank's slice of the weights to all ranks, through the rows of `gradient`. Resumable."""
-    first, stride, place = locate(node, gradient)
-    if first == 0:
-        return ELSEWHERE
-    board, rank, n = board_of(node), node[RANK], gradient.size
-    if node[AT] == 0:
-        if changed:
-            low, high = bounds(n, node[RANKS], rank)
-            for start in range(low, high, TILE):
-                w = parameters[start : min(start + TILE, high)]
-                to_all(node, first, stride, gradient, start, w)
-        arrive(board, rank, call, n + LENGTHS * place)
-        node[AT] = 1
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
-    if done == READY and changed:
-        copy(parameters, gradient)
-    return done
-
-
-@compiled
-def all_there(node, call, length, sums):
-    """The barrier before: gradients are complete, `sums` become those of all ranks."""
-    board, rank = board_of(node), node[RANK]
-    floats = floats_of(node, sums)
-    if node[AT] == 0:
-        floats[rank, SAMPLES] = sums[0]
-        floats[rank, LOSS] = sums[1]
-        arrive(board, rank, call, length)
-        node[AT] = 1
-    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
-    if done == READY:
-        add_up(floats, sums)
-    return done
-
-
-@compiled
-def floats_of(node, sums):
-    """The board's memory as float64."""
-    return carray(pointer(node[BOARD], sums), board_of(node).shape)
-
-
-@compiled
-def average(node, first, stride, gradient, start, sums, g):
-    """g = mean over all samples of all ranks' gradients, from element `start` on"""
-    floats, end = floats_of(node, sums), start + g.size
-    g[:] = 0
-    for peer in range(node[RANKS]):
-        if floats[peer, SAMPLES] > 0:  # what a rank without samples holds is no matter
-            row = row_of(first + peer * stride, gradient)[start:end]
-            add_weighted(g, floats[peer, SAMPLES] / sums[0], row)
-
-
-@compiled
-def to_all(node, first, stride, gradient, start, w):
-    """Every rank's row, from element `start` on, = w"""
-    for peer in range(node[RANKS]):
-        copy(row_of(first + peer * stride, gradient)[start : start + w.size], w)
-
-
-@compiled
-def add_up(floats, sums):
-    """sums = [samples of all ranks, mean loss over them]"""
-    sums[:] = 0
-    for peer in range(floats.shape[0]):
-        if floats[peer, SAMPLES] > 0:
-            sums[0] += floats[peer, SAMPLES]
-            sums[1] += floats[peer, SAMPLES] * floats[peer, LOSS]
-    if sums[0] > 0:
-        sums[1] /= sums[0]
-
-
-@compiled
-def add_weighted(g, weight, row):
-    """g += weight * row"""
-    weight = g.dtype.type(weight)
-    for i in range(g.size):
-        g[i] += weight * row[i]
-
-
-@compiled
-def weigh(x, factor):
-    """x *= factor"""
-    before = flush_denormals()
-    scale(x, factor)
-    restore(before)

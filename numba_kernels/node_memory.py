@@ -42,9 +42,7 @@ def find_node(team, shared: bool, patience: float) -> None:
     crowded = ranks > cores
     team.board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
     team._window = window.Window(place, ranks)
-    team._node, team._tile = node_array(
-        memory, ranks, place, team._window.table, crowded, patience
-    )
+    team._node, team._tile = node_array(memory, ranks, place, team._window.table, crowded, patience)
 
     def route(members):
         team._routes.append(messages.route(team.comm, members, 0 if crowded else 1000, patience))
@@ -54,7 +52,7 @@ def find_node(team, shared: bool, patience: float) -> None:
     team.lanes = Lanes(nodes, here, place, route)
 
 
-def empty(team, n: int, dtype) -> np.ndarray:
+def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
     """See `Team.empty`."""
     dtype = np.dtype(dtype)
     if not calls.known(dtype):
@@ -63,28 +61,30 @@ def empty(team, n: int, dtype) -> np.ndarray:
         raise ValueError(f"{n} elements in a window; 0 or more are needed")
     team._ready()
     leader, ranks = team.node[0], len(team.node)
-    stride = window.row_bytes(n, dtype)
+    row = window.row_bytes(n, dtype)
+    stride, nbytes = (0, row) if common else (row, row * ranks)  # from row to row; of them all
     made, name = -1, 0
     if team.rank == leader and ranks > 1:
         with suppress(OSError, OverflowError):
-            made, name = window.create(stride * ranks)
+            made, name = window.create(nbytes)
     call = calls.encode("empty", dtype)
     kind, full = calls.DTYPES.index(dtype.name), team._window.full
     try:
         # Three rounds, which every rank takes part in, whatever its own news are.
-        table = team._gather([os.getpid(), made, name, full, n, kind], call, n)
+        table = team._gather([os.getpid(), made, name, full, n, kind, common], call, n)
         for peer in range(team.size):
             if (table[peer, 4:] != table[team.rank, 4:]).any():
                 other = calls.encode("empty", calls.DTYPES[table[peer, 5]])
-                raise team._mismatch(peer, calls.describe(other, table[peer, 4]))
+                theirs = calls.describe(other, table[peer, 4])
+                raise team._mismatch(peer, theirs + ", common" * int(table[peer, 6]))
         pid, descriptor, name = map(int, table[leader, :3])
         left = team._gather([window.available()], call, n)[list(team.node), 0].min()
         memory = None
-        if ranks > 1 and descriptor >= 0 and not full and stride * ranks <= left:
+        if ranks > 1 and descriptor >= 0 and not full and nbytes <= left:
             place = team.node.index(team.rank) * stride
-            if window.reserve(pid, descriptor, name, place, stride):
-                memory = window.attach(pid, descriptor, name, ranks * stride)
-        enough = memory is not None if ranks > 1 else stride <= left
+            if window.reserve(pid, descriptor, name, place, row):
+                memory = window.attach(pid, descriptor, name, nbytes)
+        enough = memory is not None if ranks > 1 else row <= left
         got = team._gather([enough], call, n)[:, 0]
         if table[:, 3].any():
             raise MemoryError(
@@ -92,12 +92,12 @@ def empty(team, n: int, dtype) -> np.ndarray:
             )
         if not got.all():
             raise MemoryError(
-                f"no memory for a window of {ranks} x {stride / 2**20:.1f} MiB: "
+                f"no memory for a window of {nbytes // row} x {row / 2**20:.1f} MiB: "
                 f"{left / 2**20:.0f} MiB are left on rank {team.rank}'s node"
             )
     finally:
         if made >= 0:
             os.close(made)
-    return (
-        window.aligned(n, dtype) if memory is None else team._window.add(memory, stride, dtype)[:n]
-    )
+    if memory is None:
+        return window.aligned(n, dtype)
+    return team._window.add(memory, stride, row, dtype)[:n]

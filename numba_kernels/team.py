@@ -194,16 +194,19 @@ class Team(Waiting):
         made[0].Free()
         return team
 
-    def empty(self, n: int, dtype=np.float32) -> np.ndarray:
+    def empty(self, n: int, dtype=np.float32, common: bool = False) -> np.ndarray:
         """Zeroed memory for `n` elements, 64-byte aligned, in a window the node's ranks share.
 
         Collective: all ranks ask for the same n and dtype. Every rank gets its own array; an
         allreduce of corresponding arrays (or slices) copies nothing. Where ranks share no memory
         it is ordinary memory. It is freed when no array looks at it any more, on all ranks.
 
+        `common`: one and the same memory for all ranks of a node, for what they would hold p equal
+        copies of. Who writes sees to it that nobody reads meanwhile; collectives don't.
+
         Raises MemoryError on all ranks when the node's memory does not suffice.
         """
-        return node_memory.empty(self, n, dtype)
+        return node_memory.empty(self, n, dtype, common)
 
     def slice_of(self, n: int, rank: int | None = None) -> tuple[int, int]:
         """[first, last) of n elements that are `rank`'s share (default: this rank's)."""

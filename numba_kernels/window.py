@@ -117,8 +117,9 @@ MOST = 256  # regions of a team at once
 class Window:
     """The shared allocations of one team, in a table that compiled code searches by address.
 
-    A region is a row of bytes for each rank of the node, one behind the other. It is unmapped, and
-    its line of the table cleared, when the last array that looks at it is gone.
+    A region is a row of bytes for each rank of the node, one behind the other; or, with a stride of
+    0, one row that is everybody's. It is unmapped, and its line of the table cleared, when the last
+    array that looks at it is gone.
     """
 
     def __init__(self, rank: int, ranks: int):
@@ -129,16 +130,16 @@ class Window:
         # Weakly: a strong reference here would keep all memory for ever.
         self._memory: dict[int, weakref.ref] = {}
 
-    def add(self, memory: np.ndarray, stride: int, dtype: np.dtype) -> np.ndarray:
-        """Enter `memory` (bytes of all rows); returns this rank's row of it."""
+    def add(self, memory: np.ndarray, stride: int, row: int, dtype: np.dtype) -> np.ndarray:
+        """Enter `memory` (bytes of all rows, of `row` bytes each); returns this rank's row."""
         line = int(np.flatnonzero(self.table[:MOST, NBYTES] == 0)[0])
         start = memory.ctypes.data
         self.made += 1
-        self.table[line] = (start + self.rank * stride, start, stride, stride, self.made)
+        self.table[line] = (start + self.rank * stride, start, stride, row, self.made)
         self._memory[line] = weakref.ref(memory.base)
         self.table[MOST, NUMBER] = 1 + max(self._memory)
         weakref.finalize(memory.base, self._forget, line).atexit = False
-        return memory[self.rank * stride : (self.rank + 1) * stride].view(dtype)
+        return memory[self.rank * stride :][:row].view(dtype)
 
     @property
     def full(self) -> bool:

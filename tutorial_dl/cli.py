@@ -104,6 +104,12 @@ def train(
         float | None, typer.Option(min=0.0, help="Step size; default: the optimizer's own.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights and sample order.")] = 0,
+    one_copy: Annotated[
+        bool,
+        typer.Option(
+            "--one-copy", help="One copy of the weights a node: less memory; synchronous only."
+        ),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     json: Annotated[str | None, typer.Option(help="Result as JSON; - prints it.")] = None,
 ) -> None:
@@ -112,7 +118,7 @@ def train(
 
     options = job.Options(
         model, data, strategy.value, epochs, batch_size, optimizer.value, learning_rate, seed,
-        quiet, json,
+        quiet, json, one_copy,
     )  # fmt: skip
     try:
         options.check(ranks)

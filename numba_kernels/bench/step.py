@@ -26,7 +26,8 @@ def rows(seconds: float, full: bool) -> list[dict]:
     found = []
     for rule, n in cases:
         source = np.full(n, 1e-3, np.float32)
-        w, g = np.ones(n, np.float32), team.empty(n)
+        w, g = team.empty(n), team.empty(n)
+        w[:] = 1
         step = Step(team, rule, w, g)
         v, h = np.ones(n, np.float32), np.zeros(n, np.float32)
         state = rule.init(n)
@@ -62,5 +63,5 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 
 def moved(ranks: int, n: int, rule) -> int:
-    """Bytes of a step: read p gradients, write and read p rows of weights, update w and state."""
-    return (2 * ranks + 2 + 2 * rule.slots + 2 * ranks) * 4 * n
+    """Bytes of a step: read p gradients, update w and state, write w to the p - 1 other rows."""
+    return (ranks + 2 + 2 * rule.slots + ranks - 1) * 4 * n

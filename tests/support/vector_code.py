@@ -60,13 +60,14 @@ def decorated(tree: ast.Module) -> list[ast.FunctionDef]:
 
 
 def elements(kernel: Dispatcher) -> list[Elements]:
-    """The innermost loops whose variable alone is the index of an array."""
+    """The innermost loops whose variable is an array's index, or the last one of several."""
     found = []
     for node in ast.walk(parsed(kernel)):
         if not isinstance(node, ast.For) or any(loops_in(node)):
             continue
         indices = [n.slice for n in ast.walk(node) if isinstance(n, ast.Subscript)]
-        if node.target.id in [getattr(index, "id", "") for index in indices]:
+        last = [index.elts[-1] if isinstance(index, ast.Tuple) else index for index in indices]
+        if node.target.id in [getattr(index, "id", "") for index in last]:
             file, in_float64 = inspect.getfile(kernel.py_func), "np.float64(" in ast.unparse(node)
             kinds = arithmetic(node)
             found.append(Elements(file, node.lineno, node.end_lineno, kinds, in_float64))

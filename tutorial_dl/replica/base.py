@@ -88,7 +88,9 @@ class Replica(Protocol):
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Move both vectors, values included, into the given memory and use it from now on.
 
-        Both must be contiguous, of this replica's length and dtype, and 64-byte aligned.
+        Both must be contiguous, of this replica's length and dtype, and 64-byte aligned. Either may
+        be what the replica holds already: then it stays. Others may change `parameters` between
+        two calls of this replica: it keeps no copy of them.
         """
         ...
 

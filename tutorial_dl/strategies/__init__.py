@@ -26,13 +26,18 @@ def __getattr__(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def check(name: str) -> None:
-    """ValueError unless there is a strategy called `name`."""
+def check(name: str, one_copy: bool = False) -> None:
+    """ValueError unless there is a strategy called `name`, and it has this option."""
     if name not in NAMES:
         raise ValueError(f"unknown strategy {name!r}; one of {', '.join(NAMES)}")
+    if one_copy and name != "synchronous":
+        raise ValueError(
+            f"one copy of the weights with strategy {name!r}; 'synchronous' is needed for it"
+        )
 
 
-def get(name: str, team=None):
+def get(name: str, team=None, one_copy: bool = False):
     """A new strategy by its name, on `team` (all ranks if None)."""
-    check(name)
-    return getattr(import_module(f".{name}", __name__), NAMES[name])(team)
+    check(name, one_copy)
+    options = {"one_copy": True} if one_copy else {}
+    return getattr(import_module(f".{name}", __name__), NAMES[name])(team, **options)

@@ -29,17 +29,27 @@ class Synchronous:
             optimizer's state cut among the ranks (numba_kernels.fused). The name of an allreduce
             algorithm ("auto", "naive", "tree", "ring", "shared_memory") does the textbook's two
             steps instead, with the whole state on every rank: slower, and easier to follow.
+        one_copy: all ranks of a node work with one copy of the weights, which saves p - 1 copies
+            of them (docs/memory.md); for "fused" only. Where ranks share no memory it changes
+            nothing.
     """
 
-    def __init__(self, team: Team | None = None, algorithm: str = "fused"):
-        self.team, self.algorithm = team or Team(), algorithm
+    def __init__(self, team: Team | None = None, algorithm: str = "fused", one_copy: bool = False):
+        if one_copy and algorithm != "fused":
+            raise ValueError(
+                f"one copy of the weights, but algorithm {algorithm!r} has every rank update its "
+                "own: 'fused' is needed"
+            )
+        self.team, self.algorithm, self.one_copy = team or Team(), algorithm, one_copy
 
     def attach(self, replica: Replica, optimizer: Optimizer) -> None:
-        """Move the gradient into the window and give every rank the weights of rank 0."""
+        """Give every rank the weights of rank 0, and move both vectors into the window."""
         self.replica, self.optimizer = replica, optimizer
         n, dtype = replica.parameters.size, replica.parameters.dtype
-        replica.place(aligned(n, dtype), self.team.empty(n, dtype))
         self.team.broadcast(replica.parameters)
+        # One after the other: what the first one leaves is free before the second takes memory.
+        replica.place(self._weights(n, dtype), replica.gradient)
+        replica.place(replica.parameters, self.team.empty(n, dtype))
         if replica.state.size:
             replica.state = self.team.broadcast(replica.state.copy())
         self._seen = 0  # samples of this rank since its state was averaged
@@ -50,6 +60,12 @@ class Synchronous:
         else:
             self.state = optimizer.init(n, dtype, replica.segments)
             self.update = self._textbook
+
+    def _weights(self, n: int, dtype) -> np.ndarray:
+        """Memory for the weights: in the window only where others write there."""
+        if self.algorithm == "fused":
+            return self.team.empty(n, dtype, common=self.one_copy)
+        return aligned(n, dtype)
 
     def step(self, batch: Batch) -> tuple[float, int]:
         """One update; returns the mean loss over all ranks' samples, and how many those are."""

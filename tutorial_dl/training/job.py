@@ -29,11 +29,12 @@ class Options:
     seed: int
     quiet: bool
     json: str | None
+    one_copy: bool = False
 
     def check(self, ranks: int | None) -> None:
         """ValueError or OSError for what can be known to be wrong before ranks are started."""
         launch.check_ranks(1 if ranks is None else ranks)
-        strategies.check(self.strategy)
+        strategies.check(self.strategy, self.one_copy)
         if self.strategy == "serial" and (ranks or 1) > 1:
             raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
         models.check(self.model)
@@ -49,6 +50,7 @@ class Options:
         if self.learning_rate is not None:
             words += ["--learning-rate", repr(self.learning_rate)]
         words += ["--quiet"] if self.quiet else []
+        words += ["--one-copy"] if self.one_copy else []
         words += ["--json", self.json] if self.json else []
         return words
 
@@ -105,7 +107,7 @@ def prepare(options: Options, team):
     trainer = Trainer(
         replica,
         dataset,
-        strategies.get(options.strategy, team),
+        strategies.get(options.strategy, team, options.one_copy),
         optimizers.get(options.optimizer, options.learning_rate),
         batch_size=options.batch_size,
         seed=options.seed,

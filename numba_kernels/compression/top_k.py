@@ -1,0 +1,123 @@
+"""Top-k with error feedback: the few largest numbers travel now, the others wait and add up.
+
+    m_r = e_r + g_r                      what is still owed, and the new gradient of rank r
+    s_r = the k numbers of m_r that are largest in magnitude, zero elsewhere
+    e_r = m_r - s_r                      waits for its turn
+    result = sum_r s_r (over p for a mean)
+
+so on every rank, at all times,  all that was sent + residual = sum of its gradients.  Without the
+residual, coordinates with small gradients would never move. What travels are k indices (int32) and
+k numbers from each rank to all others.
+
+Stich, Cordonnier and Jaggi, arXiv 1809.07599, algorithm 1 (memory m_t is our e); Aji and Heafield,
+arXiv 1704.05021, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..allreduce.elementwise import divide
+from ..compile import compiled
+from .base import Method, State
+
+
+@compiled
+def accumulate(residual, gradient, magnitude):
+    """residual += gradient; magnitude = |residual|."""
+    for i in range(gradient.size):
+        m = residual[i] + gradient[i]
+        residual[i] = m
+        magnitude[i] = abs(m)
+
+
+@compiled
+def pick(residual, bits, sign, threshold, ties, indices, values):
+    """Move what is above `threshold`, and the first `ties` that equal it, out of `residual`.
+
+    `bits` are the residual's own as unsigned integers. Returns how many were moved.
+    """
+    at = 0
+    for i in range(residual.size):
+        magnitude = bits[i] & ~sign
+        if magnitude >= threshold:
+            if magnitude == threshold:
+                if ties == 0:
+                    continue
+                ties -= 1
+            indices[at] = i
+            values[at] = residual[i]
+            residual[i] = 0
+            at += 1
+    return at
+
+
+@compiled
+def add_at(into, indices, values):
+    """into[indices] += values."""
+    for i in range(indices.size):
+        into[indices[i]] += values[i]
+
+
+@dataclass(frozen=True)
+class TopK(Method):
+    """The largest numbers of each rank, as many as `ratio` says; zeros are never sent.
+
+    Args:
+        ratio: part of the numbers that is sent, 0 < ratio <= 1; rounded up to whole numbers
+        feedback: keep what is not sent for the next call. False drops it, to see what that does.
+
+    NaN counts as larger than infinity, so it goes first, and does not stay in the residual.
+    """
+
+    ratio: float = 0.01
+    feedback: bool = True
+    remembers = True
+
+    def __post_init__(self):
+        if not 0 < self.ratio <= 1:
+            raise ValueError(f"ratio is {self.ratio}; 0 < ratio <= 1 is needed")
+
+    def reduce(self, team, gradient: np.ndarray, state: State, op: str) -> None:
+        indices, values = self.take(gradient, state)
+        # One message: indices, then the numbers' bits. Lengths differ between ranks.
+        mine = np.concatenate([indices, values.view(np.int32)])
+        gradient[:] = 0
+        for theirs in team.allgather(mine):
+            k = theirs.size // (1 + gradient.itemsize // 4)
+            # A copy: float64 must lie at multiples of 8 bytes.
+            add_at(gradient, theirs[:k], theirs[k:].copy().view(gradient.dtype))
+        divide(gradient, team.size if op == "mean" else 1)
+
+    def take(self, gradient: np.ndarray, state: State) -> tuple[np.ndarray, np.ndarray]:
+        """Add `gradient` to the residual and take the largest out: (indices, values)."""
+        n, residual = state.n, state.residual
+        k = self.k(n)
+        unsigned = np.dtype(f"u{residual.itemsize}")
+        magnitude = np.empty_like(gradient)
+        accumulate(residual, gradient, magnitude)
+        indices, values, count = np.empty(k, np.int32), np.empty(k, residual.dtype), 0
+        if n:
+            # Bits of positive floats, read as integers, are in the order of the floats, with NaN
+            # beyond infinity; and integers are partitioned faster than floats.
+            order = magnitude.view(unsigned)
+            order.partition(n - k)
+            threshold = order[n - k]
+            ties = np.count_nonzero(order[n - k :] == threshold) if threshold else 0
+            sign = unsigned.type(1 << 8 * residual.itemsize - 1)
+            bits = residual.view(unsigned)
+            count = pick(residual, bits, sign, threshold, ties, indices, values)
+        if not self.feedback:
+            residual[:] = 0
+        return indices[:count], values[:count]
+
+    def k(self, n: int) -> int:
+        """How many of n numbers a rank sends at most."""
+        # 0.07 * 100 is 7.000000000000001: that is 7, not 8.
+        return min(n, math.ceil(round(self.ratio * n, 6)))
+
+    def sent(self, n: int, ranks: int, layers: np.ndarray, itemsize: int) -> int:
+        return (ranks - 1) * self.k(n) * (4 + itemsize)
