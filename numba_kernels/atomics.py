@@ -40,6 +40,17 @@ def store_release(typingctx, address, value):
     return types.void(types.intp, types.int64), generate
 
 
+@intrinsic
+def fence(typingctx):
+    """No later load is done before every earlier store can be seen by all: a full barrier."""
+
+    def generate(context, builder, signature, arguments):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 _RELAX = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint", [1])}
 
 

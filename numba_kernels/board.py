@@ -12,15 +12,22 @@ counts reach its own (with acquire order).
 A rank that passed may run ahead by one barrier, not two, before the slowest has looked at the
 board: so two copies of the call, used in turn, are enough for everyone to compare.
 
-Waits are *resumable*: they spin, then let other processes have the core, and after `patience`
-seconds return WAIT. The caller looks after signals and news of failures, and calls again.
+Waits are *resumable*: they spin, then sleep until they are woken (futex.py), and after `patience`
+return WAIT. The caller looks after signals and news of failures, and calls again.
+
+A rank that sleeps says so on the board, and whoever arrives wakes it. Both write first and look
+afterwards, with a fence between, so that one of them sees the other:
+
+    arriving:  count = 7 | fence | does somebody sleep? then wake
+    waiting:   I sleep   | fence | is the count still 6? then sleep
 """
 
 from __future__ import annotations
 
-from .atomics import load_acquire, relax, store_release
+from .atomics import fence, load_acquire, relax, store_release
 from .compile import compiled
-from .mpi import Wtime, sched_yield
+from .futex import wait, wake
+from .mpi import Wtime
 from .node import AT, PATIENCE, RANK, SPINS, WORDS, board_of
 
 # What resumable kernels return; a negative number names the peer whose call did not match.
@@ -29,6 +36,7 @@ WAIT, READY = 0, 1
 COUNT = 0  # how many barriers this rank has arrived at
 CALL = 1  # two pairs (call, length and place), used in turn
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
+SLEEPING = 7
 NUMBER, WAITING, LENGTH = 8, 9, 10  # what a rank waits in, of whatever kind, once it waits long
 LENGTHS = 1 << 40  # a length and the place of its array in the window share a word
 
@@ -40,14 +48,20 @@ def arrive(board, rank, call, length):
     turn = CALL + 2 * (count & 1)
     board[rank, turn] = call
     board[rank, turn + 1] = length
-    store_release(board.ctypes.data + 8 * (rank * WORDS + COUNT), count)
+    address = board.ctypes.data + 8 * (rank * WORDS + COUNT)
+    store_release(address, count)
+    fence()
+    for peer in range(board.shape[0]):
+        if board[peer, SLEEPING] != 0:
+            wake(address)
+            break
 
 
 @compiled
 def all_arrived(board, rank, spins, patience):
     """Wait until every rank's count has reached ours: READY, WAIT, or -1 - (rank that differs).
 
-    `spins`: looks before the core is offered to others; `patience`: microseconds before WAIT.
+    `spins`: looks before it sleeps; `patience`: microseconds before WAIT.
     """
     ranks = board.shape[0]
     count = board[rank, COUNT]
@@ -60,7 +74,12 @@ def all_arrived(board, rank, spins, patience):
             if tries < spins:
                 relax()
                 continue
-            sched_yield()
+            board[rank, SLEEPING] = 1
+            fence()
+            seen = load_acquire(address)
+            if seen < count:
+                wait(address, seen, patience)
+            board[rank, SLEEPING] = 0
             now = Wtime()
             if started < 0:
                 started = now

@@ -104,7 +104,7 @@ def exchange(link, outgoing, to, incoming, source):
         tries += 1
         if tries > words[SPINS]:
             sched_yield()
-        if Wtime() - started > patience[0]:
+        if tries % 16 == 0 and Wtime() - started > patience[0]:
             return WAIT
     words[POSTED] = 0
     handles[SEND] = handles[RECEIVE] = handles[NO_REQUEST]

@@ -21,12 +21,14 @@ LINE = 16  # elements: 64 bytes of float32; two ranks never share a cache line o
 TILE = 2048  # elements of scratch: stay in the first-level cache
 
 # The stage: a part for each rank, through which arrays go that lie in no window (staged.py). It has
-# two buffers of SHORT bytes and two of CHUNK bytes, and is no power of two of pages long.
-SHORT, CHUNK = 1 << 14, 1 << 17
+# two buffers of SHORT bytes and two of CHUNK bytes, and is no power of two of pages long. Ranks
+# that outnumber the cores fill all of CHUNK, for which a barrier costs them more; others a part,
+# which stays in the cache.
+SHORT, CHUNK, CACHED = 1 << 11, 1 << 20, 1 << 17
 STAGE_STRIDE = 2 * (SHORT + CHUNK) + 4096
 
 # Words of the array; PATIENCE in microseconds, AT where a resumable kernel keeps its place.
-BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE = range(9)
+BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE, PIECE = range(10)
 
 
 def shared_bytes(ranks: int) -> int:
@@ -35,18 +37,20 @@ def shared_bytes(ranks: int) -> int:
 
 
 def node_array(
-    shared: np.ndarray, ranks: int, rank: int, table: np.ndarray, spins: int, patience: float
+    shared: np.ndarray, ranks: int, rank: int, table: np.ndarray, crowded: bool, patience: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The array, and the scratch tile that it points to (keep both).
 
-    `shared`: `shared_bytes(ranks)` bytes, which begin with the board.
+    `shared`: `shared_bytes(ranks)` bytes, which begin with the board; `crowded`: there are more
+    ranks than cores.
     """
     tile = np.zeros(TILE + 8, np.float64)
-    node = np.zeros(9, np.int64)
+    node = np.zeros(10, np.int64)
     node[[BOARD, RANKS, RANK]] = shared.ctypes.data, ranks, rank
     node[STAGE] = shared.ctypes.data + ranks * WORDS * 8
     node[[TABLE, SCRATCH]] = table.ctypes.data, -(-tile.ctypes.data // 64) * 64
-    node[[SPINS, PATIENCE]] = spins, round(1e6 * patience)
+    node[[SPINS, PATIENCE]] = 20 if crowded else 2000, round(1e6 * patience)
+    node[PIECE] = CHUNK if crowded else CACHED
     return node, tile
 
 
@@ -103,9 +107,9 @@ def locate(node, x):
     The place is a number from 1 up to 2^23, the same on all ranks if they mean the same part of the
     same window, and hardly ever otherwise. (0, 0, 0) if `x` lies in no window.
     """
-    table = carray(pointer(node[TABLE], node), (MOST, 5))
+    table = carray(pointer(node[TABLE], node), (MOST + 1, 5))
     address, nbytes = x.ctypes.data, x.size * x.itemsize
-    for line in range(MOST):
+    for line in range(table[MOST, NUMBER]):
         offset = address - table[line, MINE]
         if offset >= 0 and offset < table[line, NBYTES] >= offset + nbytes:
             place = 1 + (1_000_003 * table[line, NUMBER] + offset // 4) % 8_388_592

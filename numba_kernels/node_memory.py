@@ -42,9 +42,7 @@ def find_node(team, shared: bool, patience: float) -> None:
     crowded = ranks > cores
     team.board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
     team._window = window.Window(place, ranks)
-    team._node, team._tile = node_array(
-        memory, ranks, place, team._window.table, 20 if crowded else 2000, patience
-    )
+    team._node, team._tile = node_array(memory, ranks, place, team._window.table, crowded, patience)
 
     def route(members):
         team._routes.append(messages.route(team.comm, members, 0 if crowded else 1000, patience))

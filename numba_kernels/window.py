@@ -124,28 +124,31 @@ class Window:
 
     def __init__(self, rank: int, ranks: int):
         self.rank, self.ranks = rank, ranks
-        self.table = np.zeros((MOST, 5), np.int64)
+        # One line more than regions: in it, how many lines there are to search.
+        self.table = np.zeros((MOST + 1, 5), np.int64)
         self.made = 0
         # Weakly: a strong reference here would keep all memory for ever.
         self._memory: dict[int, weakref.ref] = {}
 
     def add(self, memory: np.ndarray, stride: int, row: int, dtype: np.dtype) -> np.ndarray:
         """Enter `memory` (bytes of all rows, of `row` bytes each); returns this rank's row."""
-        line = int(np.flatnonzero(self.table[:, NBYTES] == 0)[0])
+        line = int(np.flatnonzero(self.table[:MOST, NBYTES] == 0)[0])
         start = memory.ctypes.data
         self.made += 1
         self.table[line] = (start + self.rank * stride, start, stride, row, self.made)
         self._memory[line] = weakref.ref(memory.base)
+        self.table[MOST, NUMBER] = 1 + max(self._memory)
         weakref.finalize(memory.base, self._forget, line).atexit = False
         return memory[self.rank * stride :][:row].view(dtype)
 
     @property
     def full(self) -> bool:
-        return bool(self.table[:, NBYTES].all())
+        return bool(self.table[:MOST, NBYTES].all())
 
     def _forget(self, line: int) -> None:
         self.table[line] = 0
         del self._memory[line]
+        self.table[MOST, NUMBER] = 1 + max(self._memory, default=-1)
 
     def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
         """The arrays of all ranks that correspond to this rank's `x`, as views; None if outside."""

@@ -9,7 +9,7 @@ from ..board import READY, all_arrived, arrive
 from ..compile import compiled
 from ..messages import AT as DONE
 from ..messages import exchange
-from ..node import AT, CHUNK, LINE, PATIENCE, RANK, SPINS, board_of
+from ..node import AT, LINE, PATIENCE, PIECE, RANK, SPINS, board_of
 from ..stage import count_pieces, on_stage, piece
 from .elementwise import copy
 
@@ -21,7 +21,7 @@ def allgather(node, call, x, edges):
     A broadcast is an allgather in which the root's slice is all of x.
     """
     board, rank = board_of(node), node[RANK]
-    width = CHUNK // x.itemsize
+    width = node[PIECE] // x.itemsize
     pieces = count_pieces(edges, width)
     while node[AT] < 2 * (pieces + 1):
         step = node[AT] // 2
@@ -48,7 +48,7 @@ def alltoall(node, call, x, received, edges):
     """Block r of every rank's `x` into rank r's `received`, in the order of ranks. Resumable."""
     board, rank = board_of(node), node[RANK]
     ranks = board.shape[0]
-    width = CHUNK // (ranks * x.itemsize) // LINE * LINE
+    width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE
     pieces = count_pieces(edges, width)
     if node[AT] == 0:
         copy(received[edges[rank] : edges[rank + 1]], x[edges[rank] : edges[rank + 1]])

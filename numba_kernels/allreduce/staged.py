@@ -18,7 +18,7 @@ caches. Vectors of one piece or less: short.py.
 
 from ..board import READY, all_arrived, arrive
 from ..compile import compiled
-from ..node import AT, CHUNK, PATIENCE, RANK, SPINS, TILE, board_of, tile_like
+from ..node import AT, PATIENCE, PIECE, RANK, SPINS, TILE, board_of, tile_like
 from ..stage import count_pieces, on_stage, piece
 from .elementwise import LINE, SUM, combine, convert, copy, divide
 from .shared_memory import add_two
@@ -33,7 +33,7 @@ def allreduce(node, call, x, edges, op, divisor, give):
     """
     board, rank = board_of(node), node[RANK]
     ranks = board.shape[0]
-    width = CHUNK // (ranks * x.itemsize) // LINE * LINE  # elements a piece
+    width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE  # elements a piece
     pieces = count_pieces(edges, width)
     while node[AT] < 2 * (pieces + 1):  # even: work to do; odd: at the barrier
         step = node[AT] // 2
