@@ -14,6 +14,7 @@ from tutorial_dl.plotting import style
 
 __all__ = [
     "Message",
+    "allreduce_ladder",
     "allreduce_times",
     "ring_film",
     "ring_strip",
@@ -26,6 +27,10 @@ LOOKS = {
     "naive": {"color": style.ORANGE, "linestyle": "--", "marker": "s"},
     "tree": {"color": style.GREEN, "linestyle": "-.", "marker": "^"},
     "ring": {"color": style.BLUE, "linestyle": "-", "marker": "o"},
+    "recursive_doubling": {"color": style.SKY, "linestyle": (0, (5, 1)), "marker": "v"},
+    "rabenseifner": {"color": style.RED, "linestyle": (0, (3, 1, 1, 1)), "marker": "P"},
+    "mpi": {"color": style.GREY, "linestyle": (0, (1, 1)), "marker": "X"},
+    "staged": {"color": style.BLACK, "linestyle": (0, (4, 2)), "marker": "*"},
     "shared_memory": {"color": style.PINK, "linestyle": ":", "marker": "D"},
 }
 
@@ -316,6 +321,54 @@ def allreduce_times(
         ax.set(xlabel="vector (bytes)" if over == "bytes" else "ranks", ylabel="time", title=title)
         ax.legend(fontsize=9, title=_how(measured), title_fontsize=9, alignment="left")
     return ax.figure
+
+
+def allreduce_ladder(
+    sizes: Sequence[float],
+    predicted: Mapping[str, np.ndarray],
+    measured: Mapping[str, np.ndarray],
+    crossover: tuple[str, str, float] | None = None,
+) -> style.Figure:
+    """A panel an algorithm: its time predicted (line) and measured (markers), all others in grey.
+
+    Parameters
+    ----------
+    sizes : bytes of the vector, shape (k,).
+    predicted : algorithm -> seconds, shape (k,).
+    measured : algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes down
+        to the fastest. The title says how far the medians are from the line, in the median.
+    crossover : two algorithms, and the bytes from which on the second is faster: a line in both.
+    """
+    if not predicted or predicted.keys() != measured.keys():
+        raise ValueError(f"predicted {', '.join(predicted)}; measured {', '.join(measured)}: "
+                         "the same algorithms, one or more, are right")  # fmt: skip
+    sizes = np.asarray(sizes, float)
+    columns = min(4, len(predicted))
+    rows = -(-len(predicted) // columns)
+    with style.panels(rows, columns, width=2.6, height=2.5, sharex=True, sharey=True) as (
+        figure,
+        grid,
+    ):
+        for ax, name in zip(grid.flat, predicted, strict=False):
+            for other in predicted.values():
+                ax.plot(sizes, _fits(sizes, other, name), color=style.GREY, linewidth=0.6)
+            allreduce_times(sizes, {name: predicted[name]}, {name: measured[name]}, ax=ax)
+            ax.get_legend().remove()
+            off = np.abs(np.median(measured[name], axis=1) / predicted[name] - 1)
+            ax.set_title(f"{name}: off by {np.median(off):.0%}", fontsize=9)
+            ax.tick_params(labelsize=8)
+            ax.set(xlabel="", ylabel="")
+            if crossover and name in crossover[:2]:
+                ax.axvline(crossover[2], color=style.BLACK, linewidth=1, linestyle=":")
+                where = {"transform": ax.get_xaxis_transform(), "size": 8, "va": "top"}
+                side = "left" if name == crossover[1] else "right"
+                ax.text(crossover[2], 0.97, " from here " if side == "left" else " to here ",
+                        ha=side, **where)  # fmt: skip
+        for ax in list(grid.flat)[len(predicted) :]:
+            ax.set_axis_off()
+        figure.supxlabel("vector (bytes)", size=9)
+        figure.supylabel("time", size=9)
+    return figure
 
 
 def side_by_side(*panels: Mapping, sharey: bool = True) -> style.Figure:
