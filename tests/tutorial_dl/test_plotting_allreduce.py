@@ -13,6 +13,7 @@ from tutorial_dl import plotting
 from tutorial_dl.plotting import allreduce, style
 
 ALGORITHMS = ("naive", "tree", "ring")
+LADDER = (*ALGORITHMS, "recursive_doubling", "rabenseifner", "mpi", "staged", "shared_memory")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -215,6 +216,36 @@ def test_times_predicted_beside_measured():
     assert ax.get_xlabel() == "vector (bytes)"
 
 
+def test_the_ladder_has_a_panel_an_algorithm_and_marks_the_crossover():
+    sizes = np.array([2**12, 2**16, 2**20])
+    predicted = {name: np.array([1e-5, 2e-5, 3e-4]) * (1 + i) for i, name in enumerate(LADDER)}
+    # Medians are 10%, 30% and 50% above the line.
+    factors = np.array([[1.1, 1, 1.2], [1.3, 1.2, 1.4], [1.5, 1.4, 1.6]])
+    measured = {name: seconds[:, None] * factors for name, seconds in predicted.items()}
+    crossing = ("recursive_doubling", "rabenseifner", 2.0**14)
+    figure = plotting.allreduce_ladder(sizes, predicted, measured, crossing)
+    panels = [ax for ax in figure.axes if ax.axison]
+    titles = [ax.get_title("left") or ax.get_title() for ax in panels]
+    assert titles == [f"{name}\noff by 30%" for name in LADDER]
+    for ax, name in zip(panels, LADDER, strict=True):
+        drawn = [line.get_ydata() for line in ax.lines if len(line.get_xdata()) == 3]
+        greys, (line, medians) = drawn[: len(LADDER)], drawn[len(LADDER) :]
+        np.testing.assert_array_equal(greys, list(predicted.values()))
+        np.testing.assert_array_equal(line, predicted[name])
+        np.testing.assert_allclose(medians, predicted[name] * [1.1, 1.3, 1.5])
+        words = {"recursive_doubling": [" to here "], "rabenseifner": [" from here "]}
+        assert [text.get_text() for text in ax.texts] == words.get(name, [])
+        marks = [line.get_xdata()[0] for line in ax.lines if len(line.get_xdata()) == 2]
+        assert marks == [2.0**14] * (name in words)
+
+
+def test_a_ladder_without_a_crossover():
+    seconds = {"ring": np.array([1e-5])}
+    figure = plotting.allreduce_ladder([1024], seconds, {"ring": np.array([[1e-5]])})
+    (ax,) = figure.axes
+    assert not ax.texts and "off by 0%" in ax.get_title("left") + ax.get_title()
+
+
 def test_panels_share_one_legend():
     line = {"x": [2, 4], "over": "ranks", "title": "one"}
     figure = plotting.side_by_side(
@@ -248,6 +279,8 @@ def test_every_figure_is_a_picture_and_all_names_are_offered():
         (lambda: plotting.allreduce_times([1, 2], {"ring": [1]}), "2 sizes, but 1 times of ring"),
         (lambda: plotting.allreduce_times([1], {"ring": [1]}, over="cores"), "got 'cores'"),
         (lambda: plotting.side_by_side(), "no panels"),
+        (lambda: plotting.allreduce_ladder([1], {}, {}), "one or more, are right"),
+        (lambda: plotting.allreduce_ladder([1], {"ring": [1]}, {"tree": [[1]]}), "measured tree"),
     ],
 )
 def test_wrong_input_is_named(call, message):

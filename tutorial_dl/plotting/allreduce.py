@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from tutorial_dl.plotting import style
 
@@ -355,20 +355,25 @@ def allreduce_ladder(
             allreduce_times(sizes, {name: predicted[name]}, {name: measured[name]}, ax=ax)
             ax.get_legend().remove()
             off = np.abs(np.median(measured[name], axis=1) / predicted[name] - 1)
-            ax.set_title(f"{name}: off by {np.median(off):.0%}", fontsize=9)
+            ax.set_title(f"{name}\noff by {np.median(off):.0%}", fontsize=9)
             ax.tick_params(labelsize=8)
             ax.set(xlabel="", ylabel="")
+            ax.xaxis.set_major_locator(LogLocator(base=16))
             if crossover and name in crossover[:2]:
-                ax.axvline(crossover[2], color=style.BLACK, linewidth=1, linestyle=":")
-                where = {"transform": ax.get_xaxis_transform(), "size": 8, "va": "top"}
-                side = "left" if name == crossover[1] else "right"
-                ax.text(crossover[2], 0.97, " from here " if side == "left" else " to here ",
-                        ha=side, **where)  # fmt: skip
+                _mark(ax, crossover[2], "to here" if name == crossover[0] else "from here", sizes)
         for ax in list(grid.flat)[len(predicted) :]:
             ax.set_axis_off()
         figure.supxlabel("vector (bytes)", size=9)
         figure.supylabel("time", size=9)
     return figure
+
+
+def _mark(ax: Axes, x: float, words: str, sizes: np.ndarray) -> None:
+    """A line at `x`, and words on that side of it that has more room."""
+    ax.axvline(x, color=style.BLACK, linewidth=1, linestyle=":")
+    side = "right" if x > np.sqrt(sizes[0] * sizes[-1]) else "left"
+    where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
+    ax.text(x, 0.97, f" {words} ", size=8, **where)
 
 
 def side_by_side(*panels: Mapping, sharey: bool = True) -> style.Figure:
