@@ -21,6 +21,7 @@ from .plot import draw
 # TensorFlow takes up to 10 s to load, on every rank: what needs it is started once, and gets less.
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
+    "predictions": (("predictions", 3, 0.8),),
     "step": (("step", 3, 0.4), ("network", 1, 0.25)),
     "optimizers": (("optimizers", 1, 0.6),),
 }
@@ -80,7 +81,7 @@ def check_options(options) -> Path | None:
     launch.check_ranks(options.ranks)
     if not 0 < options.seconds < 3600:
         raise ValueError(f"--seconds {options.seconds}: more than 0, less than 3600 is right")
-    if options.what in ("allreduce", "all") and options.ranks < 2:
+    if options.what in ("allreduce", "predictions", "all") and options.ranks < 2:
         raise ValueError("an allreduce on 1 rank does nothing: -n 2 or more is right")
     file = check_file(options.json) if options.json and options.json != "-" else None
     if options.plot:

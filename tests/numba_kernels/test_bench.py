@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 
@@ -40,6 +42,22 @@ def check(one, size):
     assert one["ratio"] == pytest.approx(one["peer_us"] / one["ours_us"])
     assert one["ratio_from"] <= one["ratio"] <= one["ratio_to"]
     assert one["fraction_of_limit"] > 0
+
+
+def test_predictions(no_peers):
+    done = command("predictions", "-n", "2", "--seconds", "2", "--json", "-", env=no_peers)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    for one in rows:
+        check(one, "bytes")
+        assert one["peer"] == "costs.predict" and one["ranks"] == 2 and one["starts"] == 3
+    names = "naive tree ring recursive_doubling rabenseifner two_level mpi shared_memory staged"
+    expected = {(name, 4**k) for name in names.split() for k in range(7, 13)}
+    assert {(one["algorithm"], one["bytes"]) for one in rows} == expected
+    assert len(rows) == len(expected)
+    # Some 10% on a quiet machine. A formula that forgets a part is off by more, noise or not.
+    off = [abs(math.log2(one["ratio"])) for one in rows]
+    assert statistics.median(off) < 1, sorted(off)
 
 
 def test_allreduce(tmp_path, no_peers):

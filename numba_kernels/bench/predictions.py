@@ -1,0 +1,56 @@
+"""Bench: what costs.py predicts of every allreduce, beside what it takes.
+
+The prediction has the peer's place in a row: ratio is predicted / measured, 1 is perfect. It is
+made from `costs.measure` alone, and is of calls that are repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+
+from ..allreduce import costs
+from ..team import Team
+from .rows import row
+from .timing import copy_bandwidth, interleaved, slowest
+
+KIB = tuple(4**k for k in range(2, 8))  # 16 KiB to 16 MiB
+WHAT, PREDICTED = "allreduce, repeated call", "costs.predict"
+
+
+def rows(seconds: float, full: bool) -> list[dict]:
+    """The rows of one start; NUMBA_KERNELS_NODE=2 makes two_level send messages as well."""
+    team = Team()
+    bandwidth = copy_bandwidth(team.barrier)
+    machine = costs.measure(team)
+    end = time.perf_counter() + seconds
+    sizes = [kib * 512 for kib in (*KIB, 2 * KIB[-1])] if full else []  # between those of KIB
+    sizes = sorted({*sizes, *(kib * 1024 for kib in KIB)}, reverse=True)
+    found: list[dict] = []
+    for done, nbytes in enumerate(sizes):
+        left = slowest(end - time.perf_counter()) / (len(sizes) - done)
+        calls = contestants(team, nbytes // 4)
+        times = interleaved(list(calls.values()), team.barrier, max(0.01, float(left))).T
+        for algorithm, measured in zip(calls, times, strict=True):
+            predicted = np.array([costs.predict(algorithm, nbytes, team.size, machine)])
+            moved = 2 * team.size * nbytes
+            found.append(
+                row(
+                    WHAT, team.size, {"bytes": nbytes}, algorithm, measured,
+                    PREDICTED, predicted, moved, bandwidth,
+                )
+            )  # fmt: skip
+    return found[::-1]
+
+
+def contestants(team: Team, n: int) -> dict:
+    """An allreduce of n float32 by each algorithm that there is here; sums of zeros stay zeros."""
+    x = np.full(n, 0, np.float32)  # written, so that it is there
+    names = [*costs.BY_MESSAGES, "two_level", "mpi"]
+    calls = {name: partial(team.allreduce, x, algorithm=name) for name in names}
+    if team.single_node:
+        calls["staged"] = partial(team.allreduce, x, algorithm="shared_memory")
+        calls["shared_memory"] = partial(team.allreduce, team.empty(n), algorithm="shared_memory")
+    return calls
