@@ -155,12 +155,17 @@ def _contestants(team, x, incoming, window):
 
 @compiled
 def back_and_forth(link, rank, ranks, x, incoming, times):
-    """`times` messages, in turn from the first rank to the last and back. Resumable."""
+    """`times` messages, in turn from the first rank to the last and back. Resumable.
+
+    The others wait for a message too, which the first rank sends them at the end.
+    """
     words, nothing, other = link.words, x[:0], ranks - 1 - rank
     if rank != 0 and other != 0:
-        return READY
-    while words[AT] < times:
-        if (words[AT] % 2 == 0) == (rank == 0):
+        return exchange(link, nothing, -1, nothing, 0)
+    while words[AT] < times + (ranks - 2 if rank == 0 else 0):
+        if words[AT] >= times:
+            done = exchange(link, nothing, words[AT] - times + 1, nothing, -1)
+        elif (words[AT] % 2 == 0) == (rank == 0):
             done = exchange(link, x, other, nothing, -1)
         else:
             done = exchange(link, nothing, -1, x, other)
