@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -33,6 +34,21 @@ def collectives():
         edges = [team.slice_of(1000, i) for i in range(p)]
         assert edges[0][0] == 0 and edges[-1][1] == 1000
         assert all(a[1] == b[0] for a, b in itertools.pairwise(edges))
+    for dtype in ("float32", "float64", "int32", "int64", "float16", ml_dtypes.bfloat16):
+        for n in (0, 1, 7, 50_000, 300_001):  # some in one piece, some in several
+            x = [np.arange(n * (i % 3) + i, dtype="float64").astype(dtype) for i in range(p)]
+            rows = team.allgather(x[r])
+            assert len(rows) == p
+            assert all(np.array_equal(a, b) for a, b in zip(rows, x, strict=True))
+            block = np.arange(n) % 100
+            sent = np.stack([(block + i + 2 * r) for i in range(p)]).astype(dtype)
+            came = team.alltoall(sent)
+            right = np.stack([(block + r + 2 * i) for i in range(p)]).astype(dtype)
+            assert came.dtype == sent.dtype and np.array_equal(came, right)
+            y = (block + r).astype(dtype)
+            assert np.array_equal(team.broadcast(y, p - 1), (block + p - 1).astype(dtype))
+            y = np.full(n, r + 1, dtype)
+            assert (team.reduce_scatter(y) == p * (p + 1) / 2).all()
     team.barrier()
     table = np.arange(12, dtype="float32").reshape(3, 4) * (r == 0)
     team.broadcast(table)  # any shape
