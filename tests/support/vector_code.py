@@ -224,10 +224,12 @@ def x86(dtype: str, narrow: bool = False) -> dict[str, str]:
             "divide": f"v(div|rcp\\w*|rsqrt\\w*){kind}",
             "root": f"v(sqrt|rsqrt\\w*){kind}",
             "compare": f"v(cmp\\w*|min|max){kind}",
-            "half": "vps[lr]ld" if dtype == "bfloat16" else r"vcvt(ph2ps|ps2ph)\w*",
+            "half": "vps[lr]ld" if dtype == "bfloat16" else r"v\w+ph|vcvt(ph2ps|ps2ph)\w*",
         }
     of_kind = {kind: rf"{name}\s.*%[{'x' * narrow}yz]mm" for kind, name in operations.items()}
-    return {**of_kind, COPY: r"vmov\w*\s.*%[yz]mm|call"}  # of memcpy
+    of_kind[COPY] = r"vmov\w*\s.*%[yz]mm|call"  # of memcpy
+    of_kind["half"] = of_kind.get("half", "") + r"|vcvtps2phx?y\s"  # y: of ymm's size in memory
+    return of_kind
 
 
 def arm(dtype: str, narrow: bool = False) -> dict[str, str]:
