@@ -79,7 +79,7 @@ def distances(
 
 
 def fused_step(ranks: int = 4) -> style.Figure:
-    """The window during a step (numba_kernels/fused.py): a row a rank, a column a slice.
+    """The two windows during a step (numba_kernels/fused.py): a row a rank, a column a slice.
 
     A cell has the colour of the rank that works on it.
     """
@@ -87,8 +87,8 @@ def fused_step(ranks: int = 4) -> style.Figure:
     weights = [["$w$"] * ranks for _ in range(ranks)]
     titles = (
         "1. rank r writes its gradient\n    into row r",
-        "2. rank r averages slice r of all rows,\n    updates it, writes it to all rows",
-        "3. rank r copies row r\n    into its own weights",
+        "2. rank r averages slice r of all gradients,\n    updates it, writes it to all weights",
+        "3. rank r has all new weights in row r,\n    for its next gradient",
     )
     with style.panels(1, 3, width=3.9, height=3.6) as (figure, axes):
         for number, (ax, title) in enumerate(zip(axes[0], titles, strict=True)):
