@@ -6,7 +6,7 @@ import numba
 
 from .cache import KernelCache, cache_folder
 
-__all__ = ["FASTMATH", "REASSOCIATE", "cache_folder", "compiled"]
+__all__ = ["FASTMATH", "REASSOCIATE", "c_function", "cache_folder", "compiled"]
 
 # Flags that keep NaN and infinity meaningful: a loss that became NaN must be seen as NaN.
 FASTMATH = {"contract", "nsz", "arcp"}
@@ -23,3 +23,13 @@ def compiled(function=None, /, *, cache=True, **options):
     if cache:
         kernel._cache = KernelCache(function)
     return kernel
+
+
+def c_function(kernel, *arguments: numba.types.Type) -> int:
+    """The address at which C finds `kernel` for arguments of these types, from the cache as ever.
+
+    (`numba.cfunc` compiles in every process.) It stays valid as long as the kernel lives.
+    """
+    kernel.compile(arguments)
+    found = kernel.overloads[arguments]
+    return found.library.get_pointer_to_function(found.fndesc.llvm_cfunc_wrapper_name)

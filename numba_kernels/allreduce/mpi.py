@@ -17,7 +17,7 @@ from mpi4py import MPI
 from numba import carray, types
 
 from ..board import READY, WAIT
-from ..compile import compiled
+from ..compile import c_function, compiled
 from ..messages import AT, COMM, DATATYPE, IN_PLACE, OP, SEND, SPINS
 from ..mpi import HANDLE, SUCCESS, Iallreduce, Test, Wtime, handle, sched_yield
 from .elementwise import MAX, MIN, PRODUCT, SUM, combine, divide
@@ -57,22 +57,25 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
 def operation(op: int, dtype: np.dtype) -> int:
     """The handle of MPI's own operation, or of one of ours where a NaN has to stay a NaN."""
     if op in (MIN, MAX) and dtype.kind == "f":
-        create = ctypes.CDLL(MPI.__file__).MPI_Op_create
+        elements = types.CPointer(numba.from_dtype(dtype))
+        kinds = elements, elements, types.CPointer(types.int32), types.voidptr
+        function = c_function(least if op == MIN else greatest, *kinds)
         made = np.zeros(1, HANDLE)
-        create(_combining(op, dtype).ctypes, 1, ctypes.c_void_p(made.ctypes.data))
+        create = ctypes.CDLL(MPI.__file__).MPI_Op_create
+        create(ctypes.c_void_p(function), 1, ctypes.c_void_p(made.ctypes.data))
         return int(made[0])
     return handle({SUM: MPI.SUM, MIN: MPI.MIN, MAX: MPI.MAX, PRODUCT: MPI.PROD}[op])
 
 
-@cache
-def _combining(op: int, dtype: np.dtype):
-    """An MPI_User_function that calls `combine`; kept for as long as the process lives."""
-    elements = types.CPointer(numba.from_dtype(dtype))
-    number = types.CPointer(types.int32)
+@compiled
+def least(incoming, into, count, datatype):
+    """An MPI_User_function."""
+    n = count[0]
+    combine(MIN, carray(into, (n,)), carray(incoming, (n,)))
 
-    @numba.cfunc(types.void(elements, elements, number, types.voidptr))
-    def combining(incoming, into, count, _):
-        n = count[0]
-        combine(op, carray(into, (n,)), carray(incoming, (n,)))
 
-    return combining
+@compiled
+def greatest(incoming, into, count, datatype):
+    """An MPI_User_function."""
+    n = count[0]
+    combine(MAX, carray(into, (n,)), carray(incoming, (n,)))

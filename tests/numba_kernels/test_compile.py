@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import on_ranks as ranks_of
@@ -358,26 +359,29 @@ def test_a_version_in_use_is_not_old(home):
 # First calls
 
 
-def every_public_call():
+def every_public_call(algorithms):
     """From a warm cache nothing is compiled, nor is imported what only compiling needs."""
     import itertools
 
+    import ml_dtypes  # noqa: F401  (so that numpy knows of bfloat16)
     from numba.core import event
 
-    from numba_kernels import Team, fused, optimizers
-    from numba_kernels.calls import ALGORITHMS, DTYPES, OPS
+    from numba_kernels import Team, compression, fused, optimizers
+    from numba_kernels.calls import DTYPES, OPS
 
     with event.install_recorder("numba:compile") as recorder:
         team = Team()
         team.barrier()
-        for dtype in DTYPES:
-            window, x = team.empty(1000, dtype), np.ones(1000, dtype)
-            for op, algorithm in itertools.product(OPS, ("auto", *ALGORITHMS)):
+        for dtype, n in itertools.product(DTYPES, (100, 50_000)):
+            window, x = team.empty(n, dtype), np.ones(n, dtype)
+            for op in OPS:
                 team.allreduce(window, op)
-                if algorithm != "shared_memory":
+                team.reduce_scatter(window, op)
+                for algorithm in algorithms:
                     team.allreduce(x, op, algorithm)
                 team.reduce_scatter(x.copy(), op)
             team.allgather(x)
+            team.alltoall(x.reshape(team.size, -1))
             team.broadcast(x)
         for dtype, name in itertools.product(WIDTHS, optimizers.NAMES):
             rule = optimizers.get(name)
@@ -387,10 +391,17 @@ def every_public_call():
             for shared, clip in itertools.product((True, False), (None, 1.0)):
                 g = team.empty(100, dtype) if shared else np.ones(100, dtype)
                 fused.Step(team, rule, w, g, [0, 50], clip)(0.5, 3)
+        for name in compression.NAMES:
+            method = compression.get(name)
+            g = np.ones(100, "float32")
+            layer = SimpleNamespace(offset=0, shape=(10, 10))
+            method.allreduce(team, g, method.init(100, [layer]))
         team.split(team.rank % 2).barrier()
     print(len(recorder.buffer), "numba.np.arraymath" in sys.modules)
 
 
 def test_a_second_process_compiles_nothing(on_ranks):
-    on_ranks(2, every_public_call)
-    assert on_ranks(2, every_public_call).split() == ["0", "False"] * 2
+    from numba_kernels.calls import ALGORITHMS
+
+    on_ranks(2, every_public_call, ALGORITHMS)
+    assert on_ranks(2, every_public_call, ALGORITHMS).split() == ["0", "False"] * 2

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import vector_code
+from numba import types
 
 from numba_kernels import compiled
 
@@ -65,7 +66,7 @@ NO_ELEMENTS = {
         allreduce.fold: fold unfold
         allreduce.gather: pairwise
         allreduce.measure: around back_and_forth
-        allreduce.mpi: allreduce
+        allreduce.mpi: allreduce least greatest
         allreduce.naive: allreduce
         allreduce.rabenseifner: allreduce
         allreduce.recursive_doubling: allreduce
@@ -110,6 +111,7 @@ def entries(dtype):
         MESSAGES,
         elementwise,
         gather,
+        mpi,
         ring,
         shared_memory,
         short,
@@ -128,6 +130,9 @@ def entries(dtype):
     if dtype == "float32":  # others do the same with their elements, and are left out to save time
         for algorithm in MESSAGES.values():
             yield algorithm, (link, 0, 2, x, x, 0, 1)
+        there, count = types.CPointer(types.float32), types.CPointer(types.int32)
+        yield mpi.least, (there, there, count, types.voidptr)
+        yield mpi.greatest, (there, there, count, types.voidptr)
         yield shared_memory.allgather, (of_node, 0, x, edges)
         yield gather.allgather, (of_node, 0, x, edges)
         yield gather.alltoall, (of_node, 0, x, x, edges)

@@ -172,7 +172,8 @@ def with_lines():
 
 
 def assembler(entry: Dispatcher, arguments: tuple) -> str:
-    entry.compile(types := tuple(map(numba.typeof, arguments)))
+    types = tuple(a if isinstance(a, numba.types.Type) else numba.typeof(a) for a in arguments)
+    entry.compile(types)
     return entry.inspect_asm(types)
 
 
