@@ -253,6 +253,13 @@ def arm(dtype: str, narrow: bool = False) -> dict[str, str]:
 PATTERNS = {"x86_64": x86, "AMD64": x86, "aarch64": arm, "arm64": arm}[platform.machine()]
 
 
+def touches(instructions: list[Instruction], loop: Elements) -> bool:
+    """Whether any of `instructions` has a line of `loop`."""
+    return any(
+        file == loop.file and loop.first <= line <= loop.last for _, file, line in instructions
+    )
+
+
 def missing(loop: Elements, code: list[list[Instruction]], dtype: str) -> set[str]:
     """Kinds of arithmetic of `loop` that no machine loop of its lines does on vectors of `dtype`.
 
@@ -269,9 +276,7 @@ def missing(loop: Elements, code: list[list[Instruction]], dtype: str) -> set[st
         patterns = [PATTERNS("float64"), PATTERNS(dtype, narrow=True)]
     least = kinds = kinds or {COPY}
     for instructions in code:
-        if not any(
-            file == loop.file and loop.first <= line <= loop.last for _, file, line in instructions
-        ):
+        if not touches(instructions, loop):
             continue
         found = {
             kind
