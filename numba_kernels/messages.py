@@ -24,15 +24,14 @@ from .compile import compiled
 from .mpi import SUCCESS, Cancel, Irecv, Isend, Request_free, Testall, Wtime, sched_yield
 
 COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
-AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS = range(6)  # in `words`
-TAG_WORD = mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG  # of the second of two statuses
+AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD = range(7)  # in `words`
 
 
 class Link(NamedTuple):
     """What an exchange needs to know, in arrays that compiled code reads and writes."""
 
     handles: np.ndarray  # (6,) HANDLE
-    words: np.ndarray  # (6,) int64
+    words: np.ndarray  # (7,) int64
     ranks: np.ndarray  # (p,) int64: the ranks of `comm` that take part, by number
     status: np.ndarray  # two MPI_Status as int32
     flag: np.ndarray  # (1,) int32
@@ -52,8 +51,11 @@ def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> 
     handles = np.zeros(6, mpi.HANDLE)
     handles[COMM] = mpi.handle(comm)
     handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
-    words = np.zeros(6, np.int64)
+    words = np.zeros(7, np.int64)
     words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
+    # Where the second of two statuses has its tag: each MPI has its own layout, so this is no
+    # constant of the code, which is kept on disk and may meet another MPI.
+    words[TAG_WORD] = mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG
     status = np.zeros(2 * mpi.STATUS_BYTES // 4, np.int32)
     flag = np.zeros(1, np.int32)
     link = Link(handles, words, np.array(ranks, np.int64), status, flag, np.array([patience]))
@@ -108,7 +110,7 @@ def exchange(link, outgoing, to, incoming, source):
             return WAIT
     words[POSTED] = 0
     handles[SEND] = handles[RECEIVE] = handles[NO_REQUEST]
-    if source >= 0 and status[TAG_WORD] != words[TAG]:
+    if source >= 0 and status[words[TAG_WORD]] != words[TAG]:
         return -1 - ranks[source]
     return READY
 
