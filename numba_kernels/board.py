@@ -1,9 +1,8 @@
 """The board: a barrier in shared memory, on which ranks of a node also say what they are doing.
 
 Every rank owns a part of the board and is the only one to write it; its count and its calls share
-one cache line. To arrive, a rank writes what it
-calls, then raises its count (with release order); it has met the others once it has seen all their
-counts reach its own (with acquire order).
+one cache line. To arrive, a rank writes what it calls, then raises its count (with release order);
+it has met the others once it has seen all their counts reach its own (with acquire order).
 
         rank 0:  write call, count = 7 ---.   .--- sees 7, 7, 7: on
         rank 1:  write call, count = 7 ----+-+---- sees 7, 7, 7: on
@@ -12,8 +11,9 @@ counts reach its own (with acquire order).
 A rank that passed may run ahead by one barrier, not two, before the slowest has looked at the
 board: so two copies of the call, used in turn, are enough for everyone to compare.
 
-Waits are *resumable*: they spin, then sleep until they are woken (futex.py), and after `patience`
-return WAIT. The caller looks after signals and news of failures, and calls again.
+Waits are *resumable*: they spin, then offer the core to others a few times, then sleep until they
+are woken (futex.py), and after `patience` return WAIT. The caller looks after signals and news of
+failures, and calls again.
 
 A rank that sleeps says so on the board, and whoever arrives wakes it. Both write first and look
 afterwards, with a fence between, so that one of them sees the other:
@@ -27,7 +27,7 @@ from __future__ import annotations
 from .atomics import fence, load_acquire, relax, store_release
 from .compile import compiled
 from .futex import wait, wake
-from .mpi import Wtime
+from .mpi import Wtime, sched_yield
 from .node import AT, PATIENCE, RANK, SPINS, WORDS, board_of
 
 # What resumable kernels return; a negative number names the peer whose call did not match.
@@ -38,6 +38,7 @@ CALL = 1  # two pairs (call, length and place), used in turn
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
 SLEEPING = 7
 NUMBER, WAITING, LENGTH = 8, 9, 10  # what a rank waits in, of whatever kind, once it waits long
+YIELDS, YIELDING = 20, 1e-4  # as often, and for as many seconds, the core is offered before sleep
 LENGTHS = 1 << 40  # a length and the place of its array in the window share a word
 
 
@@ -74,16 +75,19 @@ def all_arrived(board, rank, spins, patience):
             if tries < spins:
                 relax()
                 continue
+            now = Wtime()
+            if started < 0:
+                started = now
+            if tries < spins + YIELDS and now - started < YIELDING:
+                sched_yield()
+                continue
             board[rank, SLEEPING] = 1
             fence()
             seen = load_acquire(address)
             if seen < count:
                 wait(address, seen, patience)
             board[rank, SLEEPING] = 0
-            now = Wtime()
-            if started < 0:
-                started = now
-            elif now - started > 1e-6 * patience:
+            if Wtime() - started > 1e-6 * patience:
                 return WAIT
     turn = CALL + 2 * (count & 1)
     for peer in range(ranks):
