@@ -28,13 +28,14 @@ run: install
 	@$(PY) -m tutorial_dl run
 
 test: install
-	@$(PY) -m pytest
+	@$(PY) tests/two_lanes.py
 
 lab: install
 	@$(VENV)/bin/jupyter lab $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks
 
 bench: install
 	@$(PY) -m numba_kernels bench all -n 2
+	@$(PY) -m tutorial_dl bench -n 2
 
 lint: install
 	@$(VENV)/bin/ruff check

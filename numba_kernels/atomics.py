@@ -1,4 +1,4 @@
-"""Atomic loads and stores on shared memory, for nopython code.
+"""Atomic loads, stores and additions on shared memory, for nopython code.
 
 Two ranks that share memory agree on when data is ready through a flag. On the writer's side every
 store before `store_release` is visible to whoever reads the new flag with `load_acquire`: that pair
@@ -38,6 +38,20 @@ def store_release(typingctx, address, value):
         return context.get_dummy_value()
 
     return types.void(types.intp, types.int64), generate
+
+
+@intrinsic
+def fetch_add(typingctx, address, value):
+    """Add the int64 `value` at `address` in one step that nobody can come in between of.
+
+    Returns what was there before. It is a release of what this thread wrote before, and an acquire.
+    """
+
+    def generate(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _WORD)
+        return builder.atomic_rmw("add", pointer, arguments[1], "seq_cst")
+
+    return types.int64(types.intp, types.int64), generate
 
 
 @intrinsic

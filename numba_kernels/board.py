@@ -29,6 +29,7 @@ from .compile import compiled
 from .futex import wait, wake
 from .mpi import Wtime, sched_yield
 from .node import AT, PATIENCE, RANK, SPINS, WORDS, board_of
+from .trace import FLAG, began, ended
 
 # What resumable kernels return; a negative number names the peer whose call did not match.
 WAIT, READY = 0, 1
@@ -72,6 +73,8 @@ def all_arrived(board, rank, spins, patience):
         tries = 0
         while load_acquire(address) < count:
             tries += 1
+            if tries == 1:
+                began()
             if tries < spins:
                 relax()
                 continue
@@ -89,6 +92,7 @@ def all_arrived(board, rank, spins, patience):
             board[rank, SLEEPING] = 0
             if Wtime() - started > 1e-6 * patience:
                 return WAIT
+    ended(FLAG)
     turn = CALL + 2 * (count & 1)
     for peer in range(ranks):
         if board[peer, turn] != board[rank, turn] or board[peer, turn + 1] != board[rank, turn + 1]:

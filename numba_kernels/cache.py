@@ -8,7 +8,7 @@ Numba's own cache is left aside, because all of this happens on a cluster:
   is another one.
 - Ranks compile at the same time. Numba reads, changes and writes an index, so two of them can give
   one file to different argument types; here a file's name says what is in it, and it is written
-  aside and renamed.
+  aside and renamed. And they take turns (turns.py), so that each kernel is compiled once.
 - A file is cut short or damaged. Numba would raise or crash; here a checksum comes first.
 - The home is full or can't be written, as on many compute nodes. What is there is loaded all the
   same; what is new goes to the temporary folder, and if that fails too, training goes on.
@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 import warnings
+import weakref
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -37,8 +38,11 @@ import numba
 from numba.core import config
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
+
+from . import turns
 
 DAY = 86400.0  # seconds
 UNUSED = 30 * DAY  # after this long, kernels of other versions of the sources are removed
@@ -155,6 +159,7 @@ class KernelCache(NullCache):
     def __init__(self, function):
         source = Path(function.__code__.co_filename)
         self._usable = source.is_file() and not function.__closure__
+        self._turns: list[turns.Turn] = []
         if self._usable:
             place = f"{function.__module__}.{function.__qualname__}"
             stamp = hashlib.sha256(source.read_bytes()).hexdigest()
@@ -165,6 +170,24 @@ class KernelCache(NullCache):
     def cache_path(self) -> str:
         return str(folders()[0]) if folders() else ""
 
+    def in_turn(self, kernel):
+        """The `compile` of a dispatcher, after which others need no longer wait for this process.
+
+        The dispatcher does not refer to itself by it, so it goes with its last user.
+        """
+        right, kernel = type(kernel).compile, weakref.ref(kernel)
+
+        def compile(sig):
+            with global_compiler_lock:  # other threads compile too, for other types
+                before = len(self._turns)
+                try:
+                    return right(kernel(), sig)
+                finally:
+                    while len(self._turns) > before:
+                        turns.give(self._turns.pop())
+
+        return compile
+
     def flush(self) -> None:
         """Who recompiles has changed something that no file's name tells: keep nothing more."""
         self._usable = False
@@ -174,15 +197,33 @@ class KernelCache(NullCache):
         if not self._usable:
             return None
         name = self._file_name(sig, target_context.codegen())
+        code = self._kept(name)
+        if code is None:
+            self._take_turn(name)
+            code = self._kept(name)
+        if code is None:
+            return None
+        rtsys.initialize(target_context)  # all that loading needs
+        return CompileResult._rebuild(target_context, *pickle.loads(code))
+
+    def _kept(self, name: str) -> bytes | None:
         for folder in folders():
             code = read(folder / name)
             if code is not None:
                 with suppress(OSError):
                     if age(folder) > DAY:
                         os.utime(folder)  # still used
-                rtsys.initialize(target_context)  # all that loading needs
-                return CompileResult._rebuild(target_context, *pickle.loads(code))
+                return code
         return None
+
+    def _take_turn(self, name: str) -> None:
+        """Return when this process may compile, or need not; `in_turn` gives the turn back."""
+        for folder in folders():
+            with suppress(OSError):  # it can't be written
+                prepare(folder)
+                if (turn := turns.take(folder / name)) is not None:
+                    self._turns.append(turn)
+                return
 
     def save_overload(self, sig, data: CompileResult) -> None:
         """Keep `data`, the kernel for argument types `sig`."""

@@ -20,8 +20,9 @@ def compiled(function=None, /, *, cache=True, **options):
         return lambda f: compiled(f, cache=cache, **options)
     options = {"nogil": True, "error_model": "numpy", "fastmath": FASTMATH, **options}
     kernel = numba.njit(**options)(function)
-    if cache:
+    if cache and not numba.config.DISABLE_JIT:
         kernel._cache = KernelCache(function)
+        kernel.compile = kernel._cache.in_turn(kernel)
     return kernel
 
 

@@ -32,6 +32,9 @@ Over messages the same is a reduce-scatter, an update of this rank's slice, and 
 weights. That the state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv
 1910.02054).
 
+Nobody else reads slice r of rank r's gradient. Where that is computed in memory of another
+library's, it may stay there (`Step.own`), and only what others read is copied to the window.
+
 LARS, LAMB and clipping need norms that reach over the slices of several ranks before any weight can
 change. Their step goes over slice r in several passes, and sums of squares, two numbers a layer,
 are added up over the ranks on the way:
@@ -66,7 +69,17 @@ class Step:
         segments: where layers begin, which LARS and LAMB need (see `Optimizer.init`)
         clip_norm: a gradient (of the whole batch, over all parameters) that is longer than this
             is shortened to it; None takes gradients as they are
+
+    Attributes:
+        takes_own: whether this rank's slice of its own gradient may lie elsewhere than in
+            `gradient`, as `own` and `factor` say then
+        own: int64, shape (3, layers): for each layer its offset in the gradient, its size, and the
+            address of its numbers, offsets rising. They must stay there during a step. Shape
+            (3, 0): all of the gradient is in `gradient`.
+        factor: what numbers at those addresses are to be multiplied by
     """
+
+    own, factor = np.zeros((3, 0), np.int64), 1.0
 
     def __init__(
         self,
@@ -100,6 +113,10 @@ class Step:
         if self._norms:  # here ranks add up their sums of squares
             self._squares = team.empty(2 * max(1, self.state.layers), np.float64).reshape(-1, 2)
 
+    @property
+    def takes_own(self) -> bool:
+        return self.shared and not self._norms
+
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """Do one step, `gradient` being the mean over this rank's `samples` (0 is allowed).
 
@@ -107,26 +124,45 @@ class Step:
         any rank nothing is updated.
         """
         self._sums[:] = samples, loss if samples else 0.0
-        if self.shared and not self._norms:
-            hyper = self.optimizer.hyper(self.state.step + 1)
-            self._on_node(step, self.state.slots, self.optimizer.rule, hyper, self._sums)
-            self.state.step += self._sums[0] > 0
+        if self.takes_own:
+            self._in_one_pass()
+        elif self.team.size == 1:
+            if samples:
+                self._update()
         else:
-            self._in_passes()
+            self._reduce()
+            if self._sums[0] > 0:
+                self._update()
+            self._hand_out()
         return float(self._sums[1]), int(self._sums[0])
 
-    def _in_passes(self) -> None:
+    def resume(self) -> None:
+        """After a failure: rank 0's weights and one count of updates on all ranks. Collective.
+
+        A step that failed may have changed some ranks' weights, or counted on some ranks only.
+        """
+        self.team.broadcast(self.parameters)
+        steps = np.array([self.state.step])
+        self.state.step = int(self.team.allreduce(steps, "max")[0])
+
+    # What a trace calls spans (trace.py wraps these)
+
+    def _in_one_pass(self) -> None:
+        hyper = self.optimizer.hyper(self.state.step + 1)
+        how = self.state.slots, self.optimizer.rule, hyper
+        self._on_node(step, *how, self._sums, self.own, self.factor)
+        self.state.step += int(self._sums[0] > 0)
+
+    def _update(self) -> None:
+        """This rank's slice of the weights, by its slice of the whole batch's gradient."""
         w, g, rule, state = (
             self.parameters[self.mine], self.gradient[self.mine], self.optimizer, self.state
         )  # fmt: skip
-        self._reduce()  # g is now this rank's slice of the whole batch's gradient
-        if self._sums[0] > 0:
-            if self.clip_norm is not None:
-                length = math.sqrt(self._over_ranks([[0, squared_length(g)]])[0, 1])
-                weigh(g, clip_factor(length, self.clip_norm))
-            squares = rule.begin(w, g, state)
-            rule.finish(w, g, state, self._over_ranks(squares) if state.layers else squares)
-        self._hand_out()
+        if self.clip_norm is not None:
+            length = math.sqrt(self._over_ranks([[0, squared_length(g)]])[0, 1])
+            weigh(g, clip_factor(length, self.clip_norm))
+        squares = rule.begin(w, g, state)
+        rule.finish(w, g, state, self._over_ranks(squares) if state.layers else squares)
 
     def _over_ranks(self, squares) -> np.ndarray:
         total = self._squares[: len(squares)]
@@ -136,7 +172,7 @@ class Step:
     def _reduce(self) -> None:
         """`_sums` and the own slice of `gradient` become those of all ranks."""
         if self.shared:
-            self._on_node(reduce, self._sums)
+            self._on_node(reduce, self._sums, Step.own)
         elif self.team.size > 1:
             samples, loss = self._sums
             total, loss = self.team.allreduce(np.array([samples, loss * samples]))

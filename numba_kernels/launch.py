@@ -22,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,7 @@ THREAD_VARIABLES = (
     "TF_NUM_INTEROP_THREADS",
 )
 GUARD = Path(__file__).with_name("guard.py")
+KEEPER = Path(__file__).with_name("keeper.py")
 
 
 # Threads ---------------------------------------------------------------------------------------
@@ -189,6 +191,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     capture: bool = False,
     grace: float = 5.0,
+    survive: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
 
@@ -200,6 +203,7 @@ def run_ranks(
             rank that `thread_environment` gives.
         capture: collect the ranks' output instead of showing it as it comes.
         grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
+        survive: when a rank dies the others go on (keeper.py), and the status is rank 0's.
 
     Returns:
         A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),
@@ -216,6 +220,10 @@ def run_ranks(
     if under_mpi():
         raise LaunchError("this process is itself a rank of mpiexec or srun", "leave -n out")
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
+    ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive else None
+    if ends is not None:
+        keeper = [sys.executable, "-I", "-S", str(KEEPER), str(ends), str(n)]
+        command[3:3] = keeper
     environment = rank_environment(n, env)
     process: subprocess.Popen[bytes] | None = None
     signals: list[int] = []
@@ -247,6 +255,11 @@ def run_ranks(
             process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
+        status = None if process is None else process.returncode
+        if ends is not None:
+            with contextlib.suppress(OSError, ValueError):
+                status = int((ends / "0").read_text())
+            shutil.rmtree(ends, ignore_errors=True)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
     if signals:  # SIGTERM: now that the ranks have ended, as if we had not been here
@@ -254,7 +267,15 @@ def run_ranks(
     if not in_time:
         what = f"{n} ranks of python {' '.join(map(str, argv))[:80]}"
         raise subprocess.TimeoutExpired(what, timeout, *texts)
-    return subprocess.CompletedProcess(command, process.returncode, *texts)
+    return subprocess.CompletedProcess(command, status, *texts)
+
+
+def can_be_lost() -> None:
+    """Said by a rank of `run_ranks(..., survive=True)`: now the others can do without it."""
+    kept = os.environ.get("NUMBA_KERNELS_KEPT")
+    if kept is not None:
+        with contextlib.suppress(OSError):  # on another node there is no such folder
+            Path(kept).touch()
 
 
 def _collect(

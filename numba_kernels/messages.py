@@ -12,6 +12,7 @@ something else, where a receive of one tag would wait for ever.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,8 +21,10 @@ from mpi4py import MPI
 
 from . import mpi
 from .board import READY, WAIT
+from .calls import MARK
 from .compile import compiled
-from .mpi import SUCCESS, Cancel, Irecv, Isend, Request_free, Testall, Wtime, sched_yield
+from .mpi import STATUS_BYTES, SUCCESS, Irecv, Isend, Testall, Wtime, sched_yield
+from .trace import MESSAGE, began, ended
 
 COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
 AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD = range(7)  # in `words`
@@ -104,10 +107,13 @@ def exchange(link, outgoing, to, incoming, source):
         if flag[0]:
             break
         tries += 1
+        if tries == 1:
+            began()
         if tries > words[SPINS]:
             sched_yield()
         if tries % 16 == 0 and Wtime() - started > patience[0]:
             return WAIT
+    ended(MESSAGE)
     words[POSTED] = 0
     handles[SEND] = handles[RECEIVE] = handles[NO_REQUEST]
     if source >= 0 and status[words[TAG_WORD]] != words[TAG]:
@@ -115,16 +121,65 @@ def exchange(link, outgoing, to, incoming, source):
     return READY
 
 
-def cancel(link: Link) -> None:
-    """Give up the exchange in flight, if any. MPI may still write into its buffers: keep them."""
-    for which in (SEND, RECEIVE):
-        if link.handles[which] != link.handles[NO_REQUEST]:
-            _cancel(link.handles, which)
-    link.words[POSTED] = 0
+class Abandoned:
+    """The exchange that a call which failed left in flight, with its buffers."""
+
+    def __init__(self, link: Link, buffers):
+        self.requests, self.buffers = link.handles[[SEND, RECEIVE]].copy(), buffers
+        self._flag, self._status = np.zeros(1, np.int32), np.zeros_like(link.status)
+        link.handles[[SEND, RECEIVE]] = link.handles[NO_REQUEST]
+        link.words[POSTED] = 0
+
+    def over(self) -> bool:
+        """Whether MPI is done with it."""
+        if not self._flag[0]:
+            _test(self.requests, self._flag, self._status)
+        return bool(self._flag[0])
+
+    def received(self) -> MPI.Status:
+        """Once it is over: what was received."""
+        status = MPI.Status()
+        ctypes.memmove(
+            MPI._addressof(status), self._status.ctypes.data + STATUS_BYTES, STATUS_BYTES
+        )
+        return status
+
+
+class Flush:
+    """Takes all messages of a communicator off the network, after a failure. Collective.
+
+    Messages between two ranks overtake no others. So when each rank has sent every other one a last
+    message, MARK, and everybody has received up to the marks, no message is under way any more:
+    neither one that a later receive would take for its own, nor one whose buffer MPI still needs.
+    """
+
+    def __init__(self, comm: MPI.Comm, abandoned: list[Abandoned]):
+        self.comm, self.abandoned = comm, abandoned
+        self.open = set(range(comm.size)) - {comm.rank}
+        nothing = np.empty(0, np.uint8)
+        self._requests = [comm.Isend([nothing, MPI.BYTE], rank, MARK) for rank in self.open]
+
+    def missing(self) -> set[int]:
+        """Go on without waiting; returns the ranks whose messages are not all here.
+
+        This rank itself is missing while it has messages that were not taken.
+        """
+        for each in [each for each in self.abandoned if each.over()]:
+            self.abandoned.remove(each)
+            status = each.received()
+            if status.tag == MARK:
+                self.open.discard(status.source)
+        status = MPI.Status()
+        while self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+            if status.tag == MARK:
+                self.open.discard(status.source)
+            buffer = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            request = self.comm.Irecv([buffer, MPI.BYTE], status.source, status.tag)
+            self._requests.append(request)
+        self._requests = [request for request in self._requests if not request.Test()]
+        return self.open or ({self.comm.rank} if self._requests or self.abandoned else set())
 
 
 @compiled
-def _cancel(handles, which):
-    address = handles.ctypes.data + which * handles.itemsize
-    Cancel(address)
-    Request_free(address)
+def _test(handles, flag, status):
+    Testall(2, handles.ctypes.data, flag.ctypes.data, status.ctypes.data)

@@ -14,9 +14,8 @@ from .node import WORDS, node_array, shared_bytes
 
 def find_node(team, shared: bool, patience: float) -> None:
     """Find out who shares memory, by sharing some: the board and the stage. Collective."""
-    together_at_most = int(os.environ.get("NUMBA_KERNELS_NODE", team.size))
     token = window.node_token() if shared else -1 - team.rank
-    table = team._gather([token, team.rank // together_at_most, *window.cpu_mask()])
+    table = team._gather([token, team.rank // ranks_a_node(team.size), *window.cpu_mask()])
     alike = (table[:, :2] == table[team.rank, :2]).all(axis=1)
     candidates = tuple(map(int, np.flatnonzero(alike)))
     leader, place, ranks = candidates[0], candidates.index(team.rank), len(candidates)
@@ -52,6 +51,14 @@ def find_node(team, shared: bool, patience: float) -> None:
     team.lanes = Lanes(nodes, here, place, route)
 
 
+def ranks_a_node(ranks: int) -> int:
+    """How many ranks at most are taken for one node: all, unless NUMBA_KERNELS_NODE says less."""
+    said = os.environ.get("NUMBA_KERNELS_NODE", str(ranks))
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"NUMBA_KERNELS_NODE is {said!r}; a whole number from 1 up is right")
+    return int(said)
+
+
 def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
     """See `Team.empty`."""
     dtype = np.dtype(dtype)
@@ -59,7 +66,7 @@ def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
         raise TypeError(f"dtype {dtype} in a window; one of {', '.join(calls.DTYPES)} is needed")
     if n < 0:
         raise ValueError(f"{n} elements in a window; 0 or more are needed")
-    team._ready()
+    team.ready()
     leader, ranks = team.node[0], len(team.node)
     row = window.row_bytes(n, dtype)
     stride, nbytes = (0, row) if common else (row, row * ranks)  # from row to row; of them all

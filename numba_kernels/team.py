@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
 
-from . import board, calls, node_memory, window
+from . import board, calls, node_memory, recovery, window
 from .allreduce import allreduce as _allreduce
 from .allreduce import costs, gather, ring, shared_memory, staged, tree
 from .allreduce.elementwise import bounds, convert, op_code
 from .board import READY
+from .errors import TeamError
+from .failing import abort_all
 from .halves import carried, is_half
 from .mailbox import Mailbox
 from .node import AT
-from .waiting import PATIENCE, Waiting, abort_all
+from .waiting import PATIENCE, SETUP_SECONDS, Waiting
+from .world import processes, world_of
 
 __all__ = ["Team", "abort_all"]
-
-SETUP_SECONDS = 120.0  # ranks may take this long to all reach the making of a team
 
 
 class Team(Waiting):
@@ -35,7 +37,7 @@ class Team(Waiting):
             even between ranks of one node. (NUMBA_KERNELS_NODE=2 takes every two ranks for a node
             of their own, to try out several nodes on one machine.)
         deadline: seconds after which a wait raises DeadlineError; None waits as long as it takes
-            (a rank may be computing).
+            (a rank may be computing). A wait of 10 s, or NUMBA_KERNELS_STALL, is reported.
 
     Attributes:
         rank, size: this rank's number and how many there are
@@ -55,14 +57,20 @@ class Team(Waiting):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"a Team is made of an mpi4py communicator, not {comm!r}")
         super().__init__(comm.rank, comm.size, deadline)
+        world = self._within = world_of(comm)
+        if world is not None:
+            world.ready()
+            comm = world.comm if comm == MPI.COMM_WORLD else comm
         self.comm = self._duplicate(comm)
         self._mailbox = Mailbox(self._duplicate(comm))
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._processes = processes(self)
         self._scratch: dict[np.dtype, np.ndarray] = {}
         self._edges: dict[int, np.ndarray] = {}
         self.shared = shared and os.environ.get("NUMBA_KERNELS_WINDOW", "1") != "0"
         node_memory.find_node(self, self.shared, PATIENCE)
         self.machine = replace(costs.UNMEASURED, per_node=self.lanes.count)
+        self._within = None
 
     # What users call
 
@@ -164,7 +172,7 @@ class Team(Waiting):
             return
         call = calls.encode("barrier")
         if self.single_node:
-            self._ready()
+            self.ready()
             self._node[AT] = 0
             self._count += 1
             done = board.meet(self._node, call, 0)
@@ -177,7 +185,7 @@ class Team(Waiting):
 
     def split(self, color: int, key: int = 0) -> Team:
         """The team of all ranks that gave the same `color`, ordered by `key`, then by rank."""
-        self._ready()
+        self.ready()
         table = self._gather([color, key], calls.encode("split"))
         members = sorted(
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
@@ -211,6 +219,26 @@ class Team(Waiting):
     def slice_of(self, n: int, rank: int | None = None) -> tuple[int, int]:
         """[first, last) of n elements that are `rank`'s share (default: this rank's)."""
         return bounds(n, self.size, self.rank if rank is None else rank)
+
+    def recover(self, seconds: float | None = 60.0) -> None:
+        """Make the team usable again after a failure. Collective: every rank calls it.
+
+        A rank that has not failed so far fails by this: the others learn that it gave up its call.
+        Arrays of `empty` stay what they are, with whatever a call that failed left in them. `comm`
+        is a new communicator afterwards. In cells of a cluster's engines nobody need call it.
+
+        Args:
+            seconds: that ranks may take to all come here; None waits as long as it takes
+
+        Raises:
+            DeadlineError: they did not; it says which are missing. It may be called again.
+            PeerError: a rank failed once more, or its process has ended.
+        """
+        if self._mailbox is None:
+            raise self._failure or RuntimeError("this team was never made")
+        if self._failure is None:
+            self.abort(sys.exception() or TeamError("recover() was called"))
+        recovery.recover(self, seconds)
 
     def close(self) -> None:
         """Give the communicators back. Collective; the team can't be used afterwards."""
@@ -250,6 +278,10 @@ class Team(Waiting):
             self._scratch[dtype] = window.aligned(n, dtype)
         return self._scratch[dtype]
 
+    def _agree(self) -> None:
+        # A call of `empty` may have succeeded on some ranks only.
+        self._window.made = int(self._gather([self._window.made]).max())
+
     def edges(self, n: int) -> np.ndarray:
         """Where the slices of n elements begin and end: [edges[r], edges[r + 1]) is rank r's."""
         if n not in self._edges:
@@ -266,28 +298,3 @@ class Team(Waiting):
         wide = np.empty(flat.size, np.float32)
         convert(wide, carried(flat))
         return wide
-
-    # Setting up
-
-    def _duplicate(self, comm: MPI.Comm) -> MPI.Comm:
-        try:
-            new, request = comm.Idup()
-            self._until(request.Test, SETUP_SECONDS)
-        except MPI.Exception as error:
-            why = str(error).splitlines()[0]
-            raise RuntimeError(
-                f"MPI gives no further communicator ({why}): a process may hold some thousand "
-                "teams; close() those that are no longer used"
-            ) from None
-        return new
-
-    def _gather(self, numbers: list[int], call: int | None = None, length: int = 0) -> np.ndarray:
-        """Every rank's integers, shape (size, len(numbers)); as part of the collective `call`."""
-        mine = np.array(numbers, np.int64)
-        table = np.empty((self.size, mine.size), np.int64)
-        if call is not None:
-            self._count += 1
-            self._announce(call, length)
-        request = self.comm.Iallgather(mine, table)
-        self._until(request.Test)
-        return table

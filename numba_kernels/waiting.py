@@ -8,71 +8,48 @@ for ever, and the stop button works.
 
 from __future__ import annotations
 
-import sys
 import time
-import weakref
 
 import numpy as np
+from mpi4py import MPI
 
 from . import board, calls, messages, mpi
 from .allreduce.mpi import FAILED as LIBRARY_FAILED
 from .allreduce.shared_memory import ELSEWHERE
 from .board import READY, WAIT
-from .errors import DeadlineError, MismatchError, PeerError, TeamError
-from .mailbox import FAILED, FOLLOWED, MISMATCH, Letter, Mailbox
+from .errors import DeadlineError, MismatchError
+from .failing import Failing
+from .mailbox import MISMATCH, WAITS, Letter
 from .node import AT
+from .recovery import connect, recover, wipe
+from .stall import COMPARE, Watch
 
 PATIENCE = 0.005  # seconds that a kernel polls before it lets Python look around
-live: weakref.WeakSet[Waiting] = weakref.WeakSet()
+SETUP_SECONDS = 120.0  # ranks may take this long to all reach the making of a team
 
 
-class Waiting:
-    """What Team builds on: running resumable kernels, and telling others of a failure."""
+class Waiting(Failing):
+    """What Team builds on: running resumable kernels, and making communicators."""
 
     def __init__(self, rank: int, size: int, deadline: float | None):
-        self.rank, self.size, self.deadline = rank, size, deadline
-        self.is_cause = False  # of a failure: it failed, and knew of no other that had
-        self._routes: list[messages.Route] = []  # the first one is to all ranks
-        self._failure: BaseException | None = None
-        self._mailbox: Mailbox | None = None
-        self._doing, self._suspect = "making the team", None
+        super().__init__(rank, size)
+        self.deadline = deadline
+        self._within: Failing | None = None  # while this is made: who hears of failures
+        self._processes: dict[int, int] = {}  # pids of the other ranks on this machine
+        self._suspect = None
+        self._waits_in = (0, 0, 0)
+        self._flush: messages.Flush | None = None
+        self._pending: tuple[MPI.Comm, MPI.Request] | None = None
+        self._duplicates = 0  # of the mailbox's communicator
         self.board: np.ndarray | None = None
         self._node: np.ndarray | None = None
-        self._count = 0  # collectives so far: the same on all ranks
-        live.add(self)
-        _tell_of_exceptions()
-
-    def abort(self, error: BaseException) -> None:
-        """Tell all other ranks that this one failed: they raise PeerError where they wait."""
-        if self._failure is None:
-            self._failure = error
-            if not isinstance(error, TeamError):  # not KeyboardInterrupt again at every call
-                text = f"this team can't be used: {type(error).__name__} in {self._doing}"
-                self._failure = TeamError(text)
-        if self._mailbox is None or self._mailbox.sent or not self._routes:
-            return
-        for route in self._routes:
-            messages.cancel(route.link)
-        if isinstance(error, MismatchError):
-            self._mailbox.post(MISMATCH, self._doing)
-            return
-        # Who fails after another did is no cause, even if it does so by itself.
-        known = self._mailbox.settle(0.02)  # a letter that is here may need some polls to show
-        followed = isinstance(error, PeerError) or any(note.kind == FAILED for note in known)
-        self.is_cause = not followed
-        text = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
-        self._mailbox.post(FOLLOWED if followed else FAILED, text.replace("\n", " "))
-
-    def settle(self, seconds: float = 2.0) -> list[Letter]:
-        """After `abort`: what the other ranks wrote; waits for all of them, at most `seconds`."""
-        return self._mailbox.settle(seconds)
 
     def on_node(self, kernel, call: int, x: np.ndarray, *arguments) -> bool:
         """Run a resumable kernel among the ranks of the node; False if it wants `x` in a window.
 
         Halves are handed to it as the integers that carry them (halves.py).
         """
-        self._ready()
+        self.ready()
         self._node[AT] = 0
         done = kernel(self._node, call, x, *arguments)
         if done == ELSEWHERE:
@@ -86,7 +63,7 @@ class Waiting:
         self, call: int, length: int, dtype, kernel, arguments: tuple, route=None
     ) -> None:
         """Run a resumable kernel that exchanges messages, over all ranks or those of `route`."""
-        self._ready()
+        self.ready()
         if length > 2**31 - 1:
             raise ValueError(f"{length} elements in messages; 2^31 - 1 is the most that MPI takes")
         link, *numbers = route or self._routes[0]
@@ -107,18 +84,18 @@ class Waiting:
         """Count a collective of others that this rank has no part in: numbers stay the same."""
         self._count += 1
 
-    def forget(self) -> None:
-        """Exceptions of this process are no longer this team's business."""
-        live.discard(self)
-
-    def _ready(self) -> None:
+    def ready(self) -> None:
+        """Raise what makes the team unusable; in a notebook's next cell recover from it instead."""
         if self._failure is not None:
-            raise self._failure
+            if not self._renews:
+                raise self._failure
+            recover(self, None)
 
     def _wait(self, call: int, length: int, done: int, kernel, arguments: tuple) -> None:
         """Go on with a kernel that said WAIT, or that found a mismatch."""
         self._announce(call, length)
-        started = time.monotonic()
+        started, watch = time.monotonic(), Watch(self)
+        self._buffers = arguments
         try:
             while done != READY:
                 if done == LIBRARY_FAILED:
@@ -127,42 +104,46 @@ class Waiting:
                         "an error: do all ranks call the same?"
                     )
                 if done != WAIT:
-                    told = isinstance(arguments[0], messages.Link)  # by a tag, which says no more
-                    peer = -1 - done if told else self.node[-1 - done]
-                    raise self._mismatch(peer, None if told else self._call_of(-1 - done))
-                self._look_around(started)
+                    if isinstance(arguments[0], messages.Link):  # by a tag: it says no more
+                        raise self._mismatch(-1 - done, self._ask(-1 - done))
+                    raise self._mismatch(self.node[-1 - done], self._call_of(-1 - done))
+                self._look_around(started, watch)
                 done = kernel(*arguments)
         except BaseException as error:
-            self._abandoned = arguments  # MPI may still write there
             self.abort(error)
             raise
+        self._buffers = ()  # or it would keep memory that the caller has given up
+        watch.end(time.monotonic() - started)
 
     def _announce(self, call: int, length: int) -> None:
         """Write on the board what this rank waits in, for ranks that wait in something else."""
         self._doing = calls.describe(call, length)
+        self._waits_in = self._count, call, length
         self._suspect = None
-        mine = self.board[self.place]
-        mine[board.WAITING], mine[board.LENGTH] = call, length
-        mine[board.NUMBER] = self._count
+        if self.board is not None:
+            mine = self.board[self.place]
+            mine[board.WAITING], mine[board.LENGTH] = call, length
+            mine[board.NUMBER] = self._count
 
     def _until(self, finished, seconds: float | None = None) -> None:
         """Wait in Python until `finished()`; for setting up, where microseconds don't count."""
-        started = time.monotonic()
+        started, watch = time.monotonic(), Watch(self if self._mailbox else self._within)
         try:
             while not finished():
-                self._look_around(started, seconds)
+                self._look_around(started, watch, seconds)
         except BaseException as error:
             self.abort(error)
+            if self._within is not None:
+                self._within.abort(error)
             raise
+        watch.end(time.monotonic() - started)
 
-    def _look_around(self, started: float, seconds: float | None = None) -> None:
+    def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> None:
         """Between two polls: let signals through, read the mail, compare calls, rest."""
         waited = time.monotonic() - started
-        letters = self._mailbox.collect() if self._mailbox else {}
-        for letter in sorted(letters.values(), key=lambda note: (note.kind == FOLLOWED, note.rank)):
-            if letter.kind == MISMATCH:
-                raise self._mismatch(letter.rank, letter.text)
-            raise PeerError(letter.rank, letter.text)
+        self._heed()
+        if self._within is not None:
+            self._within._heed()
         limit = seconds or self.deadline
         if limit is not None and waited > limit:
             raise DeadlineError(
@@ -170,23 +151,43 @@ class Waiting:
             )
         if self.board is not None and waited > PATIENCE:
             self._compare()
+        watch.look(waited)
         # A long wait need not keep a core busy: rest for 1% of it, at most a millisecond.
         time.sleep(min(0.001, waited / 100))
 
     def _compare(self) -> None:
         """MismatchError if a rank of this node waits in another call that has the same number."""
-        mine = self.board[self.place]
+        number, *mine = self._waits_in
         for peer, theirs in zip(self.node, self.board, strict=True):
             said = tuple(map(int, theirs[[board.NUMBER, board.WAITING, board.LENGTH]]))
-            if said[0] == self._count and said[1:] != (mine[board.WAITING], mine[board.LENGTH]):
+            if said[0] == number and calls.differ(mine, said[1:]):
                 if self._suspect == (peer, said):  # seen twice: not in the middle of being written
                     raise self._mismatch(peer, calls.describe(*said[1:]))
                 self._suspect = (peer, said)
                 return
 
+    def _mismatch_told(self, letter: Letter) -> MismatchError:
+        """Of what another rank found out: as seen from here, if this rank called something else."""
+        number, *theirs = letter.call
+        if tuple(theirs) != self._waits_in[1:] and number == self._count:
+            return self._mismatch(letter.rank, calls.describe(*theirs))
+        return MismatchError(letter.text)
+
     def _mismatch(self, peer: int, theirs: str | None) -> MismatchError:
         theirs = f"rank {peer} called {theirs}" if theirs else f"rank {peer} called something else"
         return MismatchError(f"rank {self.rank} called {self._doing}, but {theirs}")
+
+    def _ask(self, peer: int) -> str | None:
+        """What rank `peer` calls, if it says so soon: it waits in it, or finds the mismatch too."""
+        mail, end = self._mailbox, time.monotonic() + 2 * COMPARE
+        mail.post(WAITS, "", self._waits_in, [peer])
+        while time.monotonic() < end:
+            mail.collect()
+            note = mail.waits.get(peer) or mail.failures.get(peer)
+            if note and note.kind in (WAITS, MISMATCH) and note.call[0] >= self._count:
+                return calls.describe(*note.call[1:])
+            time.sleep(0.001)
+        return None
 
     def _call_of(self, place: int) -> str:
         """What the rank at `place` of this node says on the board that it calls."""
@@ -201,22 +202,58 @@ class Waiting:
             where = where or " of another part of a window"
         return calls.describe(call, length % board.LENGTHS) + where
 
+    # Setting up
 
-def _tell_of_exceptions() -> None:
-    """Have an exception that ends this process tell the ranks of its teams (once installed)."""
-    before = sys.excepthook
-    if getattr(before, "tells_teams", False):
-        return
+    def _duplicate(self, comm: MPI.Comm) -> MPI.Comm:
+        """A communicator of our own for the ranks of `comm`."""
+        try:
+            new, request = comm.Idup()
+            self._until(request.Test, SETUP_SECONDS)
+        except MPI.Exception as error:
+            why = str(error).splitlines()[0]
+            raise RuntimeError(
+                f"MPI gives no further communicator ({why}): a process may hold some thousand "
+                "teams; close() those that are no longer used"
+            ) from None
+        return new
 
-    def tell(kind, error, trace):
-        abort_all(error)
-        before(kind, error, trace)
+    def _set_up(self, seconds: float | None) -> None:
+        """After a recovery: the communicator of this generation.
 
-    tell.tells_teams = True
-    sys.excepthook = tell
+        Nothing but this is collective on the mailbox's communicator: its k-th duplicate is that of
+        generation k on every rank, also where a rank was interrupted while it waited for one.
+        """
+        wipe(self)
+        mail = self._mailbox
+        while self._duplicates < mail.generation:
+            if self._pending is None:
+                self._pending = mail.comm.Idup()
+            new, request = self._pending
+            self._until(request.Test, seconds)
+            self._pending = None
+            self._duplicates += 1
+            old, self.comm = self.comm, new
+            if not any(old is comm for comm, *_ in self._lost):
+                old.Free()
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        connect(self)
+        self._agree()
+        mail.again.clear()  # of the generation before: all ranks have left it
 
+    def _agree(self) -> None:
+        """After a recovery: what else has to be the same on all ranks."""
 
-def abort_all(error: BaseException) -> None:
-    """Tell the ranks of every team of this process that it failed."""
-    for team in list(live):
-        team.abort(error)
+    def _gather(self, numbers: list[int], call: int | None = None, length: int = 0) -> np.ndarray:
+        """Every rank's integers, shape (size, len(numbers)); as part of the collective `call`."""
+        mine = np.array(numbers, np.int64)
+        table = np.empty((self.size, mine.size), np.int64)
+        if call is not None:
+            self._count += 1
+            self._announce(call, length)
+        request = self.comm.Iallgather(mine, table)
+        try:
+            self._until(request.Test)
+        except BaseException:
+            self._lost.append((self.comm, request, mine, table))
+            raise
+        return table

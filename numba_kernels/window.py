@@ -137,7 +137,7 @@ class Window:
         self.made += 1
         self.table[line] = (start + self.rank * stride, start, stride, row, self.made)
         self._memory[line] = weakref.ref(memory.base)
-        self.table[MOST, NUMBER] = 1 + max(self._memory)
+        self.table[MOST, NUMBER] = 1 + max(self._memory.copy())
         weakref.finalize(memory.base, self._forget, line).atexit = False
         return memory[self.rank * stride :][:row].view(dtype)
 
@@ -152,7 +152,8 @@ class Window:
 
     def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
         """The arrays of all ranks that correspond to this rank's `x`, as views; None if outside."""
-        for line, memory in self._memory.items():
+        # Of a copy: whatever is done here may wake the collector, which may call `_forget`.
+        for line, memory in self._memory.copy().items():
             mine, _, stride, nbytes, _ = map(int, self.table[line])
             offset = x.ctypes.data - mine
             if offset >= 0 and offset < nbytes >= offset + x.nbytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import uuid
 from pathlib import Path
@@ -14,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 import leftovers
 from on_ranks import on_ranks  # noqa: F401  (the fixture)
+from private_files import private  # noqa: F401  (the fixture)
+from worlds import WORLDS
 
 
 @pytest.fixture(scope="session")
@@ -23,10 +26,21 @@ def mark() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _ctrl_c_works():
+    """A shell has what it starts in the background (`make test &`) ignore Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _marked(mark):
     os.environ[leftovers.VARIABLE] = mark
+    # With it Python writes a line in pieces, and those of several ranks mix.
+    os.environ.pop("PYTHONUNBUFFERED", None)
     yield
+    problems = WORLDS.end()
     del os.environ[leftovers.VARIABLE]
+    assert not problems, "\n".join(problems)
 
 
 @pytest.fixture(autouse=True)
@@ -35,5 +49,5 @@ def nothing_left(_marked, mark):
     known = {process.pid for process in leftovers.processes(mark)}
     before = leftovers.segments()
     yield
-    left = leftovers.check(mark, known, before)
+    left = leftovers.check(mark, known | WORLDS.pids(), before)
     assert not left, "left behind:\n" + "\n".join(left)

@@ -17,10 +17,14 @@ _MODULES = (
     "training",
 )  # fmt: skip
 _NAMES = {
+    "Layout": "tutorial_dl.layout",
     "Team": "numba_kernels.team",
     "Trainer": "tutorial_dl.training",
+    "callbacks": "tutorial_dl.training",
     "launch": "numba_kernels",
     "optimizers": "numba_kernels",
+    "schedules": "tutorial_dl.training",
+    "timeline": "tutorial_dl.training",
 }
 
 __all__ = [*_MODULES, *_NAMES]

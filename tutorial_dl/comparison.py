@@ -1,8 +1,8 @@
 """`python -m tutorial_dl run`: the same digits by each strategy on more and more ranks, compared.
 
 Every row is a `train` of its own, in processes of its own, so it is what a user would get. The
-speed-up beside it is predicted from the serial run alone (training/prediction.py). Every rank has
-one thread: otherwise the serial run would use all cores already, by itself.
+speed-up beside it is predicted from the serial run alone (training/prediction.py), where ranks work
+in step. Every rank has one thread: otherwise the serial run would use all cores already, by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from numba_kernels import launch
 
-from .training.job import check_writable
+from .training.options import check_writable
 from .training.prediction import copy_bandwidth, speed_up
 
 __all__ = ["RUNS", "check_writable", "run"]
@@ -33,10 +33,15 @@ class Run:
     ranks: int
     batch_size: int
     epochs: int
+    more: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
         words = ["--model", self.model, "--data", "digits", "--strategy", self.strategy]
-        return [*words, "--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
+        words += ["--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
+        return [*words, *self.more]
+
+
+IN_STEP = ("serial", "synchronous")  # all ranks do the updates of one process
 
 
 RUNS = (
@@ -44,6 +49,10 @@ RUNS = (
     Run("dense", "synchronous", 1, 256, 60),
     Run("dense", "synchronous", 2, 256, 60),
     Run("dense", "synchronous", 4, 256, 60),
+    Run("dense", "downpour", 3, 256, 60),
+    Run("dense", "elastic_averaging", 3, 256, 60, ("--learning-rate", "0.2", "--momentum", "0.9")),
+    Run("dense", "gradient_energy_matching", 3, 256, 60, ("--learning-rate", "0.05")),
+    Run("dense", "hogwild", 2, 256, 60),
     Run("cnn", "serial", 1, 64, 6),
     Run("cnn", "synchronous", 2, 64, 6),
 )
@@ -116,7 +125,9 @@ def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
                     parameters=base["parameters"],
                     cores=cores,
                     bytes_per_second=bandwidth,
-                ),
+                )
+                if result["strategy"] in IN_STEP
+                else None,
             }
         )
     return rows
@@ -136,7 +147,7 @@ COLUMNS = {
 
 def cells(row: dict) -> list[str]:
     """A row as the table and the report show it."""
-    return [form.format(row[name]) for name, (_, form) in COLUMNS.items()]
+    return ["–" if row[n] is None else form.format(row[n]) for n, (_, form) in COLUMNS.items()]
 
 
 def table(rows: list[dict]) -> None:

@@ -75,9 +75,9 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
             edges = team.edges(flat.size)
             team.on_node(staged.allreduce, call, carrier, edges, number, divisor, True)
         return x
-    if algorithm == "auto":
-        algorithm = costs.choose(team, x.nbytes)
     wide = team.widened(flat)
+    if algorithm == "auto":
+        algorithm = costs.choose(team, wide.nbytes)
     call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
     if algorithm == "two_level":
         between = MESSAGES[costs.between_nodes(team, wide.nbytes)]

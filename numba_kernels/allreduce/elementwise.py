@@ -4,6 +4,7 @@ from numba import types
 from numba.extending import overload
 
 from ..compile import compiled
+from ..copying import copy  # noqa: F401  (for those who look for it here)
 from ..halves import narrow, widen
 from ..node import LINE
 
@@ -70,13 +71,6 @@ def _quotient(total, divisor, over):
         return lambda total, divisor, over: total // divisor if total >= 0 else -(-total // divisor)
     kind = total
     return lambda total, divisor, over: total * kind(over)
-
-
-@compiled
-def copy(into, other):
-    """into = other, of one length. (Numba makes no vector code of `into[:] = other`.)"""
-    for i in range(into.size):
-        into[i] = other[i]
 
 
 @compiled

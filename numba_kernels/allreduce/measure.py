@@ -44,9 +44,9 @@ def measure(team) -> costs.Machine:
     """Measure what collectives of `team` are made of; sets `team.machine`, and returns it.
 
     Collective. Takes less than two seconds (the first time it compiles), and 48 MiB a rank
-    meanwhile. The machine is the same,
-    bit for bit, on all ranks, so that all choose the same. Other programs only add to the
-    times, so the fastest of several rounds counts, of the slowest rank.
+    meanwhile. The machine is the same, bit for bit, on all ranks, so that all choose the same.
+    Other programs only add to the times, so the fastest of several rounds counts, of the slowest
+    rank.
     """
     if team.size == 1:
         return team.machine

@@ -13,14 +13,14 @@ Different pieces are in different steps at the same time, so there is one barrie
     piece 2         |        |  out   | reduce | in      taken in from
 
 Cost: a barrier a piece, 2 p n bytes through memory as in place (shared_memory.py), and 2 n through
-caches. Vectors of one piece or less: short.py.
+caches. Short vectors: short.py.
 """
 
 from ..board import READY, all_arrived, arrive
 from ..compile import compiled
-from ..node import AT, PATIENCE, PIECE, RANK, SPINS, TILE, board_of, tile_like
+from ..node import AT, LINE, PATIENCE, PIECE, RANK, SPINS, TILE, board_of, tile_like
 from ..stage import count_pieces, on_stage, piece
-from .elementwise import LINE, SUM, combine, convert, copy, divide
+from .elementwise import SUM, combine, convert, copy, divide
 from .shared_memory import add_two
 
 

@@ -10,6 +10,7 @@ counterparts on other nodes, and hands the result out on its node.
     node 1   rank 2 [lane 0]<------------|---+           all lanes at the same time
              rank 3 [lane 1]<------------+
                                                       3  allgather in the node
+
 Cost, with q ranks on each of k nodes: 2(q-1)/q n through the node's memory, and an allreduce of n/q
 between k ranks, q of which share the node's network. Every byte leaves a node once, not q times.
 Idea: Thakur, Rabenseifner and Gropp (2005), section 6; Jain et al., EuroMPI 2018, for the lanes.

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from .. import launch
@@ -18,14 +17,13 @@ from .plot import check as check_plot
 from .plot import draw
 
 # What is measured, in parts: (file, how often its ranks are started anew, its part of --seconds).
-# TensorFlow takes up to 10 s to load, on every rank: what needs it is started once, and gets less.
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
     "predictions": (("predictions", 3, 0.8),),
-    "step": (("step", 3, 0.4), ("network", 1, 0.25)),
+    "step": (("step", 3, 0.4),),
+    "parameter-server": (("parameter_server", 3, 1.0),),
     "optimizers": (("optimizers", 1, 0.6),),
 }
-NEEDS = {"network": ("keras", "tensorflow")}  # parts that have nothing to say without these
 ALONE = "optimizers"  # is measured on one rank
 FULL = 2  # times as many starts
 SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
@@ -83,6 +81,8 @@ def check_options(options) -> Path | None:
         raise ValueError(f"--seconds {options.seconds}: more than 0, less than 3600 is right")
     if options.what in ("allreduce", "predictions", "all") and options.ranks < 2:
         raise ValueError("an allreduce on 1 rank does nothing: -n 2 or more is right")
+    if options.what == "parameter-server" and options.ranks < 2:
+        raise ValueError("a parameter server on 1 rank has no worker: -n 2 or more is right")
     file = check_file(options.json) if options.json and options.json != "-" else None
     if options.plot:
         return check_plot(check_file(options.plot))
@@ -112,10 +112,9 @@ def measure(options) -> dict:
     for kind in KINDS if options.what == "all" else [options.what]:
         ranks = 1 if kind == ALONE else options.ranks
         for part, times, share in KINDS[kind]:
-            if all(find_spec(module) for module in NEEDS.get(part, ())):
-                starts[part] = times * (FULL if options.full else 1)
-                seconds = options.seconds * share / starts[part]
-                rows += all_starts(part, ranks, starts[part], seconds, options.full)
+            starts[part] = times * (FULL if options.full else 1)
+            seconds = options.seconds * share / starts[part]
+            rows += all_starts(part, ranks, starts[part], seconds, options.full)
     took = round(time.monotonic() - began, 1)
     facts = {"machine": machine(), "load": load, "seconds": took, "starts": starts}
     return facts | {"rows": rows}
@@ -125,19 +124,24 @@ def all_starts(part: str, ranks: int, times: int, seconds: float, full: bool) ->
     """Start the ranks anew several times, each time measuring for `seconds`."""
     from .rows import merge
 
+    return merge([one_run(part, ranks, seconds, full) for _ in range(times)])
+
+
+def one_run(part: str, ranks: int, seconds: float, full: bool) -> list[dict]:
+    """Start the ranks, and measure for `seconds`: the rows of this start.
+
+    part: a module with a function `rows`, in this package, or by its full name in another one
+    """
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
     limit = 120 + 5 * seconds  # for importing, compiling, and peers that are slow
-    starts = []
-    for _ in range(times):
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "rows.json")
-            call = f"one_start{(part, str(file), seconds, full)}"
-            code = f"from numba_kernels.bench import one_start; {call}"
-            done = launch.run_ranks(ranks, ["-c", code], env=one_thread, timeout=limit)
-            if done.returncode:
-                raise ValueError(f"bench {part} on {ranks} ranks ended with {done.returncode}")
-            starts.append(json.loads(file.read_text()))
-    return merge(starts)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "rows.json")
+        call = f"one_start{(part, str(file), seconds, full)}"
+        code = f"from numba_kernels.bench import one_start; {call}"
+        done = launch.run_ranks(ranks, ["-c", code], env=one_thread, timeout=limit)
+        if done.returncode:
+            raise ValueError(f"bench {part} on {ranks} ranks ended with {done.returncode}")
+        return json.loads(file.read_text())
 
 
 def one_start(part: str, file: str, seconds: float, full: bool) -> None:
@@ -147,6 +151,6 @@ def one_start(part: str, file: str, seconds: float, full: bool) -> None:
     from .timing import pin
 
     pin(MPI.COMM_WORLD.rank)
-    rows = import_module(f".{part}", __name__).rows(seconds, full)
+    rows = import_module(part if "." in part else f".{part}", __name__).rows(seconds, full)
     if MPI.COMM_WORLD.rank == 0:
         Path(file).write_text(json.dumps(rows))

@@ -69,11 +69,15 @@ def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> li
     nothing = [partial(cycle, x, len) for x in (window, private)]
     calls = [*nothing, *cycles.values(), *repeated.values()]
     in_window, in_private, *times = interleaved(calls, team.barrier, seconds).T  # (rounds,) each
+    again = dict(zip(repeated, times[len(cycles) :], strict=True))
     full = {
-        name: net(t, in_window if name == WINDOW else in_private)
+        name: net(
+            t,
+            in_window if name == WINDOW else in_private,
+            least=float(np.median(again[name])) if name in again else 0.0,
+        )
         for name, t in zip(cycles, times, strict=False)
     }
-    again = dict(zip(repeated, times[len(cycles) :], strict=True))
 
     def pair(what, ours, peer, of):
         moved = 2 * team.size * n * 4  # every rank's vector is read once and written once

@@ -89,11 +89,20 @@ def panel(ax, rows: list[dict], key: str, colors: dict[str, str]) -> None:
 
 def bars(ax, rows: list[dict], key: str, colors: dict[str, str]) -> None:
     """One size only: a bar for everybody."""
-    heights = {f"ours: {rows[0]['algorithm']}": (rows[0]["ours_us"], OURS[0], "")}
-    heights |= {r["peer"]: (r["peer_us"], colors[r["peer"]], times(r["ratio"])) for r in rows}
+    heights, algorithms = {}, list(dict.fromkeys(r["algorithm"] for r in rows))
+    for i, algorithm in enumerate(algorithms):
+        of_it = [r for r in rows if r["algorithm"] == algorithm]
+        where = f" ({algorithm})" if len(algorithms) > 1 else ""
+        heights[f"ours: {algorithm}"] = (of_it[0]["ours_us"], OURS[i % len(OURS)], "")
+        heights |= {
+            f"{r['peer']}{where}": (r["peer_us"], colors[r["peer"]], times(r["ratio"]))
+            for r in of_it
+        }
     values, shades, ratios = zip(*heights.values(), strict=True)
     ax.bar_label(ax.bar(list(heights), values, 0.6, color=shades), ratios, padding=2)
-    ax.margins(y=0.12)
+    if len(heights) > 5:
+        ax.tick_params(axis="x", labelrotation=90, labelsize=6)
+    ax.margins(y=0.2)
     ax.set_xlabel(f"{rows[0][key]:,} {key}")
     ax.set_ylabel("µs")
 

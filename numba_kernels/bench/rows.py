@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+FULL_CYCLE = "parameter server, full cycle"
 BY_MESSAGES, BEST = "allreduce by messages, full cycle", "allreduce by messages, best"
 
 
@@ -63,6 +64,10 @@ def merge(starts: Sequence[list[dict]]) -> list[dict]:
         limit = statistics.median(v["limit_us"] for v in versions)
         one["fraction_of_limit"] = limit / one["ours_us"]
         one["starts"] = len(versions)
+        if one["what"] == FULL_CYCLE:  # of a parameter server: n numbers there and n back
+            one["updates_per_second"] = 1e6 / one["ours_us"]
+            one["bytes_per_second"] = one["updates_per_second"] * 8 * one["parameters"]
+            one["peer_updates_per_second"] = 1e6 / one["peer_us"]
         del one["limit_us"]
         merged.append(one)
     return merged + best_of_messages(merged)

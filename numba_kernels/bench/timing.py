@@ -106,12 +106,14 @@ def slowest(times) -> np.ndarray:
     return times
 
 
-def net(cycle: np.ndarray, nothing: np.ndarray) -> np.ndarray:
+def net(cycle: np.ndarray, nothing: np.ndarray, least: float = 0.0) -> np.ndarray:
     """Seconds of the reduction alone: a full cycle less the same cycle without a reduction.
 
-    Never less than `RESOLUTION` of the cycle: nobody is infinitely fast.
+    Of large vectors that is a small difference of two large times. So it is never less than
+    `RESOLUTION` of the cycle, nor than `least`: what the reduction takes when it is repeated on
+    data that lies where it left it, which is the best that can befall it.
     """
-    return np.maximum(cycle - nothing, RESOLUTION * cycle)
+    return np.maximum(cycle - nothing, np.maximum(RESOLUTION * cycle, least))
 
 
 def copy_bandwidth(together: Callable[[], None] = lambda: None, mib: int = 64) -> float:

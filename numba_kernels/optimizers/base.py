@@ -20,11 +20,12 @@ parameters, the sums of all slices are added between the two passes; nothing els
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..window import aligned
+from .names import RULES
 
 
 @dataclass
@@ -47,6 +48,7 @@ class Optimizer:
     slots = 0  # running averages that the rule keeps
     rule = -1  # its number in the compiled switch (kernels.py)
     layered = False  # whether it needs norms of layers
+    velocity = None  # which running average has learning rates of the past in it
 
     def init(
         self, n: int, dtype=np.float32, segments: Iterable | None = None, first: int = 0
@@ -76,6 +78,18 @@ class Optimizer:
             raise ValueError(f"layers begin at {offsets}; ascending offsets from 0 are needed")
         return State(0, slots, cut(offsets, first, first + n), len(offsets))
 
+    @property
+    def name(self) -> str:
+        """What `get` and `--optimizer` call this class: "adam"; of a user's class, its own name."""
+        kind = type(self).__name__
+        return next((name for name, (_, known, _) in RULES.items() if known == kind), kind)
+
+    @property
+    def in_words(self) -> str:
+        """For messages: "adam", "sgd with momentum 0.9"."""
+        momentum = getattr(self, "momentum", 0)
+        return f"{self.name} with momentum {momentum:g}" if momentum else self.name
+
     def hyper(self, step: int) -> np.ndarray:
         """The kernel's numbers for update number `step` (1 is the first), float64."""
         raise NotImplementedError
@@ -84,6 +98,18 @@ class Optimizer:
         """One update in place, over flat arrays of one length and dtype; counts it in `state`."""
         squares = self.begin(parameters, gradient, state) if self.layered else NO_LAYERS
         self.finish(parameters, gradient, state, squares)
+
+    def at_rate(self, learning_rate: float, state: State | None = None) -> Optimizer:
+        """This rule with another learning rate, from the next update on.
+
+        With a `state`, its velocity (of SGD's momentum, RMSprop's and LARS's) is scaled by new
+        rate / old rate in place: the momentum correction of Goyal et al., arXiv 1706.02677,
+        section 3. It does what a velocity without rates in it would: v <- mu v + g; w <- w - eta v.
+        """
+        old, slot = self.learning_rate, self.velocity
+        if state is not None and slot is not None and slot < len(state.slots) and old > 0:
+            state.slots[slot] *= state.slots.dtype.type(learning_rate / old)
+        return replace(self, learning_rate=learning_rate)
 
     def begin(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> np.ndarray:
         """First pass: this slice's sums of squares, float64, shape (layers, 2).

@@ -69,6 +69,7 @@ class LARS(Optimizer):
     weight_decay: float = 5e-4
     trust_coefficient: float = 0.001
     slots = 1
+    velocity = 0
     rule = 8
     layered = True
 

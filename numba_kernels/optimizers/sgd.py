@@ -70,6 +70,7 @@ class SGD(Optimizer):
     momentum: float = 0.0
     nesterov: bool = False
     rule = 0
+    velocity = 0
 
     def __post_init__(self):
         check_range("learning_rate", self.learning_rate, 0, np.inf)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exercise_cells import one_line, says
+from notebook_cells import Notebook
 
 from tutorial_dl.exercises import NotYet, call, check, checking, close
 
@@ -37,26 +39,12 @@ def run(notebook):
     return names, said.getvalue()
 
 
-def solution_of(exercise):
-    """The code in the <details> block that checks `exercise`."""
-    found = [
-        block
-        for kind, source in cells(exercise[:2])
-        if kind == "markdown" and "<details>" in source
-        for block in re.findall(r"```python\n(.*?)```", source, re.DOTALL)
-        if f'check("{exercise}"' in block
-    ]
-    (code,) = found
-    return code
-
-
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_the_folded_solution_is_correct(exercise, capsys):
-    code = solution_of(exercise)
+    code = Notebook(exercise[:2]).solution_of(exercise)
     names = dict(run(exercise[:2])[0])
     exec(compile(code, exercise, "exec"), names)
-    said = capsys.readouterr().out
-    assert said.startswith("correct: ") and said.count("\n") == 1
+    one_line(capsys, "correct: ")
 
 
 @pytest.mark.parametrize("notebook", FILES)
@@ -124,9 +112,7 @@ def in_place_on_the_start(A, y, w, eta, steps):
     ],
 )
 def test_a_wrong_answer_is_told_how_far_off_it_is(exercise, answer, said, capsys):
-    assert check(exercise, answer) is False
-    out = capsys.readouterr().out
-    assert out.startswith("not yet: ") and said in out and out.count("\n") == 1
+    assert said in says(capsys, exercise, answer)
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)

@@ -1,41 +1,24 @@
 """Exercises of notebook 03: the folded solution passes, wrong answers are told how far off."""
 
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from exercise_cells import one_line, says
+from notebook_cells import Notebook
 
-from tutorial_dl.exercises import check
-
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "03_neural_network.ipynb"
-CELLS = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-SOURCES = {cell["id"]: "".join(cell["source"]) for cell in CELLS}
+NOTEBOOK = Notebook("03")
+SOURCES = {cell["id"]: "".join(cell["source"]) for cell in NOTEBOOK.all}
 
 
 @pytest.mark.parametrize("exercise", ["03.units", "03.backward"])
 def test_the_folded_solution_is_correct_and_the_open_cell_is_not_yet(exercise, capsys):
-    (open_cell,) = [
-        SOURCES[cell["id"]]
-        for cell in CELLS
-        if cell["cell_type"] == "code" and f'check("{exercise}"' in SOURCES[cell["id"]]
-    ]
-    (solution,) = [
-        block
-        for source in SOURCES.values()
-        if "<details>" in source
-        for block in re.findall(r"```python\n(.*?)```", source, re.DOTALL)
-        if f'check("{exercise}"' in block
-    ]
     names = {}
     exec(SOURCES["imports"], names)
-    exec(open_cell, names)
-    said = capsys.readouterr().out
-    assert said.startswith("not yet: ") and said.count("\n") == 1
-    exec(solution, names)
-    said = capsys.readouterr().out
-    assert said.startswith("correct: ") and said.count("\n") == 1
+    exec(NOTEBOOK.open_cell(exercise), names)
+    one_line(capsys, "not yet: ")
+    exec(NOTEBOOK.solution_of(exercise), names)
+    one_line(capsys, "correct: ")
 
 
 def gradients(x, y, W1, b1, W2, b2, scale=2, bend=lambda a: a > 0, sign=1):
@@ -91,7 +74,4 @@ def wrong_shape(*arrays):
     ],
 )
 def test_wrong_answers_are_told_how_far_off(exercise, answer, said, capsys):
-    assert check(exercise, answer) is False
-    line = capsys.readouterr().out
-    assert line.startswith("not yet: ") and line.count("\n") == 1
-    assert re.search(said, line)
+    assert re.search(said, says(capsys, exercise, answer))

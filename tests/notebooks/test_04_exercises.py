@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from notebook_cells import Notebook
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "04_ranks_and_messages.ipynb"
+NOTEBOOK = Notebook("04")
 SECONDS = 60
-
-
-def solution_of(exercise: str) -> str:
-    """The code in the <details> block that checks `exercise`."""
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    blocks = [
-        b for t in texts for b in re.findall(r"<details>.*?```python\n(.*?)```", t, re.DOTALL)
-    ]
-    (code,) = [block for block in blocks if f'check("{exercise}"' in block]
-    return code
 
 
 def run_here(code: str) -> None:
@@ -32,7 +20,7 @@ def run_here(code: str) -> None:
 
 
 def test_the_solution_for_the_size(capsys):
-    run_here(solution_of("04.half"))
+    run_here(NOTEBOOK.solution_of("04.half"))
     assert capsys.readouterr().out.startswith("correct: ")
 
 
@@ -44,7 +32,7 @@ def test_wrong_sizes(capsys, answer):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_solution_of_the_ring(on_ranks, ranks):
-    printed = on_ranks(ranks, run_here, solution_of("04.ring_sum"), timeout=SECONDS)
+    printed = on_ranks(ranks, run_here, NOTEBOOK.solution_of("04.ring_sum"), timeout=SECONDS)
     for rank in range(ranks):
         assert f"correct: rank {rank} has" in printed
 

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from notebook_cells import Notebook
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "05_allreduce.ipynb"
+NOTEBOOK = Notebook("05")
 SECONDS = 60
-
-
-def solution_of(exercise: str) -> str:
-    """The code in the <details> block that checks `exercise`."""
-    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    blocks = [
-        b for t in texts for b in re.findall(r"<details>.*?```python\n(.*?)```", t, re.DOTALL)
-    ]
-    (code,) = [block for block in blocks if f'check("{exercise}"' in block]
-    return code
 
 
 def run_here(code: str) -> None:
@@ -33,12 +21,12 @@ def run_here(code: str) -> None:
 
 def test_the_solution_of_the_crossover_is_where_both_formulas_agree(capsys):
     names = {"check": lambda *answer: None}
-    exec(solution_of("05.crossover"), names)
+    exec(NOTEBOOK.solution_of("05.crossover"), names)
     n, alpha, beta, p = names["ring_wins"], 2e-6, 1 / 10e9, 16
     tree = 2 * 4 * alpha + 2 * 4 * n * beta  # 16 = 2^4
     ring = 2 * (p - 1) * alpha + 2 * n * (p - 1) / p * beta
     assert tree == pytest.approx(ring, rel=1e-9)
-    run_here(solution_of("05.crossover"))
+    run_here(NOTEBOOK.solution_of("05.crossover"))
     assert capsys.readouterr().out.startswith("correct: ")
 
 
@@ -59,7 +47,7 @@ def test_wrong_crossovers(capsys, answer, says):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_the_solution_of_the_reduce_scatter(on_ranks, ranks):
-    printed = on_ranks(ranks, run_here, solution_of("05.reduce_scatter"), timeout=SECONDS)
+    printed = on_ranks(ranks, run_here, NOTEBOOK.solution_of("05.reduce_scatter"), timeout=SECONDS)
     for rank in range(ranks):
         assert f"correct: rank {rank} has all of chunk {rank}" in printed
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
+from notebook_cells import Notebook
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "07_kernels.ipynb"
+NOTEBOOK = Notebook("07")
 SECONDS = 60
-
-
-def cells(kind: str) -> list[str]:
-    read = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in read if cell["cell_type"] == kind]
-
-
-def solution_of(exercise: str) -> str:
-    """The code in the <details> block that checks `exercise`."""
-    text = "\n".join(cells("markdown"))
-    blocks = re.findall(r"<details>.*?```python\n(.*?)```", text, re.DOTALL)
-    (code,) = [block for block in blocks if f'check("{exercise}"' in block]
-    return code
 
 
 def run_here(code: str) -> None:
@@ -48,7 +34,7 @@ def said(capsys, code: str) -> str:
 def test_the_solution_of_the_trips_is_what_the_code_does(capsys):
     from tutorial_dl import traffic
 
-    code = next(text for text in cells("markdown") if "## Exercise 1" in text)
+    code = next(text for text in NOTEBOOK.cells("markdown") if "## Exercise 1" in text)
     (body,) = re.findall(r"```python\n(.*?)```", code, re.DOTALL)
 
     def momentum(v, g, t, w):
@@ -57,11 +43,11 @@ def test_the_solution_of_the_trips_is_what_the_code_does(capsys):
     vectors = {name: np.ones(4) for name in "vgtw"}
     plan = traffic.trips(momentum, **vectors)
     names = {"check": lambda *answer: None}
-    exec(solution_of("07.trips"), names)
+    exec(NOTEBOOK.solution_of("07.trips"), names)
     assert names["by_numpy"] == traffic.moved(plan)
     one = {name for trip in plan for name in (*trip.reads, *trip.writes)} - {"t"}
     assert names["in_one_pass"] == len(one) + len({"v", "w"})
-    assert said(capsys, solution_of("07.trips")).startswith("correct: ")
+    assert said(capsys, NOTEBOOK.solution_of("07.trips")).startswith("correct: ")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +87,9 @@ CHECK = "check('07.ring', ring_allreduce)"
 
 
 def test_the_solution_of_the_ring(capsys):
-    assert said(capsys, solution_of("07.ring")).startswith("correct: the sum on every rank")
+    assert said(capsys, NOTEBOOK.solution_of("07.ring")).startswith(
+        "correct: the sum on every rank"
+    )
 
 
 def test_any_ring_is_right(capsys):
@@ -205,7 +193,7 @@ ON_RANKS = CHECK.replace("ring", "ring_on_ranks", 1)
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_the_solution_on_ranks(on_ranks, ranks):
-    code = solution_of("07.ring").replace('"07.ring"', '"07.ring_on_ranks"')
+    code = NOTEBOOK.solution_of("07.ring").replace('"07.ring"', '"07.ring_on_ranks"')
     printed = on_ranks(ranks, run_here, code, timeout=SECONDS)
     for rank in range(ranks):
         assert f"correct: rank {rank} has the whole sum after {2 * (ranks - 1)} mess" in printed
@@ -241,7 +229,7 @@ def test_an_error_on_one_rank_hangs_no_other(on_ranks):
 def test_cells_that_are_not_done_are_no_error(capsys):
     code = "\n".join(
         cell.removeprefix("%%px --local\n")
-        for cell in cells("code")
+        for cell in NOTEBOOK.cells("code")
         if "def ring_allreduce" in cell or ('check("07.' in cell and "%px" not in cell)
     )
     run_here(code)

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,11 +26,15 @@ def private_folders(folder: Path) -> dict[str, str]:
     return {name: str(folder / name) for name in names}
 
 
-def run(notebook: Path, folder: Path, seconds: float = SECONDS) -> subprocess.CompletedProcess:
+def run(
+    notebook: Path, folder: Path, seconds: float = SECONDS, until: Path | None = None
+) -> subprocess.CompletedProcess:
     """The notebook's cells under nbval, in a kernel of this Python.
 
     JUPYTER_DATA_DIR is private, so the kernel "python3" is that of this environment's own
     share/jupyter, not one that a user's folder may hold. (test_the_kernel_is_ours checks it.)
+
+    until: a file; when it is there, the notebook is killed as if its time were up.
     """
     environment = {k: v for k, v in os.environ.items() if k not in ("MPLBACKEND", "JUPYTER_PATH")}
     environment |= private_folders(folder) | {"IPP_NONINTERACTIVE": "1"}
@@ -39,14 +45,15 @@ def run(notebook: Path, folder: Path, seconds: float = SECONDS) -> subprocess.Co
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
         start_new_session=True,
     )  # fmt: skip
-    try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # its kernel, and so its cluster, end with it
-        output, _ = process.communicate()
-        output += f"\nnot done within {seconds:g} s"
-        return subprocess.CompletedProcess(command, -signal.SIGKILL, output)
-    return subprocess.CompletedProcess(command, process.returncode, output)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not (until is not None and until.exists()):
+        with suppress(subprocess.TimeoutExpired):
+            output, _ = process.communicate(timeout=0.2)
+            return subprocess.CompletedProcess(command, process.returncode, output)
+    os.killpg(process.pid, signal.SIGKILL)  # its kernel, and so its cluster, end with it
+    output, _ = process.communicate()
+    output += f"\nnot done within {seconds:g} s" if until is None else ""
+    return subprocess.CompletedProcess(command, -signal.SIGKILL, output)
 
 
 def write(path: Path, *cells: str) -> Path:
@@ -108,9 +115,14 @@ def test_a_cluster_that_is_never_stopped_ends_with_its_notebook(tmp_path):
     hangs = "import pathlib, time; pathlib.Path('reached').touch(); time.sleep(300)"
     (tmp_path / "again").mkdir()
     notebook = write(tmp_path / "again" / "hangs.ipynb", *cells, hangs)
-    done = run(notebook, tmp_path / "again", seconds=25)
-    assert done.returncode == -signal.SIGKILL and "not done within 25 s" in done.stdout
+    done = run(notebook, tmp_path / "again", until=tmp_path / "again" / "reached")
+    assert done.returncode == -signal.SIGKILL, done.stdout
     assert (tmp_path / "again" / "reached").exists()
+
+
+def test_a_notebook_that_takes_too_long_is_killed(tmp_path):
+    done = run(write(tmp_path / "long.ipynb", "import time; time.sleep(300)"), tmp_path, seconds=1)
+    assert done.returncode == -signal.SIGKILL and "not done within 1 s" in done.stdout
 
 
 def test_an_error_on_an_engine_fails_the_notebook(tmp_path):

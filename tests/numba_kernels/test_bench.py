@@ -143,49 +143,6 @@ def test_peers_do_the_same_update():
         np.testing.assert_allclose(*ends, rtol=1e-6)
 
 
-def whole_steps():
-    """Halves of a batch on two ranks, ours, and all of it on one, Keras's: the same weights."""
-    from mpi4py import MPI
-
-    from numba_kernels import Team
-    from numba_kernels.bench import network
-
-    comm, rng = MPI.COMM_WORLD, np.random.default_rng(1)
-    ours = network.AliasedNetwork(Team())
-    plain, bare = network.mlp(), network.mlp()
-    for model in (plain, bare):
-        model.set_weights(ours.model.get_weights())
-    usual_step, bare_step = network.plain_steps(plain, bare).values()
-    before = ours.parameters.copy()
-    for _ in range(3):
-        x, y = rng.random((32, 784), np.float32), rng.integers(0, 10, 32)
-        half = slice(16 * comm.rank, 16 * (comm.rank + 1))
-        loss = ours.step(x[half], y[half])
-        usual_step(x, y)
-        np.testing.assert_allclose(loss, bare_step(x, y), rtol=1e-5)
-    ours.check()
-    assert np.abs(ours.parameters - before).max() > 2e-3  # three steps of Adam's rate, 0.001
-    for model in (plain, bare):
-        for mine, theirs in zip(ours.weights, model.get_weights(), strict=True):
-            # Where a gradient is next to nothing, Adam's first steps are its sign alone.
-            off = np.abs(mine - theirs) > 1e-5
-            assert off.mean() < 1e-3, off.mean()
-
-    rows = merge([network.rows(0.5, False)])
-    assert [one["peer"] for one in rows] == [*network.PLAIN, network.GRADIENT]
-    assert [one["peer_samples"] for one in rows] == [32, 32, 64]
-    for one in rows:
-        check(one, "parameters")
-        assert one["parameters"] == 669_706 and one["samples"] == 64
-    ours.variables[0].assign(ours.variables[0] * 2)  # gets memory of TensorFlow's
-    with pytest.raises(RuntimeError, match="made a copy"):
-        ours.check()
-
-
-def test_whole_step(on_ranks):
-    on_ranks(2, whole_steps)
-
-
 def allreduce_in_full():
     from contextlib import nullcontext
 
@@ -279,6 +236,7 @@ def test_no_turn_begins_cold(monkeypatch):
 def test_net():
     cycle, nothing = np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.99, 4.0])
     np.testing.assert_allclose(timing.net(cycle, nothing), [2.0, 0.02, 0.01])
+    np.testing.assert_allclose(timing.net(cycle, nothing, least=0.5), [2.0, 0.5, 0.5])
 
 
 def bandwidth_of_all():
@@ -325,6 +283,14 @@ def test_plot():
     assert curves.get_xscale() == curves.get_yscale() == "log"
     assert [bar.get_height() for bar in bars.patches] == [128, 320]
     assert [plot.times(r) for r in (0.954, 4.26, 128.4)] == ["0.95×", "4.3×", "128×"]
+
+
+def test_every_algorithm_stands_beside_its_own_peer():
+    one = RESULT["rows"][-1]
+    other = one | {"algorithm": "ring", "ours_us": 7.0, "peer_us": 9.0, "ratio": 1.29}
+    bars = plot.figure_of(RESULT | {"rows": [one, other]}).axes[0]
+    assert [bar.get_height() for bar in bars.patches] == [128, 320, 7, 9]
+    assert [text.get_text() for text in bars.texts] == ["", "2.5×", "", "1.29×"]
 
 
 def test_without_matplotlib_the_rows_are_not_lost(monkeypatch, tmp_path, capsys):
@@ -384,3 +350,29 @@ def test_refused_before_anything_is_measured(words, message, capsys, monkeypatch
 def test_wrong_words():
     done = command("nosuch")
     assert done.returncode == 2 and "invalid choice: 'nosuch'" in done.stderr
+
+
+def test_parameter_server(tmp_path, no_peers):
+    file = tmp_path / "rows.json"
+    done = command("parameter-server", "--seconds", "1", "--json", str(file), env=no_peers)
+    assert done.returncode == 0 and "Error" not in done.stderr, done.stderr  # compiling may stall
+    rows = json.loads(file.read_text())["rows"]
+    for one in rows:
+        check(one, "parameters")
+        assert one["peer"] == "MPI Send + Recv" and one["parameters"] == 669_706
+        if one["what"] == "parameter server, full cycle":
+            assert one["updates_per_second"] == pytest.approx(1e6 / one["ours_us"])
+            assert one["peer_updates_per_second"] == pytest.approx(1e6 / one["peer_us"])
+            assert one["bytes_per_second"] == pytest.approx(
+                one["updates_per_second"] * 2 * 4 * one["parameters"]
+            )
+    found = [(one["what"], one["algorithm"]) for one in rows]
+    assert found == [
+        (what, f"{form}, {rule}")
+        for rule in ("sgd", "adam")
+        for form in ("node", "node, in place", "messages")
+        for what in ("parameter server", "parameter server, full cycle")
+    ]
+    assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    done = command("parameter-server", "-n", "1")
+    assert done.returncode == 2 and "a parameter server on 1 rank has no worker" in done.stderr

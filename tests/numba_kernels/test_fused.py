@@ -1,6 +1,7 @@
 """The synchronous step against the same update in plain numpy on the whole batch."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -89,6 +90,56 @@ def test_against_the_whole_batch(on_ranks, ranks, shared):
     on_ranks(ranks, against_the_whole_batch, env={"NUMBA_KERNELS_WINDOW": shared}, timeout=300)
 
 
+def own_slice_elsewhere():
+    """This rank's slice of its gradient lies in pieces, at addresses; its row of the window is NaN.
+
+    Between layers are gaps, as between the arrays of a network; one layer is empty.
+    """
+    from numba_kernels import Team
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import Adam
+
+    team, random = Team(), np.random.default_rng(4)
+    sizes = np.array([1, 4000, 0, 30, 9001, 7])
+    offsets = np.array([0, 16, 4016, 4016, 4064, 13072])
+    n = 13088
+    for dtype, place in itertools.product(("float32", "float64"), ("rows", "common", "private")):
+        start = random.normal(size=n).astype(dtype)
+        w, alone = weights_in(team, place, n, dtype), start.copy()
+        w[:] = start
+        step = Step(team, Adam(), w, team.empty(n, dtype))
+        assert step.takes_own and not Step(team, Adam(), w, step.gradient, clip_norm=1).takes_own
+        first, last = team.slice_of(n)
+        state = Adam().init(n, dtype)
+        for factor in (1.0, 0.25, 1.0):
+            samples = np.arange(team.size)  # rank 0 has none: what its addresses hold is no matter
+            gradients = random.normal(size=(team.size, n)).astype(dtype)
+            for offset, size in zip([0, *(offsets + sizes)], [0, *offsets[1:], n], strict=False):
+                gradients[:, offset:size] = 0  # gaps
+            mine = gradients[team.rank]
+            layers = [
+                (mine[offset : offset + size] / mine.dtype.type(factor)).copy()
+                for offset, size in zip(offsets, sizes, strict=True)
+            ]
+            step.gradient[:] = mine
+            step.gradient[first:last] = np.nan
+            step.own = np.array([offsets, sizes, [layer.ctypes.data for layer in layers]])
+            step.factor = factor
+            step(0.0, int(samples[team.rank]))
+            whole = (samples[:, None] * gradients.astype("f8")).sum(axis=0) / samples.sum()
+            Adam().update(alone, whole.astype(dtype), state)
+            error = np.abs(w - alone).max()
+            assert error < (3e-6 if dtype == "float32" else 1e-14), (dtype, place, error)
+        step.gradient[:], step.own = gradients[team.rank], Step.own  # and as ever
+        step(0.0, int(samples[team.rank]))
+        Adam().update(alone, whole.astype(dtype), state)
+        assert np.abs(w - alone).max() < (3e-6 if dtype == "float32" else 1e-14)
+
+
+def test_own_slice_elsewhere(on_ranks):
+    on_ranks(3, own_slice_elsewhere)
+
+
 def wherever_weights_are(names=None):
     """Weights in the window, own or common. Kernels give up every wait at once, and go on."""
     from rules import RULES
@@ -135,8 +186,13 @@ def common_memory():
     peers = team.peers(x[3:7])
     if len(team.node) > 1:
         assert [peer.ctypes.data for peer in peers] == [x[3:].ctypes.data] * len(team.node)
-    with pytest.raises(MismatchError, match="empty"):
-        team.empty(10, common=team.rank == 1)
+    other = team.rank == 1
+    asked = (10, "f4", other), (10 + other, "f4", False), (10, "f8" if other else "f4", False)
+    for n, kind, common in asked:
+        time.sleep(0.4 if team.rank == 2 else 0)  # the others have long compared what they call
+        with pytest.raises(MismatchError, match=r"empty\(.*empty\("):
+            team.empty(n, kind, common)
+    team.barrier()  # it goes on
 
 
 @pytest.mark.parametrize("nodes", ["1", "2", "3"])
@@ -146,8 +202,6 @@ def test_common_memory(on_ranks, nodes):
 
 def never_half_done(place):
     """Ranks that are quick spoil their gradient and read the weights while others may be slow."""
-    import time
-
     from numba_kernels import Team
     from numba_kernels.fused import Step
     from numba_kernels.optimizers import SGD

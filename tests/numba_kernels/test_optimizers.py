@@ -230,16 +230,19 @@ def fading(rule, n=4096):
 
 @every_rule
 def test_fading_gradients_do_not_slow_an_update_down(rule):
-    def fastest(w, g, state, least=np.inf):
-        for _ in range(30):
-            started = time.perf_counter()
-            rule.update(w, g, state)
-            least = min(least, time.perf_counter() - started)
-        return least
+    def seconds(vectors):
+        started = time.perf_counter()
+        rule.update(*vectors)
+        return time.perf_counter() - started
 
-    normal = np.ones(65536, np.float32), np.ones(65536, np.float32)
-    usual = fastest(*normal, rule.init(65536, segments=[0]))
-    assert fastest(*fading(rule, 65536)) < 3 * usual  # 10 to 40 times, where it is not prevented
+    n, usual, slow = 65536, np.inf, np.inf
+    normal = np.ones(n, np.float32), np.ones(n, np.float32), rule.init(n, segments=[0])
+    small = fading(rule, n)
+    for turn in range(1000):  # on a busy machine it takes some turns to be undisturbed
+        usual, slow = min(usual, seconds(normal)), min(slow, seconds(small))
+        if turn > 30 and slow < 3 * usual:  # 10 to 40 times, where it is not prevented
+            return
+    raise AssertionError(f"{1e6 * slow:.0f} us; {1e6 * usual:.0f} usually")
 
 
 def test_the_control_word_is_put_back():

@@ -2,10 +2,8 @@
 
 import itertools
 import os
-import signal
-import sys
-import threading
 import time
+import weakref
 
 import ml_dtypes
 import numpy as np
@@ -107,6 +105,28 @@ def test_split(on_ranks):
     on_ranks(4, splitting)
 
 
+def long_waits():
+    """A collective that waited long keeps nothing of what it was called with."""
+    from numba_kernels import Team
+
+    team = Team()
+    x = np.full(5000, float(team.rank), "f4")
+    root = (team.size - 1, 0)
+    for late in root:  # everybody but this rank waits, for much longer than one poll takes
+        if team.rank == late:
+            time.sleep(0.1)
+        team.broadcast(x, root=late)
+        assert (x == root[0]).all()
+    kept = weakref.ref(x)
+    del x
+    assert kept() is None
+
+
+@PLACES
+def test_long_waits(on_ranks, shared):
+    on_ranks(3, long_waits, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
 def thousands():
     """Closed teams give their communicators back; too many open ones are a clear error."""
     from numba_kernels import Team
@@ -120,7 +140,7 @@ def thousands():
 
 
 def test_thousands_of_teams(on_ranks):
-    on_ranks(1, thousands)
+    on_ranks(1, thousands, fresh=True)
 
 
 def shared_memory_is():
@@ -175,173 +195,6 @@ def too_much():
 
 def test_more_memory_than_there_is(on_ranks):
     on_ranks(2, too_much)
-
-
-# Failures. Each provokes one on the last rank while the others wait in some call.
-
-CALLS = {
-    "allreduce": lambda team: team.allreduce(np.ones(1000, "float32")),
-    "naive": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="naive"),
-    "tree": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="tree"),
-    "ring": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="ring"),
-    "in pieces": lambda team: team.allreduce(np.ones(300_000, "float32")),
-    "two levels": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="two_level"),
-    "library": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="mpi"),
-    "scatter": lambda team: team.reduce_scatter(np.ones(300_000, "float32")),
-    "alltoall": lambda team: team.alltoall(np.ones((team.size, 100_000), "float32")),
-    "barrier": lambda team: team.barrier(),
-    "broadcast": lambda team: team.broadcast(np.ones(10, "float32"), team.size - 1),
-    "allgather": lambda team: team.allgather(np.ones(10, "float32")),
-    "empty": lambda team: team.empty(10),
-    "split": lambda team: team.split(0),
-}
-
-
-def rank_fails(name):
-    from numba_kernels import PeerError, Team
-    from numba_kernels.team import abort_all
-
-    team = Team()
-    CALLS[name](team)  # compiles
-    team.barrier()
-    culprit = team.size - 1
-    if team.rank == culprit:
-        time.sleep(0.3)  # so that the others do wait
-        abort_all(ZeroDivisionError("by purpose"))
-        failed = time.time()
-    else:
-        with pytest.raises(PeerError, match=f"rank {culprit} failed: .*by purpose") as caught:
-            for _ in range(3):  # a message may be sent before anyone waits: it shows later
-                CALLS[name](team)
-        failed = time.time()
-        assert caught.value.rank == culprit
-        with pytest.raises(PeerError):  # and the team says so from now on
-            team.barrier()
-        abort_all(caught.value)
-    letters = team.settle()
-    assert time.time() - failed < 2
-    assert [letter.rank for letter in letters] == [r for r in range(team.size) if r != team.rank]
-    print(team.rank, "done", flush=True)
-
-
-@PLACES
-@pytest.mark.parametrize("name", CALLS)
-def test_a_rank_fails(on_ranks, name, shared):
-    done = on_ranks(3, rank_fails, name, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
-    assert done.count("done") == 3
-
-
-def mismatch(mine, others):
-    from numba_kernels import MismatchError, Team
-
-    team = Team()
-    team.barrier()
-    calls = {
-        "short": lambda: team.allreduce(np.ones(100, "float32"), algorithm=algorithm),
-        "long": lambda: team.allreduce(np.ones(200, "float32"), algorithm=algorithm),
-        "double": lambda: team.allreduce(np.ones(100, "float64"), algorithm=algorithm),
-        "max": lambda: team.allreduce(np.ones(100, "float32"), "max", algorithm=algorithm),
-        "barrier": team.barrier,
-        "broadcast": lambda: team.broadcast(np.ones(100, "float32")),
-    }
-    algorithm = "ring"
-    if team.single_node:
-        windows = {"short": (100, "f4", "sum"), "long": (200, "f4", "sum")}
-        windows |= {"double": (100, "f8", "sum"), "max": (100, "f4", "max")}
-        for name, (n, dtype, op) in windows.items():
-            x = team.empty(n, dtype)
-            calls[name] = lambda x=x, op=op: team.allreduce(x, op)
-    for call in calls.values():  # compiled before the clock runs
-        call()
-    started = time.monotonic()
-    name = mine if team.rank == 1 else others
-    with pytest.raises(MismatchError) as caught:
-        calls[name]()
-    assert time.monotonic() - started < 2
-    sys.stdout.write(f"{caught.value}\n")
-
-
-@PLACES
-@pytest.mark.parametrize(
-    ("mine", "others", "named"),
-    [
-        ("short", "long", "[100]"),
-        ("long", "short", "[200]"),
-        ("short", "double", "float32[100]"),
-        ("short", "max", "op='max'"),
-    ],
-)
-def test_calls_that_differ(on_ranks, mine, others, named, shared):
-    said = on_ranks(3, mismatch, mine, others, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
-    lines = said.strip().splitlines()
-    assert len(lines) == 3 and any(named in line for line in lines), said
-
-
-def test_another_collective_on_the_board(on_ranks):
-    said = on_ranks(2, mismatch, "barrier", "short", timeout=60)
-    theirs = "allreduce(float32[100], op='sum', algorithm='shared_memory')"
-    assert f"rank 1 called barrier(), but rank 0 called {theirs}" in said
-    assert f"rank 0 called {theirs}, but rank 1 called barrier()" in said
-
-
-def different_things(name):
-    """Calls that meet on the board, in messages and in MPI's own collectives, mixed up."""
-    from numba_kernels import MismatchError, Team
-
-    team = Team()
-    n = 32_000  # of short ones it does not matter where they lie
-    a, b = team.empty(n), team.empty(n)
-    x = np.ones(n, "float32")
-    first, second = {
-        "window and copy": (lambda: team.allreduce(a), lambda: team.allreduce(a.copy())),
-        "barrier and allgather": (team.barrier, lambda: team.allgather(x)),
-        "empty and barrier": (lambda: team.empty(7), team.barrier),
-        "empty and empty": (lambda: team.empty(7), lambda: team.empty(8)),
-        "split and allreduce": (lambda: team.split(0), lambda: team.allreduce(x)),
-        "two windows": (lambda: team.allreduce(a), lambda: team.allreduce(b)),
-        "two places": (lambda: team.allreduce(a[: n // 2]), lambda: team.allreduce(a[n // 2 :])),
-        "two algorithms": (
-            lambda: team.allreduce(x, algorithm="tree"),
-            lambda: (team.allreduce(x, algorithm="ring"), team.barrier()),
-        ),
-    }[name]
-    with pytest.raises(MismatchError) as caught:
-        first() if team.rank == 0 else second()
-        team.barrier()
-    sys.stdout.write(f"{caught.value}\n")
-    team.abort(caught.value)
-    team.settle()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "window and copy", "barrier and allgather", "empty and barrier", "empty and empty",
-        "split and allreduce", "two windows", "two places", "two algorithms",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_different_things(on_ranks, name, ranks):
-    said = on_ranks(ranks, different_things, name, timeout=60)
-    assert said.count("rank ") >= ranks and said.count(" called ") >= ranks, said
-
-
-def an_exception_ends_a_rank():
-    """A rank that simply raises, outside all calls of the team, leaves nobody waiting."""
-    from numba_kernels import Team
-
-    team = Team()
-    if team.rank == 1:
-        raise ZeroDivisionError("outside the team")
-    team.allreduce(np.ones(5, "float32"))
-
-
-def test_an_exception_ends_a_rank():
-    import on_ranks
-
-    done = on_ranks.run(3, an_exception_ends_a_rank, timeout=60)
-    assert done.returncode != 0
-    assert done.stderr.count("rank 1 failed: ZeroDivisionError: outside the team") == 2
 
 
 def several_nodes(nodes):
@@ -424,54 +277,6 @@ def test_not_our_memory(on_ranks):
     on_ranks(1, not_our_memory)
 
 
-def interrupted():
-    """SIGINT in a wait raises KeyboardInterrupt within a second; the other ranks are told."""
-    from numba_kernels import PeerError, Team
-
-    team = Team()
-    team.allreduce(np.ones(10, "float32"))  # compiled before the clock runs
-    if team.rank == 0:
-        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        started = time.monotonic()
-        with pytest.raises(KeyboardInterrupt):
-            team.allreduce(np.ones(10, "float32"))  # rank 2 never comes
-        assert time.monotonic() - started < 1.5
-    elif team.rank == 1:
-        with pytest.raises(PeerError, match="rank 0 failed: KeyboardInterrupt"):
-            team.allreduce(np.ones(10, "float32"))
-    else:
-        assert [letter.rank for letter in team.settle(5)] == [0, 1]
-        team.abort(RuntimeError("never came"))
-    assert len(team.settle()) == 2
-
-
-@PLACES
-def test_interrupt(on_ranks, shared):
-    on_ranks(3, interrupted, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
-
-
-def too_late():
-    from numba_kernels import DeadlineError, Team
-
-    team = Team(deadline=0.3)
-    team.barrier()
-    if team.rank == 0:
-        started = time.monotonic()
-        with pytest.raises(DeadlineError, match=r"rank 0 waited 0\.\d s in barrier\(\)"):
-            team.barrier()
-        assert 0.25 < time.monotonic() - started < 1.5
-    else:
-        time.sleep(0.6)
-        team.abort(RuntimeError("was late"))
-    team.settle()
-
-
-@PLACES
-def test_deadline(on_ranks, shared):
-    on_ranks(2, too_late, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
-
-
 def no_communicator():
     from numba_kernels import Team
 
@@ -481,3 +286,39 @@ def no_communicator():
 
 def test_a_team_is_made_of_a_communicator(on_ranks):
     on_ranks(1, no_communicator)
+
+
+def no_such_node():
+    from numba_kernels import Team
+
+    with pytest.raises(ValueError, match=r"NUMBA_KERNELS_NODE is '0'; a whole number from 1 up"):
+        Team()
+
+
+def test_ranks_a_node(on_ranks):
+    on_ranks(2, no_such_node, env={"NUMBA_KERNELS_NODE": "0"})
+
+
+def test_memory_that_goes_while_other_memory_is_looked_for():
+    """The collector may run at any moment, and clear a line of the table that is being searched."""
+    import mmap
+
+    from numba_kernels.window import Window
+
+    window, memory = Window(0, 1), [mmap.mmap(-1, 4096) for _ in range(3)]
+    arrays = [
+        window.add(np.frombuffer(m, np.uint8), 4096, 4096, np.dtype("float32")) for m in memory
+    ]
+
+    class Collects(np.ndarray):
+        """Frees the first array in the middle of the search for the last one."""
+
+        @property
+        def ctypes(self):
+            arrays[0] = None
+            return super().ctypes
+
+    (found,) = window.peers(arrays[2].view(Collects))
+    assert found.ctypes.data == arrays[2].ctypes.data
+    assert arrays[0] is None and not window.table[0].any()
+    assert window.peers(arrays[1]) is not None

@@ -1,7 +1,8 @@
 """The memory of all ranks together, measured while they work.
 
 The proportional set size of a process counts a page that k processes share as 1/k of a page: the
-sum over the ranks of a node is what they take of its memory, each page once.
+sum over the ranks of a node is what they take of its memory, each page once. Pages of files are
+left out: how many processes share a library's is a matter of what else runs just then.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 
 
 def proportional(pid: int) -> int:
-    """Bytes: private pages, and its part of shared ones."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    """Bytes: private pages, and its part of shared ones (Linux 5.4 or newer)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    pages = {name: int(kib) for name, kib, *_ in map(str.split, lines)}
+    return 1024 * (pages["Pss_Anon:"] + pages["Pss_Shmem:"])
 
 
 class Peak:

@@ -27,6 +27,7 @@ from numba.core.debuginfo import DIBuilder, DummyDIBuilder
 from numba.core.dispatcher import Dispatcher
 
 from numba_kernels import assembly
+from numba_kernels.cache import KernelCache
 
 # Sources ---------------------------------------------------------------------------------------
 
@@ -146,7 +147,7 @@ class Instruction(NamedTuple):
 
 @contextmanager
 def with_lines():
-    """What is compiled meanwhile tells the line of each instruction. (Use an empty cache.)
+    """What is compiled meanwhile tells the line of each instruction, and is not kept on disk.
 
     This is Numba's debug option less its checks of bounds and its variables kept in memory, and not
     for functions of Numba's own: those have the line that they are called from.
@@ -164,11 +165,14 @@ def with_lines():
         return builder(module, filepath, cgctx, directives_only)
 
     builder = CPUContext.DIBuilder
+    load, save = KernelCache.load_overload, KernelCache.save_overload
     CPUTargetOptions.finalize, CPUContext.DIBuilder = lines_only, staticmethod(of_kernels)
+    KernelCache.load_overload = KernelCache.save_overload = lambda *_: None
     try:
         yield
     finally:
         CPUTargetOptions.finalize, CPUContext.DIBuilder = finalize, builder
+        KernelCache.load_overload, KernelCache.save_overload = load, save
 
 
 def assembler(entry: Dispatcher, arguments: tuple) -> str:

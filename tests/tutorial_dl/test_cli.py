@@ -181,7 +181,7 @@ def test_a_users_own_keras_model_of_two_inputs(command):
     assert json.loads(direct.stdout)["val_accuracy"] >= 0.9
     words[1] = "my_file:with_sgd"
     noted = command("train", *words, "--epochs", "1", "--quiet")
-    assert "note: trained with Adam(" in noted.stderr and "SGD, which the model" in noted.stderr
+    assert "note: trained with adam," in noted.stderr and "SGD, which the model" in noted.stderr
 
 
 def test_results_and_every_option(command):
@@ -213,6 +213,11 @@ def test_results_and_every_option(command):
     assert two["ranks"] == 2 and abs(two["val_loss"] - first["val_loss"]) < 1e-4
     shared = train("-n", "2", "--one-copy")
     assert shared["one_copy"] and not two["one_copy"] and shared["val_loss"] == two["val_loss"]
+    own = {"every": 4, "synchronous": False, "moving_rate": 0.5, "momentum": 0.25, "upward": "auto"}
+    words = ("--every", "4", "--moving-rate", "0.5", "--momentum", "0.25", "-n", "2")
+    elastic = train("--strategy", "elastic_averaging", *words, optimizer="sgd")
+    assert own.items() <= elastic.items() and elastic["optimizer"] == "sgd"
+    assert train(optimizer="momentum")["momentum"] == 0.9
 
 
 def test_interrupt():
@@ -305,12 +310,14 @@ def test_the_main_job(command, tmp_path):
     for word in ("strategy", "accuracy", "samples/s", "speed-up", "predicted", "synchronous"):
         assert word in done.stdout
     results = json.loads((tmp_path / "all.json").read_text())
+    with_masters = "downpour", "elastic_averaging", "gradient_energy_matching"
     assert [(r["model"], r["strategy"], r["ranks"]) for r in results] == [
         ("dense", "serial", 1), ("dense", "synchronous", 1), ("dense", "synchronous", 2),
-        ("dense", "synchronous", 4), ("cnn", "serial", 1), ("cnn", "synchronous", 2),
+        ("dense", "synchronous", 4), *(("dense", name, 3) for name in with_masters),
+        ("dense", "hogwild", 2), ("cnn", "serial", 1), ("cnn", "synchronous", 2),
     ]  # fmt: skip
     assert results[-1]["val_accuracy"] >= 0.97
     report = Path(tmp_path, "report.html").read_text()
-    assert report.count("<svg") == 2 and report.count("<tr>") == 1 + len(results)
+    assert report.count("<svg") == 3 and report.count("<tr>") == 1 + len(results)
     for outside in ('src="http', 'href="http', "<script", "<link"):
         assert outside not in report

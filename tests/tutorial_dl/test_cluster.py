@@ -16,37 +16,42 @@ import pytest
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import engines
 
 SECONDS = 60
 
 
-@pytest.fixture(autouse=True)
-def private(tmp_path, monkeypatch):
-    """IPython's files of these tests, in a folder that must be empty afterwards."""
-    folder = tmp_path / "ipython"
-    folder.mkdir()
-    monkeypatch.setenv("IPYTHONDIR", str(folder))
-    monkeypatch.chdir(tmp_path)
-    yield folder
-    if engines._running is not None:
-        engines._running.stop()
-    deadline = time.monotonic() + 5  # a guard removes the folder after the processes
-    while (left := list(folder.glob("profile_tutorial_dl*"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+pytestmark = pytest.mark.usefixtures("private")
 
 
 def all_processes(c: cluster.Cluster) -> list[psutil.Process]:
     """The two guards of a cluster and everything below them."""
-    launchers = [c._cluster.controller, *c._cluster.engines.values()]
-    guards = [psutil.Process(each.process.pid) for each in launchers]
+    guards = [psutil.Process(int(pid)) for pid, _ in (c._record.controller, c._record.engines)]
     return guards + [p for each in guards for p in each.children(recursive=True)]
 
 
+def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
+    """Addresses and ports that these processes accept connections on."""
+    return [
+        connection.laddr
+        for process in processes
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+def gone(process: psutil.Process) -> bool:
+    """Has it ended? (A zombie has; psutil would wait until its parent looks.)"""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def assert_gone(processes: list[psutil.Process], seconds: float) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    deadline = time.monotonic() + seconds
+    while not all(map(gone, processes)):
+        assert time.monotonic() < deadline, [p for p in processes if not gone(p)]
+        time.sleep(0.05)
 
 
 def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
@@ -74,9 +79,8 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
         processes = all_processes(c)
         assert {e.pid for e in status} <= {p.pid for p in processes}
         # No connection from other machines: everything listens on the loopback interface.
-        for process in c._cluster.controller.process.children(recursive=True):
-            for connection in process.net_connections("inet"):
-                assert connection.laddr.ip == "127.0.0.1"
+        assert len(listening(processes)) > 16
+        assert {ip for ip, _ in listening(processes)} == {"127.0.0.1"}
     assert not any(p.is_running() for p in processes)
     assert not any(e.alive for e in c.status())
     c.stop()  # a second time does nothing
@@ -167,8 +171,7 @@ import json, time
 import psutil
 from tutorial_dl import cluster
 c = cluster.start(n=2, timeout=60)
-launchers = [c._cluster.controller, *c._cluster.engines.values()]
-guards = [psutil.Process(each.process.pid) for each in launchers]
+guards = [psutil.Process(int(pid)) for pid, _ in (c._record.controller, c._record.engines)]
 print(json.dumps([p.pid for g in guards for p in [g, *g.children(recursive=True)]]), flush=True)
 BUSY
 """
@@ -190,7 +193,7 @@ def client_with_a_cluster(busy: str = "time.sleep(300)"):
 
 def test_the_cluster_ends_when_the_client_is_killed():
     with client_with_a_cluster() as (client, processes):
-        assert len(processes) >= 7  # two guards, controller, mpiexec, its proxy and the engines
+        assert len(processes) >= 7  # two guards, controller, mpiexec, two engines and their nannies
         client.kill()
         assert_gone(processes, 30)
 

@@ -44,6 +44,24 @@ def test_ranks_together_see_what_one_rank_sees(n, batch_size, ranks):
         assert all(len(b) == batch_size for b in together[:-1])
 
 
+@pytest.mark.parametrize(("n", "batch_size"), [(103, 16), (7, 3), (3, 8), (0, 4)])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_goes_on_in_its_middle(n, batch_size, shuffle, monkeypatch):
+    """From round k on: what the whole epoch gives from there on, and no sample before is taken."""
+    for rank in range(2):
+        batches = Batches(numbered(n), batch_size, rank=rank, ranks=2, shuffle=shuffle)
+        whole = [x.tolist() for x, _ in batches.epoch(3)]
+        for start in range(len(batches) + 1):
+            taken, take = [], Data.take
+            with monkeypatch.context() as patch:
+                patch.setattr(Data, "take", lambda d, i: taken.extend(i) or take(d, i))  # noqa: B023
+                assert [x.tolist() for x, _ in batches.epoch(3, start=start)] == whole[start:]
+            assert taken == [i for samples in whole[start:] for i in samples]
+        for start in (-1, len(batches) + 1):
+            with pytest.raises(ValueError, match=f"start at round {start}: expected 0 to"):
+                batches.epoch(3, start=start)
+
+
 def test_epochs_and_seeds_differ_and_repeat():
     batches = Batches(numbered(50), 50)
     first, second, again = (next(batches.epoch(e))[0] for e in (0, 1, 0))
@@ -185,7 +203,7 @@ def test_a_file_is_run_once(user_file):
 @pytest.mark.parametrize(
     ("spec", "kind", "complaint"),
     [
-        ("nosuch", ValueError, "data 'nosuch': expected curve, digits, module:function or"),
+        ("nosuch", ValueError, "data 'nosuch': expected curve, digits, events, module:function or"),
         ("no.such:f", ValueError, "data 'no.such': no such module in /.*"),
         ("nowhere.py:f", ValueError, "data .*: there is no file .*nowhere.py"),
         ("users_data:nope", ValueError, "users_data has no function 'nope'; it has empty, fails"),

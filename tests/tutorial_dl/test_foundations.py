@@ -1,12 +1,11 @@
-"""Curve fitting and descent against closed forms, numpy.polynomial and scipy."""
-
-from itertools import permutations
+"""Bases and fits against closed forms, numpy.polynomial and scipy."""
 
 import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
 import scipy.stats
+from bowls import bowl
 
 from tutorial_dl import foundations
 from tutorial_dl.foundations import (
@@ -15,7 +14,6 @@ from tutorial_dl.foundations import (
     Fourier,
     LeastSquares,
     Polynomial,
-    descend,
     fit,
 )
 
@@ -23,11 +21,6 @@ from tutorial_dl.foundations import (
 @pytest.fixture
 def random():
     return np.random.default_rng(11)
-
-
-def bowl(random, s=23, k=3):
-    """A loss of k parameters whose minimum is not zero."""
-    return LeastSquares(random.standard_normal((s, k)), random.standard_normal(s))
 
 
 # bases
@@ -196,270 +189,6 @@ def test_mean_squared_error():
 def test_a_loss_says_what_is_wrong(design, targets, message):
     with pytest.raises(ValueError, match=message):
         LeastSquares(design, targets)
-
-
-# full-batch descent
-
-
-def test_the_error_shrinks_by_its_own_factor_along_each_eigenvector(random):
-    loss, start = bowl(random), random.standard_normal(3)
-    curvatures, V = scipy.linalg.eigh(2 / 23 * loss.design.T @ loss.design)
-    eta = 1.7 / curvatures[-1]  # the stiffest direction overshoots at every step
-    run = descend(loss, start, eta, epochs=40, gradient_tolerance=None)
-    minimiser = scipy.linalg.lstsq(loss.design, loss.targets)[0]
-    errors = (run.path - minimiser) @ V  # (41, 3)
-    factors = (1 - eta * curvatures) ** np.arange(41)[:, None]
-    np.testing.assert_allclose(errors, errors[0] * factors, atol=1e-13)
-
-
-def test_two_over_the_largest_curvature_is_where_it_turns(random):
-    loss, start = bowl(random), random.standard_normal(3)
-    bound = 2 / scipy.linalg.eigvalsh(loss.hessian())[-1]
-    assert foundations.stability_bound(loss.hessian()) == pytest.approx(bound, rel=1e-12)
-    assert descend(loss, start, 0.99 * bound, epochs=10_000).ended_by == "gradient norm"
-    above = descend(loss, start, 1.01 * bound, epochs=10_000)
-    assert above.ended_by == "divergence" and not above.converged
-    assert above.losses[-1] > 1e12 * above.losses[0]
-    assert "diverged: loss" in above.reason
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("batch_size", "loss_is"), [(8, np.isposinf), (1, np.isnan)])
-def test_overflow_is_divergence_without_a_warning(batch_size, loss_is):
-    loss = LeastSquares(np.ones((8, 1)), np.ones(8))
-    with np.errstate(all="raise"):
-        run = descend(loss, np.zeros(1), 1e200, batch_size=batch_size, epochs=10)
-    assert (run.ended_by, run.epochs) == ("divergence", 1)
-    assert loss_is(run.losses[-1])
-
-
-def test_best_rate_is_the_fastest_and_its_factor_follows_from_the_condition(random):
-    H = bowl(random).hessian()
-    kappa = np.linalg.cond(H)
-    best = foundations.best_rate(H)
-    least = foundations.contraction(H, best)
-    assert least == pytest.approx((kappa - 1) / (kappa + 1), rel=1e-9)
-    assert all(foundations.contraction(H, best * f) > least for f in (0.5, 0.99, 1.01, 1.3))
-
-
-def test_rates_of_a_diagonal_hessian():
-    H = np.diag([1.0, 4.0])
-    assert foundations.stability_bound(H) == 0.5
-    assert foundations.best_rate(H) == 0.4
-    assert foundations.contraction(H, 0.4) == pytest.approx(0.6)
-    assert foundations.contraction(H, 0.75) == 2.0
-    with pytest.raises(ValueError, match="does not curve upwards"):
-        foundations.stability_bound(np.zeros((2, 2)))
-
-
-def test_predicted_path_is_the_path(random):
-    loss, start = bowl(random), random.standard_normal(3)
-    predicted = foundations.predicted_path(loss, start, 0.1, steps=30)
-    run = descend(loss, start, 0.1, epochs=30, gradient_tolerance=None)
-    assert predicted.shape == run.path.shape == (31, 3)
-    np.testing.assert_allclose(run.path, predicted, atol=1e-12)
-
-
-# the convergence test
-
-
-def test_gradient_norm_ends_it_at_the_first_epoch_that_meets_it(random):
-    loss, start = bowl(random), np.zeros(3)
-    run = descend(loss, start, 0.2, gradient_tolerance=1e-5)
-    assert run.ended_by == "gradient norm" and run.converged
-    assert run.gradient_norms[-1] <= 1e-5 < run.gradient_norms[-2]
-    slope = 2 / 23 * loss.design.T @ (loss.design @ run.parameters - loss.targets)
-    assert run.gradient_norms[-1] == pytest.approx(np.linalg.norm(slope), rel=1e-9)
-    assert run.reason.startswith("converged: gradient norm") and "<= 1e-05 after" in run.reason
-    assert f"after {run.steps} steps" in run.reason
-
-
-def test_relative_change_ends_it_at_the_first_epoch_that_meets_it():
-    # L = w^2 and eta = 1/4: each step divides L by 4, a relative change of 3/4 for ever.
-    loss = LeastSquares(np.ones((1, 1)), np.zeros(1))
-    kept = {"epochs": 9, "gradient_tolerance": None}
-    assert descend(loss, np.ones(1), 0.25, change_tolerance=0.74, **kept).ended_by == "epochs"
-    run = descend(loss, np.ones(1), 0.25, change_tolerance=0.76, **kept)
-    assert (run.ended_by, run.steps) == ("relative change", 1)
-    assert run.converged and "relative change of the loss 0.75 <= 0.76" in run.reason
-
-
-def test_a_small_step_fools_the_relative_change_but_not_the_gradient(random):
-    loss = bowl(random)
-    run = descend(loss, np.full(3, 5.0), 1e-6, gradient_tolerance=1e-6, change_tolerance=1e-3)
-    assert run.ended_by == "relative change"
-    assert run.losses[-1] > 5 * loss(loss.minimiser())
-
-
-def test_without_arrival_the_epochs_end_it(random):
-    run = descend(bowl(random), np.ones(3), 1e-3, epochs=7)
-    assert (run.ended_by, run.epochs, run.steps) == ("epochs", 7, 7)
-    assert not run.converged and run.reason.startswith("not converged: 7 epochs used up")
-
-
-def test_at_the_minimum_no_step_is_taken(random):
-    loss = bowl(random)
-    run = descend(loss, loss.minimiser(), 0.1)
-    assert (run.ended_by, run.steps, run.epochs) == ("gradient norm", 0, 0)
-
-
-def test_history_holds_the_full_loss_of_every_epoch(random):
-    loss = bowl(random)
-    run = descend(loss, np.ones(3), 0.02, batch_size=5, epochs=4, gradient_tolerance=None)
-    assert (run.steps_per_epoch, run.samples_per_epoch, run.steps) == (5, 23, 20)  # 5 5 5 5 3
-    ends = run.path[::5]
-    residuals = ends @ loss.design.T - loss.targets  # (5, 23)
-    np.testing.assert_allclose(run.losses, (residuals**2).mean(axis=1), rtol=1e-12)
-
-
-# batches
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5])
-def test_every_sample_counts_once_an_epoch_and_the_last_batch_is_averaged_over_itself(batch_size):
-    # Sample i is parameter i alone, so a batch of b moves its own parameters, by 1 - 2 eta / b.
-    loss, eta, epochs = LeastSquares(np.eye(5), np.zeros(5)), 0.1, 6
-    run = descend(
-        loss, np.ones(5), eta, batch_size=batch_size, epochs=epochs, gradient_tolerance=None
-    )
-    last = 5 % batch_size or batch_size
-    ragged = last if last != batch_size else 0
-    an_epoch = (1 - 2 * eta / batch_size) ** (5 - ragged)
-    if ragged:
-        an_epoch *= (1 - 2 * eta / ragged) ** ragged
-    assert np.prod(run.parameters) == pytest.approx(an_epoch**epochs, rel=1e-12)
-    ends = run.path[:: run.steps_per_epoch]
-    assert np.all(ends[1:] < ends[:-1])  # each parameter moved in each epoch
-
-
-def test_batches_come_from_the_seed_and_change_with_the_epoch():
-    loss = LeastSquares(np.eye(6), np.zeros(6))
-
-    def order(seed):
-        """Samples in the order they were taken: the parameter that each step moved, (2, 6)."""
-        run = descend(
-            loss, np.ones(6), 0.1, batch_size=1, epochs=2, gradient_tolerance=None, seed=seed
-        )
-        return np.abs(np.diff(run.path, axis=0)).argmax(axis=1).reshape(2, 6)
-
-    np.testing.assert_array_equal(order(seed=3), order(seed=3))
-    assert not np.array_equal(order(seed=3), order(seed=4))
-    assert not np.array_equal(*order(seed=3))
-    np.testing.assert_array_equal(np.sort(order(seed=3)), [np.arange(6)] * 2)
-
-
-def test_a_batch_of_all_samples_is_the_full_batch_for_any_seed(random):
-    loss = bowl(random)
-    whole = descend(loss, np.ones(3), 0.1, epochs=5)
-    for seed in (0, 1):
-        again = descend(loss, np.ones(3), 0.1, batch_size=23, epochs=5, seed=seed)
-        np.testing.assert_array_equal(again.path, whole.path)
-
-
-def test_learning_rate_may_depend_on_the_step():
-    loss = LeastSquares(np.eye(2), np.zeros(2))
-    seen = []
-
-    def rate(step):
-        seen.append(step)
-        return 1 / (step + 3)
-
-    descend(loss, np.ones(2), rate, batch_size=1, epochs=2, gradient_tolerance=None)
-    assert seen == [0, 1, 2, 3]
-    # L = w^2: step t multiplies w by 1 - 2 eta = (t + 1) / (t + 3).
-    bowl = LeastSquares(np.ones((1, 1)), np.zeros(1))
-    run = descend(bowl, np.ones(1), lambda t: 1 / (t + 3), epochs=4, gradient_tolerance=None)
-    np.testing.assert_allclose(run.path[:, 0], [1, 1 / 3, 1 / 6, 1 / 10, 1 / 15], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"start": np.ones(2)}, r"start must have shape \(3,\), got \(2,\)"),
-        ({"batch_size": 0}, "batch_size must be 1 to 23, got 0"),
-        ({"batch_size": 24}, "batch_size must be 1 to 23, got 24"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"learning_rate": 0}, "learning_rate must be > 0, got 0 at step 0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be > 0, got nan"),
-        ({"learning_rate": lambda t: 1 - t}, "learning_rate must be > 0, got 0 at step 1"),
-        ({"gradient_tolerance": -1}, "gradient_tolerance must be >= 0 or None, got -1"),
-        ({"change_tolerance": -1}, "change_tolerance must be >= 0 or None, got -1"),
-    ],
-)
-def test_descend_says_what_is_wrong(random, changed, message):
-    arguments = {"start": np.ones(3), "learning_rate": 0.1} | changed
-    with pytest.raises(ValueError, match=message):
-        descend(bowl(random), **arguments)
-
-
-# the noise floor
-
-
-@pytest.mark.parametrize("eta", [0.05, 0.3, 0.8])
-def test_noise_floor_of_two_samples_by_hand(eta):
-    # A constant fitted to +1 and -1: e <- r e + 2 eta or - 2 eta, one of each in an epoch, so
-    # v_0 = r^4 v_0 + 4 eta^2 (1 - r)^2 at its ends and v_1 = r^2 v_0 + 4 eta^2 within; L - L* = v.
-    loss = LeastSquares(np.ones((2, 1)), np.array([1.0, -1.0]))
-    r = 1 - 2 * eta
-    v_0 = 4 * eta**2 * (1 - r) ** 2 / (1 - r**4)
-    v_1 = r**2 * v_0 + 4 * eta**2
-    assert foundations.noise_floor(loss, eta, 1) == pytest.approx((v_0 + v_1) / 2, rel=1e-12)
-
-
-@pytest.mark.parametrize(("s", "b"), [(3, 1), (3, 2), (5, 2), (5, 3), (6, 4)])
-def test_noise_floor_of_a_constant_is_the_mean_over_all_orders(random, s, b):
-    # All s! epochs are equally likely; each adds its own shift to r^steps times the error before.
-    y, eta = random.standard_normal(s), 0.2
-    loss, r = LeastSquares(np.ones((s, 1)), y), 1 - 2 * eta
-    shifts = []  # (orders, steps): the error after each step of an epoch that starts at w*
-    for order in permutations(y - y.mean()):
-        error, errors = 0.0, []
-        for first in range(0, s, b):
-            error = r * error + 2 * eta * np.mean(order[first : first + b])
-            errors.append(error)
-        shifts.append(errors)
-    variances = np.mean(np.square(shifts), axis=0)  # (steps,)
-    steps = len(variances)
-    v_0 = variances[-1] / (1 - r ** (2 * steps))
-    floor = np.mean(r ** (2 * np.arange(1, steps + 1)) * v_0 + variances)
-    assert foundations.noise_floor(loss, eta, b) == pytest.approx(floor, rel=1e-10)
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 20])
-def test_descent_settles_at_the_noise_floor(random, batch_size):
-    # A constant: every batch has the same curvature, so the prediction is exact on average.
-    loss = LeastSquares(np.ones((40, 1)), random.standard_normal(40))
-    best = loss.minimiser()
-    steps = -(-40 // batch_size)
-    run = descend(
-        loss, best + 0.1, 0.1, batch_size=batch_size, epochs=4000, gradient_tolerance=None
-    )
-    settled = (run.path[50 * steps + 1 :, 0] - best[0]) ** 2
-    measured = settled.mean()  # L - L* = (w - w*)^2
-    spread = settled.reshape(-1, steps).mean(axis=1).std() / np.sqrt(3950 / 20)
-    assert foundations.noise_floor(loss, 0.1, batch_size) == pytest.approx(measured, abs=4 * spread)
-    assert 4 * spread < 0.5 * measured  # so the comparison can fail
-
-
-def test_noise_floor_at_its_ends(random):
-    loss = bowl(random)
-    bound = foundations.stability_bound(loss.hessian())
-    assert foundations.noise_floor(loss, 0.1, 23) == 0
-    for batch_size in (5, 23):
-        assert foundations.noise_floor(loss, bound, batch_size) == np.inf
-        assert foundations.noise_floor(loss, 1.5 * bound, batch_size) == np.inf
-    assert foundations.noise_floor(LeastSquares(np.eye(1), np.ones(1)), 0.1, 1) == 0
-    with pytest.raises(ValueError, match="batch_size must be 1 to 23, got 24"):
-        foundations.noise_floor(loss, 0.1, 24)
-
-
-def test_noise_floor_for_small_batches_of_many_samples(random):
-    # Far from the end of an epoch it is the textbook's eta tr(C) / (4 b).
-    design = np.ones((20_000, 1))
-    loss = LeastSquares(design, 0.5 * random.standard_normal(20_000))
-    C = 4 * np.var(loss.targets)
-    textbook = 0.01 * C / (4 * 2)
-    assert foundations.noise_floor(loss, 0.01, 2) == pytest.approx(textbook, rel=0.02)
 
 
 # generalisation

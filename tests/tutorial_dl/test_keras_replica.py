@@ -1,130 +1,23 @@
 """KerasReplica against Keras itself, numpy's dense network and finite differences."""
 
-import gc
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
+from keras_networks import (
+    IMAGES,
+    LABELS,
+    MODELS,
+    RANDOM,
+    build,
+    compiled,
+    layers,
+    part,
+    plain_gradient,
+)
 
-from numba_kernels.window import aligned
 from tutorial_dl import data, replica
 from tutorial_dl.replica import DenseReplica, KerasReplica
 from tutorial_dl.replica.base import Replica
-from tutorial_dl.replica.keras_tensorflow import keras, tf
-
-layers = keras.layers
-RANDOM = np.random.default_rng(11)
-IMAGES = RANDOM.standard_normal((13, 6, 6, 1)).astype(np.float32)
-WORDS = RANDOM.integers(0, 20, (13, 5))
-LABELS = RANDOM.integers(0, 3, 13)
-VALUES = RANDOM.standard_normal((13, 2)).astype(np.float32)
-
-
-def compiled(inputs, outputs, **options):
-    model = keras.Model(inputs, outputs)
-    options = {"loss": "sparse_categorical_crossentropy", "metrics": ["accuracy"], **options}
-    model.compile(**options)
-    return model
-
-
-def convolutional(**options):
-    x = inputs = keras.Input((6, 6, 1))
-    x = layers.Conv2D(4, 3, activation="relu")(x)
-    x = layers.MaxPooling2D()(x)
-    x = layers.Dense(3, "softmax")(layers.Flatten()(x))
-    return compiled(inputs, x, **options)
-
-
-def normalised():
-    x = inputs = keras.Input((6, 6, 1))
-    x = layers.BatchNormalization()(layers.Conv2D(4, 3)(x))
-    x = layers.Dense(3, "softmax")(layers.GlobalAveragePooling2D()(x))
-    return compiled(inputs, x)
-
-
-def embedded():
-    inputs = keras.Input((5,), dtype="int64")
-    x = layers.GlobalAveragePooling1D()(layers.Embedding(20, 4)(inputs))
-    return compiled(inputs, layers.Dense(3, "softmax")(x))
-
-
-def two_inputs():
-    image, words = keras.Input((6, 6, 1), name="image"), keras.Input((5,), name="words")
-    x = layers.Concatenate()([layers.Flatten()(image), layers.Dense(4, "tanh")(words)])
-    return compiled([image, words], layers.Dense(2)(x), loss="mse", metrics=["mae"])
-
-
-def dictionary():
-    image, words = keras.Input((6, 6, 1), name="image"), keras.Input((5,), name="words")
-    x = layers.Concatenate()([layers.Flatten()(image), layers.Dense(4, "tanh")(words)])
-    return compiled({"image": image, "words": words}, layers.Dense(2)(x), loss="mse", metrics=[])
-
-
-def two_outputs():
-    x = inputs = keras.Input((6, 6, 1))
-    x = layers.Dense(4, "tanh")(layers.Flatten()(x))
-    outputs = {"kind": layers.Dense(3, "softmax")(x), "place": layers.Dense(2)(x)}
-    return compiled(
-        inputs, outputs, metrics=None,
-        loss={"kind": "sparse_categorical_crossentropy", "place": "mse"},
-    )  # fmt: skip
-
-
-class Penalised(layers.Layer):
-    """Adds a loss from inside, and has a scalar weight."""
-
-    def build(self, shape):
-        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
-
-    def call(self, x):
-        self.add_loss(0.3 * keras.ops.square(self.scale - 3))
-        return x * self.scale
-
-
-def regularised():
-    x = inputs = keras.Input((6, 6, 1))
-    x = layers.Dense(4, "tanh", kernel_regularizer=keras.regularizers.L2(0.1))(layers.Flatten()(x))
-    return compiled(inputs, layers.Dense(3, "softmax")(Penalised()(x)))
-
-
-WORD_FLOATS = WORDS.astype(np.float32) / 20
-MODELS = {
-    "convolutional": (convolutional, (IMAGES, LABELS)),
-    "normalised": (normalised, (IMAGES, LABELS)),
-    "embedded": (embedded, (WORDS, LABELS)),
-    "two_inputs": (two_inputs, ((IMAGES, WORD_FLOATS), VALUES)),
-    "dictionary": (dictionary, ({"image": IMAGES, "words": WORD_FLOATS}, VALUES)),
-    "two_outputs": (two_outputs, (IMAGES, {"kind": LABELS, "place": VALUES})),
-    "regularised": (regularised, (IMAGES, LABELS)),
-}
-
-
-def build(name):
-    keras.utils.set_random_seed(5)
-    make, batch = MODELS[name]
-    return make(), batch
-
-
-def part(batch, samples):
-    return data.Data(*batch).take(samples)
-
-
-def plain_gradient(model, batch):
-    """What Keras's own train_step takes: the loss and each layer's gradient."""
-    x, y = keras.tree.map_structure(tf.constant, batch[0]), batch[1]
-    with tf.GradientTape() as tape:
-        loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
-    gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
-    return float(loss), [tf.convert_to_tensor(g).numpy() for g in gradients]
-
-
-def addresses(model):
-    return [
-        np.from_dlpack(v.value.read_value()).__array_interface__["data"][0]
-        for v in model.trainable_variables
-    ]
+from tutorial_dl.replica.keras_tensorflow import keras
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -196,6 +89,34 @@ def test_sizes_of_batches_do_not_retrace():
         r.compute_gradient(part(batch, slice(0, size)))
         r.evaluate([part(batch, slice(0, size))])
     assert once and len(traced) == once
+
+
+def test_recurrent_networks_have_graphs_of_a_few_sizes():
+    """Each of the first sizes has its own, all others share one; the gradient is the same."""
+    from tutorial_dl.replica.keras_tensorflow import SIZES
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((5, 3)), layers.Masking(), layers.LSTM(4), layers.Dense(2)]
+    )
+    model.compile(loss="mse")
+    random = np.random.default_rng(0)
+    x, y = random.normal(size=(9, 5, 3)).astype("float32"), random.normal(size=(9, 2))
+    replica, found = KerasReplica(model), []
+    for samples in (9, 1, 2, 3, 4, 5, 6, 9):
+        loss, _ = replica.compute_gradient((x[:samples], y[:samples]))
+        found.append((loss, replica.gradient.copy()))
+    gradients = [key for key in replica._functions if key[1][0] == "_gradient_step"]
+    assert len(gradients) == SIZES + 1 and sum(samples is None for samples, _ in gradients) == 1
+    np.testing.assert_array_equal(found[0][1], found[-1][1])
+    single = [  # sample by sample, through the graph for one
+        (replica.compute_gradient((x[i : i + 1], y[i : i + 1]))[0], replica.gradient.copy())
+        for i in range(9)
+    ]
+    for samples, (loss, gradient) in zip((9, 1, 2, 3, 4, 5, 6, 9), found, strict=True):
+        assert loss == pytest.approx(np.mean([one[0] for one in single[:samples]]), rel=1e-5)
+        mean = np.mean([one[1] for one in single[:samples]], axis=0)
+        np.testing.assert_allclose(gradient, mean, atol=1e-6)
 
 
 @pytest.fixture
@@ -330,248 +251,3 @@ def test_seeds_and_counters_are_no_state():
     x = np.ones((400, 4))
     first = r.compute_gradient((x, np.zeros(400, int)))[0]
     assert r.compute_gradient((x, np.zeros(400, int)))[0] != first  # dropout is on, and moves on
-
-
-# Memory
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_weights_lie_in_parameters_wherever_those_are(name):
-    model, batch = build(name)
-    weights = [v.numpy() for v in model.trainable_variables]
-    r = KerasReplica(model)
-    for _ in range(3):
-        start = r.parameters.ctypes.data
-        assert addresses(model) == [start + 4 * s.offset for s in r.segments]
-        assert all(s.offset % 16 == 0 for s in r.segments)
-        for v, w, s in zip(model.trainable_variables, weights, r.segments, strict=True):
-            np.testing.assert_array_equal(v.numpy(), w)
-            np.testing.assert_array_equal(s.of(r.parameters), w)
-        r.compute_gradient(batch)
-        r.evaluate([batch])
-        gradient = r.gradient.copy()
-        n = len(r.parameters)
-        new = aligned(n), aligned(n)
-        r.place(*new)
-        assert r.parameters is new[0] and r.gradient is new[1]
-        np.testing.assert_array_equal(r.gradient, gradient)
-
-
-def test_memory_lives_as_long_as_tensorflow_looks_at_it():
-    """The vector goes out of our scope, other memory is taken: weights must not change."""
-    model, _ = build("convolutional")
-    r = KerasReplica(model)
-    n = len(r.parameters)
-    freed = []
-
-    class Owner(np.ndarray):
-        def __del__(self):
-            freed.append(1)
-
-    owner = Owner(4 * n + 64, np.uint8)
-    start = -owner.ctypes.data % 64
-    memory = np.ndarray((n,), np.float32, buffer=owner, offset=start)
-    assert memory.base is owner
-    weights = [v.numpy() for v in model.trainable_variables]
-    r.place(memory, aligned(n))
-    del memory, owner, r
-    gc.collect()
-    clutter = [np.full(4 * n + 64, 255, np.uint8) for _ in range(50)]
-    assert not freed
-    for v, w in zip(model.trainable_variables, weights, strict=True):
-        np.testing.assert_array_equal(v.numpy(), w)
-    model.predict(IMAGES, verbose=0)
-    # And no longer: weights elsewhere, memory free.
-    KerasReplica(model)
-    gc.collect()
-    assert len(clutter) == 50 and freed == [1]
-
-
-def test_memory_left_behind_by_place_is_freed():
-    model, batch = build("convolutional")
-    r = KerasReplica(model)
-    n = len(r.parameters)
-    freed = []
-
-    class Owner(np.ndarray):
-        def __del__(self):
-            freed.append(1)
-
-    for step in range(4):
-        owner = Owner(4 * n + 64, np.uint8)
-        r.place(
-            np.ndarray((n,), np.float32, buffer=owner, offset=-owner.ctypes.data % 64),
-            aligned(n),
-        )
-        del owner
-        r.compute_gradient(batch)
-        gc.collect()
-        assert len(freed) == step
-
-
-@pytest.mark.parametrize("how", ["set_weights", "assign_add", "fit"])
-def test_weights_assigned_by_tensorflow_are_noticed(how):
-    model, batch = build("convolutional")
-    r = KerasReplica(model)
-    r.compute_gradient(batch)
-    if how == "set_weights":
-        model.set_weights([w + 1 for w in model.get_weights()])
-    elif how == "assign_add":  # just one of the four
-        model.trainable_weights[2].assign_add(np.ones(model.trainable_weights[2].shape))
-    else:
-        model.fit(*batch, verbose=0)
-    with pytest.raises(RuntimeError, match="no longer lie in the replica's parameters") as error:
-        for _ in range(len(r.segments)):
-            r.compute_gradient(batch)
-    assert "\n" not in str(error.value)
-    with pytest.raises(RuntimeError, match="no longer lie"):
-        r.place(aligned(len(r.parameters)), aligned(len(r.parameters)))
-    # The remedy that the message names.
-    weights = model.get_weights()
-    again = KerasReplica(model)
-    again.compute_gradient(batch)
-    for ours, own in zip(model.get_weights(), weights, strict=True):
-        np.testing.assert_array_equal(ours, own)
-
-
-# Models that cannot be trained so
-
-
-class OwnStep(keras.Model):
-    def call(self, x):
-        return x
-
-    def train_step(self, x):
-        return {}
-
-
-def frozen():
-    model = convolutional()
-    model.trainable = False
-    return model
-
-
-def half():
-    inputs = keras.Input((4,))
-    return compiled(inputs, layers.Dense(3, "softmax", dtype="float16")(inputs))
-
-
-def double_with_single_loss():
-    inputs = keras.Input((4,))
-    return compiled(inputs, layers.Dense(3, "softmax", dtype="float64")(inputs))
-
-
-def summed():
-    loss = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
-    return convolutional(loss=loss)
-
-
-def not_compiled():
-    inputs = keras.Input((4,))
-    return keras.Model(inputs, layers.Dense(3)(inputs), name="bare")
-
-
-def not_built():
-    model = keras.Sequential([layers.Dense(3)], name="unbuilt")
-    model.compile(loss="mse")
-    return model
-
-
-def own_step():
-    inputs = keras.Input((4,))
-    model = OwnStep(inputs, layers.Dense(3)(inputs))
-    model.compile(loss="mse")
-    return model
-
-
-@pytest.mark.parametrize(
-    ("make", "complaint"),
-    [
-        (not_compiled, "model 'bare' is not compiled: call model.compile"),
-        (not_built, "model 'unbuilt' has no weights yet: give it a keras.Input"),
-        (own_step, "has a train_step of its own"),
-        (frozen, "has no trainable weights"),
-        (half, "trainable weights of dtype float16: expected all float32"),
-        (double_with_single_loss, "weights of float64 but a loss of float32: .*set_floatx"),
-        (summed, "reduction 'sum'.*'sum_over_batch_size'"),
-    ],
-)
-def test_models_that_cannot_be_trained_are_refused_in_one_line(make, complaint):
-    with pytest.raises(ValueError, match=complaint) as error:
-        replica.of(make())
-    assert "\n" not in str(error.value)
-
-
-def test_only_keras_models():
-    with pytest.raises(TypeError, match=r"a list is no keras\.Model"):
-        KerasReplica([])
-
-
-# TensorFlow's chatter. In processes of their own, for this one has long imported it.
-
-IMPORT = (
-    "import os, sys\n"
-    "from tutorial_dl.replica.quiet import hide_tensorflow_chatter\n"
-    "hide_tensorflow_chatter()\n"
-    "{before}\n"
-    "import keras, tensorflow as tf\n"
-    "tf.constant(1) + 1; sys.stdout.write(tf.__version__)\n"
-    "os.write(2, b'later: I0000 stays\\n')\n"
-)
-
-
-def run_import(before, **environment):
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "", **environment}
-    if not environment["TF_CPP_MIN_LOG_LEVEL"]:
-        del environment["TF_CPP_MIN_LOG_LEVEL"]
-    return subprocess.run(
-        [sys.executable, "-c", IMPORT.format(before=before)],
-        capture_output=True, text=True, timeout=120, env=environment,
-    )  # fmt: skip
-
-
-def test_start_up_chatter_is_hidden_and_nothing_else():
-    """What others write to stderr while TensorFlow is imported comes through, in order."""
-    # Something that writes during TensorFlow's import: a hook on one of the modules it loads.
-    before = (
-        "class Hook:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'tensorflow.python':\n"
-        "            os.write(2, b'a real error\\nE0000 00:00:1.5 7 x.cc:1] another\\n')\n"
-        "sys.meta_path.insert(0, Hook())\n"
-    )
-    done = run_import(before)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == tf.__version__
-    assert done.stderr.splitlines() == [
-        "a real error",
-        "E0000 00:00:1.5 7 x.cc:1] another",
-        "later: I0000 stays",
-    ]
-
-
-def test_chatter_is_shown_to_who_asks_for_it():
-    assert "absl::InitializeLog" in run_import("", TF_CPP_MIN_LOG_LEVEL="0").stderr
-
-
-def test_a_failing_import_of_tensorflow_shows_its_error():
-    """Not only the exception: also what was written to stderr on the way to it."""
-    before = (
-        "class Hook:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'tensorflow.python':\n"
-        "            os.write(2, b'the reason\\n'); raise ImportError('broken')\n"
-        "sys.meta_path.insert(0, Hook())\n"
-    )
-    done = run_import(before)
-    assert done.returncode == 1
-    assert "the reason" in done.stderr and "ImportError: broken" in done.stderr
-
-
-def test_metrics_that_are_no_means_are_refused():
-    model = convolutional(metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)])
-    assert KerasReplica(model).evaluate([(IMAGES, LABELS)])["accuracy"] <= 1
-    inputs = keras.Input((2,))
-    one = compiled(inputs, layers.Dense(1, "sigmoid")(inputs), loss="mse", metrics=["AUC"])
-    with pytest.raises(ValueError, match=r"metric 'AUC' is no mean over samples"):
-        KerasReplica(one).evaluate([(VALUES, LABELS > 0)])

@@ -31,7 +31,7 @@ def ping_pong_on_ranks():
 
     comm = MPI.COMM_WORLD
     if comm.rank < 2:
-        seconds = measure.ping_pong(comm, [8, 2**22], repeats=5)
+        seconds = measure.ping_pong(comm, [8, 2**22])
         assert seconds.shape == (2,) and seconds[1] > seconds[0] > 0
     else:
         with pytest.raises(ValueError, match="for ranks 0 and 1"):

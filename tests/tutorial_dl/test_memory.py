@@ -42,7 +42,7 @@ def step_alone(one_copy):
 @pytest.mark.parametrize("one_copy", [False, True], ids=["p copies", "one copy"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_step(on_ranks, ranks, one_copy):
-    on_ranks(ranks, step_alone, one_copy, timeout=300)
+    on_ranks(ranks, step_alone, one_copy, timeout=300, fresh=True)
 
 
 def trainer(one_copy):
@@ -74,4 +74,4 @@ def trainer(one_copy):
 @pytest.mark.parametrize("one_copy", [False, True], ids=["p copies", "one copy"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_trainer(on_ranks, ranks, one_copy):
-    on_ranks(ranks, trainer, one_copy, timeout=300)
+    on_ranks(ranks, trainer, one_copy, timeout=300, fresh=True)

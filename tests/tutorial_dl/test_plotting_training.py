@@ -61,6 +61,7 @@ def draw_all():
         "mean_of_means": plotting.mean_of_means(shares, 1 / shares, 1 / shares),
         "distances": plotting.distances({"a": [1e-16, 1e-15], "b": [1e-3, 0.0]}),
         "fused_step": plotting.fused_step(3),
+        "overlapped": plotting.overlapped({"alone": 1.0, "in turn": 1.5, "overlapped": 1.7}, 1.1),
         "throughput": plotting.throughput([1, 2], [100.0, 190.0], [95.0, 150.0], cores=1),
         "step_parts": plotting.step_parts(times, ["gradient", "rest"]),
     }
@@ -241,6 +242,16 @@ def test_equal_weights_stay_on_a_logarithmic_axis():
     assert (line(ax, "a") == [[1, 2], [1e-3, 1e-2]]).all()
     zero, other = line(ax, "b")[1]
     assert 0 < zero < np.finfo(float).eps and other == 1e-15
+
+
+def test_the_bars_of_overlap_are_what_was_measured():
+    took = {"alone": 1e-3, "in turn": 1.5e-3, "overlapped": 1.75e-3}
+    (ax,) = plotting.overlapped(took, 1.25e-3).axes
+    assert [bar.get_width() for bar in ax.patches] == [1.0, 1.5, 1.75]  # ms
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(took)
+    (ideal,) = ax.collections
+    assert (ideal.get_segments()[0][:, 0] == 1.25).all()
+    assert ax.get_xlim()[1] > 1.75
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 9])

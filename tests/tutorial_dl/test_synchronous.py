@@ -1,5 +1,7 @@
 """p ranks = serial: the same parameters after 50 steps, whatever the ranks and their shares."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def train(strategy, replica, data, optimizer):
 
     trainer = Trainer(replica, data, strategy, optimizer, batch_size=BATCH, seed=5, progress=False)
     history = trainer.fit(5)
-    assert trainer._steps == 50
+    assert trainer.steps == 50
     return trainer, history
 
 
@@ -128,13 +130,25 @@ def test_more_ranks_than_samples(on_ranks):
     on_ranks(4, more_ranks_than_samples)
 
 
-def keras_networks(out):
+def keras_networks(folder):
+    """On 1, 2, 3 and 4 of these ranks, one after the other: each imports TensorFlow only once."""
+    from tutorial_dl import Team
+
+    everybody = Team()
+    for ranks in range(1, everybody.size + 1):
+        team = everybody.split(everybody.rank < ranks) if ranks < everybody.size else everybody
+        if everybody.rank < ranks:
+            assert team.size == ranks
+            networks(team, f"{folder}/{ranks}.npz")
+        everybody.barrier()
+
+
+def networks(team, out):
     """Every rank: a dense network and one of two inputs with batch statistics, SGD and Adam."""
     import keras
 
-    from tutorial_dl import Team, Trainer, data, optimizers
+    from tutorial_dl import Trainer, data, optimizers
 
-    team = Team()
     saved = {}
     whole = dataset(5)
     part = data.Data.of(whole.train.inputs.astype("float32"), whole.train.targets)
@@ -218,11 +232,8 @@ def with_keras_itself():
 
 
 def test_keras_networks(on_ranks, tmp_path):
-    saved = {}
-    for ranks in (1, 2, 3, 4):
-        file = tmp_path / f"{ranks}.npz"
-        on_ranks(ranks, keras_networks, str(file), timeout=300)
-        saved[ranks] = dict(np.load(file))
+    on_ranks(4, keras_networks, str(tmp_path), timeout=300)
+    saved = {ranks: dict(np.load(tmp_path / f"{ranks}.npz")) for ranks in (1, 2, 3, 4)}
     for ranks in (2, 3, 4):
         for name, alone in saved[1].items():
             error = np.abs(saved[ranks][name] - alone).max()
@@ -282,3 +293,42 @@ def one_rank_fails():
 
 def test_nan_names_step_and_rank(on_ranks):
     on_ranks(3, one_rank_fails)
+
+
+def overlapped_is_the_mean():
+    """Layer by layer on a thread, or all of it afterwards: the same gradient; and errors come."""
+    from numba_kernels.errors import PeerError
+    from tutorial_dl import Team
+    from tutorial_dl.replica import DenseReplica
+    from tutorial_dl.strategies.overlap import Overlapped, seconds
+
+    team, threads = Team(), threading.active_count()
+    random = np.random.default_rng(team.rank)
+    batch = random.normal(size=(6, 7)).astype("float32"), random.integers(0, 5, 6)
+    plain, other = (DenseReplica((7, 40, 30, 5), seed=2) for _ in range(2))
+    with Overlapped(team, other) as overlapped:
+        for _ in range(20):
+            loss = overlapped.gradient(batch)
+            assert loss == plain.compute_gradient(batch)[0]
+            expected = team.allgather(plain.gradient).mean(axis=0, dtype=np.float64)
+            np.testing.assert_allclose(other.gradient, expected, atol=1e-7)
+        with pytest.raises(ValueError, match="equal shares"):
+            overlapped.gradient((batch[0][:0], batch[1][:0]))
+    replicas = {n: DenseReplica((7, 40, 5)) for n in ("alone", "in turn", "overlapped")}
+    took = seconds(team, replicas, batch, rounds=5)
+    assert all(0 < t < 1 for t in took.values())
+    assert not threading.active_count() - threads
+
+    if team.size > 1:  # a rank that never comes
+        with Overlapped(team, other) as overlapped:
+            team.barrier()
+            if team.rank == 0:
+                overlapped._team.abort(KeyError("of rank 0"))
+            else:
+                with pytest.raises(PeerError, match="rank 0 failed"):
+                    overlapped.gradient(batch)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_overlap(on_ranks, ranks):
+    on_ranks(ranks, overlapped_is_the_mean)

@@ -2,8 +2,26 @@
 
 from tutorial_dl import cluster
 c = cluster.start(n=4)
+
+ipyparallel is imported at the first use: the command line and its help do without it.
 """
 
-from tutorial_dl.cluster.engines import Cluster, ClusterError, Engine, start
+import importlib
 
-__all__ = ["Cluster", "ClusterError", "Engine", "start"]
+_WHERE = {
+    "Cluster": "engines",
+    "ClusterError": "registry",
+    "Engine": "engines",
+    "ProfileError": "profile",
+    "join": "notebook",
+    "list": "listing",
+    "start": "notebook",
+    "stop": "listing",
+}
+__all__ = list(_WHERE)
+
+
+def __getattr__(name: str):
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)

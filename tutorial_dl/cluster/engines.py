@@ -8,44 +8,38 @@ went; the engines' guard watches the controller as well.
 
     kernel --- guard --- controller          (removes the cluster's folder at the end)
           \\-- guard --- mpiexec --- engines  (watches kernel and controller)
+
+A cluster that may outlive its kernel (`keep`) has one process more, the keeper (lease.py), which
+ends when no client has been there for a while. The guards watch the keeper instead of the kernel.
+
+    keeper;  guard --- controller  and  guard --- mpiexec --- engines   (both watch the keeper)
+
+With engines in a batch job, in_job.py takes the place of the second guard, and watches the
+controller.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
-import shutil
 import socket
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import ipyparallel as ipp
 import psutil
-from ipyparallel.cluster.launcher import ipcontroller_cmd_argv
 from IPython import get_ipython
-from IPython.paths import get_ipython_dir
 
-from numba_kernels import launch
-
-CONTROLLER = [
-    # An engine counts as registered at the controller's next heartbeat after it came up, by default
-    # up to 3.5 s later. Half a second instead; and as patient as before with engines that are busy.
-    "--HeartMonitor.period=500",
-    "--HeartMonitor.max_heartmonitor_misses=70",
-    # Two processes instead of nine, and 50 MB of memory instead of 80.
-    "--IPController.use_threads=True",
-]
+from . import magics, processes, profile, registry, submit, view
+from .cells import Cells
+from .lease import Lease
+from .parts import Parts
+from .progress import Progress
+from .registry import ClusterError, Record
 
 _running: Cluster | None = None  # one cluster a kernel, as %%px talks to one
-
-
-class ClusterError(RuntimeError):
-    """The cluster could not be started; the message ends with what its processes wrote last."""
 
 
 class Engine(NamedTuple):
@@ -65,120 +59,167 @@ def _where_am_i() -> tuple[int, int, str, int]:
 
 
 class Cluster:
-    """A running cluster; `start` makes one.
+    """A running cluster; `start` makes one, `join` finds one.
 
     Attributes:
         client: the ipyparallel Client. client[:] is all engines, client[2] the engine of rank 2.
         n: engines.
+        name: by which `join` and `python -m tutorial_dl cluster` know it.
         timeout: seconds that `restart` waits for the engines, as `start` does.
     """
 
-    def __init__(self, n: int, timeout: float = 60.0):
-        self.n, self.timeout = launch.check_ranks(n), timeout
-        if not timeout > 0:
-            raise ValueError(f"timeout is {timeout!r}: a number of seconds above 0 is right")
-        if launch.under_mpi():
-            raise launch.LaunchError(
-                "this process is itself a rank", "start engines outside mpiexec"
-            )
+    def __init__(self, record: Record, of: profile.Profile, timeout: float):
+        self._record, self._profile, self.timeout = record, of, timeout
         self.client: ipp.Client | None = None
-        self._mpiexec = launch.find_mpiexec()
-        self._folder: Path | None = None
+        self._lease: Lease | None = None
+        self._joined = False  # by `join`: it does not end with this kernel
+        self._parts = Parts(record.n, timeout)
         self._places: list[tuple[str, psutil.Process | None, int, str]] = []
-        self._start()
+        self._cells = Cells(self)
+
+    @property
+    def n(self) -> int:
+        return self._record.n
+
+    @property
+    def name(self) -> str:
+        return self._record.name
+
+    @property
+    def _folder(self) -> Path:
+        """IPython's files of this run; a restart makes a new one."""
+        return self._record.path / "run"
 
     # Starting ----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        ipython_dir = Path(get_ipython_dir())
-        ipython_dir.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="profile_tutorial_dl_", dir=ipython_dir))
-        self._cluster = ipp.Cluster(
-            engines="mpi",
-            n=self.n,
-            cluster_id="",
-            profile_dir=str(self._folder),
-            load_profile=False,
-            controller_ip="127.0.0.1",  # all processes are on this node: no other may connect
-            controller_args=CONTROLLER,
-            log_level=logging.CRITICAL,  # what it has to say is in the errors below
-            shutdown_atexit=False,  # `stop` is registered instead, and the guards are there
-        )
-        atexit.register(self.stop)
+        """Start everything, or what a restart has ended; nothing is left of it if that fails."""
+        record, progress = self._record, Progress()
+        atexit.unregister(self._at_exit)
+        atexit.register(self._at_exit)
         try:
-            self._cluster.start_controller_sync(
-                controller_cmd=launch.guarded(
-                    list(ipcontroller_cmd_argv), os.getpid(), remove=self._folder
-                ),
-                stop_seconds_until_kill=15,
-            )
-            self._within(self.timeout, self._listening)
-            self.client = self._cluster.connect_client_sync()
-            self._start_engines()
+            if record.now() is None:  # a restart: the controller's guard has taken the folder away
+                record.name, folder = registry.take_folder(None, record.name)
+                record.folder = str(folder)
+            record.starter = registry.process(os.getpid())
+            record.save()
+            self._start_keeper()
+            self._start_controller(progress)
+            self._start_engines(progress)
         except BaseException:  # Ctrl-C included
             self.stop()
             raise
+        finally:
+            progress.clear()
 
-    def _listening(self) -> bool:
-        """Has the controller written where it listens?"""
-        return all(Path(f).exists() for f in self._cluster.controller.connection_files.values())
+    def _start_keeper(self) -> None:
+        """Take the lease, and start who watches it; without `keep` the kernel is watched."""
+        record = self._record
+        if record.keep is None:
+            if not (record.watch and registry.alive(record.watch[0])):
+                record.watch = [record.starter]
+            return
+        if registry.alive(record.keeper):  # a restart
+            return
+        self._lease = Lease(record.path)
+        command = processes.keeper(record.path, record.keep)
+        log = record.path / "keeper.log"
+        keeper = processes.Guarded(command, (), log, grace=30, remove=record.path)
+        self._parts.keeper, record.keeper, record.watch = keeper, keeper.named, [keeper.named]
+        record.save()
 
-    def _start_engines(self) -> None:
-        """Start mpiexec, wait for its engines, and make sure that engine id = rank."""
-        before = set(self.client._engines.values())  # UUIDs: ids are used again
-        environment = launch.rank_environment(self.n)
-        # A launcher can only add variables; those of an outer run are taken away by env.
-        drop = [word for name in os.environ.keys() - environment for word in ("-u", name)]
-        command = [*(["env", *drop] if drop else []), self._mpiexec]
-        self._cluster.start_engines_sync(
-            self.n,
-            mpi_cmd=launch.guarded(
-                command, os.getpid(), self._cluster.controller.process.pid, grace=2.0
-            ),
-            environment={k: v for k, v in environment.items() if os.environ.get(k) != v},
-            stop_seconds_until_kill=15,
+    def _start_controller(self, progress: Progress) -> None:
+        """Start the controller, wait until it has written where it listens, and connect."""
+        record, run = self._record, self._folder
+        run.mkdir(mode=0o700, exist_ok=True)
+        self._parts.controller = processes.Guarded(
+            processes.controller(run, self._profile),
+            [int(pid) for pid, _ in record.watch],
+            run / "controller.log",
+            remove=record.path if record.keep is None else run,
+            umask=0o077,
         )
+        record.controller = self._parts.controller.named
+        record.save()
+        files = [processes.connection_file(run, who) for who in ("client", "engine")]
+        self._parts.wait(
+            lambda: all(file.exists() for file in files),
+            lambda: progress.update("starting the controller"),
+        )
+        self._connect()
 
-        def registered() -> bool:
-            new = {i for i, uuid in self.client._engines.items() if uuid not in before}
-            return len(new) == self.n
+    def _connect(self) -> None:
+        file = processes.connection_file(self._folder, "client")
+        logging.getLogger("traitlets").addFilter(_says_nothing_of_signing)
+        self.client = ipp.Client(str(file), timeout=min(self.timeout, 60))
 
-        self._within(self.timeout, registered)
-        view = self.client[:]
-        found = view.apply_async(_where_am_i).get(timeout=self.timeout)
+    def _start_engines(self, progress: Progress) -> None:
+        """Start mpiexec or a job, wait for its engines, make sure that engine id = rank."""
+        record, of = self._record, self._profile
+        if of.kind == "submit":
+            self._parts.job = submit.engines(record, of, self._folder)
+        else:
+            command, env = (
+                processes.ranks_here(self.n)
+                if of.kind == "local"
+                else processes.ranks_in_allocation(of, self.n)
+            )
+            self._parts.engines = processes.Guarded(
+                [*command, *processes.engine(self._folder)],
+                [int(pid) for pid, _ in [*record.watch, record.controller]],
+                self._folder / "engines.log",
+                env=env,
+                grace=1.0,
+            )
+            record.engines = self._parts.engines.named
+            record.save()
+        self._parts.wait(
+            lambda: len(self.client.ids) == self.n,
+            lambda: progress.update(self._parts.describe(len(self.client.ids))),
+        )
+        found = self.client[:].apply_async(_where_am_i).get(timeout=self.timeout)
         for engine_id, (rank, size, _, _) in zip(self.client.ids, found, strict=True):
             if (engine_id, size) != (rank, self.n):
                 raise ClusterError(
                     f"engine {engine_id} is rank {rank} of {size}, expected rank {engine_id} of "
                     f"{self.n}: run doctor, mpiexec and mpi4py may not belong together"
                 )
-        self._places = [
-            (
-                host,
-                psutil.Process(pid) if host == socket.gethostname() else None,
-                pid,
-                self.client._engines[rank],
-            )
+        record.places = [
+            [host, registry.process(pid) or [pid, 0.0], self.client._engines[rank]]
             for rank, _, host, pid in found
         ]
-        view.block = True
-        if get_ipython() is not None:
-            view.activate()  # %px, %%px
+        record.save()
+        self._activate(install=True)
 
-    def _within(self, seconds: float, ready: Callable[[], bool]) -> None:
-        """Wait until `ready`; ClusterError after `seconds`, or if one of our processes ends."""
-        deadline = time.monotonic() + seconds
-        while not ready():
-            launchers = [self._cluster.controller, *self._cluster.engines.values()]
-            dead = [each for each in launchers if not _lives(each.process)]
-            if dead or time.monotonic() > deadline:
-                what = (dead or launchers)[-1]
-                name = "controller" if what is self._cluster.controller else f"{self.n} engines"
-                problem = "ended at once" if dead else f"did not come up within {seconds:g} s"
-                log = Path(what.output_file)
-                tail = log.read_text(errors="replace").splitlines()[-15:] if log.exists() else []
-                raise ClusterError("\n  ".join([f"the {name} {problem}; the log ends with", *tail]))
-            time.sleep(0.02)
+    def _join(self) -> int:
+        """Connect to what runs already; returns how many of its engines have gone."""
+        record = self._record
+        self._joined = True
+        atexit.register(self._at_exit)
+        if record.keep is not None:
+            self._lease = Lease(record.path)
+        self._connect()
+        self._activate()
+        return len({uuid for _, _, uuid in record.places} - set(self.client._engines.values()))
+
+    def _follow(self, record: Record) -> None:
+        """Connect again if another notebook has restarted the cluster."""
+        if record.controller != self._record.controller:
+            self._close_client()
+            self._record = record
+            self._connect()
+            self._activate()
+
+    def _activate(self, install: bool = False) -> None:
+        """Make %%px talk to this cluster, whose engines are all there."""
+        here = socket.gethostname()
+        self._places = [
+            (host, registry.find(named) if host == here else None, int(named[0]), uuid)
+            for host, named, uuid in self._record.places
+        ]
+        self._cells.attach(self._folder, install)
+        if get_ipython() is not None:
+            magics.activate(self)  # %px, %%px, %%mpi
 
     # What a notebook uses ----------------------------------------------------------------------
 
@@ -191,28 +232,85 @@ class Cluster:
             for rank, (host, process, pid, uuid) in enumerate(self._places)
         ]
 
-    def restart(self) -> None:
-        """New engines, with nothing imported and no variables; %%px goes to them."""
-        self.stop()
-        atexit.unregister(self.stop)
+    def run(self, code: str, ranks: Sequence[int] | None = None, timeout: float | None = None):
+        """Run `code` on the engines as %%px does, and wait for it; for scripts.
+
+        Args:
+            ranks: which; None is all.
+            timeout: seconds after which the ranks are interrupted.
+
+        Raises:
+            CellError: what went wrong on which rank; CellTimeout if the time was up.
+            ValueError: `timeout` makes no sense.
+        """
+        self._cells.submit(code, "all" if ranks is None else list(ranks), timeout).wait()
+
+    def restart(self, imports: bool = False) -> None:
+        """New engines, with no variables; %%px goes to them. It works whatever state they are in.
+
+        Engines in a batch job are new ones in the same job, which keeps its nodes. Other notebooks
+        that have joined the cluster must `join` it again.
+
+        Args:
+            imports: run the import statements again of all cells that succeeded so far.
+        """
+        self._end_parts()
         self._start()
         _remember(self)
+        if imports:
+            self.run(self._cells.imports())
+
+    def _end_parts(self) -> None:
+        """End controller and engines, but neither keeper nor job."""
+        record = self._record = self._record.now() or self._record
+        self._close_client()
+        record.starter = registry.process(os.getpid())
+        registry.end_process(record.engines)
+        registry.end_process(record.controller)
+        record.engines, record.controller, record.places = [], [], []
+        self._parts.collect()
 
     def stop(self) -> None:
-        """End engines and controller and remove their files; nothing if that has been done."""
-        global _running
-        if _running is self:
-            _running = None
-        atexit.unregister(self.stop)
-        folder, self._folder = self._folder, None
-        if folder is None:
-            return
+        """End engines and controller, for all who have joined, and remove their files; nothing if
+        that has been done."""
+        _forget(self)
+        atexit.unregister(self._at_exit)
+        self._close_client()
+        record = self._record.now()
+        if record is not None:
+            registry.end(record)
+        self._parts.collect()
+        self._release()
+
+    def leave(self) -> None:
+        """Let go of the cluster and leave it running, for `join` from elsewhere.
+
+        Raises:
+            ClusterError: it was started here without `keep`, so it ends with this kernel.
+        """
+        if not self._joined and self._record.keep is None:
+            raise ClusterError(
+                "this cluster ends with its kernel: only one started with keep=SECONDS can be left"
+            )
+        _forget(self)
+        atexit.unregister(self._at_exit)
+        self._close_client()
+        self._release()
+
+    def _at_exit(self) -> None:
+        """The kernel ends."""
+        if self._joined or self._record.keep is not None:
+            self.leave()
+        else:
+            self.stop()
+
+    def _close_client(self) -> None:
         if self.client is not None:
             self.client.close()
-        for stop in (self._cluster.stop_engines_sync, self._cluster.stop_controller_sync):
-            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-                stop()
-        shutil.rmtree(folder, ignore_errors=True)
+
+    def _release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
 
     def __enter__(self) -> Cluster:
         return self
@@ -221,8 +319,15 @@ class Cluster:
         self.stop()
 
     def __repr__(self) -> str:
-        alive = sum(engine.alive for engine in self.status())
-        return f"<Cluster: {alive} of {self.n} engines alive>"
+        return repr(view.Table(self))
+
+    def _ipython_display_(self) -> None:
+        view.show(self)
+
+
+def _says_nothing_of_signing(message: logging.LogRecord) -> bool:
+    """Encrypted connections are not signed as well, which ipyparallel calls insecure each time."""
+    return "Message signing is disabled" not in message.getMessage()
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -232,37 +337,12 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def start(n: int = 4, timeout: float = 60.0) -> Cluster:
-    """Start `n` engines that are the ranks of one MPI world, and make %%px talk to them.
-
-    Engine i is MPI rank i. Each gets its share of the cores as threads. Engines run in the
-    notebook's folder, so modules beside the notebook can be imported in %%px cells. A cluster that
-    this kernel started before is stopped first: a cell with `start` can be run again.
-
-    Args:
-        n: engines, 1 to 1024. There may be more than cores.
-        timeout: seconds to wait for the engines (raise it where a queue lies in between).
-
-    Raises:
-        ValueError: `n` or `timeout` makes no sense.
-        LaunchError: no mpiexec that fits mpi4py's MPI; `python -m tutorial_dl doctor` says more.
-        ClusterError: the engines did not come up, with the end of their log.
-    """
-    launch.check_ranks(n)
-    if _running is not None:
-        print(f"stopping the cluster of {_running.n} engines that was running")
-        _running.stop()
-    cluster = Cluster(n, timeout)
-    _remember(cluster)
-    threads = launch.threads_per_rank(n)
-    print(
-        f"{n} engine{'s'[: n > 1]} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
-        f"({launch.mpi_library().name}), {threads} thread{'s'[: threads > 1]} each; "
-        "%%px runs on all of them"
-    )
-    return cluster
-
-
 def _remember(cluster: Cluster) -> None:
     global _running
     _running = cluster
+
+
+def _forget(cluster: Cluster) -> None:
+    global _running
+    if _running is cluster:
+        _running = None

@@ -16,6 +16,7 @@ rank may get none in a round. Averages over ranks are therefore weighted by samp
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
@@ -50,8 +51,10 @@ class Batches:
         if operator.index(seed) < 0:
             raise ValueError(f"seed {seed}: expected 0 or more")
         share(batch_size, rank, ranks)  # refuses a rank that does not exist
-        self.data, self.batch_size, self.seed = data, batch_size, seed
+        self.data = data
+        self.batch_size, self.seed = operator.index(batch_size), operator.index(seed)
         self.rank, self.ranks, self.shuffle = rank, ranks, shuffle
+        self._begun: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
 
     def __len__(self) -> int:
         """Rounds (global batches) of an epoch: the same on every rank."""
@@ -59,13 +62,41 @@ class Batches:
 
     def order(self, epoch: int) -> np.ndarray:
         """All samples' indices in the order of this epoch, shape (n,): the same on every rank."""
-        if not self.shuffle:
-            return np.arange(len(self.data))
-        return np.random.default_rng((self.seed, epoch)).permutation(len(self.data))
+        return np.concatenate([np.arange(0), *self._order(epoch)])
 
-    def epoch(self, epoch: int = 0) -> Iterator[Batch]:
-        """Yield this rank's share of each round; a share of no samples has arrays of length 0."""
-        order = self.order(epoch)
-        for start in range(0, len(order), self.batch_size):
-            samples = order[start : start + self.batch_size]  # the global batch
-            yield self.data.take(samples[share(len(samples), self.rank, self.ranks)])
+    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """Yield this rank's share of each round; a share of no samples has arrays of length 0.
+
+        The first `start` rounds are left out, and nothing of them is read: training that stopped
+        in the middle of an epoch goes on there.
+
+        Raises
+        ------
+        ValueError : the epoch has fewer rounds than `start`
+        """
+        if not 0 <= operator.index(start) <= len(self):
+            raise ValueError(f"start at round {start}: expected 0 to {len(self)}, rounds an epoch")
+        rounds = self.data.read(self._rounds(epoch, start))
+        self._begun.add(rounds)
+        return rounds
+
+    def close(self) -> None:
+        """End epochs that were left before their end, and the threads that read for them."""
+        for rounds in list(self._begun):
+            rounds.close()
+
+    def _order(self, epoch: int) -> Iterator[np.ndarray]:
+        random = (self.seed, epoch) if self.shuffle else None
+        return self.data.order(random, self.batch_size)
+
+    def _rounds(self, epoch: int, start: int) -> Iterator[list[np.ndarray]]:
+        """This rank's samples of each round from `start` on, in lists of what is read together."""
+        skipped = start * self.batch_size
+        for window in self._order(epoch):
+            whole = [
+                window[first : first + self.batch_size]  # a global batch
+                for first in range(skipped, len(window), self.batch_size)
+            ]
+            skipped = max(0, skipped - len(window))
+            if whole:
+                yield [samples[share(len(samples), self.rank, self.ranks)] for samples in whole]

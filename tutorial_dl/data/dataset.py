@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from tutorial_dl.replica.base import Batch
 
 
-def _each(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:
+def each_array(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:
     """`function` of one array, or of each array of a tuple or dict, in the same structure."""
     if isinstance(arrays, dict):
         return {name: function(a) for name, a in arrays.items()}
@@ -51,9 +51,9 @@ class Data:
         ValueError : lengths differ, or something has no samples axis
         """
         listed = [
-            tuple(a) if isinstance(a, list) and _of_arrays(a) else a for a in (inputs, targets)
+            tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
         ]
-        inputs, targets = (_each(np.asarray, a) for a in listed)
+        inputs, targets = (each_array(np.asarray, a) for a in listed)
         named = [_names(inputs, "inputs"), _names(targets, "targets")]
         if not all(named):
             raise ValueError("no arrays at all: expected inputs and targets")
@@ -78,16 +78,35 @@ class Data:
     def take(self, indices: np.ndarray | slice) -> Batch:
         """The samples at `indices` as (inputs, targets): a copy, or a view where it is a slice."""
         if isinstance(indices, slice):
-            return _each(lambda a: a[indices], self.inputs), _each(
+            return each_array(lambda a: a[indices], self.inputs), each_array(
                 lambda a: a[indices], self.targets
             )
         return (
-            _each(lambda a: a.take(indices, axis=0), self.inputs),
-            _each(lambda a: a.take(indices, axis=0), self.targets),
+            each_array(lambda a: a.take(indices, axis=0), self.inputs),
+            each_array(lambda a: a.take(indices, axis=0), self.targets),
         )
 
+    def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
+        """The samples' indices in an order that `seed` decides (None: as they lie), in windows.
 
-def _of_arrays(values: list) -> bool:
+        A window is what is worth reading together: a whole number of global batches, all but the
+        last window. Here it is everything at once.
+        """
+        n = len(self)
+        yield np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
+
+    def read(self, windows: Iterable[list[np.ndarray]]) -> Iterator[Batch]:
+        """The samples at each array of indices; windows are lists of such arrays."""
+        for window in windows:
+            for indices in window:
+                yield self.take(indices)
+
+    def part(self, samples: slice) -> Data:
+        """The samples of a slice as data, no copy."""
+        return type(self)(*self.take(samples))
+
+
+def of_arrays(values: list) -> bool:
     """A list of arrays is several inputs, as in Keras; a list of numbers is one array."""
     return bool(values) and all(isinstance(v, np.ndarray) and v.ndim for v in values)
 
@@ -111,7 +130,9 @@ class Dataset:
         for part in ("train", "validation"):
             if len(getattr(self, part)) == 0:
                 raise ValueError(f"dataset '{self.name}': its {part} part has no samples")
-        shapes = [_each(lambda a: a.shape[1:], p.inputs) for p in (self.train, self.validation)]
+        shapes = [
+            each_array(lambda a: a.shape[1:], p.inputs) for p in (self.train, self.validation)
+        ]
         if shapes[0] != shapes[1]:
             raise ValueError(
                 f"dataset '{self.name}': one sample's inputs are of shape {shapes[0]} to train on "
@@ -121,7 +142,7 @@ class Dataset:
     @property
     def inputs_shape(self) -> Any:
         """Shape of one sample's inputs (a tuple or dict of shapes where there are several)."""
-        return _each(lambda a: a.shape[1:], self.train.inputs)
+        return each_array(lambda a: a.shape[1:], self.train.inputs)
 
 
 def share(n: int, rank: int, ranks: int) -> slice:
@@ -137,4 +158,14 @@ def share(n: int, rank: int, ranks: int) -> slice:
 
 def shard(data: Data, rank: int, ranks: int) -> Data:
     """This rank's contiguous share of `data`, no copy; empty where ranks outnumber samples."""
-    return Data(*data.take(share(len(data), rank, ranks)))
+    return data.part(share(len(data), rank, ranks))
+
+
+def classes(train: Data, validation: Data) -> int | None:
+    """Number of classes where targets are labels: one column of integers, none below 0."""
+    targets = [train.targets, validation.targets]
+    for t in targets:
+        labels = not isinstance(t, (tuple, dict)) and t.size == len(t) and t.dtype.kind in "iu"
+        if not labels or t.min(initial=0) < 0:
+            return None
+    return 1 + max(int(t.max(initial=0)) for t in targets)

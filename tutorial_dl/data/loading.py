@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-import numpy as np
+import os
+from typing import Any
 
 from tutorial_dl import user_function
-from tutorial_dl.data.dataset import Data, Dataset
+from tutorial_dl.data.dataset import Data, Dataset, classes
+from tutorial_dl.data.events import events
+from tutorial_dl.data.files import named, paths
 from tutorial_dl.data.handwritten import digits
 from tutorial_dl.data.noisy_curve import curve
 
-NAMES = {"curve": curve, "digits": digits}
+NAMES = {"curve": curve, "digits": digits, "events": events}
 
 
-def load(spec: str | Dataset) -> Dataset:
+def load(
+    spec: Any,
+    features: Any = None,
+    labels: Any = None,
+    validation: Any = None,
+    cache: str | os.PathLike | None = None,
+) -> Dataset:
     """The dataset that `spec` names.
 
     Parameters
     ----------
     spec : one of `NAMES`, or "module:function" or "path/to/file.py:function". The function is
         called without arguments and returns a Dataset, or ((x, y), (x_val, y_val)) of arrays, x
-        also a tuple or dict of arrays where the model has several inputs. A Dataset is passed on.
+        also a tuple or dict of arrays where the model has several inputs. Or HDF5 files: paths
+        joined by commas, a pattern, a text file of paths, or a list. A Dataset is passed on.
+    features, labels, validation, cache : see `hdf5`; for HDF5 files only
 
     Raises
     ------
-    ValueError : no such name, module or function, or arrays of different lengths
+    ValueError : no such name, module, function or file, or arrays of different lengths
     TypeError : the function returned something else
     """
     if isinstance(spec, Dataset):
         return spec
-    check(spec)
+    check(spec, features, labels, validation, cache)
+    if named(spec):
+        from tutorial_dl.data.hdf5_dataset import hdf5
+
+        given = dict(features=features, labels=labels, validation=validation, cache=cache)
+        return hdf5(spec, **{k: v for k, v in given.items() if v is not None})
     if spec in NAMES:
         return NAMES[spec]()
     return dataset_of(user_function.find(spec, "data")(), spec)
@@ -52,28 +68,31 @@ def dataset_of(made: object, name: str = "data") -> Dataset:
         train, validation = Data.of(x, y), Data.of(x_val, y_val)
     except ValueError as error:
         raise ValueError(f"data '{name}': {error}") from None
-    return Dataset(name, train, validation, _classes(train, validation))
+    return Dataset(name, train, validation, classes(train, validation))
 
 
-def check(spec: str) -> None:
-    """Raise ValueError where `spec` can be no data's name; loads nothing."""
+def check(
+    spec: Any, features: Any = None, labels: Any = None, validation: Any = None, cache: Any = None
+) -> None:
+    """Raise ValueError where these words can't name data; of files, only sees that they exist."""
+    if named(spec):
+        from tutorial_dl.data.hdf5_dataset import check_words
+
+        paths(spec)
+        return check_words(features, labels, validation)
+    for word, value in dict(
+        features=features, labels=labels, validation=validation, cache=cache
+    ).items():
+        if value is not None:
+            raise ValueError(f"{word} {value!r} is for HDF5 files; data '{spec}' has none")
     if spec not in NAMES and not user_function.is_reference(spec):
         known = ", ".join(sorted(NAMES))
         raise ValueError(
-            f"data '{spec}': expected {known}, module:function or path/to/file.py:function"
+            f"data '{spec}': expected {known}, module:function or path/to/file.py:function, or "
+            "HDF5 files (*.h5, *.hdf5, or a list of them, *.txt)"
         )
 
 
 def _describe(value: object) -> str:
     kind = type(value).__name__
     return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list, dict)) else f"a {kind}"
-
-
-def _classes(train: Data, validation: Data) -> int | None:
-    """Number of classes where targets are labels: one column of integers, none below 0."""
-    targets = [train.targets, validation.targets]
-    for t in targets:
-        labels = isinstance(t, np.ndarray) and t.size == len(t) and t.dtype.kind in "iu"
-        if not labels or t.min(initial=0) < 0:
-            return None
-    return 1 + max(int(t.max(initial=0)) for t in targets)

@@ -4,7 +4,7 @@
     model = models.cnn(dataset)                             # the compiled keras.Model itself
 
 `f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax` and `dense` are
-numpy replicas, `mlp` and `cnn` compiled Keras models.
+numpy replicas, `mlp`, `cnn` and `lstm` compiled Keras models.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _HOMES = {
     "dense": "numpy_models",
     "mlp": "keras_models",
     "cnn": "keras_models",
+    "lstm": "keras_models",
 }
 NAMES = tuple(_HOMES)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tutorial_dl.data import Dataset
-from tutorial_dl.models.sizes import outputs, sample_shape
+from tutorial_dl.models.sizes import one_hot, outputs, sample_shape
 
 if TYPE_CHECKING:
     import keras
@@ -24,19 +24,32 @@ def _keras():
 
 
 def _compiled(name: str, layers: list, dataset: Dataset, seed: int) -> keras.Model:
-    """The layers, an output layer and the loss: cross-entropy for classes, else squared error."""
+    """The layers one after the other, and an output layer."""
     keras = _keras()
-    layers.append(
-        keras.layers.Dense(
-            outputs(name, dataset), "softmax" if dataset.classes else None, name="output"
-        )
-    )
+    layers = _with_output(name, layers, dataset, seed)
+    shape = sample_shape(name, dataset)
+    return _for(dataset, keras.Sequential([keras.Input(shape, name="inputs"), *layers], name=name))
+
+
+def _with_output(name: str, layers: list, dataset: Dataset, seed: int) -> list:
+    """The layers and an output layer; every layer's weights are drawn from a seed of its own."""
+    keras = _keras()
+    activation = "softmax" if dataset.classes or one_hot(dataset) else None
+    layers = [*layers, keras.layers.Dense(outputs(name, dataset), activation, name="output")]
     for i, layer in enumerate(layers):
+        layer = getattr(layer, "cell", layer)  # (of a recurrent layer)
         if hasattr(layer, "kernel_initializer"):
             layer.kernel_initializer = keras.initializers.GlorotUniform(seed=1000 * seed + i)
-    shape = sample_shape(name, dataset)
-    model = keras.Sequential([keras.Input(shape, name="inputs"), *layers], name=name)
-    if dataset.classes:
+        if hasattr(layer, "recurrent_initializer"):
+            layer.recurrent_initializer = keras.initializers.Orthogonal(seed=1000 * seed + i)
+    return layers
+
+
+def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
+    """The model, compiled with a loss: cross-entropy for classes, else squared error."""
+    if one_hot(dataset):
+        model.compile(loss="categorical_crossentropy", metrics=["accuracy"])
+    elif dataset.classes:
         model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     else:
         model.compile(loss="mse")
@@ -83,3 +96,33 @@ def cnn(dataset: Dataset, seed: int = 0) -> keras.Model:
         dataset,
         seed,
     )
+
+
+def lstm(dataset: Dataset, seed: int = 0) -> keras.Model:
+    """The benchmark model of MPI-Learn, for sequences (steps, features) that end in zeros.
+
+    Concatenate (of several inputs, along the features), Masking, LSTM of 20, Dense: 3,343
+    parameters for 20 features and 3 classes, 4 (20 x 20 + 20 x 20 + 20) + 20 x 3 + 3, whatever the
+    steps. Anderson, Vlimant, Spiropulu, arXiv 1712.05878.
+    """
+    shapes = dataset.inputs_shape
+    several = isinstance(shapes, dict) or bool(shapes and isinstance(shapes[0], tuple))
+    every = (list(shapes.values()) if isinstance(shapes, dict) else shapes) if several else [shapes]
+    if any(len(s) != 2 or 0 in s for s in every) or len({s[0] for s in every}) != 1:
+        raise ValueError(
+            f"model 'lstm' takes sequences (steps, features), several inputs of as many steps: "
+            f"dataset '{dataset.name}' has samples of shape {shapes}"
+        )
+    layers = _keras().layers
+    chain = [layers.Masking(name="masking"), layers.LSTM(20, name="lstm")]
+    if not several:
+        return _compiled("lstm", chain, dataset, seed)
+    keras = _keras()
+    if isinstance(shapes, dict):
+        inputs = {key: keras.Input(shape, name=key) for key, shape in shapes.items()}
+    else:
+        inputs = tuple(keras.Input(s, name=f"inputs_{i}") for i, s in enumerate(shapes))
+    x = layers.Concatenate(name="concatenate")(keras.tree.flatten(inputs))
+    for layer in _with_output("lstm", chain, dataset, seed):
+        x = layer(x)
+    return _for(dataset, keras.Model(inputs, x, name="lstm"))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from tutorial_dl.data import Dataset
 
 
@@ -30,9 +28,21 @@ def outputs(model: str, dataset: Dataset) -> int:
     if dataset.classes:
         return dataset.classes
     targets = dataset.train.targets
-    if not isinstance(targets, np.ndarray):
+    if isinstance(targets, (tuple, dict)):
         raise ValueError(
             f"model '{model}' has one output: dataset '{dataset.name}' has {len(targets)}; "
             "build a model of your own and name it as module:function"
         )
     return prod(targets.shape[1:])
+
+
+def one_hot(dataset: Dataset) -> bool:
+    """Whether targets are classes as rows of zeros and a one, as many files of labels have them.
+
+    The first hundred samples tell.
+    """
+    targets = dataset.train.targets
+    if isinstance(targets, (tuple, dict)) or targets.ndim != 2 or targets.shape[1] < 2:
+        return False
+    rows = dataset.train.take(slice(0, 100))[1]
+    return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())

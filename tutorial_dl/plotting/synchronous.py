@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from tutorial_dl.plotting import style
 
-__all__ = ["distances", "fused_step", "mean_of_means"]
+__all__ = ["distances", "fused_step", "mean_of_means", "overlapped"]
 
 
 def mean_of_means(
@@ -65,15 +65,16 @@ def distances(
             away = np.maximum(away, np.finfo(float).eps / 8)
             ax.plot(
                 range(1, len(away) + 1), away, color=style.COLOURS[number], label=label,
-                marker=style.MARKERS[number], linestyle="none",
+                marker=style.MARKERS[number], linestyle="none", markevery=max(1, len(away) // 30),
             )  # fmt: skip
         ax.axhline(np.finfo(float).eps, color=style.GREY, linewidth=1)
         ax.annotate(
-            "ε: the rounding of a number near 1", (0, np.finfo(float).eps), color=style.GREY,
-            xycoords=("axes fraction", "data"), va="bottom",
-            xytext=(4, 4), textcoords="offset points",
+            "ε: the rounding of a number near 1", (1, np.finfo(float).eps), color=style.GREY,
+            xycoords=("axes fraction", "data"), ha="right", va="top",
+            xytext=(-4, -4), textcoords="offset points",
         )  # fmt: skip
         ax.set(title=title, xlabel="step", ylabel="largest difference of a weight", yscale="log")
+        ax.set_ylim(bottom=np.finfo(float).eps / 50)
         ax.legend()
     return ax.figure
 
@@ -126,3 +127,24 @@ def _cell(ax: Axes, x: float, y: float, rank: int, text: str, height: float = 1.
     pale = tuple(0.45 * c + 0.55 for c in (red, green, blue))
     ax.add_patch(Rectangle((x, y), 1, height, facecolor=pale, edgecolor="white", linewidth=2))
     ax.text(x + 0.5, y + height / 2, text, ha="center", va="center", size=9)
+
+
+def overlapped(seconds: dict[str, float], hidden: float, ax: Axes | None = None) -> style.Figure:
+    """A gradient alone, with an exchange after it, and with one meanwhile: bars in ms.
+
+    `seconds`: by name, as `strategies.overlap.seconds` gives them; `hidden`: what the overlapped
+    one would take if somebody idle did the exchange, a dashed line.
+    """
+    names = list(seconds)
+    with style.axes(ax, height=2.6) as ax:
+        ax.barh(names, [1e3 * t for t in seconds.values()], color=style.MEASURED, height=0.6)
+        for row, t in enumerate(seconds.values()):
+            ax.text(1e3 * t, row, f" {1e3 * t:.2f}", va="center")
+        last, at = len(names) - 1, 1e3 * hidden
+        ax.vlines(at, last - 0.45, last + 0.45, color=style.PREDICTED, linestyle="--")
+        ax.text(at, last + 0.5, "if somebody were idle", va="top", ha="center")
+        ax.set_ylim(last + 0.95, -0.5)  # the first one on top
+        ax.set_title("What hiding the exchange brings here", loc="left")
+        ax.set(xlabel="ms", xlim=(0, 1.15e3 * max(*seconds.values(), hidden)), ylabel="gradient")
+        ax.grid(axis="y", visible=False)
+    return ax.figure

@@ -64,6 +64,8 @@ class Replica(Protocol):
     ----------
     parameters, gradient : flat arrays, shape (n,), same dtype (float32 unless asked otherwise)
     segments : where each layer's array lies in them
+    swap : optional, a method without arguments: the memory of `parameters` and that of `gradient`
+        change places, contents included, so that nothing is copied. Without it they stay
     state : flat array, shape (k,): what is averaged over ranks but not optimised (moving
         statistics of batch normalisation); length 0 where there is none. May be a read-only copy:
         to change it, assign the whole, `replica.state = average`
@@ -95,6 +97,16 @@ class Replica(Protocol):
         ...
 
 
+def can_swap(replica: Replica) -> bool:
+    """Whether its class has `swap`, made by whoever made its `place`, or by a class derived."""
+    classes = type(replica).__mro__
+    swap, place = (
+        next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))
+        for name in ("swap", "place")
+    )
+    return swap < len(classes) and swap <= place
+
+
 def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) -> None:
     """Raise ValueError unless a replica's vectors can move into this memory (see `place`)."""
     like = replica.parameters
@@ -113,15 +125,22 @@ def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) 
             )
 
 
-def finite_gradient(replica: Replica, batch: Batch) -> tuple[float, int]:
-    """`replica.compute_gradient(batch)`; FloatingPointError if it or the loss is NaN or infinite.
+def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, int]:
+    """`replica.compute_gradient(batch, ...)`; FloatingPointError if that or the loss is not finite.
 
     Asked on every rank before anything is exchanged: one rank's NaN must not reach all weights,
     and afterwards nobody could say whose it was.
     """
-    loss, samples = replica.compute_gradient(batch)
+    loss, samples = replica.compute_gradient(batch, **options)
     if not isfinite(loss):
         raise FloatingPointError(f"the loss is {loss}")
-    if not isfinite(np.dot(replica.gradient, replica.gradient)):  # one quick pass finds any NaN
+    if not gradient_is_finite(replica):
         raise FloatingPointError("the gradient is not finite")
     return loss, samples
+
+
+def gradient_is_finite(replica: Replica) -> bool:
+    """Is the gradient that `compute_gradient` has just filled free of NaN and infinity?"""
+    if hasattr(replica, "gradient_is_finite"):  # it found out in passing
+        return replica.gradient_is_finite
+    return isfinite(np.dot(replica.gradient, replica.gradient))  # one quick pass finds any NaN

@@ -12,7 +12,7 @@ straight into its place in the flat `gradient`; nothing is allocated once a batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -81,8 +81,14 @@ class DenseReplica(Vectors):
             outputs /= outputs.sum(axis=1, keepdims=True)
         return outputs
 
-    def compute_gradient(self, batch: Batch) -> tuple[float, int]:
-        """Fill `gradient`; return (mean loss, samples). See `Replica`."""
+    def compute_gradient(
+        self, batch: Batch, ready: Callable[[int, int], None] | None = None
+    ) -> tuple[float, int]:
+        """Fill `gradient`; return (mean loss, samples). See `Replica`.
+
+        ready : is called with (first, last) when gradient[first:last] is complete: layer by layer
+            from the last one back, while the rest is still computed
+        """
         x, y = batch
         samples = len(x)
         if samples == 0:
@@ -90,7 +96,7 @@ class DenseReplica(Vectors):
             return 0.0, 0
         a = self._forward(self._inputs(x))
         loss, _ = self._loss(a[-1], y, self.weights_gradient[-1])  # a[-1] now holds delta
-        self._backward(a)
+        self._backward(a, ready)
         return loss / samples, samples
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
@@ -166,13 +172,16 @@ class DenseReplica(Vectors):
             )
         return np.ascontiguousarray(y.reshape(samples), np.int64)
 
-    def _backward(self, a: list[np.ndarray]) -> None:
+    def _backward(self, a: list[np.ndarray], ready: Callable[[int, int], None] | None) -> None:
         """Fill the gradient; a[-1] holds delta of the last layer, whose bias gradient is filled."""
         delta = a[-1]
         buffers = self._buffers(len(delta))[1]
         backward = kernels.relu_backward if self.activation == "relu" else kernels.tanh_backward
         for layer in range(len(a) - 1, 0, -1):
             np.matmul(a[layer - 1].T, delta, out=self.weights_gradient[2 * layer - 2])
+            if ready is not None:  # the bias came before
+                kernel, bias = self.segments[2 * layer - 2 : 2 * layer]
+                ready(kernel.offset, bias.offset + bias.size)
             if layer > 1:
                 previous = buffers[layer - 2]
                 np.matmul(delta, self.weights[2 * layer - 2].T, out=previous)

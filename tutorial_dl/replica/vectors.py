@@ -13,7 +13,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Vectors:
-    """The `parameters`, `gradient`, `segments` and (empty) `state` of a Replica, and `place`."""
+    """What a Replica has besides gradients: its vectors, `segments`, (empty) `state`, `place`."""
 
     def __init__(self, segments: tuple[Segment, ...], dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
@@ -28,6 +28,14 @@ class Vectors:
         check_place(self, parameters, gradient)
         parameters[:], gradient[:] = self.parameters, self.gradient
         self._hold(parameters, gradient)
+
+    def swap(self) -> None:
+        """Parameters and gradient change places in memory: each is what the other was."""
+        if type(self)._hold is not Vectors._hold:  # who makes views of his own
+            self._hold(self.gradient, self.parameters)
+            return
+        self.parameters, self.gradient = self.gradient, self.parameters
+        self.weights, self.weights_gradient = self.weights_gradient, self.weights
 
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         self.parameters, self.gradient = parameters, gradient

@@ -1,43 +1,84 @@
 """Strategies: rules by which ranks train one model together, a file each.
 
-A strategy has never heard of layers. It sees a replica's two flat vectors and does
+No strategy has ever heard of layers: they see a replica's two flat vectors. There are two kinds.
+
+Where all ranks hold one model (serial, synchronous), or work on one copy of it (hogwild), a
+strategy does, on the ranks of its `team`,
 
     attach(replica, optimizer)    once: put the vectors where this rule needs them
     step(batch) -> loss, samples  one update; of all ranks' samples together
     average_state()               before validation: make what is not optimised equal on all ranks
+    resume()                      after a failure: make all ranks agree again
 
-on the ranks of its `team`. What it may rely on: every rank calls `step` equally often, with its
-own share of each batch, which may be empty.
+and may rely on every rank calling `step` equally often, with its own share of each batch, which may
+be empty. Where workers talk to a master (downpour, elastic_averaging, gradient_energy_matching) it
+is a `Rule` of what each side does (rule.py).
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-NAMES = {"serial": "Serial", "synchronous": "Synchronous"}
+NAMES = {
+    "serial": "Serial",
+    "synchronous": "Synchronous",
+    "downpour": "Downpour",
+    "elastic_averaging": "ElasticAveraging",
+    "gradient_energy_matching": "GradientEnergyMatching",
+    "hogwild": "Hogwild",
+}
+RULES = ("downpour", "elastic_averaging", "gradient_energy_matching")  # with a master
 
-__all__ = ["NAMES", "Serial", "Synchronous", "get"]
+# Which options belong to which strategies; the others know nothing of them.
+OPTIONS = {
+    "one_copy": ("synchronous",),
+    "compression": ("synchronous",),
+    "every": ("downpour", "elastic_averaging"),
+    "synchronous": ("downpour", "elastic_averaging"),
+    "staleness_aware": ("downpour",),
+    "lower_momentum": ("downpour",),
+    "moving_rate": ("elastic_averaging",),
+    "momentum": ("elastic_averaging", "gradient_energy_matching"),
+    "kappa": ("gradient_energy_matching",),
+    "upward": RULES,
+    "layout": RULES,
+}
+
+__all__ = ["NAMES", "Rule", "Scripted", "get", *NAMES.values()]
+_ELSEWHERE = {"Rule": "rule", "Scripted": "scripted"}
 
 
 def __getattr__(name):
-    for module, of_it in NAMES.items():
-        if name == of_it:
-            return getattr(import_module(f".{module}", __name__), name)
+    modules = {of_it: module for module, of_it in NAMES.items()} | _ELSEWHERE
+    if name in modules:
+        return getattr(import_module(f".{modules[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def check(name: str, one_copy: bool = False) -> None:
-    """ValueError unless there is a strategy called `name`, and it has this option."""
+def check(name: str, **options) -> None:
+    """ValueError unless there is a strategy called `name`, and it has these options.
+
+    An option that is None or False is not given.
+    """
     if name not in NAMES:
         raise ValueError(f"unknown strategy {name!r}; one of {', '.join(NAMES)}")
-    if one_copy and name != "synchronous":
-        raise ValueError(
-            f"one copy of the weights with strategy {name!r}; 'synchronous' is needed for it"
-        )
+    given = _given(options)
+    for option in sorted(given):
+        if name not in OPTIONS[option]:
+            words = {"one_copy": "one copy of the weights"}.get(option, option.replace("_", " "))
+            have = " or ".join(repr(one) for one in OPTIONS[option])
+            raise ValueError(f"{words} with strategy {name!r}; strategy {have} is needed for it")
+    if {"compression", "one_copy"} <= given.keys():
+        raise ValueError("one copy of the weights with compression: one of them only")
 
 
-def get(name: str, team=None, one_copy: bool = False):
-    """A new strategy by its name, on `team` (all ranks if None)."""
-    check(name, one_copy)
-    options = {"one_copy": True} if one_copy else {}
-    return getattr(import_module(f".{name}", __name__), NAMES[name])(team, **options)
+def get(name: str, team=None, **options):
+    """A new strategy by its name, on `team` (all ranks if None), with its own options."""
+    check(name, **options)
+    kind = getattr(import_module(f".{name}", __name__), NAMES[name])
+    return kind(team=team, **_given(options))
+
+
+def _given(options: dict) -> dict:
+    # (0 is given: a momentum of 0 is one.)
+    return {n: value for n, value in options.items() if value is not None and value is not False}

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
+from numba_kernels.fused import Step
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.team import Team
+from numba_kernels.trace import span
 
-from ..replica.base import Batch, Replica, finite_gradient
+from ..replica.base import Batch, Replica
+from .base import OneModel
 
 
-class Serial:
+class Serial(OneModel):
     """Training by one rank alone; other ranks, if there are any, are not told of it.
 
     Args:
@@ -28,17 +31,21 @@ class Serial:
             )
         self.team = team or Team(MPI.COMM_SELF)
 
-    def attach(self, replica: Replica, optimizer: Optimizer) -> None:
-        self.replica, self.optimizer = replica, optimizer
-        self.state = optimizer.init(
-            replica.parameters.size, replica.parameters.dtype, replica.segments
+    def attach(
+        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
+    ) -> None:
+        self.replica = replica
+        self.update = Step(  # with nobody to reduce with, only the update is left of it
+            self.team, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm
         )
 
     def step(self, batch: Batch) -> tuple[float, int]:
-        loss, samples = finite_gradient(self.replica, batch)
-        if samples:
-            self.optimizer.update(self.replica.parameters, self.replica.gradient, self.state)
-        return loss, samples
+        with span("gradient"):
+            loss, samples = self.gradient(batch)
+        return self.skipped(loss, samples) or self.update(loss, samples)
+
+    def resume(self) -> None:
+        """One rank agrees with itself."""
 
     def average_state(self) -> None:
         """One rank's statistics are their own average."""

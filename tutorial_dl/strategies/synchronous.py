@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_kernels import compression as methods
 from numba_kernels.fused import Step
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.team import Team
+from numba_kernels.trace import span
 from numba_kernels.window import aligned
 
-from ..replica.base import Batch, Replica, finite_gradient
+from ..replica.base import Batch, Replica
+from .base import OneModel
+from .two_steps import TwoSteps
 
 
-class Synchronous:
+class Synchronous(OneModel):
     """All ranks of `team` (of the whole run if None) as if they were one.
 
     Args:
@@ -32,19 +36,34 @@ class Synchronous:
         one_copy: all ranks of a node work with one copy of the weights, which saves p - 1 copies
             of them (docs/memory.md); for "fused" only. Where ranks share no memory it changes
             nothing.
+        compression: send less: "fp16", "bf16", "top_k", "powersgd"; or "adasum", which sends no
+            less but lets more ranks join at one learning rate; or a Method with settings of its
+            own (numba_kernels.compression). The update is done in two steps then, and only
+            nearly that of one process. Where ranks share memory it only costs time.
     """
 
-    def __init__(self, team: Team | None = None, algorithm: str = "fused", one_copy: bool = False):
-        if one_copy and algorithm != "fused":
+    def __init__(
+        self,
+        team: Team | None = None,
+        algorithm: str = "fused",
+        one_copy: bool = False,
+        compression: str | methods.Method | None = None,
+    ):
+        self.compression = None if compression is None else methods.get(compression)
+        self.two_steps = algorithm != "fused" or compression is not None
+        if one_copy and self.two_steps:
+            why = f"algorithm {algorithm!r}" if algorithm != "fused" else str(self.compression)
             raise ValueError(
-                f"one copy of the weights, but algorithm {algorithm!r} has every rank update its "
-                "own: 'fused' is needed"
+                f"one copy of the weights, but {why} has every rank update its own: algorithm "
+                "'fused' without compression is needed"
             )
         self.team, self.algorithm, self.one_copy = team or Team(), algorithm, one_copy
 
-    def attach(self, replica: Replica, optimizer: Optimizer) -> None:
+    def attach(
+        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
+    ) -> None:
         """Give every rank the weights of rank 0, and move both vectors into the window."""
-        self.replica, self.optimizer = replica, optimizer
+        self.replica = replica
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)
         # One after the other: what the first one leaves is free before the second takes memory.
@@ -52,41 +71,59 @@ class Synchronous:
         replica.place(replica.parameters, self.team.empty(n, dtype))
         if replica.state.size:
             replica.state = self.team.broadcast(replica.state.copy())
-        self._seen = 0  # samples of this rank since its state was averaged
-        if self.algorithm == "fused":
-            self.update = Step(
-                self.team, optimizer, replica.parameters, replica.gradient, replica.segments
+        self._seen = 0
+        if self.two_steps:
+            algorithm = "auto" if self.algorithm == "fused" else self.algorithm
+            self.update = TwoSteps(
+                self.team, replica, optimizer, algorithm, clip_norm, self.compression
             )
         else:
-            self.state = optimizer.init(n, dtype, replica.segments)
-            self.update = self._textbook
+            self.update = Step(
+                self.team, optimizer, replica.parameters, replica.gradient, replica.segments,
+                clip_norm,
+            )  # fmt: skip
+
+        # What no other rank reads need not be copied to where others can read it.
+        apart = getattr(self.update, "takes_own", False) and getattr(replica, "keeps_apart", False)
+        self._options = {"apart": self.team.slice_of(n)} if apart else {}
+
+    def resume(self) -> None:
+        """After a failure: make every rank again what rank 0 is. Collective."""
+        self.update.resume()
+        self.agree_on_scale()
+        if self.replica.state.size:
+            self.replica.state = self.team.broadcast(self.replica.state.copy())
+        self._seen = 0
 
     def _weights(self, n: int, dtype) -> np.ndarray:
         """Memory for the weights: in the window only where others write there."""
-        if self.algorithm == "fused":
-            return self.team.empty(n, dtype, common=self.one_copy)
-        return aligned(n, dtype)
+        if self.two_steps:
+            return aligned(n, dtype)
+        return self.team.empty(n, dtype, common=self.one_copy)
 
     def step(self, batch: Batch) -> tuple[float, int]:
         """One update; returns the mean loss over all ranks' samples, and how many those are."""
-        loss, samples = finite_gradient(self.replica, batch)
+        with span("gradient"):
+            loss, samples = self.gradient(batch, **self._options)
+            if self._options:
+                self.update.own, self.update.factor = self.replica.own, self.replica.own_factor
         self._seen += samples
-        return self.update(loss, samples)
+        return self.skipped(loss, samples) or self.update(loss, samples)
 
-    def average_state(self) -> None:
-        """Average what is not optimised (moving statistics), weighted by the samples seen."""
-        if self.replica.state.size and self.team.size > 1:
-            weighted = np.append(self.replica.state * self._seen, self._seen)
-            self.team.allreduce(weighted)  # sums
-            if weighted[-1]:
-                self.replica.state = (weighted[:-1] / weighted[-1]).astype(self.replica.state.dtype)
-        self._seen = 0
+    def save(self) -> tuple[dict, dict, dict]:
+        values, vectors, own = super().save()
+        if self.compression is not None:
+            own |= {"residual": self.update.left.residual, "basis": self.update.left.basis}
+        return values, vectors, own
 
-    def _textbook(self, loss: float, samples: int) -> tuple[float, int]:
-        g = self.replica.gradient
-        total, loss = self.team.allreduce(np.array([samples, samples * loss]))  # sums
-        if total:
-            g *= g.dtype.type(samples / total)
-            self.team.allreduce(g, "sum", self.algorithm)
-            self.optimizer.update(self.replica.parameters, g, self.state)
-        return (float(loss / total) if total else 0.0), int(total)
+    def restore(self, saved) -> None:
+        super().restore(saved)
+        if self.compression is None or not saved.has_own("residual"):
+            return
+        left, rank = self.update.left, self.team.rank
+        left.basis[:] = saved.own("basis", 0)
+        if saved.ranks == self.team.size:
+            left.residual[:] = saved.own("residual", rank)
+        elif rank == 0:  # what all of them had yet to send is sent by one
+            left.residual[:] = sum(saved.own("residual", r) for r in range(saved.ranks))
+            left.residual *= left.dtype.type(self.team.size / saved.ranks)  # in a mean over ranks

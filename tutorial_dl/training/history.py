@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 
@@ -12,6 +13,11 @@ class History:
     """
 
     epochs: list[dict[str, float]] = field(default_factory=list)
+    # Of runs with a master: updates by their staleness, batches by the rank that did them, and a
+    # line for each worker that was lost.
+    staleness: Counter[int] = field(default_factory=Counter)
+    workers: Counter[int] = field(default_factory=Counter)
+    lost: list[str] = field(default_factory=list)
 
     def column(self, name: str) -> list[float]:
         """One quantity over the epochs, in order."""

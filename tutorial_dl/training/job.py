@@ -2,77 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 
-from numba_kernels import launch
+import numba_kernels
 
 from .. import data as datasets
 from .. import models, strategies
-
-
-@dataclass(frozen=True)
-class Options:
-    """The words of the command line; see `train --help`."""
-
-    model: str
-    data: str
-    strategy: str
-    epochs: int
-    batch_size: int
-    optimizer: str
-    learning_rate: float | None
-    seed: int
-    quiet: bool
-    json: str | None
-    one_copy: bool = False
-
-    def check(self, ranks: int | None) -> None:
-        """ValueError or OSError for what can be known to be wrong before ranks are started."""
-        launch.check_ranks(1 if ranks is None else ranks)
-        strategies.check(self.strategy, self.one_copy)
-        if self.strategy == "serial" and (ranks or 1) > 1:
-            raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
-        models.check(self.model)
-        datasets.check(self.data)
-        if self.json not in (None, "-"):
-            check_writable(Path(self.json))
-
-    def words(self) -> list[str]:
-        """The command line that says the same, for the ranks."""
-        words = ["train"]
-        for name in ("model", "data", "strategy", "epochs", "batch_size", "optimizer", "seed"):
-            words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
-        if self.learning_rate is not None:
-            words += ["--learning-rate", repr(self.learning_rate)]
-        words += ["--quiet"] if self.quiet else []
-        words += ["--one-copy"] if self.one_copy else []
-        words += ["--json", self.json] if self.json else []
-        return words
-
-
-def check_writable(path: Path) -> None:
-    """OSError, in words, unless `path` can be written: better now than after training."""
-    if path.is_dir():
-        raise OSError(f"{path} is a folder; a file is needed")
-    if not path.parent.is_dir():
-        raise OSError(f"{path} can't be written: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OSError(f"{path} can't be written: permission denied")
+from .options import Options, target_of
+from .summary import summary, write, write_timeline
 
 
 def run_rank(options: Options) -> int:
     """Train as one rank of a run; returns the exit status (0, 1 failed, 2 bad input)."""
     import numpy as np
 
+    from numba_kernels import launch
     from numba_kernels.team import Team, abort_all
+
+    from .errors import Terminated
+    from .saving import tell_resumed
 
     np.seterr(all="ignore")  # a loss that is no number is told in one line, not by every product
     team = Team()
+    launch.can_be_lost()
     # Every rank may speak again: from here on they agree who does.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     setting_up = True
@@ -80,49 +35,123 @@ def run_rank(options: Options) -> int:
         trainer = prepare(options, team)
         team.barrier()  # set-up fails on all ranks or on none
         setting_up = False
-        trainer.fit(options.epochs)
+        if options.resume:
+            tell_resumed(trainer, trainer.resume())
+        trainer.fit_to(options.epochs)
         result = summary(options, trainer)
         if team.rank == 0:
             write(result, options.json)
-        team.barrier()
+            if trainer.timeline is not None:
+                write_timeline(trainer.timeline, Path(options.timeline))
+        if options.has_master:  # some may not come to a barrier, nor to the end of MPI
+            leave(0)
+        else:
+            team.barrier()
         return 0
     except KeyboardInterrupt as error:
         abort_all(error)
+        if options.has_master:
+            leave(130)
         return 130  # whoever pressed the keys knows
+    except Terminated as end:
+        if team.rank == 0:
+            print(end, file=sys.stderr, flush=True)
+        if options.has_master:
+            leave(end.code)
+        return end.code
     except (Exception, SystemExit) as error:
         abort_all(error)
-        if speaks_for_all(team, error):
+        causes, others = who_failed(team, error)
+        if speaks_for_all(team, causes, others):
             tell(error, setting_up)
-        return 2 if setting_up else 1
+        status = 2 if setting_up and causes else 1
+        if options.has_master:
+            leave(status)
+        return status
+
+
+def leave(status: int) -> None:
+    """End this process now, if it can: MPI's own end waits for all ranks, lost ones too.
+
+    Without a keeper (numba_kernels/keeper.py) mpiexec would take that for a failure.
+    """
+    if os.environ.get("NUMBA_KERNELS_KEPT"):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def prepare(options: Options, team):
     """Data, model and trainer, tried on two samples: what is wrong with them shows here."""
-    from numba_kernels import optimizers
+    import random
 
+    import numpy as np
+
+    from . import rates
     from .trainer import Trainer
 
-    dataset = datasets.load(options.data)
+    if options.timeline:
+        from .timeline import Timeline
+
+        timeline = Timeline()
+    else:
+        timeline = None
+    # For what draws from the global generators: every run, and every rank, begins alike.
+    random.seed(options.seed)
+    np.random.seed(options.seed)
+    dataset = datasets.load(options.data, **options.of_files)
     replica = models.build(options.model, dataset, seed=options.seed)
+    strategy = strategies.get(
+        options.strategy, team, **options.of_strategy, layout=options.layout(team.size)
+    )
+    optimizer = options.make_optimizer(strategy.default_optimizer)
+    per_epoch = strategy.updates_an_epoch(len(dataset.train), options.batch_size)
+    rate = rates.planned(options, optimizer.learning_rate, per_epoch)
     trainer = Trainer(
         replica,
         dataset,
-        strategies.get(options.strategy, team, options.one_copy),
-        optimizers.get(options.optimizer, options.learning_rate),
+        strategy,
+        optimizer,
         batch_size=options.batch_size,
         seed=options.seed,
         progress=not options.quiet,
+        timeline=timeline,
+        learning_rate=rate,
+        accumulate=options.accumulate,
+        clip_norm=options.clip_norm,
+        callbacks=callbacks_of(options),
+        checkpoint=options.checkpoint,
+        checkpoint_every=options.checkpoint_every,
     )
+    if trainer.saving is not None and not options.resume:
+        trainer.saving.check_folder()
     trainer.check_agreement()
     if team.rank == 0:
         say_which_optimizer(replica, trainer.optimizer)
     try:
-        replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
+        metrics = replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
     except Exception as error:
         raise ValueError(
             f"model {options.model!r} can't be used on data {options.data!r}: {first_line(error)}"
         ) from error
+    if options.target is not None:
+        known = ["loss", *(f"val_{name}" for name in metrics if name != "samples")]
+        if (metric := target_of(options.target)[0]) not in known:
+            raise ValueError(f"target {options.target!r}: there is no {metric!r}; one of {known}")
     return trainer
+
+
+def callbacks_of(options: Options) -> list:
+    from . import callbacks
+
+    found = []
+    if options.target is not None:
+        found.append(callbacks.Target(*target_of(options.target)))
+    if options.patience is not None:
+        found.append(callbacks.EarlyStopping(patience=options.patience))
+    if options.report_every is not None:
+        found.append(callbacks.Throughput(options.report_every))
+    return found
 
 
 def say_which_optimizer(replica, ours) -> None:
@@ -130,8 +159,8 @@ def say_which_optimizer(replica, ours) -> None:
     theirs = type(getattr(getattr(replica, "model", None), "optimizer", None)).__name__
     if theirs not in ("NoneType", "RMSprop", type(ours).__name__):
         print(
-            f"note: trained with {ours}, as --optimizer says; {theirs}, which the model was "
-            "compiled with, is not used",
+            f"note: trained with {ours.in_words}, as --optimizer says; {theirs}, which the model "
+            "was compiled with, is not used",
             file=sys.stderr,
             flush=True,
         )
@@ -143,75 +172,41 @@ def telling_samples(data):
 
     indices = [*range(min(2, len(data)))]
     labels = data.targets
-    if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu" and labels.ndim == 1:
+    one = not isinstance(labels, tuple | dict)  # (of several targets none is looked at)
+    if one and labels.dtype.kind in "iu" and labels.ndim == 1:
         indices += [int(labels.argmin()), int(labels.argmax())]
     return np.array(indices)
 
 
-def summary(options: Options, trainer) -> dict:
-    """One object a run, as `--json` writes it."""
-    history = trainer.history
-    result = {
-        "strategy": options.strategy,
-        "ranks": trainer.team.size,
-        "model": options.model,
-        "data": options.data,
-        "epochs": options.epochs,
-        "batch_size": options.batch_size,
-        "optimizer": options.optimizer,
-        "learning_rate": trainer.optimizer.learning_rate,
-        "seed": options.seed,
-        "one_copy": getattr(trainer.strategy, "one_copy", False),
-        "parameters": sum(s.size for s in trainer.replica.segments),
-        "loss": history.last["loss"],
-        "val_loss": history.last["val_loss"],
-        "val_accuracy": history.last.get("val_accuracy"),
-        "samples_per_second": history.samples_per_second,
-        "seconds": history.seconds,
-        "history": history.epochs,
-    }
-    if options.strategy == "serial":
-        from .prediction import profile
-
-        result["profile"] = profile(trainer)
-    return result
-
-
-def write(result: dict, where: str | None) -> None:
-    if where == "-":
-        print(json.dumps(result, allow_nan=False), flush=True)
-    elif where:
-        Path(where).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    if where != "-":
-        accuracy, ranks = result["val_accuracy"], result["ranks"]
-        print(
-            f"{result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: loss {result['loss']:.4f}, "
-            f"validation loss {result['val_loss']:.4f}"
-            + (f", accuracy {accuracy:.4f}" if accuracy is not None else "")
-            + f"; {result['samples_per_second']:.0f} samples/s, {result['seconds']:.2f} s",
-            flush=True,
-        )
-
-
-def speaks_for_all(team, error: BaseException) -> bool:
-    """After a failure: is this the lowest of the ranks that failed by themselves?"""
+def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:
+    """After a failure: ranks that failed by themselves (none: one was killed), and all the rest."""
     from numba_kernels.errors import MismatchError
     from numba_kernels.mailbox import FOLLOWED
 
-    causes = {letter.rank for letter in team.settle() if letter.kind != FOLLOWED}
+    letters = team.settle()
+    causes = {letter.rank for letter in letters if letter.kind != FOLLOWED}
     if team.is_cause or isinstance(error, MismatchError):
         causes.add(team.rank)
-    return not causes or team.rank == min(causes)
+    return causes, {team.rank, *(letter.rank for letter in letters)} - causes
+
+
+def speaks_for_all(team, causes: set[int], others: set[int]) -> bool:
+    """Whether this rank is the one that says what happened."""
+    if not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ:
+        return False  # rank 0 was killed: whoever started it says so
+    return team.rank == min(causes or others)
 
 
 def tell(error: BaseException, setting_up: bool) -> None:
     """One line for what the user can mend; a traceback for what is broken in the program."""
     from numba_kernels.errors import TeamError
 
+    from .checkpoint import CheckpointError
     from .consistency import DriftError
-    from .trainer import TrainingError
+    from .errors import TrainingError
 
-    if setting_up or isinstance(error, TrainingError | DriftError | TeamError):
+    known = TrainingError | DriftError | TeamError | CheckpointError | datasets.DataError
+    if setting_up or isinstance(error, known):
         print(f"error: {first_line(error)}", file=sys.stderr, flush=True)
     else:
         traceback.print_exception(error)
@@ -221,13 +216,15 @@ def first_line(error: BaseException) -> str:
     """An error in one line; with the place, where it comes out of somebody else's code."""
     text = next((line for line in str(error).splitlines() if line.strip()), "no message")
     frames = traceback.extract_tb(error.__traceback__)
-    package = str(Path(__file__).parent.parent)
+    packages = tuple(
+        str(folder) for folder in (Path(__file__).parents[1], Path(numba_kernels.__file__).parent)
+    )
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     ours = type(error).__module__.partition(".")[0] in ("tutorial_dl", "numba_kernels")
-    said_by_us = not frames or frames[-1].filename.startswith(package)
+    said_by_us = not frames or frames[-1].filename.startswith(packages)
     if ours or (isinstance(error, ValueError | TypeError) and said_by_us):
         return text
-    outside = [f for f in frames if not f.filename.startswith(package)]
+    outside = [f for f in frames if not f.filename.startswith(packages)]
     place = f" ({outside[0].filename}, line {outside[0].lineno})" if outside else ""
     return f"{type(error).__name__}: {text}{place}"

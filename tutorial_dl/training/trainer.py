@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-import time
+import re
+import signal
+import zlib
+from contextlib import nullcontext
 
 import numpy as np
 from tqdm import tqdm
 
 from numba_kernels import optimizers
+from numba_kernels.optimizers.clipping import check_clip_norm
 from numba_kernels.team import Team, abort_all
+from numba_kernels.trace import span
 
 from .. import replica as replicas
 from .. import strategies
 from ..data import Batches, Dataset, dataset_of
-from .consistency import check_same_weights
+from ..parameter_server import run as of_masters
+from ..parameter_server.saving import alone
+from ..parameter_server.saving import read as read_of_master
+from ..parameter_server.stars import computing_team, layout_of
+from ..strategies.rule import Rule
+from . import in_step, random_state
+from .accumulating import Accumulating
+from .callbacks import callbacks_of
+from .consistency import check_same_settings
+from .errors import Terminated
 from .history import History
-from .validation import evaluate
-
-
-class TrainingError(RuntimeError):
-    """Training can't go on: the loss is no longer a number."""
+from .loss_scale import loss_scale_of
+from .pulse import Pulse, heeding
+from .saving import Saving, agree_on_callbacks
+from .schedules import schedule_of
+from .validation import evaluate, predict
 
 
 class Trainer:
@@ -30,13 +44,29 @@ class Trainer:
         dataset: what to train and to validate on, the same on every rank: a Dataset, or
             ((x, y), (x_val, y_val)) of arrays
         strategy: its name, or a strategy object (which brings its team)
-        optimizer: its name, or an optimizer object
+        optimizer: its name, or an optimizer object; None: "adam", or what the strategy works with
         batch_size: samples an update, of all ranks together: more ranks do the same updates
-            faster, and end with the same weights
+            faster, and end with the same weights. Of an asynchronous strategy: of each worker's
+            gradient.
         seed: of the order of samples
         team: for a strategy given by name; all ranks if None
         progress: a progress bar on rank 0
         validation_batch_size: samples a rank evaluates at once; changes no result
+        timeline: a `timeline.Timeline` that is to see what every rank does when, or None
+        learning_rate: a number, or a function of the step (`schedules`); None: the optimizer's
+        correct_momentum: where the rate changes, see `Optimizer.at_rate`
+        accumulate: pieces in which each rank computes its share of a batch, one after the other:
+            takes less memory, and changes nothing else (training/accumulating.py)
+        clip_norm: a gradient of the whole batch that is longer is shortened to it; None: none is
+        callbacks: see `callbacks`; called in this order, on all ranks
+        checkpoint: a folder that all ranks see; None writes no checkpoints. With one, SIGTERM
+            (a batch system's warning) writes another one and raises Terminated.
+        checkpoint_every: steps from one to the next; None: at the end of each epoch
+        keep_checkpoints: that many newest ones stay
+        loss_scale: for models that compute in half precision (training/loss_scale.py): "auto" is
+            "dynamic" for those in float16 and None for others; a number stays what it is
+        check_every: steps after which it is checked again that all ranks hold the same weights;
+            it is after each epoch anyway. (With a master, workers' weights differ.)
 
     Raises ValueError or TypeError for what can't be used, before anything is trained.
     """
@@ -46,117 +76,271 @@ class Trainer:
         model,
         dataset: Dataset,
         strategy="synchronous",
-        optimizer="adam",
+        optimizer=None,
         batch_size: int = 32,
         seed: int = 0,
         team: Team | None = None,
         progress: bool = True,
         validation_batch_size: int = 512,
+        timeline=None,
+        learning_rate=None,
+        correct_momentum: bool = True,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        callbacks=(),
+        checkpoint=None,
+        checkpoint_every: int | None = None,
+        keep_checkpoints: int = 3,
+        check_every: int = 200,
+        loss_scale="auto",
     ):
         self.strategy = strategies.get(strategy, team) if isinstance(strategy, str) else strategy
         self.team = self.strategy.team
         self.replica = replicas.of(model)
+        if accumulate != 1:
+            self.replica = Accumulating(self.replica, accumulate)
+        self.strategy.loss_scale = loss_scale_of(loss_scale, self.replica)
         self.dataset = dataset = dataset_of(dataset)
-        self.optimizer = optimizers.get(optimizer)
+        self.schedule = None if learning_rate is None else schedule_of(learning_rate)
+        default = self.strategy.default_optimizer
+        self.optimizer = optimizers.get(default if optimizer is None else optimizer)
+        if self.schedule is not None:
+            self.optimizer = self.optimizer.at_rate(self.schedule(0))
+        if clip_norm is not None:
+            check_clip_norm(clip_norm)
+        if check_every < 1:
+            raise ValueError(f"check_every {check_every} steps; 1 or more is right")
+        self.has_master = isinstance(self.strategy, Rule)
         rank, ranks = self.team.rank, self.team.size
-        self.batches = Batches(dataset.train, batch_size, seed=seed, rank=rank, ranks=ranks)
+        if self.has_master:  # which hands out what there is to do
+            self.strategy.use(self.optimizer)
+            self.strategy.clip_norm = clip_norm
+            self.by = str(self.strategy)  # with its options, before they change
+            self.layout = layout_of(self.strategy, self.team)
+            rank, ranks = 0, 1
+        self._at_once = 1 if self.has_master else self.strategy.updates_a_step
+        self.batches = Batches(
+            dataset.train, batch_size * self._at_once, seed=seed, rank=rank, ranks=ranks
+        )
         self.validation_batch_size = validation_batch_size
-        self.progress = progress and rank == 0
+        self.correct_momentum, self.clip_norm = correct_momentum, clip_norm
+        self.accumulate, self.check_every = accumulate, check_every
+        self.progress = progress and self.team.rank == 0
+        self.timeline = timeline
+        self.callbacks = callbacks_of(callbacks)
         self.history = History()
-        self._steps = 0
+        self.steps = 0  # updates so far
+        self.stopped: str | None = None  # why, if it was before its last epoch
+        self.round, self.sums = 0, np.zeros(3)  # in this epoch: rounds; loss, samples, seconds
         self._attached = False
+        self._generation = 0  # of the team, when its ranks last agreed
+        self.run = self.resumed = self.ended_with = self.mates = None  # of runs with a master
+        self.gone: list[int] = []  # ranks that it lost
+        self.begun = False
+        self.saving = None
+        if checkpoint is not None:
+            self.saving = Saving(self, checkpoint, checkpoint_every, keep_checkpoints)
+            if self.has_master:
+                self.saving.of_master = alone(self.saving)
+
+    @property
+    def at_epoch_begin(self) -> bool:
+        return self.round == 0
+
+    @property
+    def epoch_is_complete(self) -> bool:
+        """All its updates are done; validation is not."""
+        return self.round == len(self.batches)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Updates an epoch, of all ranks together."""
+        batch_size = self.batches.batch_size // self._at_once
+        return self.strategy.updates_an_epoch(len(self.dataset.train), batch_size)
 
     def fit(self, epochs: int) -> History:
         """Train for `epochs` more epochs; returns the history of all so far.
 
-        Raises TrainingError when the loss is not finite, PeerError when another rank failed. If
-        this rank fails, for whatever reason, the other ranks are told.
+        One that was begun before (a checkpoint written in the middle of it was resumed) counts as
+        the first. After a failure, and once the team is usable again, training goes on from rank
+        0's weights, at the beginning of the epoch that was interrupted.
+
+        Raises TrainingError when the loss is not finite, PeerError when another rank failed,
+        Terminated after SIGTERM. If this rank fails, for whatever reason, the others are told.
         """
         if epochs < 1:
             raise ValueError(f"{epochs} epochs; 1 or more are needed")
+        if self.saving is not None:
+            self.saving.check_folder()  # on all ranks alike: nothing is lost by a wrong name
+        self.stopped = None
         try:
-            if not self._attached:
-                self.check_agreement()
-                self.strategy.attach(self.replica, self.optimizer)
-                self._attached = True
-            first = len(self.history.epochs)
-            with self._bar(epochs) as bar:
-                for epoch in range(first, first + epochs):
-                    self._epoch(epoch, bar)
+            self._agree()
+            seen = nullcontext()
+            if self.timeline is not None:
+                seen = self.timeline.over(self.team, lambda: not self.history.lost)
+            # A bare SIGTERM ends a process: only where something is written is it heeded first.
+            heeded = nullcontext([]) if self.saving is None else heeding(signal.SIGTERM)
+            with seen, heeded as signals, self._bar(epochs) as bar:
+                for callback in self.callbacks:
+                    callback.on_fit_begin(self)
+                train = of_masters.train if self.has_master else in_step.train
+                train(self, epochs, bar, signals)
+        except Terminated:
+            raise  # on all ranks alike
         except BaseException as error:
             abort_all(error)
             raise
+        finally:
+            self.batches.close()
         return self.history
+
+    def fit_to(self, epochs: int) -> History:
+        """Train until there are `epochs` in all, those of a run that was resumed included.
+
+        Nothing is trained where there are, or where the run was stopped before (`stopped`).
+        """
+        left = epochs - len(self.history.epochs)
+        if left > 0 and self.stopped is None:
+            return self.fit(left)
+        self._agree()
+        for callback in self.callbacks:
+            callback.on_fit_end(self)
+        return self.history
+
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint that is whole; False if there is none. Collective.
+
+        On as many ranks as before the run ends with the same bits as one that was not interrupted;
+        on another number it sees the same samples in the same order.
+
+        Raises CheckpointError for one of another model or other settings, ValueError without
+        `checkpoint`.
+        """
+        if self.saving is None:
+            raise ValueError("resume from what? Trainer(checkpoint=folder) is needed")
+        try:
+            self._agree()
+            return read_of_master(self) if self.has_master else self.saving.read()
+        except BaseException as error:
+            abort_all(error)
+            raise
+
+    def stop(self, why: str) -> None:
+        """For callbacks: this epoch is the last one. One rank's wish is enough."""
+        self.stopped = why
+
+    def _agree(self) -> None:
+        """Before the first step, and after a failure: all ranks begin with the same."""
+        self.team.ready()
+        if self._attached and self._generation == self.team.generation:
+            return
+        # A failure may have come when some ranks had attached and others had not.
+        attached = self.team.allreduce(np.array([int(self._attached)]), "min")[0]
+        if not attached:
+            self.check_agreement()
+            self._attach()
+            random_state.spread(self.team, self.replica)
+        elif self.has_master:
+            of_masters.agree(self)
+            self._attach()
+        else:
+            counts = np.array([-len(self.history.epochs), self.steps])
+            epochs, self.steps = (int(c) for c in self.team.allreduce(counts, "max"))
+            del self.history.epochs[-epochs:]
+            self.strategy.resume()
+            agree_on_callbacks(self.team, self.callbacks)
+        self.round, self.sums = 0, np.zeros(3)
+        self.pulse = Pulse(self.team)
+        self._attached, self._generation = True, self.team.generation
+
+    def _attach(self) -> None:
+        """Every rank's part of the strategy, with rank 0's weights. Collective."""
+        if self.has_master:
+            self.team.broadcast(self.replica.parameters)
+            if self.replica.state.size:
+                self.replica.state = self.team.broadcast(self.replica.state.copy())
+        use_team = getattr(self.replica, "use_team", None)
+        self.mates = self.team
+        if self.has_master and (use_team is not None or self.layout.devices > 1):
+            self.mates = computing_team(self)
+        if use_team is not None:
+            use_team(self.mates)
+        if not self.has_master:
+            self.strategy.attach(self.replica, self.optimizer, self.clip_norm)
+
+    def place(self) -> dict:
+        """Where training is, for a checkpoint."""
+        sums = self.sums if self.has_master else self.strategy.total(self.sums) / self._at_once
+        sums = dict(zip(("loss", "samples", "seconds"), sums.tolist(), strict=True))
+        return {"steps": self.steps, "round": self.round, "sums": sums}
+
+    def go_to(self, place: dict) -> None:
+        """The reverse of `place`."""
+        self.steps, self.round = place["steps"], place["round"]
+        self.sums = np.array([place["sums"][name] for name in ("loss", "samples", "seconds")])
 
     def evaluate(self, data=None) -> dict[str, float]:
         """Metrics over the validation data (or `data`), shared out over the ranks."""
         data = self.dataset.validation if data is None else data
+        self._check_all_are_here("evaluate()")
         try:
-            return evaluate(self.team, self.replica, data, self.validation_batch_size)
+            self._agree()
+            with span("validation"):
+                return evaluate(self.team, self.replica, data, self.validation_batch_size)
         except BaseException as error:
             abort_all(error)
             raise
 
-    def check_agreement(self) -> None:
-        """ValueError on all ranks if they were given different data or settings."""
-        mine = {
+    def predict(self, inputs) -> np.ndarray:
+        """The model's outputs for `inputs`, shape (samples, ...), in order, on every rank.
+
+        Of arrays, or of data such as `dataset.validation`, in memory or not. Each rank computes its
+        share. Several outputs: a tuple or dict, as the model has it.
+        """
+        self._check_all_are_here("predict()")
+        try:
+            self._agree()
+            return predict(self.team, self.replica, inputs, self.validation_batch_size)
+        except BaseException as error:
+            abort_all(error)
+            raise
+
+    def _check_all_are_here(self, what: str) -> None:
+        if self.run is not None:
+            raise RuntimeError(
+                f"{what} in a callback of a run with a master is called on its rank alone, and "
+                "needs all; self.replica.evaluate(batches) and .predict(x) are of one rank"
+            )
+
+    def settings(self) -> dict[str, float]:
+        """What all ranks must be given alike, and a run that is resumed again."""
+        return {
             "parameters": self.replica.parameters.size,
             "training samples": len(self.dataset.train),
             "validation samples": len(self.dataset.validation),
-            "batch size": self.batches.batch_size,
+            "batch size": self.batches.batch_size // self._at_once,
+            **({"ranks": self.team.size} if self._at_once > 1 else {}),
             "seed": self.batches.seed,
+            "pieces a batch": self.accumulate,
+            "clip norm": self.clip_norm or 0,
         }
-        table = self.team.allgather(np.array(list(mine.values()), np.float64))
-        for column, (name, value) in enumerate(mine.items()):
-            others = np.flatnonzero(table[:, column] != value)
-            if others.size:
-                raise ValueError(
-                    f"rank {self.team.rank} has {value} {name}, rank {others[0]} has "
-                    f"{int(table[others[0], column])}; all ranks must be given the same"
-                )
 
-    def _epoch(self, epoch: int, bar) -> None:
-        started = time.perf_counter()
-        total_loss = total_samples = 0
-        for batch in self.batches.epoch(epoch):
-            try:
-                loss, samples = self.strategy.step(batch)
-            except FloatingPointError as error:
-                raise self._not_finite(error, epoch) from None
-            total_loss += loss * samples
-            total_samples += samples
-            self._steps += 1
-            if self._steps == 1:
-                check_same_weights(self.team, self.replica)
-            bar.update(samples)
-        self.strategy.average_state()
-        seconds = time.perf_counter() - started
-        check_same_weights(self.team, self.replica)
-        validation = self.evaluate()
-        if not np.isfinite(validation["loss"]):
-            raise TrainingError(
-                f"the validation loss is {validation['loss']} after epoch {epoch + 1}; a learning "
-                f"rate below {self.optimizer.learning_rate}, or data without NaN, is needed"
-            )
-        self.history.epochs.append(
-            {"epoch": epoch + 1, "loss": total_loss / total_samples}
-            | {f"val_{name}": value for name, value in validation.items()}
-            | {"samples_per_second": total_samples / seconds, "seconds": seconds}
-        )
-        bar.set_postfix(
-            {"loss": f"{total_loss / total_samples:.4f}"}
-            | {f"val_{name}": f"{value:.4f}" for name, value in validation.items()},
-            refresh=False,
-        )
-
-    def _not_finite(self, error: FloatingPointError, epoch: int) -> TrainingError:
-        return TrainingError(
-            f"{error} at step {self._steps + 1} (epoch {epoch + 1}) on rank {self.team.rank}; "
-            f"a learning rate below {self.optimizer.learning_rate}, or data without NaN, is needed"
-        )
+    def check_agreement(self) -> None:
+        """ValueError on all ranks if they were given different data or settings."""
+        mine = self.settings()
+        saving = self.saving
+        mine |= {"callbacks": len(self.callbacks), "steps between checks": self.check_every}
+        # Ranks that update slices of one model at rates of their own would never drift apart.
+        rates = [self.schedule(s) for s in (0, 1, 10, 100, 1000)] if self.schedule else []
+        rule = f"{self.optimizer} {rates} {self.correct_momentum} {self.strategy.loss_scale}"
+        rule += f" {self.strategy} {self.layout}" if self.has_master else ""
+        mine["as checksum of optimizer, learning rates and loss scale"] = zlib.crc32(rule.encode())
+        mine["steps between checkpoints"] = 0 if saving is None else saving.every or -1
+        check_same_settings(self.team, mine)
 
     def _bar(self, epochs: int):
-        what = f"{type(self.strategy).__name__.lower()} on {self.team.size} rank"
+        name = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self.strategy).__name__).lower()
+        what = f"{name} on {self.team.size} rank"
         return tqdm(
             total=epochs * len(self.dataset.train),
             desc=what + "s" * (self.team.size > 1),

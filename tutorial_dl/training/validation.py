@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from contextlib import closing
 
 import numpy as np
 
-from ..data import Data, shard
-from ..replica.base import Batch, Replica
+from ..data import Batches, Data, shard
+from ..data.dataset import each_array, of_arrays
+from ..replica.base import Replica
 
 
 def evaluate(team, replica: Replica, data: Data, batch_size: int) -> dict[str, float]:
@@ -17,7 +18,8 @@ def evaluate(team, replica: Replica, data: Data, batch_size: int) -> dict[str, f
     be means over samples (losses, accuracies): others can't be put together from shares.
     """
     share = shard(data, team.rank, team.size)
-    found = replica.evaluate(slices(share, batch_size))
+    with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
+        found = replica.evaluate(batches)
     samples = found.pop("samples")
     # A rank without samples may not know the metrics' names; the last one has the largest share.
     names = broadcast_text(team, ",".join(found)).split(",")
@@ -26,15 +28,45 @@ def evaluate(team, replica: Replica, data: Data, batch_size: int) -> dict[str, f
     return {name: float(value / total) for name, value in zip(names, sums, strict=True)}
 
 
-def slices(data: Data, batch_size: int) -> Iterable[Batch]:
-    """`data` in order, in batches; the last one may be smaller."""
-    for first in range(0, len(data), batch_size):
-        yield data.take(slice(first, first + batch_size))
+def predict(team, replica: Replica, inputs, batch_size: int):
+    """The model's outputs for all of `inputs`, in order, on every rank; each computes its share.
+
+    `inputs` may also be data with targets, of which nothing is made, say those of a file.
+    """
+    data = inputs if hasattr(inputs, "part") else Data.of(inputs, np.zeros(_samples(inputs)))
+    share = shard(data, team.rank, team.size)
+    with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
+        parts = [replica.predict(x) for x, _ in batches]
+    if not parts:  # a share of no samples has outputs all the same, of length 0
+        one = replica.predict(data.take(slice(0, 1))[0])
+        parts = [each_array(lambda a: a[:0], one)]
+    return _join(team, parts)
 
 
-def broadcast_text(team, text: str) -> str:
-    """The last rank's `text` on every rank (as a vector of float32: one code a letter)."""
-    root = team.size - 1
+def _samples(inputs) -> int:
+    while isinstance(inputs, tuple | dict) or (isinstance(inputs, list) and of_arrays(inputs)):
+        inputs = next(iter(inputs.values() if isinstance(inputs, dict) else inputs))
+    return len(inputs)
+
+
+def _join(team, parts: list):
+    """All ranks' parts one after the other, in the structure that they have."""
+    first = parts[0]
+    if isinstance(first, dict):
+        return {name: _join(team, [part[name] for part in parts]) for name in first}
+    if isinstance(first, tuple | list):
+        return tuple(_join(team, [part[i] for part in parts]) for i in range(len(first)))
+    mine = np.concatenate(parts)
+    rows = team.allgather(mine.reshape(-1))
+    return np.concatenate([row.reshape(-1) for row in rows]).reshape(-1, *mine.shape[1:])
+
+
+def broadcast_text(team, text: str, root: int | None = None) -> str:
+    """Rank `root`'s `text` (default: the last one's) on every rank.
+
+    It travels as a vector of float32: one code a letter.
+    """
+    root = team.size - 1 if root is None else root
     codes = np.frombuffer(text.encode(), np.uint8).astype(np.float32)
     length = team.broadcast(np.array([codes.size], np.float64), root)
     if team.rank != root:

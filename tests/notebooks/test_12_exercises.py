@@ -1,0 +1,67 @@
+"""Notebook 12: the folded solutions pass, wrong answers are told, what they rest on is right."""
+
+import numpy as np
+import pytest
+from exercise_cells import of_exercises, says
+
+from numba_kernels.optimizers import SGD
+from tutorial_dl import foundations
+from tutorial_dl.strategies.downpour import Downpour
+from tutorial_dl.strategies.scripted import Scripted
+
+test_solutions, test_open_cells = of_exercises(
+    "12", "12.delayed", "12.workers", np=np, foundations=foundations
+)
+
+
+def path(delay, first=1):
+    def answer(eta, tau, x0, steps):
+        x = [x0]
+        for t in range(steps):
+            x.append(x[t] - eta * x[delay(t, tau)])
+        return x[1 - first :]
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (path(lambda t, tau: t), "every gradient of yours is fresh; it should be 1 updates old"),
+        (path(lambda t, tau: max(t - tau, 0), first=0), "6 numbers; x0 itself, and 6 after it"),
+        (path(lambda t, tau: max(t - tau - 1, 0)), "tau = 1, x0 = 1.0, steps = 6: the path is off"),
+        (path(lambda t, tau: t - tau), "IndexError"),  # x[-3], where there is only x[0]
+        (lambda eta, tau, x0, steps: None, "returns nothing"),
+        (3, "a function is asked for, not 3"),
+    ],
+)
+def test_wrong_paths(capsys, wrong, message):
+    assert message in says(capsys, "12.delayed", wrong)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((7, 4), "plain: with 7 workers 0.05 is above the bound, 0.0482"),  # 2 sin(pi/26) / 5
+        ((5, 4), "plain: 5 workers are stable, but more would be"),
+        ((6, 5), "staleness-aware: with 5 workers 0.35 is above the bound, 0.347"),
+        ((6, 1), "staleness-aware: 1 workers are stable"),
+        ((6, 3.5), "not 3.5"),
+        ((6, True), "not True"),
+        (6, "two numbers"),
+        ((6, None), "put your answer"),
+    ],
+)
+def test_wrong_numbers_of_workers(capsys, answer, message):
+    assert message in says(capsys, "12.workers", answer)
+
+
+@pytest.mark.parametrize(("rate", "aware", "most"), [(0.05, False, 6), (0.35, True, 4)])
+def test_the_right_numbers_are_those_of_runs(rate, aware, most):
+    """The rule that ranks use, on a parabola with h = 5: `most` workers converge, one more not."""
+    ends = []
+    for workers in (most, most + 1):
+        run = Scripted(Downpour(staleness_aware=aware), lambda x: 5 * x, [1.0], workers, SGD(rate))
+        x = run.turns(t % workers for t in range(8000))
+        ends.append(np.abs(x[-50:]).max())
+    assert ends[0] < 1e-2 < 1e2 < ends[1]

@@ -1,0 +1,180 @@
+"""Notebook 15: the folded solutions pass, wrong answers are told, the models are the right ones."""
+
+import itertools
+
+import pytest
+from exercise_cells import of_exercises, says
+
+from tutorial_dl.exercises import check, notebook_15
+from tutorial_dl.layout import Layout
+
+test_solutions, test_open_cells = of_exercises("15", "15.path", "15.choice", Layout=Layout)
+
+
+# The path ----------------------------------------------------------------------------------------
+
+
+def test_paths_by_hand():
+    roles = Layout(masters=2, workers=2, devices=2).roles()
+    paths = {rank: notebook_15._path(roles, rank) for rank in (2, 3, 9, 10)}
+    assert paths == {2: [2, 1, 0], 3: [3, 2, 1, 0], 9: [9, 6, 0], 10: [10, 9, 6, 0]}
+    roles = Layout(masters=0, workers=2, devices=2).roles()
+    assert notebook_15._path(roles, 3) == [3, 2]
+
+
+def without_the_first_rank(roles, rank):
+    passed = [rank]
+    while roles[passed[-1]].master is not None:
+        passed.append(roles[passed[-1]].master)
+    return passed
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (without_the_first_rank, "from rank 3 (worker 0, device 1) the path is [3, 2, 1, 0]"),
+        (lambda roles, rank: [rank, 0], "yours is [2, 0]"),
+        (lambda roles, rank: [rank, rank, 1, 0], "yours is [2, 2, 1, 0]: each rank once"),
+        (lambda roles, rank: None, "the function returns nothing"),
+        (lambda roles, rank: "up", "a list of ranks is asked for, not 'up'"),
+        (lambda roles, rank: roles[99], "IndexError"),
+        ([2, 1, 0], "a function is asked for"),
+    ],
+)
+def test_wrong_paths(capsys, wrong, message):
+    assert message in says(capsys, "15.path", wrong)
+
+
+def test_paths_hold_where_ranks_are_not_in_order(capsys):
+    """Counting from rank numbers alone works until nodes mix them up."""
+
+    def by_number(roles, rank):
+        return list(dict.fromkeys([rank, rank - roles[rank].device, roles[rank].master, 0]))
+
+    said = says(capsys, "15.path", by_number)
+    assert "masters 1" not in said.split(":")[1]
+
+
+# The choice --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", [(2, 7, 2), [2, 8, 2]])
+def test_right_choices(answer):
+    assert check("15.choice", answer) is True
+
+
+def test_there_are_no_others():
+    right = []
+    for answer in itertools.product(range(5), range(1, 41), range(1, 5)):
+        try:
+            notebook_15.choice(answer)
+        except notebook_15.NotYet:
+            continue
+        right.append(answer)
+    assert right == [(2, 7, 2), (2, 8, 2)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ((1, 20, 2), "it needs 41 ranks; there are 40"),
+        ((1, 9, 4), "a worker's batch has 128 samples; 64 at most"),
+        ((1, 19, 2), "16,000 samples a second; 20,000 are asked for"),  # 64 / 0.004
+        ((1, 39, 1), "8,000 samples a second"),  # 32 / 0.004
+        ((2, 9, 2), "25 updates are not seen on average; 23 at most"),  # 17 + 8
+        ((3, 12, 1), "51 updates are not seen"),  # 35 + 2 x 8
+        ((0, 20, 2), "without a master"),
+        ((2, 0, 2), "workers is 0"),
+        ((2, "7", 2), "workers is '7'"),
+        ((2, 7), "three numbers"),
+        (14, "three numbers"),
+        ((2, ..., 2), "put your answer"),
+    ],
+)
+def test_wrong_choices(capsys, answer, message):
+    assert message in says(capsys, "15.choice", answer)
+
+
+# The models --------------------------------------------------------------------------------------
+
+
+def one_by_one(workers, compute, serve, seconds=60.0):
+    """Updates a second of one master, exchange by exchange: who came first is served first."""
+    comes, free, updates = [compute] * workers, 0.0, 0
+    while free < seconds:
+        worker = min(range(workers), key=comes.__getitem__)
+        free = max(free, comes[worker]) + serve
+        comes[worker] = free + compute
+        updates += 1
+    return updates / free
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+def test_what_one_master_serves(workers):
+    """c = 40, s = 4 ms ... and 12: from one master that waits to one that never does."""
+    for compute, serve in ((0.040, 0.004), (0.040, 0.012)):
+        model = notebook_15.updates_a_second(1, workers, 1, compute, serve)
+        assert model == pytest.approx(one_by_one(workers, compute, serve), rel=0.01)
+
+
+def in_groups(masters, workers, upward, compute, serve, seconds=60.0):
+    """The same with sub-masters, `workers` in all: each has its own, and relays to the one above.
+
+    A worker gets its answer after the relay that its update led to.
+    """
+    comes = [[compute * (1 + 0.01 * worker)] * (workers // masters) for worker in range(masters)]
+    free, above, relayed, updates = [0.0] * masters, 0.0, [0] * masters, 0
+    while min(free) < seconds:
+        group = min(range(masters), key=lambda group: max(free[group], min(comes[group])))
+        worker = min(range(len(comes[group])), key=comes[group].__getitem__)
+        done = max(free[group], comes[group][worker]) + serve
+        relayed[group] += 1
+        if relayed[group] == upward:
+            done = above = max(above, done) + serve
+            relayed[group] = 0
+        free[group], comes[group][worker] = done, done + compute
+        updates += 1
+    return updates / max(free)
+
+
+@pytest.mark.parametrize(
+    ("masters", "workers", "upward"),
+    [(2, 2, 8), (2, 4, 8), (2, 16, 8), (3, 6, 4), (4, 40, 8), (4, 40, 1), (2, 40, 1)],
+)
+def test_what_sub_masters_serve(masters, workers, upward):
+    for compute, serve in ((0.040, 0.004), (0.008, 0.008)):
+        model = notebook_15.updates_a_second(masters, workers, upward, compute, serve)
+        found = in_groups(masters, workers, upward, compute, serve)
+        assert 0.9 * model < found < 1.02 * model
+
+
+def what_is_not_seen(masters, workers, upward, updates=2400):
+    """Mean number of updates that a gradient's weights do not hold, event by event.
+
+    Workers in turn; weights are sets of names of updates; a group relays each `upward` updates.
+    """
+    top = set()
+    groups, news = ([set() for _ in range(masters)] for _ in range(2))
+    weights = {(worker, group): set() for worker in range(workers) for group in range(masters)}
+    turns, missing = itertools.cycle(weights), []
+    for name in range(updates):
+        worker, group = next(turns)
+        missing.append(name - len(weights[worker, group]))
+        groups[group].add(name)
+        news[group].add(name)
+        weights[worker, group] = set(groups[group])  # the answer to this update
+        if masters > 1 and len(news[group]) == upward:
+            top |= news[group]
+            groups[group], news[group] = set(top), set()
+    return sum(missing[updates // 4 :]) / len(missing[updates // 4 :])
+
+
+@pytest.mark.parametrize(
+    ("masters", "workers", "upward"),
+    [(1, 4, 1), (1, 8, 5), (2, 2, 1), (2, 2, 4), (2, 2, 16), (3, 2, 8), (4, 3, 5)],
+)
+def test_how_many_updates_are_not_seen(masters, workers, upward):
+    """W - 1 + (M - 1) u, W workers in all."""
+    model = notebook_15.not_seen(masters, masters * workers, upward)
+    found = what_is_not_seen(masters, workers, upward)
+    assert found == pytest.approx(model, abs=0.1)

@@ -1,0 +1,295 @@
+"""A rank fails, or calls something else: the others are told, and the team recovers.
+
+Every fault is provoked on 2, 3 and 4 ranks, in the node's window and over messages, with all calls
+one after the other on the same team: after each the team recovers and has to work.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+RANKS = pytest.mark.parametrize("ranks", [2, 3, 4])
+
+CALLS = {
+    "allreduce": lambda team: team.allreduce(np.ones(1000, "float32")),
+    "naive": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="naive"),
+    "tree": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="tree"),
+    "ring": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="ring"),
+    "doubling": lambda team: team.allreduce(
+        np.ones(300_000, "float32"), algorithm="recursive_doubling"
+    ),
+    "halving": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="rabenseifner"),
+    "in pieces": lambda team: team.allreduce(np.ones(300_000, "float32")),
+    "two levels": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="two_level"),
+    "library": lambda team: team.allreduce(np.ones(300_000, "float32"), algorithm="mpi"),
+    "scatter": lambda team: team.reduce_scatter(np.ones(300_000, "float32")),
+    "alltoall": lambda team: team.alltoall(np.ones((team.size, 100_000), "float32")),
+    "barrier": lambda team: team.barrier(),
+    "broadcast": lambda team: team.broadcast(np.ones(10, "float32"), team.size - 1),
+    "allgather": lambda team: team.allgather(np.ones(10, "float32")),
+    "empty": lambda team: team.empty(10),
+    "split": lambda team: team.split(0),
+}
+
+
+def works(team, x):
+    """The team adds up, in its window and outside, with messages and without."""
+    n = team.size
+    x[:] = team.rank
+    assert (team.allreduce(x) == n * (n - 1) / 2).all()
+    for algorithm in ("auto", "ring", "mpi"):
+        y = np.full(50_000, team.rank + 1.0)
+        assert (team.allreduce(y, algorithm=algorithm) == n * (n + 1) / 2).all()
+    assert (team.allgather(np.array([team.rank])).ravel() == np.arange(n)).all()
+
+
+def rank_fails():
+    from numba_kernels import PeerError, Team
+
+    team = Team()
+    x = team.empty(70_000)
+    for call in CALLS.values():  # compiled before the clock runs
+        call(team)
+    for turn, (name, call) in enumerate(CALLS.items()):
+        culprit = turn % team.size
+        team.barrier()
+        if team.rank == culprit:
+            time.sleep(0.1)  # so that the others do wait
+            failed = time.time()
+            team.abort(ZeroDivisionError(f"in {name}"))
+        else:
+            with pytest.raises(PeerError) as caught:
+                call(team)
+                team.barrier()  # who only sends (the root of a broadcast) waits here
+            failed = time.time()
+            assert caught.value.rank == culprit
+            assert f"rank {culprit} failed: ZeroDivisionError: in {name}" in str(caught.value)
+            with pytest.raises(PeerError):  # and the team says so from now on
+                team.barrier()
+        letters = team.settle()
+        assert [letter.rank for letter in letters] == [
+            r for r in range(team.size) if r != team.rank
+        ]
+        assert team.is_cause == (team.rank == culprit)
+        team.recover(20)
+        works(team, x)
+        times = team.allgather(np.array([failed]))
+        assert np.ptp(times) < 2, f"{name}: the last knew {np.ptp(times):.1f} s after the first"
+    assert team.generation == len(CALLS)
+
+
+@PLACES
+@RANKS
+def test_a_rank_fails(on_ranks, ranks, shared):
+    on_ranks(ranks, rank_fails, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def exchanges_fail():
+    """The same in what strategies are made of: a fused step, and one in passes."""
+    from numba_kernels import PeerError, Team
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import Adam
+
+    team = Team()
+    n = 200_000
+    for clip in (None, 1.0):
+        weights, gradient = team.empty(n), team.empty(n)
+        step = Step(team, Adam(0.01), weights, gradient, clip_norm=clip)
+        for culprit in range(team.size):
+            gradient[:] = 1
+            step(1.0, 1)
+            if team.rank == culprit:
+                team.abort(ZeroDivisionError("in a gradient"))
+            else:
+                with pytest.raises(PeerError, match=f"rank {culprit} failed: .*in a gradient"):
+                    for _ in range(2):
+                        gradient[:] = 1
+                        step(1.0, 1)
+            team.recover(20)
+            step.resume()
+            same = team.allgather(weights)
+            assert (same == same[0]).all()
+            assert (team.allgather(np.array([step.state.step])) == step.state.step).all()
+        before = weights.copy()
+        gradient[:] = 1
+        step(1.0, 1)
+        assert (weights < before).all()
+
+
+@PLACES
+@RANKS
+def test_a_rank_fails_in_a_step(on_ranks, ranks, shared):
+    on_ranks(ranks, exchanges_fail, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def mismatches():
+    """Rank 1 calls one thing, the others another: all say what both called, within 2 s."""
+    from numba_kernels import MismatchError, Team
+
+    team = Team()
+    n = 32_000
+    a, b = team.empty(n), team.empty(n)
+
+    def allreduce(n=1000, dtype="float32", op="sum", algorithm="auto"):
+        return lambda: team.allreduce(np.ones(n, dtype), op, algorithm)
+
+    x = np.ones(n, "float32")
+    pairs = {
+        "length": (allreduce(), allreduce(n=1001), "float32[1000]", "float32[1001]"),
+        "long": (allreduce(n=10**6), allreduce(n=10**6 + 1), "[1000000]", "[1000001]"),
+        "dtype": (allreduce(), allreduce(dtype="float64"), "float32[1000]", "float64[1000]"),
+        "op": (allreduce(), allreduce(op="max"), "op='sum'", "op='max'"),
+        "root": (
+            lambda: (team.broadcast(x, 0), team.barrier()),
+            lambda: (team.broadcast(x, 1), team.barrier()),
+            "", "",
+        ),
+        "barrier": (allreduce(), team.barrier, "allreduce(float32[1000]", "barrier()"),
+        "gather": (team.barrier, lambda: team.allgather(x), "barrier()", "allgather(float32["),
+        "scatter": (
+            allreduce(n=n), lambda: team.reduce_scatter(x), "allreduce(", "reduce_scatter(",
+        ),
+        "empty": (lambda: team.empty(7), team.barrier, "empty(float32[7])", "barrier()"),
+        "sizes": (lambda: team.empty(7), lambda: team.empty(8), "float32[7]", "float32[8]"),
+        "split": (lambda: team.split(0), allreduce(), "split()", "allreduce(float32[1000]"),
+        "algorithms": (
+            lambda: (allreduce(algorithm="tree")(), team.barrier()),
+            lambda: (allreduce(algorithm="ring")(), team.barrier()), "", "",
+        ),
+        "library": (
+            lambda: (allreduce(algorithm="mpi")(), team.barrier()), team.barrier,
+            "algorithm='mpi'", "barrier()",
+        ),
+    }  # fmt: skip
+    if team.single_node:  # where arrays lie matters only there
+        pairs |= {
+            "window and copy": (lambda: team.allreduce(a), lambda: team.allreduce(x), "", ""),
+            "two windows": (lambda: team.allreduce(a), lambda: team.allreduce(b), "", ""),
+            "two places": (
+                lambda: team.allreduce(a[: n // 2]), lambda: team.allreduce(a[n // 2 :]), "", "",
+            ),
+        }  # fmt: skip
+    for name, (theirs, mine, others_say, mine_says) in pairs.items():
+        started = time.monotonic()
+        with pytest.raises(MismatchError) as caught:
+            (mine if team.rank == 1 else theirs)()
+        seconds = time.monotonic() - started
+        said = str(caught.value)
+        assert seconds < 2, f"{name}: {seconds:.1f} s"
+        assert said.count("rank ") >= 2 and " called " in said, f"{name}: {said}"
+        assert others_say in said and mine_says in said, f"{name}: {said}"
+        team.recover(20)
+        works(team, b)
+
+
+@PLACES
+@RANKS
+def test_calls_that_differ(on_ranks, ranks, shared):
+    on_ranks(ranks, mismatches, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def an_exception_ends_a_rank():
+    """A rank that simply raises, outside all calls of the team, leaves nobody waiting."""
+    from numba_kernels import Team
+
+    team = Team()
+    if team.rank == 1:
+        raise ZeroDivisionError("outside the team")
+    team.allreduce(np.ones(5, "float32"))
+
+
+@PLACES
+@RANKS
+def test_an_exception_ends_a_rank(ranks, shared):
+    import on_ranks
+
+    env = {"NUMBA_KERNELS_WINDOW": shared}
+    done = on_ranks.run(ranks, an_exception_ends_a_rank, timeout=60, env=env)
+    assert done.returncode != 0
+    said = done.stderr.count("rank 1 failed: ZeroDivisionError: outside the team")
+    assert said == ranks - 1, done.stderr
+
+
+def a_rank_ends():
+    """A rank's program is over, and that is no error: but the others wait for it."""
+    from numba_kernels import PeerError, Team
+
+    team = Team()
+    team.barrier()  # compiled before the clock runs
+    team.broadcast(np.ones(10))  # rank 0 may leave this before the others
+    if team.rank == 0:
+        sys.exit(0)
+    started = time.monotonic()
+    with pytest.raises(PeerError, match="rank 0 failed: it left the team, or its"):
+        team.barrier()
+    assert time.monotonic() - started < 2
+    with pytest.raises(PeerError, match="rank 0 failed: it left the team, or its"):
+        team.recover(20)
+    print("noticed", flush=True)
+
+
+@PLACES
+@RANKS
+def test_a_rank_ends(on_ranks, ranks, shared):
+    env = {"NUMBA_KERNELS_WINDOW": shared}
+    said = on_ranks(ranks, a_rank_ends, timeout=60, env=env, fresh=True)
+    assert said.count("noticed") == ranks - 1
+
+
+def interrupted():
+    """SIGINT in a wait raises KeyboardInterrupt within a second; the other ranks are told."""
+    from numba_kernels import PeerError, Team
+
+    team = Team()
+    x = team.empty(1000)
+    works(team, x)
+    last = team.size - 1  # never comes
+    for _ in range(2):
+        started = time.monotonic()
+        if team.rank == 0:
+            timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                team.allreduce(x)
+            assert time.monotonic() - started < 1.3
+        elif team.rank != last:
+            with pytest.raises(PeerError, match="rank 0 failed: KeyboardInterrupt"):
+                team.allreduce(x)
+            assert time.monotonic() - started < 1.3
+        else:
+            assert len(team.settle(5)) == last
+        team.recover(20)
+        works(team, x)
+
+
+@PLACES
+@RANKS
+def test_interrupt(on_ranks, ranks, shared):
+    on_ranks(ranks, interrupted, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def too_late():
+    from numba_kernels import DeadlineError, Team
+
+    team = Team(deadline=0.3)
+    team.barrier()
+    if team.rank == 0:
+        started = time.monotonic()
+        with pytest.raises(DeadlineError, match=r"rank 0 waited 0\.\d s in barrier\(\)"):
+            team.barrier()
+        assert 0.25 < time.monotonic() - started < 1.5
+    else:
+        time.sleep(0.6)
+        team.abort(RuntimeError("was late"))
+    team.settle()
+
+
+@PLACES
+def test_deadline(on_ranks, shared):
+    on_ranks(2, too_late, timeout=60, env={"NUMBA_KERNELS_WINDOW": shared})

@@ -1,0 +1,379 @@
+"""Teams that failed go on: by `recover()`, or by themselves in the next cell of a notebook."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import leftovers
+import numpy as np
+import pytest
+
+PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+
+
+def many_times(times):
+    """Failures without number leave no requests, no communicators and no memory behind."""
+    from numba_kernels import PeerError, Team
+
+    team = Team()
+    x = team.empty(1000)
+    before = None
+    for turn in range(times):
+        x[:] = 1
+        team.allreduce(x)
+        assert (x == team.size).all()
+        culprit = turn % team.size
+        if team.rank == culprit:
+            team.abort(ValueError(f"turn {turn}"))
+        else:
+            with pytest.raises(PeerError, match=f"rank {culprit} failed: ValueError: turn {turn}"):
+                if turn % 2:
+                    team.allreduce(x)
+                else:  # 4 MB: its messages wait for their receiver
+                    team.allreduce(np.ones(10**6, "float32"), algorithm="ring")
+        team.recover(20)
+        if turn == times // 2:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert team.generation == times and not team._abandoned and not team._lost
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
+    assert grown < 20_000, f"{grown} KiB for {times // 2} failures"
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_hundred_failures(on_ranks, ranks, shared):
+    on_ranks(ranks, many_times, 120, env={"NUMBA_KERNELS_WINDOW": shared}, fresh=True)
+
+
+def late_messages():
+    """What a failed call sent is never taken for data of a later one, nor written over it."""
+    from numba_kernels import PeerError, Team
+
+    team = Team(shared=False)
+    x = np.full(500_000, -1.0, "float32")
+    for turn in range(20):
+        if team.rank == turn % team.size:  # the others send to it, some of it arrives
+            team.abort(ValueError("by purpose"))
+        else:
+            with pytest.raises(PeerError):
+                team.allreduce(np.full(7 + turn, -5.0, "float32"), algorithm="ring")
+                team.allreduce(x, algorithm="ring")
+        team.recover(20)
+        x[:] = team.rank
+        team.allreduce(x, algorithm="ring")
+        assert (x == team.size * (team.size - 1) / 2).all()
+        y = x.copy()
+        time.sleep(0.01)
+        assert (x == y).all()
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_late_messages(on_ranks, ranks):
+    on_ranks(ranks, late_messages)
+
+
+def missing():
+    """A rank that does not come is named; when it comes later, all go on."""
+    from numba_kernels import DeadlineError, Team
+
+    team = Team()
+    team.barrier()
+    if team.rank == 1:
+        team.abort(ValueError("by purpose"))
+        assert len(team.settle(10)) == 2
+        time.sleep(1)
+    else:
+        with pytest.raises(Exception, match="by purpose"):
+            team.barrier()
+        with pytest.raises(DeadlineError, match=r"rank 1 did not come to recover\(\) within 0.5"):
+            team.recover(0.5)
+    team.recover(20)
+    x = np.ones(5)
+    assert (team.allreduce(x) == 3).all()
+    team.recover(20)  # without need: it costs nothing but time
+    assert (team.allreduce(np.ones(5)) == 3).all()
+
+
+@PLACES
+def test_a_rank_that_does_not_come(on_ranks, shared):
+    on_ranks(3, missing, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def interrupted():
+    """Ctrl-C while it recovers: a second try succeeds, and the others need none."""
+    from numba_kernels import Team
+
+    team = Team()
+    team.barrier()
+    team.abort(ValueError("everywhere"))
+    team.settle()
+    if team.rank == 0:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            team.recover(20)
+    elif team.rank == 2:
+        time.sleep(1)  # so that the others wait
+    team.recover(20)
+    assert (team.allreduce(np.ones(5)) == 3).all()
+
+
+@PLACES
+def test_interrupt_while_it_recovers(on_ranks, shared):
+    on_ranks(3, interrupted, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def letters_that_come_late():
+    """A rank failed while it recovered, and is back: who has gone on already must not mind."""
+    from mpi4py import MPI
+
+    from numba_kernels.mailbox import AGAIN, FAILED, RECOVERS, Letter, Mailbox
+
+    mail = Mailbox(MPI.COMM_SELF.Dup())
+    mail._file(Letter(1, RECOVERS, ""))
+    mail._file(Letter(2, FAILED, "of the next one", generation=1))
+    assert mail.recovering == {1: 0} and not mail.failures
+    mail.next_generation()
+    assert not mail.recovering and list(mail.failures) == [2]
+    mail._file(Letter(1, AGAIN, "interrupted", generation=0))
+    assert [letter.rank for letter in mail.fails_again()] == [1]  # it has not come to this one
+    mail._file(Letter(1, RECOVERS, "", generation=0))
+    assert not mail.fails_again() and not mail.recovering
+
+
+def test_letters_that_come_late(on_ranks):
+    on_ranks(1, letters_that_come_late)
+
+
+def cells():
+    """What a notebook's engines do: after a cell that failed, the next one works by itself."""
+    from numba_kernels import PeerError, Team, TeamError
+    from numba_kernels.failing import abort_all, new_cell
+
+    teams = {}
+
+    def cell(code, late=0.0):
+        """As an engine runs it: an exception is told to all teams, whatever raised it."""
+        world.Barrier()  # the notebook sends a cell when the one before has ended everywhere
+        time.sleep(late)
+        new_cell()
+        try:
+            return code()
+        except BaseException as error:
+            abort_all(error)
+            return error
+
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD.Dup()
+    rank, size = world.rank, world.size
+
+    def make():
+        teams["all"] = Team()
+        teams["part"] = teams["all"].split(rank % 2)
+
+    def fails(who, after=0):
+        def code():
+            for _ in range(after):
+                teams["all"].barrier()
+            if rank == who:
+                raise ZeroDivisionError("in a cell")
+            teams["all"].barrier()
+
+        return code
+
+    def works():
+        total = teams["all"].allreduce(np.ones(100))
+        teams["part"].barrier()
+        return total[0]
+
+    assert cell(make) is None
+    for who in range(size):
+        error = cell(fails(who, after=who))
+        kind = ZeroDivisionError if rank == who else PeerError
+        assert isinstance(error, kind) and "in a cell" in str(error), error
+        assert cell(works) == size
+    # The failure comes after the last call: the others have noticed nothing.
+    error = cell(lambda: (works(), 1 / (rank - 1)))
+    assert isinstance(error, ZeroDivisionError) if rank == 1 else error[0] == size
+    assert cell(works) == size
+    # Two cells that fail one after the other, the second one before it uses the team.
+    for who in (0, 1):
+        error = cell(fails(who))
+        assert isinstance(error, ZeroDivisionError if rank == who else PeerError), error
+    assert cell(works) == size
+
+    # Rank 1 has failed in a cell before the others begin it: that is no failure of an earlier cell.
+    for _ in range(2):
+        error = cell(fails(1), late=0.0 if rank == 1 else 0.3)
+        assert isinstance(error, ZeroDivisionError if rank == 1 else PeerError), error
+        with pytest.raises(TeamError):
+            teams["all"].barrier()
+    assert cell(works) == size
+
+    # A cell that ignores the failure: in the same cell the team stays as it is.
+    def stubborn():
+        if rank == 0:
+            raise ZeroDivisionError("in a cell")
+        for _ in range(2):
+            with pytest.raises(TeamError):
+                teams["all"].barrier()
+
+    cell(stubborn)
+
+    # A rank fails before it comes to make a team that the others make.
+    def makes():
+        if rank == 0:
+            raise ZeroDivisionError("before a team")
+        return Team()
+
+    for _ in range(3):
+        started = time.monotonic()
+        error = cell(makes)
+        assert time.monotonic() - started < 2
+        assert rank == 0 or (isinstance(error, PeerError) and "before a team" in str(error)), error
+    assert cell(make) is None
+    assert cell(works) == size
+    # Other ranks wait where the team recovers, and a rank fails once more before it comes there.
+    cell(fails(0))
+    error = cell(fails(0))
+    assert isinstance(error, ZeroDivisionError if rank == 0 else PeerError), error
+    assert cell(works) == size
+    # One that came to recover in one cell, for nothing, fails in the next before the others come.
+    cell(fails(0))
+    for who in (0, size - 1, 0):
+        error = cell(fails(who), late=0.0 if rank == who else 0.3)
+        assert isinstance(error, ZeroDivisionError if rank == who else PeerError), error
+    assert cell(works) == size
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_cells(on_ranks, ranks, shared):
+    on_ranks(ranks, cells, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+# Stalls
+
+
+STOPPED = r"""
+import os, sys, time
+import numpy as np
+from numba_kernels import Team
+team = Team()
+x = team.empty(100_000)
+total = 0.0
+for step in range(int(sys.argv[1])):
+    x[:] = team.rank + step
+    total += float(team.allreduce(x)[0])
+    if step == 20:
+        sys.stdout.write(f"pid {team.rank} {os.getpid()}\n")
+        sys.stdout.flush()
+    time.sleep(0.01)
+sys.stdout.write(f"total {total}\n")
+"""
+
+
+def stop_a_rank(ranks, shared, seconds, stall, steps, stopped=lambda process: None):
+    """Runs STOPPED, in which the last rank is stopped for some seconds; what was printed.
+
+    stopped: called with the guard of the ranks when the last one has been stopped.
+    """
+    from numba_kernels import launch
+
+    env = launch.rank_environment(
+        ranks, {"NUMBA_KERNELS_WINDOW": shared, "NUMBA_KERNELS_STALL": str(stall)}
+    )
+    command = [launch.find_mpiexec(), "-n", str(ranks), sys.executable, "-c", STOPPED, str(steps)]
+    process = subprocess.Popen(
+        launch.guarded(command, os.getpid()), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=os.environ | env,
+    )  # fmt: skip
+    try:
+        pids = {}
+        while len(pids) < ranks:
+            _, rank, pid = process.stdout.readline().split()
+            pids[int(rank)] = int(pid)
+        os.kill(pids[ranks - 1], signal.SIGSTOP)
+        stopped(process)
+        time.sleep(seconds)
+        os.kill(pids[ranks - 1], signal.SIGCONT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.terminate()
+        process.wait(20)
+    assert process.returncode == 0, err
+    totals = [line for line in out.splitlines() if line.startswith("total")]
+    expected = sum(ranks * (ranks - 1) / 2 + ranks * step for step in range(steps))
+    assert totals == [f"total {expected}"] * ranks
+    return err, pids
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_rank_is_stopped(ranks, shared):
+    said, pids = stop_a_rank(ranks, shared, seconds=2.5, stall=1, steps=60)
+    last = ranks - 1
+    waiting = {2: "rank 0 has", 3: "ranks 0 and 1 have", 4: "ranks 0, 1 and 2 have"}[ranks]
+    where = f"for rank {last} (process {pids[last]} is stopped by a signal)"
+    assert f"stall: {waiting} waited 1 s in allreduce(float32[100000], op='sum'" in said
+    assert said.count(where) == 2, said  # after 1 s, and after 2: by one rank, not by all
+    assert said.count(f"stall: rank {last} came after ") == 1 and said.count("stall:") == 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stopped_for_15_seconds():
+    """Begun before all other tests of this file, which run while it sleeps."""
+    may_go_on = threading.Event()
+
+    def stopped(process):
+        leftovers.stay(process.pid)
+        may_go_on.set()
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(stop_a_rank, 2, "1", seconds=15, stall=10, steps=40, stopped=stopped)
+        while not may_go_on.wait(0.1):
+            assert not done.done(), done.exception()
+        yield done
+
+
+def test_a_rank_is_stopped_for_15_seconds(stopped_for_15_seconds):
+    """As long as it takes by default."""
+    said, pids = stopped_for_15_seconds.result()
+    assert "stall: rank 0 has waited 10 s in allreduce(" in said
+    assert f"for rank 1 (process {pids[1]} is stopped by a signal)" in said
+    assert "stall: rank 1 came after 15 s; allreduce(" in said
+
+
+def no_such_time():
+    with pytest.raises(ValueError, match="NUMBA_KERNELS_STALL is 'soon'; a number of seconds abov"):
+        from numba_kernels import Team  # noqa: F401
+
+
+def test_seconds_until_a_stall_is_reported(on_ranks):
+    on_ranks(1, no_such_time, env={"NUMBA_KERNELS_STALL": "soon"})
+
+
+def a_process_ends():
+    """A rank of this machine whose process is gone: noticed without a word from it."""
+    from numba_kernels import PeerError, Team
+
+    team = Team()
+    team.barrier()
+    if team.rank == 0:
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        time.sleep(0.5)  # a zombie now: nobody has asked for its status
+        team._processes[1] = ended.pid
+        with pytest.raises(PeerError, match=f"rank 1 failed: its process {ended.pid} has ended"):
+            team.barrier()
+        ended.wait()
+    else:
+        team.settle(10)
+
+
+def test_a_process_ends(on_ranks):
+    on_ranks(2, a_process_ends)

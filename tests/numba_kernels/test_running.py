@@ -1,0 +1,245 @@
+"""Ranks that run under `launch`: their output, their status, and that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from numba_kernels import guard, launch
+from numba_kernels.banner import Banner
+
+SECONDS = 60
+
+
+@pytest.mark.parametrize("n", [0, -1, 10**6, 2.5, "2", True, None])
+def test_bad_numbers_of_ranks(n):
+    with pytest.raises(ValueError, match=r"number of ranks is .* is right") as error:
+        launch.run_ranks(n, ["-c", "pass"])
+    assert "\n" not in str(error.value)
+
+
+def test_status_output_and_environment():
+    code = (
+        "import os, sys; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n"
+        "print('out', rank, os.environ['GIVEN']); print('err', rank, file=sys.stderr)\n"
+        "MPI.COMM_WORLD.Barrier(); MPI.Finalize(); sys.exit(7 if rank == 1 else 0)"
+    )
+    done = launch.run_ranks(2, ["-c", code], timeout=SECONDS, capture=True, env={"GIVEN": "x"})
+    assert done.returncode == 7
+    assert sorted(done.stdout.splitlines()) == ["out 0 x", "out 1 x"]
+    assert sorted(done.stderr.splitlines()) == ["err 0", "err 1"]
+
+
+def test_output_is_shown_as_it_comes():
+    # A progress bar: no line end for a long time. What is shown must come long before the end.
+    code = "import time; print('1/2\\r', end='', flush=True); time.sleep(3); print('2/2')"
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"from numba_kernels import launch; launch.run_ranks(1, ['-c', {code!r}])",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    first = os.read(parent.stdout.fileno(), 100)
+    came, rest = time.monotonic(), parent.stdout.read()
+    assert (first, rest, parent.wait(SECONDS)) == (b"1/2\r", b"2/2\n", 0)
+    assert time.monotonic() - came > 1.5
+
+
+def test_a_killed_rank_ends_the_run_without_mpiexecs_remarks():
+    code = (
+        "import os, signal, sys, time; from mpi4py import MPI; MPI.COMM_WORLD.Barrier()\n"
+        "print('=' * 83, 'mine', sep='\\n', flush=True); print('and mine', file=sys.stderr)\n"
+        "MPI.COMM_WORLD.Barrier()\n"
+        "if MPI.COMM_WORLD.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "time.sleep(100)"
+    )
+    done = launch.run_ranks(2, ["-c", code], timeout=SECONDS, capture=True)
+    assert done.returncode == 9
+    assert done.stdout.split() == ["=" * 83, "mine"] * 2
+    assert done.stderr.splitlines() == ["and mine"] * 2
+
+
+BANNER = f"""
+{"=" * 83}
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   PID 3520 RUNNING AT node
+=   EXIT CODE: 9
+=   CLEANING UP REMAINING PROCESSES
+=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
+{"=" * 83}
+YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
+This typically refers to a problem with your application.
+Please see the FAQ page for debugging suggestions
+""".encode()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 83, 84, 85, 1000])
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        (b"", b""),
+        (b"a\n", b"b\n"),
+        (b"= mine\n=\n", b"=====\nYOUR text\n"),
+        (b"=" * 83 + b"\nmine\n", b"=" * 83 + b"\n"),
+        (b"50%\r", b"[x] This is mine"),
+    ],
+)
+def test_the_banner_goes_and_nothing_else(size, before, after):
+    data = before + BANNER + after
+    banner = Banner()
+    shown = b"".join(banner.feed(data[i : i + size]) for i in range(0, len(data), size))
+    shown += banner.feed(b"", last=True)
+    # The empty line above the banner is mpiexec's too, but may have been shown already.
+    assert shown in (before + after, before + b"\n" + after)
+
+
+def test_unfinished_lines_do_not_wait():
+    banner = Banner()
+    assert banner.feed(b"12%\r") == b"12%\r"
+    assert banner.feed(b"13%\r==") == b"13%\r=="
+    assert banner.feed(b"\n==") == b"\n"  # may be a rule, so it waits
+    assert banner.feed(b"= a\n[mpi") == b"=== a\n"
+    assert banner.feed(b"", last=True) == b"[mpi"
+
+
+def sleepers(tmp_path, heed: bool = True) -> list[str]:
+    """Arguments of Python: a rank that writes its pid to a file and then sits there."""
+    code = (
+        "import os, pathlib, signal, sys, time; from mpi4py import MPI\n"
+        f"for s in (2, 15):\n  {'pass' if heed else 'signal.signal(s, signal.SIG_IGN)'}\n"
+        f"name = pathlib.Path({str(tmp_path)!r}, str(MPI.COMM_WORLD.rank))\n"
+        "name.with_suffix('.new').write_text(str(os.getpid()))\n"
+        "name.with_suffix('.new').rename(name)\n"
+        "time.sleep(300)"
+    )
+    return ["-c", code]
+
+
+def pids(tmp_path, ranks: int) -> list[psutil.Process]:
+    deadline = time.monotonic() + SECONDS
+    while True:
+        files = [tmp_path / str(rank) for rank in range(ranks)]
+        if all(file.exists() for file in files):
+            return [psutil.Process(int(file.read_text())) for file in files]
+        assert time.monotonic() < deadline, "the ranks did not start"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("heed", [True, False])
+def test_a_timeout_ends_all_ranks(tmp_path, heed):
+    with pytest.raises(subprocess.TimeoutExpired, match="2 ranks of python"):
+        launch.run_ranks(2, sleepers(tmp_path, heed), timeout=3, capture=True, grace=1)
+    for file in ("0", "1"):
+        assert not psutil.pid_exists(int((tmp_path / file).read_text()))
+
+
+def parent_of(tmp_path, ranks: int, heed: bool = True, grace: float = 2) -> subprocess.Popen:
+    code = (
+        "import sys; from numba_kernels import launch\n"
+        f"launch.run_ranks({ranks}, {sleepers(tmp_path, heed)!r}, grace={grace})"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)  # fmt: skip
+
+
+def test_killing_the_parent_ends_the_ranks(tmp_path):
+    parent = parent_of(tmp_path, 3)
+    ranks = pids(tmp_path, 3)
+    parent.kill()
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    parent.communicate()
+    assert not alive
+
+
+def test_killing_the_guard_ends_the_ranks(tmp_path):
+    before = guard.segments()
+    parent = parent_of(tmp_path, 2)
+    ranks = pids(tmp_path, 2)
+    [guarding] = psutil.Process(parent.pid).children()
+    assert str(launch.GUARD) in guarding.cmdline()
+    guarding.kill()
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    parent.communicate(timeout=SECONDS)
+    assert not alive
+    guard.remove_abandoned(before)  # which the guard had no time to do
+
+
+@pytest.mark.parametrize(
+    "number, status", [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, -signal.SIGTERM)]
+)
+def test_signals_reach_the_ranks_and_the_parent_ends_as_usual(tmp_path, number, status):
+    parent = parent_of(tmp_path, 2)
+    ranks = pids(tmp_path, 2)
+    parent.send_signal(number)
+    output, errors = parent.communicate(timeout=SECONDS)
+    assert parent.returncode == status
+    assert not any(rank.is_running() for rank in ranks)
+    assert "BAD TERMINATION" not in output + errors and "Press Ctrl-C" not in output + errors
+
+
+def test_a_second_ctrl_c_kills_ranks_that_do_not_heed_the_first(tmp_path):
+    parent = parent_of(tmp_path, 2, heed=False, grace=2 * SECONDS)
+    ranks = pids(tmp_path, 2)
+    parent.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert all(rank.is_running() for rank in ranks)
+    parent.send_signal(signal.SIGINT)
+    parent.communicate(timeout=SECONDS)
+    assert not any(rank.is_running() for rank in ranks)
+
+
+def test_what_a_rank_leaves_running_ends_with_the_run(tmp_path):
+    # A daemon: a session of its own, and its parent is gone.
+    code = (
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '300'], start_new_session=True,\n"
+        "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(p.pid)"
+    )
+    done = launch.run_ranks(1, ["-c", code], timeout=SECONDS, capture=True)
+    assert not psutil.pid_exists(int(done.stdout))
+
+
+def test_shared_memory_of_killed_ranks_is_removed_and_of_living_ones_stays(tmp_path):
+    parent = parent_of(tmp_path, 2)
+    ranks = pids(tmp_path, 2)
+    living = {m.path for m in ranks[0].memory_maps() if m.path.startswith("/dev/shm/mpich")}
+    before = guard.segments()
+    assert living and living <= before
+    code = "import os; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); os._exit(3)"
+    assert launch.run_ranks(2, ["-c", code], timeout=SECONDS).returncode == 3
+    assert living <= guard.segments()
+    parent.terminate()
+    parent.communicate(timeout=SECONDS)
+    assert not living & guard.segments()
+
+
+def test_only_shared_memory_that_no_process_holds_is_removed(tmp_path, monkeypatch):
+    import mmap
+
+    monkeypatch.setattr(guard, "SHARED_MEMORY", str(tmp_path))
+    for name in ("mpich_shm_mapped", "mpich_shm_open", "mpich_shm_older", "mpich_shm_left", "mine"):
+        (tmp_path / name).write_bytes(bytes(mmap.PAGESIZE))
+    # Python's own mmap keeps a descriptor open; MPI closes it.
+    code = (
+        "import ctypes, os, sys; c = ctypes.CDLL(None); c.mmap.restype = ctypes.c_void_p\n"
+        "f = os.open(sys.argv[1], os.O_RDWR)\n"
+        "c.mmap(None, ctypes.c_size_t(4096), 3, 1, f, ctypes.c_long(0)); os.close(f)\n"
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    with open(tmp_path / "mpich_shm_open"):
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "mpich_shm_mapped")],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert holder.stdout.readline() == "ready\n"
+        guard.remove_abandoned({str(tmp_path / "mpich_shm_older")})
+        holder.communicate()
+    left = {file.name for file in tmp_path.iterdir()}
+    assert left == {"mpich_shm_mapped", "mpich_shm_open", "mpich_shm_older", "mine"}

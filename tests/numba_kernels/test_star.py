@@ -1,0 +1,318 @@
+"""A star: a hub serves leaves in the order in which they ask.
+
+In the node's window, over messages, and with leaves of both kinds at once.
+"""
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+WINDOW, MESSAGES, MIXED = (
+    {"NUMBA_KERNELS_WINDOW": "1"},
+    {"NUMBA_KERNELS_WINDOW": "0"},
+    {"NUMBA_KERNELS_NODE": "2"},
+)
+WHERE = pytest.mark.parametrize(
+    "ranks, env",
+    [(2, WINDOW), (3, WINDOW), (4, WINDOW), (2, MESSAGES), (3, MESSAGES), (4, MESSAGES),
+     (3, MIXED), (4, MIXED)],
+    ids=[
+        "2-window", "3-window", "4-window", "2-messages", "3-messages", "4-messages", "3-mixed",
+        "4-mixed",
+    ],
+)  # fmt: skip
+TURNS = 12
+END = 99.0  # a word that dismisses a leaf
+
+
+def serve_all(star, handle, seconds=30.0):
+    """Serve until all leaves are dropped; `handle(leaf)` returns whether to drop it."""
+    end = time.monotonic() + seconds
+    while star.leaves:
+        leaf = star.next(0.2)
+        assert time.monotonic() < end, f"{star.leaves} are left"
+        if leaf is not None and handle(leaf):
+            star.drop(leaf)
+        assert star.lost() == {}
+
+
+def every_request(seed):
+    """All that a request can be, with vectors of several sizes and dtypes."""
+    from numba_kernels import Team
+    from numba_kernels.star import HEAD, Star
+
+    team, text = Team(), b"the end" * 1000
+    for sent, received, dtype, in_place in (
+        (1000, 10, "float32", False), (7, 70_001, "float64", False), (0, 3, "float32", False),
+        (50_001, 50_001, "float32", True), (33, 33, "float16", True), (5, 5, "int64", False),
+        (50_001, 50_001, "float32", False),
+    ):  # fmt: skip
+        star = Star(team, sent, received, dtype, in_place=in_place)
+        turn = dict.fromkeys(range(team.size), -1)
+
+        def handle(leaf, star=star, turn=turn):
+            k = turn[leaf] = turn[leaf] + 1
+            words, vector = star.words(leaf), star.sent(leaf)
+            assert words.shape == (HEAD,) and vector.shape == (star.out.size,)
+            assert words[0] == leaf and words[1] == k and not words[3:].any()
+            if words[2]:
+                assert (vector == leaf + k).all()
+            assert star.wanted(leaf) == (k % 4 != 3)
+            star.answer_vector(leaf)[:] = leaf + 2 * k
+            star.answer(leaf, [k, leaf] if k < TURNS - 1 else np.arange(HEAD), vector=k % 5 != 4)
+            return k == TURNS - 1
+
+        if team.rank == 0:
+            assert star.is_hub and star.leaves == list(range(1, team.size))
+            serve_all(star, handle)
+            assert all(star.tell(leaf, text) for leaf in range(1, team.size))
+        else:
+            chance = random.Random(seed + team.rank)
+            assert star.out.shape == (sent,) and star.into.shape == (received,)
+            assert not star.out.any() and not star.into.any()
+            assert star.out.ctypes.data % 64 == star.into.ctypes.data % 64 == 0
+            assert in_place == (star.out.ctypes.data == star.into.ctypes.data)
+            for k in range(TURNS):
+                with_vector, wanted = k % 3 != 2, k % 4 != 3
+                star.out[:] = team.rank + k
+                places = star.out, star.into
+                swap = wanted and sent == received and chance.random() < 0.5
+                words = star.ask([team.rank, k, with_vector], with_vector, wanted, swap)
+                given = wanted and k % 5 != 4
+                if given:
+                    assert (star.into == team.rank + 2 * k).all()
+                swapped = star.out is places[1] and star.into is places[0]
+                assert swapped == (swap and given and star.near and not in_place)
+                assert swapped or (star.out is places[0] and star.into is places[1])
+                expected = [k, team.rank] + [0] * (HEAD - 2)
+                assert words.tolist() == (expected if k < TURNS - 1 else list(range(HEAD)))
+                time.sleep(chance.choice([0, 0, 0.0005, 0.003]))
+            assert star.told() == text
+        star.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            star.next(0) if team.rank == 0 else star.ask()
+    team.barrier()
+
+
+@WHERE
+def test_every_request(on_ranks, ranks, env):
+    on_ranks(ranks, every_request, 1, env=env)
+
+
+def stress(requests):
+    """Many requests of many leaves, at random moments: none is lost, none taken for another."""
+    from numba_kernels import Team
+    from numba_kernels.star import Star
+
+    team = Team()
+    n = 64
+    star = Star(team, n, n)
+    if team.rank == 0:
+        count = [0] * team.size
+        chance = random.Random(5)
+
+        def handle(leaf):
+            k = count[leaf]
+            vector = star.sent(leaf)
+            assert star.words(leaf)[0] == k and (vector == 1000 * leaf + k % 1000).all()
+            star.answer_vector(leaf)[:] = -vector
+            star.answer(leaf, [k])
+            count[leaf] += 1
+            if chance.random() < 0.002:
+                time.sleep(0.002)
+            return count[leaf] == requests
+
+        serve_all(star, handle, 300)
+    else:
+        chance = random.Random(team.rank)
+        slowest = 0.0
+        for k in range(requests):
+            star.out[:] = 1000 * team.rank + k % 1000
+            began = time.perf_counter()
+            assert star.ask([k])[0] == k
+            slowest = max(slowest, time.perf_counter() - began)
+            assert (star.into == -1000 * team.rank - k % 1000).all()
+            if chance.random() < 0.01:
+                time.sleep(chance.choice([0, 0.0001, 0.001]))
+    team.barrier()
+
+
+@pytest.mark.parametrize("env", [WINDOW, MIXED], ids=["window", "mixed"])
+def test_many_requests(on_ranks, env):
+    on_ranks(5, stress, 2000, env=env)
+
+
+def in_order():
+    """Requests that wait are served in the order in which they came."""
+    from numba_kernels import Team
+    from numba_kernels.star import Star
+
+    team = Team()
+    star = Star(team, 4, 4)
+    order = [2, 3, 1]
+    for turn in range(3):
+        team.barrier()
+        if team.rank == 0:
+            time.sleep(0.5)  # all of them ask meanwhile, 0.1 s apart
+            came = [star.next(5) for _ in order]
+            assert came == order, f"in turn {turn}: {came}"
+            for leaf in reversed(came):  # answers may be given in any order
+                star.answer(leaf, [leaf])
+        else:
+            time.sleep(0.1 * order.index(team.rank))
+            used = time.process_time()
+            assert star.ask()[0] == team.rank
+            assert time.process_time() - used < 0.2, "it should have slept"
+    team.barrier()
+
+
+def test_order_of_arrival(on_ranks):
+    on_ranks(4, in_order, env=WINDOW)
+
+
+def woken():
+    """Who sleeps is woken: without that every request takes 4 ms more on either side."""
+    from numba_kernels import Team
+    from numba_kernels.star import Star
+    from numba_kernels.star_layout import SPINS
+
+    team, turns = Team(), 60
+    star = Star(team, 4, 4)
+    star._star[SPINS] = 20  # nobody looks for long
+    if team.rank == 0:
+        for _ in range(turns):
+            leaf = star.next(5)
+            time.sleep(0.001)  # the leaf sleeps
+            star.answer(leaf)
+    else:
+        took = []
+        for _ in range(turns):
+            time.sleep(0.001)  # the hub sleeps
+            began = time.perf_counter()
+            star.ask()
+            took.append(time.perf_counter() - began)
+        assert np.quantile(took[5:], 0.25) < 0.003, np.quantile(took[5:], [0, 0.25, 0.5, 0.75])
+    team.barrier()
+
+
+def test_who_sleeps_is_woken(on_ranks):
+    on_ranks(2, woken, env=WINDOW)
+
+
+def wrong():
+    """What can't be is said on every rank, and the team goes on; also where ranks come late."""
+    from numba_kernels import MismatchError, Team
+    from numba_kernels.star import Star
+
+    team = Team()
+    me = team.rank
+
+    def late():  # ranks 0 and 1, which differ, have long compared what they call
+        time.sleep(0.4 if me == 2 else 0)
+
+    late()
+    with pytest.raises(
+        MismatchError, match=r"Star\(1[01], 5, float32\).*Star\(1[01], 5, float32\)"
+    ):
+        Star(team, 10 + (me == 1), 5)
+    with pytest.raises(MismatchError, match="in_place=True"):
+        Star(team, 10, 10, in_place=me == 0)
+    late()
+    with pytest.raises(MismatchError, match="float64"):
+        Star(team, 10, 10, np.float64 if me == 1 else np.float32)
+    late()
+    with pytest.raises(ValueError if me == 1 else MismatchError, match=r"-1 elements|can't be"):
+        Star(team, -1 if me == 1 else 10, 10)
+    with pytest.raises(ValueError, match="10 are sent and 11 received: not in one place"):
+        Star(team, 10, 11, in_place=True)
+    with pytest.raises(TypeError, match="complex64"):
+        Star(team, 10, 10, np.complex64)
+    star = Star(team, 10, 10)
+    with pytest.raises(RuntimeError, match="is the hub" if me == 0 else "is a leaf"):
+        star.ask() if me == 0 else star.next(0)
+    if me:
+        with pytest.raises(ValueError, match="17 words; a head has room for 16"):
+            star.ask(range(17))
+        with pytest.raises(ValueError, match="10 elements are sent and none come back"):
+            star.ask(answer=False, swap=True)
+    assert (team.allreduce(np.ones(5)) == team.size).all()
+
+
+@pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])
+def test_wrong_arguments(on_ranks, env):
+    on_ranks(3, wrong, env=env)
+
+
+# What the hub does with gradients --------------------------------------------------------------
+
+
+def helped():
+    """With its leaf's help a request is served to the same last bit."""
+    from numba_kernels import Team, optimizers, star_help
+    from numba_kernels.served import serve
+    from numba_kernels.star import Star
+
+    team, n, turns = Team(), 1_500_007, 4
+    source = np.random.default_rng(1).standard_normal(n).astype("float32")
+    chunks = {"apart": 0, "in place": 0, "swapped": 0}  # that the leaf took
+    for rule in (optimizers.SGD(0.1), optimizers.Adam(), optimizers.RMSprop(momentum=0.5)):
+        for form in chunks:
+            star = Star(team, n, n, in_place=form == "in place", kept=5 * n)
+            expected, alone = np.zeros(n, "float32"), rule.init(n)
+            if team.rank == 0:
+                weights, state = star.keep(n), rule.init(n)
+                star.adopt(state)
+                for k in range(turns):
+                    leaf = star.next(60)
+                    serve(rule, weights, star.sent(leaf), state, star.answer_vector(leaf))
+                    rule.update(expected, (k + 1) * source, alone)
+                    assert (weights == expected).all() and (state.slots == alone.slots).all()
+                    assert (star.answer_vector(leaf) == expected).all()
+                    chunks[form] += star._star[star_help.LEFT]
+                    star.answer(leaf)
+            else:
+                for k in range(turns):
+                    np.multiply(source, k + 1, out=star.out)
+                    star.ask(swap=form == "swapped")
+                    rule.update(expected, (k + 1) * source, alone)
+                    assert (star.into == expected).all(), (str(rule), form, k)
+            star.close()
+    if team.rank == 0 and star._alone:  # a core each
+        assert all(chunks.values()), f"the leaf took no part: {chunks}"
+    team.barrier()
+
+
+def test_a_leaf_helps(on_ranks):
+    on_ranks(2, helped, env=WINDOW)
+
+
+def rules():
+    from numba_kernels import optimizers
+
+    named = [getattr(optimizers, name) for name in ("SGD", "Adam", "AdamW", "LARS", "LAMB", "Lion")]
+    return [kind() for kind in named] + [optimizers.SGD(0.1, momentum=0.9, nesterov=True)]
+
+
+@pytest.mark.parametrize("rule", rules(), ids=str)
+def test_served(rule):
+    """One pass over tiles gives the bits of an update and a copy."""
+    from numba_kernels.served import serve
+
+    n, chance = 10_037, np.random.default_rng(3)
+    weights = chance.standard_normal(n).astype("float32")
+    expected, answer = weights.copy(), np.zeros(n, "float32")
+    segments = [0, 17, 5000, 9000]
+    state, other = (rule.init(n, segments=segments) for _ in range(2))
+    for k in range(5):
+        g = chance.standard_normal(n).astype("float32")
+        if k == 3:
+            answer = g  # in place of what was sent
+        rule.update(expected, g.copy(), other)
+        serve(rule, weights, g, state, answer if k != 4 else None)
+        assert (weights == expected).all() and (state.slots == other.slots).all()
+        assert k == 4 or (answer == expected).all()
+    assert state.step == 5
+    with pytest.raises(ValueError, match="the answer float32"):
+        serve(rule, weights, g, state, answer[1:])

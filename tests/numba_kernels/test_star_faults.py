@@ -1,0 +1,211 @@
+"""Stars whose leaves or hub fail, are killed or stopped."""
+
+import os
+import random
+import re
+import signal
+import threading
+import time
+
+import pytest
+
+WINDOW, MESSAGES, MIXED = (
+    {"NUMBA_KERNELS_WINDOW": "1"},
+    {"NUMBA_KERNELS_WINDOW": "0"},
+    {"NUMBA_KERNELS_NODE": "2"},
+)
+END = 99.0  # a word that dismisses a leaf
+
+
+def leaf_fails():
+    """Leaf 1 raises, in all places that it can: hub and other leaves don't notice, until asked."""
+    from numba_kernels import Team, TeamError
+    from numba_kernels.star import Star
+
+    team = Team()
+    n = 60_000
+    for place in ("computing", "writing", "waiting"):
+        star = Star(team, n, n)
+        if team.rank == 0:
+            lost, served = {}, 0
+            end = time.monotonic() + 20
+            while star.leaves:
+                leaf = star.next(0.05)
+                if leaf and star.words(leaf)[0] >= 0:  # those with -1 are never answered
+                    served += 1
+                    done = leaf > 1 and served > 40 and 1 in lost
+                    if 1 in lost:
+                        time.sleep(0.02)  # the other leaf waits so long that it reads its mail
+                    star.answer(leaf, [END * done])
+                    if done:
+                        star.drop(leaf)
+                for leaf, why in star.lost().items():
+                    lost[leaf] = why
+                    star.drop(leaf)
+                assert time.monotonic() < end
+            expected = "KeyboardInterrupt" if place == "waiting" else f"ZeroDivisionError: {place}"
+            assert lost == {1: expected}
+            assert star.lost() == {}
+        elif team.rank == 1:
+            for k in range(12):
+                star.out[:] = k
+                if k == 11 and place == "writing":
+                    star.out[: n // 2] = -1
+                if k == 11 and place != "waiting":
+                    team.abort(ZeroDivisionError(place))
+                    break
+                star.ask([k])
+            if place == "waiting":
+                threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+                began = time.monotonic()
+                with pytest.raises(KeyboardInterrupt):
+                    star.ask([-1])
+                assert time.monotonic() - began < 1.5
+            with pytest.raises(TeamError):
+                star.ask()
+        else:
+            while star.ask()[0] != END:
+                pass
+        team.recover(30)
+        with pytest.raises(TeamError, match="make a new star"):
+            star.next(0) if team.rank == 0 else star.ask()
+
+
+@pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
+def test_a_leaf_fails(on_ranks, env):
+    on_ranks(3, leaf_fails, env=env)
+
+
+def hub_fails():
+    """The hub raises, is interrupted, or leaves the team: all leaves know within 2 s."""
+    from numba_kernels import PeerError, Team, stall
+    from numba_kernels.star import Star
+
+    team = Team()
+    said, before = [], (stall.REPORT, stall._say)
+    stall.REPORT, stall._say = 0.4, said.append
+    try:
+        for how in ("raises", "interrupted"):
+            star = Star(team, 1000, 1000)
+            team.barrier()
+            began = time.monotonic()
+            if team.rank == 0:
+                for _ in range(5):
+                    star.answer(star.next(5))
+                if how == "raises":
+                    time.sleep(1)  # they wait, and say so
+                    team.abort(ZeroDivisionError("in the hub"))
+                else:
+                    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+                    with pytest.raises(KeyboardInterrupt):
+                        while True:
+                            star.next(30)
+            else:
+                why = "ZeroDivisionError: in the hub" if how == "raises" else "KeyboardInterrupt"
+                with pytest.raises(PeerError, match=f"rank 0 failed: {why}"):
+                    while True:
+                        star.ask(idle=team.rank == 2)
+            took = time.monotonic() - began
+            assert took < 3, f"{how}: {took:.1f} s"
+            if team.rank == 2:
+                assert not said, said
+            elif how == "raises" and team.rank:
+                line = rf"rank {team.rank} has waited \d s in Star\.ask\(\) for rank 0 \(process "
+                assert said and re.match(line, said[0]), said
+            team.recover(30)
+    finally:
+        stall.REPORT, stall._say = before
+
+
+@pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
+def test_the_hub_fails(on_ranks, env):
+    on_ranks(3, hub_fails, env=env)
+
+
+def hub_is_stopped():
+    """Until a leaf has said so: also one that may wait for long."""
+    from numba_kernels import Team, stall
+    from numba_kernels.star import Star
+
+    team = Team()
+    star, hub = Star(team, 10, 10), team._processes.get(0)
+    said, before = [], (stall.REPORT, stall._say)
+
+    def say(line):
+        said.append(line)
+        os.kill(hub, signal.SIGCONT)
+
+    stall.REPORT, stall._say = 0.2, say
+    late = threading.Timer(20, os.kill, (hub, signal.SIGCONT))
+    try:
+        if team.rank == 0:
+            star.answer(star.next(20))
+            return
+        os.kill(hub, signal.SIGSTOP)
+        late.start()
+        star.ask(idle=True)
+        assert said and f"(process {hub} is stopped by a signal)" in said[0], said
+    finally:
+        late.cancel()
+        stall.REPORT, stall._say = before
+
+
+def test_a_stopped_hub_is_reported(on_ranks):
+    on_ranks(2, hub_is_stopped)
+
+
+def kills(seed):
+    """SIGKILL of leaf 1, of leaf 2, and at last of the hub, each at a random moment."""
+    from numba_kernels import PeerError, Team, launch
+    from numba_kernels.optimizers import SGD
+    from numba_kernels.served import serve
+    from numba_kernels.star import Star
+
+    team, n = Team(), 400_000
+    launch.can_be_lost()
+    chance = random.Random(seed + team.rank)
+    star = Star(team, n, n, kept=n)
+    if team.rank == 0:
+        weights, rule = star.keep(n), SGD(0.5)
+        state, lost, served = rule.init(n), {}, 0
+        end = time.monotonic() + 100  # a first run compiles
+        while len(lost) < 2 or served < 400:
+            leaf = star.next(0.1)
+            if leaf:
+                whole = star.sent(leaf)
+                assert (whole == whole[0]).all(), "half a vector"
+                serve(rule, weights, whole, state, star.answer_vector(leaf))
+                star.answer(leaf)
+                served += leaf == 3
+            for leaf, why in star.lost().items():
+                assert why.startswith(("its process ", "MPI reports an error"))  # who sees it first
+                lost[leaf] = why
+                star.drop(leaf)
+            assert time.monotonic() < end, f"{lost}, {served} served"
+        assert sorted(lost) == [1, 2]
+        print("hub", len(lost), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    moment = {1: 0.3, 2: 0.8}.get(team.rank)
+    star.ask()  # compiled before the clock runs
+    if moment:
+        moment += chance.uniform(0, 0.01)
+        threading.Timer(moment, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    with pytest.raises(PeerError, match=r"rank 0 failed: its process \d+ has ended"):
+        while True:
+            star.out[:] = chance.random()
+            star.ask()
+            asked = time.monotonic()
+    assert time.monotonic() - asked < 2
+    print("leaf", team.rank, flush=True)
+    os._exit(0)  # MPI can't be finalised without the others
+
+
+@pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])
+def test_kills(env):
+    import on_ranks
+
+    from numba_kernels import launch
+
+    call = [on_ranks.__file__, __file__, "kills", "[1]"]
+    done = launch.run_ranks(4, call, timeout=120, capture=True, env=env, survive=True)
+    assert "hub 2" in done.stdout and "leaf 3" in done.stdout, done.stdout + done.stderr

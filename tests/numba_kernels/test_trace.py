@@ -1,0 +1,314 @@
+"""Spans against known durations; nothing is recorded while nobody looks, nothing lost unsaid."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+SLEEP = 0.4  # seconds, of the rank that others wait for
+SLACK = 0.2  # a machine with more ranks than cores is not punctual
+
+WINDOW, MESSAGES = None, {"NUMBA_KERNELS_WINDOW": "0"}
+ways = pytest.mark.parametrize("way", [WINDOW, MESSAGES], ids=["window", "messages"])
+
+
+def seconds(span):
+    return (span[2] - span[1]) / 1e9
+
+
+def inside(outer, spans):
+    return [s for s in spans if outer[1] <= s[1] and s[2] <= outer[2] and s is not outer]
+
+
+def waiting(outer, spans):
+    return sum(seconds(s) for s in inside(outer, spans) if s[0].startswith("wait"))
+
+
+def check_nesting(spans):
+    ends = []
+    for name, begin, end in spans:
+        assert begin <= end, name
+        while ends and ends[-1] <= begin:
+            ends.pop()
+        assert not ends or end <= ends[-1], f"{name} ends after what it began in"
+        ends.append(end)
+
+
+def one_rank_sleeps(late, round_):
+    """The others wait as long, in that very call, whatever the call is."""
+    from numba_kernels import Team, trace
+
+    team = Team()
+    x, y, many = team.empty(64), np.ones(64, np.float32), np.ones(300_000)
+    calls = {
+        "barrier": lambda: team.barrier(),
+        "allreduce": lambda: team.allreduce(x),
+        "reduce_scatter": lambda: team.reduce_scatter(many),
+        "allgather": lambda: team.allgather(y),
+        "broadcast": lambda: team.broadcast(y, late),
+        "alltoall": lambda: team.alltoall(np.ones((team.size, 2))),
+    }
+    if late < 0:  # MPI's own
+        calls = {"allreduce": lambda: team.allreduce(y, algorithm="mpi")}
+        late = 0
+    for call in calls.values():
+        call()  # compiled
+    for name, call in calls.items():
+        team.barrier()
+        with trace.Recording() as seen:
+            for each in range(4):
+                with trace.span("work"):
+                    if (each, team.rank) == (round_, late):
+                        time.sleep(SLEEP)
+                call()
+        check_nesting(seen.spans)
+        found = [s for s in seen.spans if s[0] == name]
+        assert len(found) == 4 and seen.lost == 0, name
+        work = [s for s in seen.spans if s[0] == "work"]
+        waits = [waiting(call, seen.spans) for call in found]
+        if team.rank == late:
+            assert seconds(work[round_]) >= SLEEP
+            assert waits[round_] < SLACK, name
+        else:
+            assert SLEEP - SLACK < waits[round_] < SLEEP + SLACK, (name, waits)
+            # What is not waiting is communicating: a few numbers take no time.
+            assert seconds(found[round_]) - waits[round_] < SLACK / 2, name
+        assert all(wait < SLACK for i, wait in enumerate(waits) if i != round_), (name, waits)
+
+
+@ways
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_who_waits_for_a_late_rank(on_ranks, ranks, way):
+    on_ranks(ranks, one_rank_sleeps, ranks - 1, 2, env=way)
+
+
+def test_who_waits_in_the_mpi_library(on_ranks):
+    on_ranks(3, one_rank_sleeps, -1, 1, env=MESSAGES)
+
+
+def steps(late):
+    from numba_kernels import Team, trace
+    from numba_kernels.fused import Step
+    from numba_kernels.optimizers import LAMB, SGD
+
+    team = Team()
+    n, here = 5000, team.single_node
+    in_passes = {"reduce", "update", "hand out"}
+    for rule, segments, names in (
+        (SGD(0.1), None, {"reduce + update"} if here else in_passes),
+        (LAMB(0.1), [0, 1000], in_passes),
+    ):
+        w, g = team.empty(n), team.empty(n)
+        w[:] = 1
+        step = Step(team, rule, w, g, segments)
+
+        def once(g=g, step=step):
+            g[:] = 1
+            step(0.5, 4)
+
+        once()
+        team.barrier()
+        with trace.Recording() as seen:
+            for each in range(3):
+                if (each, team.rank) == (1, late):
+                    time.sleep(SLEEP)
+                once()
+        check_nesting(seen.spans)
+        outer = [s for s in seen.spans if s[0] in in_passes | {"reduce + update"}]
+        assert {s[0] for s in outer} == names
+        assert len(outer) == 3 * len(names)
+        first = [s for s in outer if s[0].startswith("reduce")]
+        waits = [waiting(s, seen.spans) for s in first]
+        if team.rank != late:
+            assert SLEEP - SLACK < waits[1] < SLEEP + SLACK
+        assert max(waits[0], waits[2]) < SLACK
+
+
+@ways
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_fused_step(on_ranks, ranks, way):
+    on_ranks(ranks, steps, 0, env=way)
+
+
+def off():
+    from numba_kernels import Team, trace
+    from numba_kernels.fused import Step
+    from numba_kernels.waiting import Waiting
+
+    team = Team()
+    methods = {(k, n): getattr(k, n) for k in (Team, Step, Waiting) for n in dir(k)}
+    with trace.Recording() as seen:
+        assert Team.allreduce is not methods[Team, "allreduce"]
+        ring = trace._last_ring
+        team.barrier()
+        counted = int(ring[trace.COUNT])
+        before = list(seen.spans)
+    spans = list(seen.spans)
+    assert {(k, n): getattr(k, n) for k, n in methods} == methods, "as before"
+    assert trace._word.value == 0 and before == []
+    for _ in range(20):
+        with trace.span("nobody looks"):
+            team.barrier()
+        assert [*trace.each("nobody looks", range(3))] == [0, 1, 2]
+    assert seen.spans == spans and [s for s in spans if s[0] == "barrier"]
+    assert int(ring[trace.COUNT]) == counted
+    with trace.Recording() as again:
+        pass
+    assert again.spans == []
+
+
+@ways
+def test_off(on_ranks, way):
+    on_ranks(2, off, env=way)
+
+
+def overflow():
+    from numba_kernels import Team, trace
+
+    team = Team()
+    with trace.Recording(limit=10) as seen:
+        for number in range(30):
+            with trace.span(f"{number}"):
+                team.barrier()
+        ring, log = trace._last_ring, trace._log
+        in_all = int(ring[trace.COUNT]) + log.count
+    check_nesting(seen.spans)
+    assert 0 < len(seen.spans) <= 20
+    assert seen.lost == in_all - len(seen.spans) >= 40
+    calls = [s for s in seen.spans if s[0] == "barrier"]
+    for wait in (s for s in seen.spans if s[0].startswith("wait")):
+        assert any(wait in inside(call, seen.spans) for call in calls), "a wait of a lost call"
+    names = [s[0] for s in seen.spans if s[0].isdecimal()]
+    assert names == [str(30 - i) for i in range(len(names), 0, -1)], "the last ones"
+    # The ring alone: as if all waits were one's own.
+    ring[trace.COUNT] = 25
+    table = ring[trace.HEAD :].reshape(10, trace.RECORD)
+    for number in range(25):
+        table[number % 10] = 0, number, number + 1
+    assert [begin for _, begin, _ in log.waits()] == [*range(15, 25)]
+
+
+def test_more_spans_than_fit(on_ranks):
+    on_ranks(2, overflow)
+
+
+def failed():
+    from numba_kernels import DeadlineError, Team, trace
+
+    short, team = Team(deadline=0.2), Team()
+    team.barrier()  # compiled
+    with trace.Recording() as seen:
+        if team.rank == 0:
+            with pytest.raises(DeadlineError):
+                short.barrier()
+            with trace.span("afterwards"):
+                time.sleep(0.3)
+        else:
+            time.sleep(0.5)
+        team.barrier()
+    check_nesting(seen.spans)
+    if team.rank == 0:
+        first, last = [s for s in seen.spans if s[0] == "barrier"]
+        assert 0.2 <= waiting(first, seen.spans) < 0.2 + SLACK
+        assert waiting(last, seen.spans) < SLACK
+        (afterwards,) = [s for s in seen.spans if s[0] == "afterwards"]
+        assert not inside(afterwards, seen.spans)
+
+
+@ways
+def test_a_wait_that_fails_ends_there(on_ranks, way):
+    on_ranks(2, failed, env=way)
+
+
+def test_recordings_within_each_other():
+    from numba_kernels import trace
+
+    with trace.Recording() as outer:
+        with trace.span("a"):
+            pass
+        inner = trace.Recording().start()
+        with trace.span("b"), trace.span("c"):
+            pass
+        inner.stop()
+        with trace.span("d"):
+            pass
+    assert [s[0] for s in outer.spans] == ["a", "b", "c", "d"]
+    assert [s[0] for s in inner.spans] == ["b", "c"] and (outer.lost, inner.lost) == (0, 0)
+    assert outer.begin <= inner.begin <= inner.spans[0][1] <= inner.end <= outer.end
+    with pytest.raises(RuntimeError, match="does not go on"):
+        inner.stop()
+    with pytest.raises(RuntimeError, match="goes on already"), trace.Recording() as twice:
+        twice.start()
+    assert trace._log is None
+    for wrong in (0, -1, 2.5, "many"):
+        with pytest.raises(ValueError, match=r"limit of .*; a whole number from 1 up"):
+            trace.Recording(wrong)
+
+
+def test_other_threads_are_counted():
+    from numba_kernels import trace
+
+    def elsewhere():
+        for _ in range(3):
+            with trace.span("elsewhere"):
+                pass
+
+    with trace.Recording() as seen:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        with trace.span("here"):
+            pass
+    assert [s[0] for s in seen.spans] == ["here"] and seen.others == 3
+
+
+def test_times_are_those_of_the_clock():
+    from numba_kernels import trace
+
+    with trace.Recording() as seen:
+        before = time.perf_counter_ns()
+        for item in trace.each("item", (time.sleep(0.05) for _ in range(2))):
+            assert item is None
+        after = time.perf_counter_ns()
+    assert seen.begin <= before <= seen.spans[0][1] and seen.spans[-1][2] <= after <= seen.end
+    assert [s[0] for s in seen.spans] == ["item", "item"], "none for the end of the items"
+    assert all(0.05 <= seconds(s) < 0.05 + SLACK for s in seen.spans)
+    # compiled code reads the same one
+    ring = np.zeros(trace.HEAD, np.int64)
+    before = time.perf_counter_ns()
+    assert before <= trace.now(ring.ctypes.data) <= time.perf_counter_ns()
+
+
+def test_what_reaches_beyond_is_cut():
+    from numba_kernels import trace
+
+    spans = [("b", 5, 12), ("a", 0, 10), ("c", 6, 7), ("d", 10, 11), ("e", 0, 10)]
+    assert trace.nested(spans) == [
+        ("a", 0, 10), ("e", 0, 10), ("b", 5, 10), ("c", 6, 7), ("d", 10, 11),
+    ]  # fmt: skip
+
+
+def clocks(shift):
+    """Ranks 2 and 3 run ahead by `shift` ns, and are found to."""
+    from numba_kernels import Team, trace_ranks
+
+    team = Team()
+    assert len(team.nodes) == (team.size + 1) // 2
+    there = team.rank >= 2
+    if there:
+        trace_ranks.clock = lambda: time.perf_counter_ns() + shift
+    now, ahead, error = trace_ranks.compare_clocks(team)
+    assert abs(time.perf_counter_ns() + there * shift - now) < 1e9
+    assert (ahead, error) == (0, 0) or there
+    assert abs(ahead - there * shift) <= error < 1e7
+    found = trace_ranks.collect(team, f"from {team.rank}".encode() * (1 + 1000 * team.rank))
+    if team.rank:
+        assert found is None
+    else:
+        assert found == [f"from {r}".encode() * (1 + 1000 * r) for r in range(team.size)]
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_clocks_of_nodes(on_ranks, ranks):
+    on_ranks(ranks, clocks, -7_000_000_123, env={"NUMBA_KERNELS_NODE": "2"})

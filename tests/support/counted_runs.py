@@ -1,0 +1,63 @@
+"""Runs with a master that are cut at a step, and whose weights count samples."""
+
+import numpy as np
+import pytest
+
+EPOCHS, SAMPLES, BATCH = 3, 216, 12  # 216: whole batches for 1, 2, 3 workers
+
+
+class Cut(RuntimeError):
+    """Where a test ends a run."""
+
+
+def cut_at(step):
+    from tutorial_dl.training.callbacks import Callback
+
+    class CutThere(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps >= step:
+                raise Cut
+
+    return CutThere()
+
+
+def run_until(made, step):
+    """Train, and fail in a step on the master: PeerError on all others."""
+    from numba_kernels import PeerError
+
+    made.callbacks.append(cut_at(step))
+    with pytest.raises(Cut if made.team.rank == 0 else PeerError):
+        made.fit(EPOCHS)
+    made.callbacks.pop()
+    made.team.recover()
+
+
+def alike(team, vector) -> bool:
+    return bool((team.allgather(np.ascontiguousarray(vector)) == vector).all())
+
+
+def counting(team, folder=None, synchronous=False, data=None, batch_size=BATCH, **where):
+    """A trainer whose weights count samples (support/faults.py)."""
+    from faults import Counting, numbers
+
+    from numba_kernels.optimizers import SGD
+    from tutorial_dl import Trainer
+    from tutorial_dl.strategies import Downpour
+
+    rule = Downpour(team=team, synchronous=synchronous, **where)
+    return Trainer(
+        Counting(SAMPLES), data or numbers(SAMPLES), rule, SGD(float(batch_size)),
+        batch_size,
+        progress=False, checkpoint=folder, checkpoint_every=4,
+    )  # fmt: skip
+
+
+def counted(trainer, epochs=EPOCHS):
+    """Each sample once an epoch: in the weights, and in what the history says."""
+    np.testing.assert_allclose(trainer.replica.parameters, -epochs, atol=1e-4)
+    history = trainer.history
+    assert [row["epoch"] for row in history.epochs] == [*range(1, epochs + 1)]
+    for row in history.epochs:
+        seen = row["samples_per_second"] * row["seconds"]
+        assert seen == pytest.approx(SAMPLES, rel=1e-6), history.epochs
+        assert row["loss"] == pytest.approx(0.5)

@@ -1,0 +1,155 @@
+"""Workers that fail at a chosen moment, and models that note which samples they have seen.
+
+strike("gradient", 7, die)     the 7th gradient that this rank begins is its last act
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+
+MOMENTS = ("data", "gradient", "before", "after", "waiting", "validating")
+
+
+class Fault(Exception):
+    """What a worker of a test fails with."""
+
+
+def fail() -> None:
+    raise Fault("by purpose")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def strike(moment: str, turn: int, how) -> None:
+    """Have `how()` called in this process at the turn-th time that a worker is at `moment`.
+
+    data: it looks up samples; gradient: computes; before, after: a vector goes to the master, or
+    has been answered; waiting: it has asked, and waits (only for `die`); validating.
+    """
+    from numba_kernels.star import Star
+    from tutorial_dl.parameter_server.items import Items
+    from tutorial_dl.parameter_server.worker import Computing
+
+    owner, name = {
+        "data": (Items, "batch"),
+        "gradient": (Computing, "_own_gradient"),
+        "validating": (Computing, "_own_metrics"),
+    }.get(moment, (Star, "ask"))
+    right, seen = getattr(owner, name), [0]
+
+    def wrong(self, *arguments, **options):
+        counts = name != "ask" or (options.get("vector", True) and not self.is_hub)
+        seen[0] += counts
+        now = counts and seen[0] == turn
+        if now and moment == "waiting":
+            threading.Timer(0.05, how).start()
+        elif now and moment != "after":
+            how()
+        answer = right(self, *arguments, **options)
+        if now and moment == "after":
+            how()
+        return answer
+
+    setattr(owner, name, wrong)
+    return lambda: setattr(owner, name, right)
+
+
+class Noting:
+    """A replica of samples [features..., number]: notes in a file whose gradient it computes."""
+
+    def __init__(self, replica, path: Path, delay=None):
+        self.__dict__.update(_replica=replica, _file=open(path, "ab", 0), _delay=delay)  # noqa: SIM115
+
+    def __getattr__(self, name):
+        return getattr(self._replica, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._replica, name, value)
+
+    def swap(self):
+        self._replica.swap()
+
+    def compute_gradient(self, batch):
+        x, y = batch
+        if self._delay is not None:
+            self._delay()
+        found = self._replica.compute_gradient((x[:, :-1], y))
+        self._file.write(x[:, -1].astype(np.int32).tobytes())  # one write: all of it or nothing
+        return found
+
+    def evaluate(self, batches):
+        return self._replica.evaluate([(x[:, :-1], y) for x, y in batches])
+
+    def predict(self, x):
+        return self._replica.predict(x[:, :-1])
+
+
+def numbered_digits():
+    """(digits, digits whose training samples carry their number as the last feature)."""
+    from tutorial_dl import data
+
+    digits = data.digits()
+    arrays = [part.take(slice(0, len(part))) for part in (digits.train, digits.validation)]
+    flat = [(x.reshape(len(x), -1), y) for x, y in arrays]
+    plain = data.Dataset("digits", *(data.Data.of(x, y) for x, y in flat), digits.classes)
+    numbered = [
+        data.Data.of(np.hstack([x, np.arange(len(x), dtype=x.dtype)[:, None]]), y) for x, y in flat
+    ]
+    return plain, data.Dataset("numbered digits", *numbered, digits.classes)
+
+
+def noted(folder) -> np.ndarray:
+    """How often each of the samples was used by any rank that writes below `folder`."""
+    parts = [np.frombuffer(p.read_bytes(), np.int32) for p in Path(folder).glob("*.noted")]
+    return np.bincount(np.concatenate(parts), minlength=1)
+
+
+class Counting:
+    """A model of one weight a sample, whose gradient is 1/b for each of the b samples of a batch.
+
+    With batches that are all of b samples, and sgd at rate b, weights count (downwards) how often
+    each sample has come to whoever updates them.
+    """
+
+    def __init__(self, samples: int, delay=None):
+        from numba_kernels import window
+        from tutorial_dl.replica.base import lay_out
+
+        self.parameters, self.gradient = (window.aligned(samples, np.float32) for _ in range(2))
+        self.parameters[:], self.gradient[:] = 0, 0
+        self.segments = lay_out([("counts", (samples,))])
+        self.state = np.zeros(0, np.float32)
+        self._delay = delay
+
+    def compute_gradient(self, batch):
+        if self._delay is not None:
+            self._delay()
+        which = np.asarray(batch[0]).ravel().astype(np.int64)
+        self.gradient[:] = 0
+        self.gradient[which] = 1 / max(1, len(which))
+        return 0.5, len(which)
+
+    def evaluate(self, batches):
+        return {"loss": 0.5, "samples": sum(len(x) for x, _ in batches)}
+
+    def predict(self, x):
+        return np.asarray(x)
+
+    def place(self, parameters, gradient):
+        parameters[:], gradient[:] = self.parameters, self.gradient
+        self.parameters, self.gradient = parameters, gradient
+
+
+def numbers(samples: int):
+    """A data set of the numbers 0 ... samples - 1."""
+    from tutorial_dl import data
+
+    x = np.arange(samples, dtype=np.float32)[:, None]
+    return data.Dataset("numbers", data.Data.of(x, x[:, 0]), data.Data.of(x[:20], x[:20, 0]), None)

@@ -1,0 +1,27 @@
+"""The fixture `private`: for tests of clusters, folders of their own for all that is kept."""
+
+import time
+
+import pytest
+
+
+@pytest.fixture
+def private(tmp_path, monkeypatch):
+    """IPython's folder of this test, which must hold no cluster's profile afterwards.
+
+    What a user sets up, and the working folder, are below `tmp_path` too.
+    """
+    from tutorial_dl.cluster import engines
+
+    folder = tmp_path / "ipython"
+    folder.mkdir()
+    monkeypatch.setenv("IPYTHONDIR", str(folder))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    yield folder
+    if engines._running is not None:
+        engines._running.stop()
+    deadline = time.monotonic() + 5  # a guard removes the folder after the processes
+    while (left := list(folder.glob("profile_tutorial_dl*"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left

@@ -1,0 +1,172 @@
+"""What a test's function leaves in its process: a rank that is not as before serves no other test.
+
+What counts is seen from outside, without the help of tests: functions and tables of our packages
+that are others than before, teams that live, a world that failed, threads, signals, limits.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import threading
+from importlib.machinery import PathFinder
+
+PACKAGES = ("numba_kernels", "tutorial_dl")
+OTHERS = ("os", "time")  # that tests take the place of
+OF_THE_TEST = "of_the_test"  # the module that a test's file is loaded as
+TABLES = (dict, list, set)
+# What is made or found out once, at its first use.
+ONCE = {("numba_kernels.world", "_world"), ("numba_kernels.trace", "_last_ring")}
+KEPT = {("numba_kernels.allreduce", "_SEEN")}  # tables of answers that are always the same
+# Variables that TensorFlow and what it imports set once.
+TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+FIXED = {signal.SIGKILL, signal.SIGSTOP}
+
+
+loaded: dict[str, dict] = {}  # the contents of modules when they were loaded
+
+
+class Noted(PathFinder):
+    """Loads our modules as ever, and notes what is in them before a test can change it."""
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        spec = super().find_spec(name, path, target) if name.split(".")[0] in PACKAGES else None
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def noted(module):
+                execute(module)
+                loaded[name] = contents(module)
+
+            spec.loader.exec_module = noted
+        return spec
+
+
+def note_what_is_loaded() -> None:
+    sys.meta_path.insert(0, Noted)
+
+
+class Before:
+    """How this process is before a call."""
+
+    def __init__(self):
+        self.modules = {name: contents(module) for name, module in ours()}
+        self.threads = set(threading.enumerate())
+        self.process = of_the_process()
+
+    def changes(self) -> list[str]:
+        """What is different now, in words."""
+        found = [*self._patched(), *teams()]
+        now = of_the_process()
+        found += [what for what, value in self.process.items() if now[what] != value]
+        for thread in set(threading.enumerate()) - self.threads - of_libraries():
+            thread.join(0.2)
+            found += [f"thread {thread.name}"] if thread.is_alive() else []
+        return found
+
+    def _patched(self) -> list[str]:
+        found = []
+        for name, module in ours():
+            now, before = contents(module), self.modules.get(name)
+            if before is None:
+                before = loaded.get(name, now)
+            for at in now.keys() | before.keys():
+                value = now.get(at)
+                part = value is not None and sys.modules.get(f"{name}.{at}") is value
+                if value is not before.get(at) and not part and (name, at) not in ONCE:
+                    found.append(f"{name}.{at}")
+        return found
+
+
+def ours() -> list[tuple[str, object]]:
+    return [
+        (n, m)
+        for n, m in list(sys.modules.items())
+        if m and (n.split(".")[0] in PACKAGES or n in OTHERS)
+    ]
+
+
+def contents(module) -> dict[object, object]:
+    """What the module's names stand for, and what is in its tables and its classes."""
+    found: dict[object, object] = {}
+    for name, value in list(vars(module).items()):
+        if name.startswith("__") or (module.__name__, name) in KEPT:
+            continue
+        found[name] = value
+        inside: dict = {}
+        if isinstance(value, dict):
+            inside = dict(value)
+        elif isinstance(value, list):
+            inside = dict(enumerate(value))
+        elif isinstance(value, set):
+            inside = {item: item for item in value}
+        elif isinstance(value, type) and value.__module__ == module.__name__:
+            inside = {n: v for n, v in vars(value).items() if not n.startswith("__")}
+        found |= {(name, at): item for at, item in inside.items()}
+    return found
+
+
+def of_libraries() -> set[threading.Thread]:
+    """Threads that sleep until the process ends: of progress bars."""
+    return {thread for thread in threading.enumerate() if thread.name == "tqdm_monitor"}
+
+
+def of_the_test(value) -> bool:
+    return getattr(value, "__module__", "") == OF_THE_TEST
+
+
+def teams() -> list[str]:
+    """Teams that still live, and what happened to the world that they are made from."""
+    failing = sys.modules.get("numba_kernels.failing")
+    if failing is None:
+        return []
+    world = (
+        sys.modules["numba_kernels.world"]._world if "numba_kernels.world" in sys.modules else None
+    )
+    found = [f"a team: {team!r}" for team in list(failing.live) if team is not world]
+    if world is not None and (world._failure or world.generation or world._mailbox.failures):
+        found.append("the world has failed")
+    return found
+
+
+def of_the_process() -> dict[str, object]:
+    handlers = {n: signal.getsignal(n) for n in signal.valid_signals() - FIXED}
+    return {
+        "the environment": {k: v for k, v in os.environ.items() if not k.startswith(TENSORFLOWS)},
+        "the folder": os.getcwd(),
+        "the processors": getattr(os, "sched_getaffinity", lambda _: 0)(0),
+        "signal handlers": handlers,
+        "limits": [resource.getrlimit(which) for which in LIMITS],
+        "sys.excepthook": of_the_test(sys.excepthook),
+        "modules that are hidden": {name for name, module in sys.modules.items() if not module},
+        "tracing": (sys.gettrace(), sys.getprofile()),
+        "Keras's settings": of_keras(),
+    }
+
+
+def of_keras() -> tuple:
+    """What holds for all networks of a process; as it is where Keras is not loaded."""
+    keras, tensorflow = sys.modules.get("keras"), sys.modules.get("tensorflow")
+    if keras is None or tensorflow is None:
+        return "float32", "float32", "channels_last", False
+    config = keras.config
+    eagerly = tensorflow.config.functions_run_eagerly()
+    return config.floatx(), config.dtype_policy().name, config.image_data_format(), eagerly
+
+
+def children() -> list[str]:
+    """Processes that this one has started and that run."""
+    import psutil
+
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.append(f"process {child.pid} ({' '.join(child.cmdline())[:200]})")
+        except psutil.NoSuchProcess:
+            continue
+    return found

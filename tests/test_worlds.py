@@ -1,0 +1,292 @@
+"""Ranks that serve many tests: what goes wrong in one call fails it, and not the next one."""
+
+import atexit
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import leftovers
+import psutil
+import pytest
+from worlds import CallFailed, Worlds
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def worlds():
+    """Worlds of this test alone."""
+    own = Worlds()
+    yield own
+    assert own.end() == []
+
+
+def ask(worlds, function, *arguments, ranks=2, timeout=60, **how):
+    return worlds.call(ranks, __file__, function.__name__, arguments, timeout=timeout, **how)
+
+
+def pid():
+    print(os.getpid())
+
+
+def same_processes(worlds):
+    """Whether two calls are served by the same ones."""
+    return ask(worlds, pid) == ask(worlds, pid)
+
+
+# What stays and what does not
+
+
+def adds(single_node):
+    """A team as ever, and what it prints."""
+    import numpy as np
+
+    from numba_kernels import Team
+
+    team = Team()
+    assert team.single_node == single_node
+    assert (team.allreduce(np.ones(1000)) == team.size).all()
+    print(f"rank {team.rank}", os.getpid(), flush=True)
+    os.write(1, b"written\n")
+
+
+def test_one_start_for_many_calls(worlds):
+    """Ranks stay, sleep between calls, and a variable is there for its own call alone."""
+    first = ask(worlds, adds, True)
+    assert re.fullmatch(r"(rank \d \d+\nwritten\n){2}", first)
+    assert ask(worlds, adds, False, env={"NUMBA_KERNELS_WINDOW": "0"}) == first
+    assert ask(worlds, adds, True) == first
+    (world,) = worlds.kept.values()
+    assert world.calls == 3
+
+    def used():
+        times = [psutil.Process(pid).cpu_times() for pid in world.processes]
+        return sum(t.user + t.system for t in times)
+
+    before = used()
+    time.sleep(0.5)
+    assert used() - before < 0.05
+    assert worlds.end() == []
+    assert not [pid for pid in world.processes if psutil.pid_exists(pid)]
+    assert not world.folder.exists()
+
+
+def variable(name):
+    print(os.environ.get(name))
+
+
+def test_what_a_start_would_take_over(worlds, monkeypatch, tmp_path):
+    monkeypatch.setenv("H", "1")
+    assert ask(worlds, variable, "H").split() == ["1", "1"]
+    monkeypatch.setenv("H", "2")
+    assert ask(worlds, variable, "H").split() == ["2", "2"]
+    before = ask(worlds, pid)
+    monkeypatch.chdir(tmp_path)
+    assert ask(worlds, pid) != before
+    assert worlds.fits({"NUMBA_KERNELS_NODE": "2"}) and not worlds.fits({"NUMBA_CACHE_DIR": "x"})
+
+
+def few_at_once():
+    """As many as fit: the one that has waited longest goes."""
+
+
+def test_not_too_many_at_once(worlds, monkeypatch):
+    monkeypatch.setattr("worlds.RANKS", 3)
+    monkeypatch.setattr("worlds.CALLS", 3)
+    for ranks in (1, 2, 1, 3):
+        ask(worlds, few_at_once, ranks=ranks)
+    assert list(worlds.kept) == [3]
+    for _ in range(2):
+        ask(worlds, few_at_once, ranks=3)
+    assert not worlds.kept
+
+
+# Calls that fail
+
+
+def breaks():
+    from numba_kernels import Team, errors
+
+    team = Team()
+    if team.rank == 1:
+        assert team.size == 3, "as it should be"
+    with pytest.raises(errors.PeerError, match="rank 1 failed: AssertionError: as it should be"):
+        team.barrier()
+    print("told")
+
+
+def hangs():
+    """One rank is busy for ever, and another one that waits for it."""
+    from mpi4py import MPI
+
+    while MPI.COMM_WORLD.rank == 1:
+        pass
+    MPI.COMM_WORLD.Barrier()
+
+
+def dies():
+    from mpi4py import MPI
+
+    print("last words", flush=True)
+    if MPI.COMM_WORLD.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    MPI.COMM_WORLD.Barrier()
+
+
+def ends():
+    sys.exit(0)
+
+
+def leaves_a_child():
+    subprocess.Popen(SLEEPER)
+
+
+def no_such_name():
+    import numba_kernels.nothing  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (
+            breaks,
+            ["rank 1: AssertionError: as it should be", "told", "in breaks", "team.size == 3"],
+        ),
+        (hangs, ["ranks [0, 1]: no end in 2", "in hangs"]),
+        (dies, ["rank 1: its process ended", "last words\nlast words"]),
+        (ends, ["rank 0: SystemExit"]),
+        (leaves_a_child, ["rank 0: left running: process", "time.sleep(60)"]),
+        (no_such_name, ["ModuleNotFoundError: No module named 'numba_kernels.nothing'"]),
+    ],
+)
+def test_a_call_that_fails(worlds, function, words):
+    before = ask(worlds, pid)
+    began = time.monotonic()
+    with pytest.raises(CallFailed) as failed:
+        ask(worlds, function, timeout=2 if function is hangs else 60)
+    assert time.monotonic() - began < 20
+    for word in words:
+        assert word in str(failed.value)
+    after = ask(worlds, pid)
+    assert after != before and ask(worlds, pid) == after
+
+
+def leaves_a_grandchild():
+    """That belongs to nobody here any more."""
+    code = f"import subprocess; subprocess.Popen({SLEEPER}, start_new_session=True)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_process_that_no_rank_knows_of(worlds, mark):
+    known = {process.pid for process in leftovers.processes(mark)}
+    ask(worlds, leaves_a_grandchild)
+    left = leftovers.check(mark, known | worlds.pids(), leftovers.segments(), patience=0.1)
+    assert len(left) == 2 and all("time.sleep(60)" in what for what in left)
+    assert same_processes(worlds)
+
+
+# Calls after which ranks are not as before
+
+
+def keeps_a_team():
+    import numba_kernels
+
+    numba_kernels.errors.kept = numba_kernels.Team()
+
+
+def keeps_a_failed_world():
+    from numba_kernels import Team, failing
+
+    Team()
+    failing.abort_all(ValueError("by purpose"))
+
+
+def replaces_a_function():
+    from numba_kernels import trace_ranks
+
+    trace_ranks.clock = lambda: 0
+
+
+def replaces_an_entry():
+    from numba_kernels import allreduce
+
+    allreduce.MESSAGES["ring"] = None
+
+
+def replaces_a_method():
+    from numba_kernels import Team
+
+    Team.barrier = lambda self: None
+
+
+def hides_a_module():
+    sys.modules["keras"] = None
+
+
+def sets_a_variable():
+    os.environ["NUMBA_KERNELS_WINDOW"] = "0"
+
+
+def starts_a_thread():
+    import threading
+
+    threading.Timer(2, print).start()
+
+
+def changes_a_handler():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+CHANGES = [
+    keeps_a_team, keeps_a_failed_world, replaces_a_function, replaces_an_entry, replaces_a_method,
+    hides_a_module, sets_a_variable, starts_a_thread, changes_a_handler,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["at first", "later"])
+@pytest.mark.parametrize("function", CHANGES)
+def test_what_is_changed_is_not_passed_on(worlds, function, used):
+    ranks = 2 if function is keeps_a_failed_world else 1
+    if used:
+        ask(worlds, adds, True, ranks=ranks)
+    before = ask(worlds, pid, ranks=ranks)
+    ask(worlds, function, ranks=ranks)
+    assert not worlds.kept
+    assert ask(worlds, pid, ranks=ranks) != before
+
+
+def loads_keras():
+    """As if: it takes ten seconds."""
+    utils = SimpleNamespace(clear_session=lambda: print("cleared"))
+    sys.modules["keras"] = SimpleNamespace(utils=utils)
+
+
+def test_with_keras_it_serves_one_file(worlds, tmp_path):
+    assert ask(worlds, loads_keras, ranks=1) == "cleared\n"
+    before = ask(worlds, pid, ranks=1)
+    assert ask(worlds, pid, ranks=1) == before
+    other = tmp_path / "other.py"
+    other.write_text("import os\ndef pid(): print(os.getpid())")
+    after = worlds.call(1, str(other), "pid", [], timeout=60)
+    assert after not in before
+
+
+def ends_badly():
+    atexit.register(os._exit, 3)
+
+
+def test_an_end_that_is_not_clean(worlds):
+    ask(worlds, ends_badly)
+    (problem,) = worlds.end()
+    assert "2 ranks ended with status 3" in problem and "test_worlds.py" in problem
+    worlds.problems.clear()
+
+
+def test_no_world(worlds, monkeypatch):
+    monkeypatch.setattr("worlds.SERVER", "/nosuch.py")
+    with pytest.raises(CallFailed, match=r"(?s)no world of 2 ranks:.*/nosuch.py"):
+        ask(worlds, pid)

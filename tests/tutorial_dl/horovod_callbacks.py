@@ -1,0 +1,167 @@
+"""Checks of tutorial_dl.horovod's callbacks, called on every rank by horovod_checks.py."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from horovod_networks import (
+    BATCH,
+    OPTIMIZERS,
+    STEPS,
+    equal_everywhere,
+    fit,
+    network,
+    same_as,
+    samples,
+    serial,
+)
+
+import tutorial_dl.horovod.tensorflow.keras as hvd
+
+
+def metrics_are_averaged():
+    seen = {}
+    model, (_, part) = network(), samples()
+    own = model.evaluate if model.compiled else None
+    assert own is None
+    last = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.update(logs))
+    history = fit(
+        model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), part, BATCH, 1,
+        [hvd.callbacks.MetricAverageCallback(), last],
+    ).history  # fmt: skip
+    x, y = samples()[0]  # the learning rate is 0, and ranks have equally many samples
+    error = model(x) - y
+    assert seen["loss"] == history["loss"][0]
+    assert seen["loss"] == pytest.approx(float(np.mean(np.square(error))), rel=1e-5)
+    assert seen["mae"] == pytest.approx(float(np.mean(np.abs(error))), rel=1e-5)
+
+
+def learning_rates():
+    """Against the formulas of the documentation, step by step."""
+    size, rates = hvd.size(), []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: rates.append(float(model.optimizer.learning_rate))
+    )
+    callbacks = [
+        hvd.callbacks.LearningRateWarmupCallback(0.4, warmup_epochs=2, verbose=1),
+        hvd.callbacks.LearningRateScheduleCallback(0.4, 0.5, start_epoch=2, end_epoch=4),
+        hvd.callbacks.LearningRateScheduleCallback(0.4, lambda e: 1 / e, 4, staircase=False),
+        hvd.callbacks.LearningRateWarmupCallback(0.3, warmup_epochs=0),  # nothing
+        note,
+    ]
+    model = network()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.4 / size))
+    logs = fit(model, optimizer, samples()[1], BATCH, 5, callbacks).history
+    warm = [0.4 / size * ((e + 1 / STEPS) * (size - 1) / 2 + 1) for e in np.arange(6) / STEPS]
+    then = [0.4] * 3 + [0.2] * 3 + [0.4 / e for e in 4 + np.arange(3) / STEPS]
+    np.testing.assert_allclose(rates, warm + then, rtol=1e-6)
+    np.testing.assert_allclose(logs["lr"], rates[STEPS - 1 :: STEPS], rtol=1e-6)
+    with pytest.raises(ValueError, match="initial_lr is None"):
+        hvd.callbacks.LearningRateScheduleCallback(None, 1.0)
+
+
+def momentum_is_corrected():
+    """velocity' = m (new / old) velocity - new g, from the paper, on a loss of constant slope."""
+    for correct in (True, False):
+        inputs = keras.Input((1,))
+        outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs)
+        model = keras.Model(inputs, outputs)
+        model.compile(
+            hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.5)),
+            lambda y, out: out,
+        )
+        schedule = hvd.callbacks.LearningRateScheduleCallback(
+            0.1, lambda epoch: 1 / (1 + epoch), momentum_correction=correct
+        )
+        model.fit(np.ones((2, 1)), np.ones(2), 1, epochs=3, verbose=0, callbacks=[schedule])
+        weight = velocity = 0.0
+        old = 0.1
+        for step in range(6):
+            rate = 0.1 / (1 + step // 2)
+            velocity = 0.5 * velocity * (rate / old if correct else 1) - rate
+            weight, old = weight + velocity, rate
+        np.testing.assert_allclose(model.weights[0], [[weight]], rtol=1e-5)
+
+
+def checkpoints_and_loading():
+    """Rank 0 writes; a loaded model has the optimizer's state, and is trained by all ranks."""
+    folder = Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
+    best = folder / f"best-{hvd.rank()}.keras"
+    model, (_, part) = network(), samples()
+    make = OPTIMIZERS["adam"]
+    fit(
+        model, hvd.DistributedOptimizer(make()), part, BATCH, 1,
+        [hvd.callbacks.BestModelCheckpoint("loss", filepath=str(best))],
+    )  # fmt: skip
+    hvd.barrier()
+    assert [p.name for p in folder.iterdir()] == ["best-0.keras"]
+    for only, name in ((False, "best_model.keras"), (True, "best_model.weights.h5")):
+        assert hvd.callbacks.BestModelCheckpoint(save_weights_only=only).filepath == name
+    plain = keras.saving.load_model(folder / "best-0.keras")  # without us: a plain optimizer
+    assert type(plain.optimizer) is keras.optimizers.Adam and not hasattr(
+        plain.optimizer, "horovod"
+    )
+    again = hvd.load_model(str(folder / "best-0.keras"))
+    assert again.optimizer.horovod is not None
+    for ours, theirs in zip(again.optimizer.variables, plain.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    again.fit(*part, batch_size=BATCH, epochs=1, shuffle=False, verbose=0)
+    same_as(again, serial(make()))  # 1 epoch and 1 more
+    hvd.barrier()
+    if hvd.rank() == 0:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+def start_as_rank_0():
+    """Weights, slots of the optimizer, and its step count; seeds of dropout stay a rank's own."""
+    rank = hvd.rank()
+    inputs = keras.Input((6,))
+    keras.utils.set_random_seed(rank)
+    local = keras.layers.Dense(6)
+    x = keras.layers.Dropout(0.5)(local(inputs))
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.BatchNormalization()(x)))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.0))
+    optimizer.build(model.trainable_variables)
+    optimizer.iterations.assign(rank)
+    for v in model.non_trainable_weights:
+        v.assign(tf.fill(v.shape, 1.0 + rank))
+    kernel = local.kernel.numpy()
+    seeds = [v.numpy() for v in model.non_trainable_variables if "seed" in v.path]
+    model.compile(optimizer, "mse")
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[local.kernel])
+    callback.set_model(model)
+    callback.on_train_begin()
+    assert int(optimizer.iterations) == 0
+    np.testing.assert_array_equal(local.kernel, kernel)
+    for v in model.non_trainable_weights:
+        np.testing.assert_array_equal(v, np.ones(v.shape))
+    after = [v.numpy() for v in model.non_trainable_variables if "seed" in v.path]
+    assert len(seeds) == 1 and (seeds[0] == after[0]).all()
+    everyone = hvd.allgather(model.layers[-1].kernel[tf.newaxis])
+    assert (everyone == everyone[0]).numpy().all()
+    # A model that has no weights before its first batch.
+    late = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2)])
+    keras.utils.set_random_seed(rank)
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    fit(
+        late,
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+        samples()[1],
+        BATCH,
+        1,
+        [callback],
+    )
+    equal_everywhere(late)
+
+
+CHECKS = [
+    metrics_are_averaged, learning_rates, momentum_is_corrected, checkpoints_and_loading,
+    start_as_rank_0,
+]  # fmt: skip

@@ -1,0 +1,95 @@
+"""Small networks for the checks of tutorial_dl.horovod, trained by all ranks and by one.
+
+p ranks are compared with one: rank 0 also trains a plain Keras model on the whole batches.
+"""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+import tutorial_dl.horovod.tensorflow.keras as hvd
+
+BATCH, STEPS = 4, 3  # samples a rank and step
+
+
+def network(seed=0, **options):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((6,))
+    x = keras.layers.Dense(8, "tanh", **options)(inputs)
+    return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+def embedding(seed=0):
+    keras.utils.set_random_seed(seed)
+    inputs = keras.Input((3,), dtype="int64")
+    x = keras.layers.GlobalAveragePooling1D()(keras.layers.Embedding(20, 4)(inputs))
+    return keras.Model(inputs, keras.layers.Dense(2)(x))
+
+
+def samples(words=False):
+    """The whole data, and this rank's: its part of every batch of all ranks."""
+    random, size = np.random.default_rng(3), hvd.size()
+    n = STEPS * BATCH * size
+    x = random.integers(0, 20, (n, 3)) if words else random.standard_normal((n, 6))
+    y = random.standard_normal((n, 2)).astype("float32")
+    x = x if words else x.astype("float32")
+    parts = [a.reshape(STEPS, size, BATCH, -1)[:, hvd.rank()] for a in (x, y)]
+    return (x, y), tuple(part.reshape(STEPS * BATCH, -1) for part in parts)
+
+
+def fit(model, optimizer, data, batch, epochs=2, callbacks=(), **options):
+    model.compile(optimizer, "mse", metrics=["mae"], **options)
+    return model.fit(
+        *data, batch_size=batch, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks)
+    )
+
+
+def on_rank_0(train):
+    """The weights of the model that `train()` gives."""
+    return hvd.broadcast_object(train().get_weights() if hvd.rank() == 0 else None, 0)
+
+
+def serial(optimizer, make=network, epochs=2):
+    """The weights of a plain Keras model that was trained on all samples."""
+
+    def train():
+        model = make()
+        whole, _ = samples(make is embedding)
+        fit(model, optimizer, whole, BATCH * hvd.size(), epochs)
+        return model
+
+    return on_rank_0(train)
+
+
+def distributed(optimizer, make=network, epochs=2, **options):
+    """The same on all ranks, which start from weights of their own: those of rank 0 count."""
+    model = make(seed=hvd.rank())
+    _, part = samples(make is embedding)
+    start = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    fit(model, optimizer, part, BATCH, epochs, start, **options)
+    return model
+
+
+def equal_everywhere(model, also=()):
+    """Bit for bit, and the weights."""
+    weights = np.concatenate([np.ravel(v) for v in [*model.weights, *also]]).astype("float64")
+    everyone = hvd.allgather(weights[np.newaxis]).numpy()
+    assert (everyone == everyone[0]).all()
+    return weights
+
+
+def same_as(model, expected, error=1e-5, also=True):
+    equal_everywhere(model, model.optimizer.variables if also else [])
+    for ours, theirs in zip(model.weights, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=error, atol=error)
+        assert np.abs(theirs).max() > 0
+
+
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.05),
+    "adamw": lambda: keras.optimizers.AdamW(
+        keras.optimizers.schedules.ExponentialDecay(0.02, 2, 0.5), weight_decay=0.1, clipnorm=0.02
+    ),
+}

@@ -1,0 +1,427 @@
+"""Checkpoints: training goes on bit for bit, on other ranks too, and damage is found."""
+
+import os
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+EPOCHS = 3
+
+
+def trainer(team, folder=None, rule="adam", compression=None, resume=False, seed=0, **options):
+    from tutorial_dl import Trainer, data, models, strategies
+
+    digits = data.digits()
+    digits = data.Dataset(
+        "digits", data.Data(*digits.train.take(slice(0, 203))), digits.validation, 10
+    )
+    made = Trainer(
+        models.dense(digits, seed=seed),
+        digits,
+        strategies.Synchronous(team, compression=compression),
+        rule,
+        batch_size=20,
+        progress=False,
+        checkpoint=folder,
+        **options,
+    )
+    if resume:
+        assert made.resume()
+    return made
+
+
+class Cut(RuntimeError):
+    """Where a test ends a run."""
+
+
+def cut_at(step):
+    from tutorial_dl.training.callbacks import Callback
+
+    class CutThere(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps == step:
+                raise Cut
+
+    return CutThere()
+
+
+def run_until(made, step):
+    made.callbacks.append(cut_at(step))
+    with pytest.raises(Cut):
+        made.fit(EPOCHS)
+    made.team.recover()
+
+
+def equal(one, other):
+    np.testing.assert_array_equal(one.replica.parameters, other.replica.parameters)
+    np.testing.assert_array_equal(
+        one.strategy.update.state.slots, other.strategy.update.state.slots
+    )
+    for a, b in zip(one.history.epochs, other.history.epochs, strict=True):
+        clocks = ("seconds", "samples_per_second")
+        assert {k: a[k] for k in a if k not in clocks} == {k: b[k] for k in b if k not in clocks}
+
+
+def bit_for_bit(folder):
+    from tutorial_dl import Team
+    from tutorial_dl.training import schedules
+    from tutorial_dl.training.callbacks import EarlyStopping
+
+    team = Team()
+    rate = schedules.warm_up(schedules.cosine(0.1, 33), 8, start=0.01)
+    for number, options in enumerate((
+        {},
+        {"rule": "momentum", "learning_rate": rate, "clip_norm": 0.5, "accumulate": 2},
+        {"rule": "lamb", "learning_rate": rate},
+        {"rule": "momentum", "compression": "top_k"},
+        {"rule": "sgd", "compression": "powersgd"},
+    )):  # fmt: skip
+        whole = trainer(team, callbacks=[EarlyStopping(restore_best=True)], **options)
+        whole.fit(EPOCHS)
+        assert whole.steps == 33
+        for every, step, at in ((4, 19, 16), (None, 19, 11), (11, 24, 22)):
+            place = Path(folder, f"{number}_{every}")
+            cut, resumed = (
+                trainer(
+                    team,
+                    place,
+                    checkpoint_every=every,
+                    callbacks=[EarlyStopping(restore_best=True)],
+                    **options,
+                )
+                for _ in range(2)
+            )
+            run_until(cut, step)
+            assert resumed.resume() and resumed.steps == at
+            resumed.fit_to(EPOCHS)
+            equal(whole, resumed)
+            again = trainer(team, place, resume=True, **options)  # of a run that has ended
+            assert again.steps == 33 and len(again.fit_to(EPOCHS).epochs) == EPOCHS
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path, ranks):
+    on_ranks(ranks, bit_for_bit, str(tmp_path))
+
+
+def on_other_ranks(folder):
+    """Written on 3 ranks, resumed on 2 and 1; written on 1, resumed on 3: as one that was not."""
+    from tutorial_dl import Team
+
+    team = Team()
+    alone = trainer(team.split(team.rank), rule="momentum")
+    alone.fit(EPOCHS)
+    run_until(trainer(team, Path(folder, "3"), "momentum", checkpoint_every=4), 19)
+    single = team.split(team.rank)
+    mine = Path(folder, f"1_{team.rank}")
+    run_until(trainer(single, mine, "momentum", checkpoint_every=4), 19)
+    team.recover()
+    few = team.split(int(team.rank == 2))  # ranks 0 and 1; rank 2 alone
+    for of, place in (
+        (few, Path(folder, "3")),
+        (team.split(team.rank), Path(folder, "3")),
+        (team, Path(folder, "1_0")),
+    ):
+        resumed = trainer(of, place, "momentum", checkpoint_every=1000)
+        # Three teams resume from one folder; only to read it.
+        assert resumed.resume() and resumed.steps == 16
+        resumed.saving = None
+        resumed.fit_to(EPOCHS)
+        assert resumed.steps == 33
+        np.testing.assert_allclose(
+            resumed.replica.parameters, alone.replica.parameters, atol=1e-5, rtol=0
+        )
+        team.barrier()
+
+
+def test_on_another_number_of_ranks(on_ranks, tmp_path):
+    on_ranks(3, on_other_ranks, str(tmp_path))
+
+
+def residuals(folder):
+    """What ranks had yet to send is neither lost nor doubled: one rank sends it."""
+    from tutorial_dl import Team
+
+    team = Team()
+    made = trainer(team, folder, rule="sgd", compression="top_k", checkpoint_every=4)
+    run_until(made, 5)
+    sums = []
+    for of in (team, team.split(int(team.rank == 2))):
+        resumed = trainer(of, folder, rule="sgd", compression="top_k", resume=True)
+        left = resumed.strategy.update.left.residual.astype(np.float64)
+        sums.append(of.allreduce(left) / of.size)
+    assert np.abs(sums[0]).max() > 0
+    np.testing.assert_allclose(sums[1], sums[0], atol=1e-7)
+
+
+def test_residuals_on_fewer_ranks(on_ranks, tmp_path):
+    on_ranks(3, residuals, str(tmp_path))
+
+
+def random_numbers(folder):
+    """What Python, NumPy and the model draw next is what they would have drawn."""
+    import random
+
+    from tutorial_dl import Team
+
+    class Drawing:
+        def on_epoch(self):
+            return [random.random(), random.gauss(0, 1), *np.random.normal(size=3)]
+
+    team = Team()
+    made = trainer(team, folder)
+    made.replica.random = np.array([team.rank, 2**32 - 1], np.int64)
+    random.seed(team.rank)
+    np.random.seed(team.rank)
+    random.gauss(0, 1), np.random.normal()  # each has one more in store now
+    made.fit(1)
+    seeds = made.replica.random.copy()
+    drawn = Drawing().on_epoch()
+    other = trainer(team, folder)
+    other.replica.random = np.zeros(2, np.int64)
+    assert other.resume()
+    np.testing.assert_array_equal(other.replica.random, seeds)
+    assert Drawing().on_epoch() == drawn
+    # At the start rank 0's seeds were taken, and moved on by the rank.
+    table = team.allgather(seeds.astype(np.float64))
+    assert table[0].tolist() == [0, 2**32 - 1]
+    assert len({row[0] for row in table}) == team.size
+
+
+def test_random_numbers(on_ranks, tmp_path):
+    on_ranks(2, random_numbers, str(tmp_path))
+
+
+def damaged(folder):
+    """Every kind of damage is named, and the checkpoint before it is used."""
+    from contextlib import redirect_stderr
+    from io import StringIO
+
+    from tutorial_dl import Team
+    from tutorial_dl.training.checkpoint import CheckpointError
+
+    team = Team()
+    run_until(trainer(team, folder, checkpoint_every=4), 19)  # an epoch has 11 steps
+    names = sorted(path.name for path in Path(folder).iterdir())
+    assert names == ["step_00000011", "step_00000012", "step_00000016"]
+    newest = Path(folder, "step_00000016")
+
+    def resumed():
+        said = StringIO()
+        with redirect_stderr(said):
+            made = trainer(team, folder, resume=True)
+        said = (
+            "".join(
+                map(
+                    bytes.decode,
+                    map(
+                        bytes,
+                        team.allgather(
+                            np.frombuffer(said.getvalue().encode(), np.uint8).astype(np.float64)
+                        ),
+                    ),
+                )
+            )
+            if team.size == 1
+            else said.getvalue()
+        )
+        return made.steps, said
+
+    for name in ("rank_00000.npz", "rank_00001.npz", "manifest"):
+        path = newest / name
+        team.barrier()
+        whole = path.read_bytes()
+        team.barrier()
+        for harm in (
+            lambda b: b[: len(b) // 2],
+            lambda b: b[:-1],
+            lambda b: b"",
+            lambda b: b[: len(b) // 3] + bytes([b[len(b) // 3] ^ 1]) + b[len(b) // 3 + 1 :],
+            None,
+        ):
+            if team.rank == 0:
+                path.unlink() if harm is None else path.write_bytes(harm(whole))
+            team.barrier()
+            steps, said = resumed()
+            assert steps == 12
+            told = team.allreduce(np.array([float(str(path) in said)]), "sum")[0]
+            assert told >= 1 and said.count("\n") <= 1, said
+            if team.rank == 0:
+                path.write_bytes(whole)
+            team.barrier()
+    assert resumed() == (16, "")
+    team.barrier()
+    if team.rank == 0:
+        for step in names:
+            Path(folder, step, "manifest").write_text("{}")
+    team.barrier()
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole"):
+        trainer(team, folder, resume=True)
+
+
+def test_damage_is_found(on_ranks, tmp_path):
+    on_ranks(2, damaged, str(tmp_path))
+
+
+def refused(folder):
+    from numba_kernels.errors import PeerError
+    from tutorial_dl import Team, Trainer, data, models
+    from tutorial_dl.training.checkpoint import CheckpointError
+
+    team = Team()
+    trainer(team, folder).fit(1)
+    with pytest.raises(ValueError, match="holds checkpoints already: resume"):
+        trainer(team, folder).fit(1)
+    for options, message in (
+        ({"rule": "sgd"}, r"was written with the optimizer Adam\(.*\), not SGD\("),
+        ({"clip_norm": 1.0}, "was written with clip norm 0, not 1.0"),
+        ({"accumulate": 2}, "was written with pieces a batch 1, not 2"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            trainer(team, folder, resume=True, **options)
+        team.recover()
+    digits = data.digits()
+    other = Trainer(models.softmax(digits), digits, team=team, progress=False, checkpoint=folder)
+    with pytest.raises(CheckpointError, match=r"its layer 'layer_1/kernel' has shape \[64, "):
+        other.resume()
+    team.recover()
+    with pytest.raises(ValueError, match=r"Trainer\(checkpoint=folder\) is needed"):
+        Trainer(models.softmax(digits), digits, team=team, progress=False).resume()
+    full = trainer(team, Path(folder, "elsewhere"))
+    assert not full.resume()
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    real = os.fsync
+    if team.rank == 1:
+        os.fsync = no_space
+    try:
+        with pytest.raises((CheckpointError, PeerError), match="No space left on device"):
+            full.fit(1)
+    finally:
+        os.fsync = real
+
+
+def test_what_is_refused(on_ranks, tmp_path):
+    on_ranks(2, refused, str(tmp_path))
+
+
+def drifted(folder):
+    """Slices of different models are no checkpoint."""
+    from tutorial_dl import Team
+    from tutorial_dl.training.callbacks import Callback
+    from tutorial_dl.training.consistency import DriftError
+
+    class Bend(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps == 6 and trainer.team.rank == 1:
+                trainer.replica.parameters[:] += 1
+
+    team = Team()
+    bent = trainer(team, folder, "sgd", compression="bf16", checkpoint_every=4, callbacks=[Bend()])
+    with pytest.raises(DriftError):
+        bent.fit(1)
+    assert bent.steps == 8 and bent.saving.checkpoints.steps() == [4]
+
+
+def test_a_model_that_drifted_is_not_saved(on_ranks, tmp_path):
+    on_ranks(2, drifted, str(tmp_path))
+
+
+def recovered(folder):
+    """After a failure between two ranks' changes of rate, or callbacks: all ranks go on alike."""
+    from numba_kernels.errors import PeerError
+    from tutorial_dl import Team
+    from tutorial_dl.training.callbacks import Callback, EarlyStopping
+
+    class FailsOnce(Callback):
+        def on_epoch_end(self, trainer, row):
+            if row["epoch"] == 2 and trainer.team.rank == 0 and not hasattr(self, "failed"):
+                self.failed = True
+                raise Cut
+
+    team = Team()
+    made = trainer(
+        team, None, "momentum", compression="bf16",
+        clip_norm=1.0,
+        # Epochs 1 and 2 get better and better, what comes then is far too fast.
+        learning_rate=lambda step: 0.1 * 0.98**step if step < 26 else 5.0,
+        callbacks=[FailsOnce(), EarlyStopping(restore_best=True)],
+    )  # fmt: skip
+    read, failed = made.batches.epoch, []
+
+    def fails_once(epoch, start):
+        for number, batch in enumerate(read(epoch, start)):
+            if team.rank == 1 and number == 4 and not failed:
+                failed.append(1)
+                raise Cut
+            yield batch
+
+    made.batches.epoch = fails_once
+    for _ in range(2):
+        with pytest.raises((Cut, PeerError)):
+            made.fit(EPOCHS)
+        team.recover()
+    made.fit(EPOCHS)
+    assert made.callbacks[1].best_epoch < 3
+    rows = team.allgather(np.append(made.replica.parameters, made.callbacks[1].best_epoch))
+    assert (rows == rows[0]).all()
+
+
+def test_after_a_failure_all_ranks_go_on_alike(on_ranks, tmp_path):
+    on_ranks(2, recovered, str(tmp_path))
+
+
+def killed_anywhere(folder):
+    """However far writing came, what can be read is one checkpoint or the next, whole."""
+    from tutorial_dl import Team
+    from tutorial_dl.training import checkpoint
+
+    team = Team()
+    made = trainer(team, folder, checkpoint_every=1, keep_checkpoints=2)
+    run_until(made, 4)
+    made.callbacks.clear()
+    real = {name: getattr(os, name) for name in ("fsync", "rename", "open", "mkdir", "rmdir")}
+
+    def write(step, before_call):
+        """Write the checkpoint of `step`, up to the n-th call of the system."""
+        calls = count()
+
+        def counted(name):
+            def call(*arguments, **options):
+                if next(calls) == before_call:
+                    raise Cut
+                return real[name](*arguments, **options)
+
+            return call
+
+        for name in real:
+            setattr(os, name, counted(name))
+        made.steps = step
+        try:
+            made.saving.write()
+            return True
+        except Cut:
+            return False
+        finally:
+            for name, function in real.items():
+                setattr(os, name, function)
+
+    cuts, step = 0, 4
+    for before_call in count():
+        newest = checkpoint.Checkpoints(team, folder).newest()
+        assert newest.values["place"]["steps"] in (step - 1, step)
+        step = newest.values["place"]["steps"] + 1
+        if write(step, before_call):
+            break
+        cuts += 1
+        for left in Path(folder).glob("step_*"):
+            assert not checkpoint.Checkpoints(team, folder)._problem(left)
+    assert cuts > 6
+
+
+def test_no_checkpoint_is_ever_half_there(on_ranks, tmp_path):
+    on_ranks(1, killed_anywhere, str(tmp_path))

@@ -1,0 +1,348 @@
+"""Clusters are listed, joined, left and stopped from elsewhere, and end without a client."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tutorial_dl import cluster
+from tutorial_dl.cluster import lease, progress, registry
+
+SECONDS = 60
+
+
+pytestmark = pytest.mark.usefixtures("private")
+
+
+def until(ready, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+
+
+def processes(record: registry.Record, parts=("keeper", "controller", "engines")) -> list:
+    """All processes of these parts of a cluster."""
+    guards = [psutil.Process(int(getattr(record, part)[0])) for part in parts]
+    return guards + [p for guard in guards for p in guard.children(recursive=True)]
+
+
+def gone(process: psutil.Process) -> bool:
+    """Has it ended? (A zombie has; psutil would wait until its parent looks.)"""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def assert_gone(of: list[psutil.Process], seconds: float) -> None:
+    until(lambda: all(map(gone, of)), seconds)
+
+
+OTHER = """
+import os, signal, sys
+from tutorial_dl import cluster
+{first}
+print("READY", flush=True)
+for line in sys.stdin:
+    exec(line)
+    print("DONE", flush=True)
+"""
+
+
+class Other:
+    """Another kernel: a process that runs lines."""
+
+    def __init__(self, first: str):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", OTHER.format(first=first)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.said = self._read("READY")
+
+    def run(self, line: str) -> str:
+        print(line, file=self.process.stdin, flush=True)
+        return self._read("DONE")
+
+    def _read(self, last: str) -> str:
+        lines = []
+        while (line := self.process.stdout.readline()).strip() != last:
+            assert line, "the other kernel has ended"
+            lines.append(line)
+        return "".join(lines)
+
+    def end(self) -> int:
+        self.process.stdin.close()
+        return self.process.wait(SECONDS)
+
+
+@contextlib.contextmanager
+def other(first: str):
+    kernel = Other(first)
+    try:
+        yield kernel
+    finally:
+        kernel.process.kill()
+        kernel.process.wait()
+        kernel.process.stdout.close()
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tutorial_dl", "cluster", *words],
+        capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+
+
+# List, join, stop ------------------------------------------------------------------------------
+
+
+def test_a_second_notebook_joins_restarts_and_leaves():
+    assert cluster.list() == []
+    with other("c = cluster.start(n=2); c.client[:].execute('x = 5', block=True)") as first:
+        [entry] = cluster.list()
+        assert (entry.name, entry.n, entry.profile, entry.state) == ("local", 2, "local", "running")
+        assert 0 <= entry.seconds < SECONDS and entry.host == os.uname().nodename
+        c = cluster.join()
+        assert c.client[:]["x"] == [5, 5] and (c.n, c.name) == (2, "local")
+        assert [e.alive for e in c.status()] == [True, True]
+        assert cluster.join("local") is c
+        # New engines, which the first finds by joining too; the cluster is still its own.
+        c.restart()
+        c.client[:].execute("x = 6", block=True)
+        assert first.run("c = cluster.join(); print(c.client[:]['x'])") == "[6, 6]\n"
+        found = processes(c._record, ("controller", "engines"))
+        c.leave()
+        assert all(p.is_running() for p in found) and cluster.list()[0].state == "running"
+        assert first.run("c.client[:].execute('y = 1', block=True); print(c.client[:]['y'])")
+        assert first.end() == 0  # it was not kept: it ends with the kernel that started it
+        assert_gone(found, 30)
+    assert cluster.list() == []
+
+
+def test_stop_by_one_who_joined_ends_it_for_all():
+    with other("c = cluster.start(n=2)") as first:
+        c = cluster.join()
+        found = processes(c._record, ("controller", "engines"))
+        began = time.monotonic()
+        c.stop()
+        assert time.monotonic() - began < 14  # not the 15 s after which a guard is killed
+        assert_gone(found, 1)
+        assert cluster.list() == []
+        assert first.run("print([e.alive for e in c.status()])") == "[False, False]\n"
+        assert first.run("c.stop(); c.restart(); print(len(c.client.ids))") == "2\n"
+        assert first.end() == 0
+
+
+def test_names(monkeypatch):
+    with pytest.raises(cluster.ClusterError, match=r"there is no cluster; cluster.start\(\)"):
+        cluster.join()
+    with other("cluster.start(n=1); engines = __import__('tutorial_dl.cluster.engines')") as first:
+        second = cluster.start(n=1)
+        assert second.name == "local-2"
+        with pytest.raises(cluster.ClusterError, match=r"name one of them: local, local-2$"):
+            cluster.stop()
+        with pytest.raises(cluster.ClusterError, match=r"no cluster 'lokal'; running: local, loc"):
+            cluster.join("lokal")
+        first.run("1")
+        second.stop()
+        with pytest.raises(cluster.ClusterError, match=r"there is a cluster 'local' already"):
+            cluster.start(n=1, name="local")
+        for bad in ("a/b", "", "-x", "x" * 41):
+            with pytest.raises(ValueError, match=r"name is .*1 to 40 letters, digits and"):
+                cluster.start(n=1, name=bad)
+        assert cluster.stop("local") == "local"
+
+
+def test_a_cluster_of_this_kernel_cannot_be_left_unless_kept():
+    with cluster.start(n=1, timeout=SECONDS) as c:
+        with pytest.raises(cluster.ClusterError, match="only one started with keep=SECONDS"):
+            c.leave()
+        assert [e.alive for e in c.status()] == [True]
+
+
+def test_what_a_crash_left_is_removed(tmp_path):
+    folder = tmp_path / "ipython" / "profile_tutorial_dl_gone"
+    folder.mkdir(parents=True)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    named = registry.process(ended.pid)
+    ended.wait()
+    registry.Record("gone", 2, "local.toml", str(folder), controller=named, places=[[]]).save()
+    elsewhere = tmp_path / "ipython" / "profile_tutorial_dl_far"
+    elsewhere.mkdir()
+    far = registry.Record("far", 2, "x/slurm.toml", str(elsewhere), host="far", controller=named)
+    far.save()
+    assert [(e.name, e.state) for e in cluster.list()] == [("far", "on far")]
+    assert not folder.exists()
+    with pytest.raises(cluster.ClusterError, match="'far' runs on far, and ends with its kernel"):
+        cluster.stop("far")
+    (elsewhere / "cluster.json").unlink()
+    elsewhere.rmdir()
+
+
+# Without a client ------------------------------------------------------------------------------
+
+
+def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
+    with other("c = cluster.start(n=2, keep=6); c.client[:].execute('x = 5', block=True)") as first:
+        record = registry.choose()
+        found = processes(record)
+        assert len(found) == 11  # three guards, keeper, controller (2), mpiexec, engines (2 each)
+        first.process.kill()
+        first.process.wait()
+    time.sleep(3)  # it must live through half of its lease
+    c = cluster.join()
+    time.sleep(7)  # and, with a client, through all of it
+    assert c.client[:]["x"] == [5, 5]
+    c.leave()
+    left = time.monotonic()
+    assert_gone(found, 6 + 30)
+    assert time.monotonic() - left > 4
+    until(lambda: not record.path.exists(), 5)
+
+
+def test_a_kept_cluster_survives_a_restart_and_ends_at_stop():
+    c = cluster.start(n=2, keep=30, name="kept")
+    keeper, folder = c._record.keeper, c._record.path
+    c.restart()
+    assert registry.alive(keeper) and c._record.keeper == keeper and c._record.path == folder
+    found = processes(c._record)
+    c.stop()
+    assert_gone(found, 1)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("part", ["keeper", "controller"])
+def test_a_kept_cluster_ends_with_its_keeper_or_controller(part):
+    with other("cluster.start(n=2, keep=60)"):
+        record = registry.choose()
+        ends = processes(record, ("controller", "engines"))
+        [child] = psutil.Process(int(getattr(record, part)[0])).children()
+        child.kill()
+        assert_gone(ends, 30)
+        cluster.list()  # what is left of it is removed
+
+
+def test_a_lease_is_held_by_those_who_live(tmp_path):
+    (tmp_path / lease.FILE).touch()
+    descriptor = os.open(tmp_path / lease.FILE, os.O_RDWR)
+    try:
+        assert not lease.has_clients(descriptor)
+        one, two = lease.Lease(tmp_path), lease.Lease(tmp_path)
+        one.release()
+        assert lease.has_clients(descriptor)
+        two.release()
+        assert not lease.has_clients(descriptor)
+        first = "from tutorial_dl.cluster import lease; from pathlib import Path\n"
+        with other(first + f"held = lease.Lease(Path({str(tmp_path)!r}))") as kernel:
+            # What a kernel starts does not hold the lease for it.
+            kernel.run("import subprocess; p = subprocess.Popen(['sleep', '20']); print(p.pid)")
+            child = psutil.Process(kernel.process.pid).children()[0]
+            assert lease.has_clients(descriptor)
+            kernel.process.kill()
+            kernel.process.wait()
+            assert child.is_running() and not lease.has_clients(descriptor)
+            child.kill()
+    finally:
+        os.close(descriptor)
+
+
+# From a terminal -------------------------------------------------------------------------------
+
+
+def test_from_a_terminal():
+    assert command("list").stdout == "no cluster is running\n"
+    done = command("start", "-n", "2", "--name", "demo", "--keep", "30")
+    assert done.returncode == 0, done.stderr
+    assert "2 engines = MPI ranks 0 to 1" in done.stdout
+    assert 'cluster.join("demo"); within 30 s' in done.stdout and "\r" not in done.stdout
+    assert re.match(r"demo +2 engines +local +\S+ +running, \d+ s\n", command("list").stdout)
+    [entry] = json.loads(command("list", "--json").stdout)
+    assert entry["name"] == "demo" and entry["n"] == 2
+    c = cluster.join("demo")
+    c.client[:].execute("from mpi4py import MPI; n = MPI.COMM_WORLD.allreduce(1)", block=True)
+    assert c.client[:]["n"] == [2, 2]
+    found = processes(c._record)
+    assert command("stop", "demo").stdout == "stopped demo\n"
+    assert_gone(found, 5)
+    done = command("stop", "demo")
+    assert done.returncode == 2
+    assert done.stderr == "error: there is no cluster 'demo'; running: none\n"
+    assert command("stop", "--all").returncode == 0
+    c.leave()
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        (["start", "-n", "0"], "number of ranks is 0"),
+        (["start", "--profile", "grid"], "there is no profile 'grid'"),
+        (["start", "--keep", "0"], "keep is 0.0: a number of seconds above 0"),
+        (["start", "--name", "a b"], "name is 'a b'"),
+        (["start", "--timeout", "x"], "'--timeout'"),
+        (["stop", "x", "--all"], "--all and 'x': one of the two is right"),
+        (["lst"], "No such command 'lst'"),
+    ],
+)
+def test_bad_words_are_one_line(words, says):
+    done = command(*words)
+    assert done.returncode == 2 and says in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout
+
+
+def test_help_is_there_at_once_and_imports_nothing_heavy():
+    for words in (["--help"], ["start", "--help"], ["profiles"]):
+        assert command(*words).returncode == 0
+    code = "import sys, tutorial_dl.cli; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert not {"ipyparallel", "IPython", "zmq", "mpi4py.MPI", "tensorflow"} & set(loaded)
+
+
+# Progress --------------------------------------------------------------------------------------
+
+
+def test_progress_is_one_line_in_a_terminal_and_nothing_elsewhere(capsys, monkeypatch):
+    silent = progress.Progress()
+    silent.update("starting")
+    silent.clear()
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    shown = progress.Progress()
+    for text in ("starting the controller", "0 of 4 engines", "0 of 4 engines", "4 of 4 engines"):
+        shown.update(text)
+    shown.clear()
+    out = capsys.readouterr().out
+    assert "\n" not in out
+    first, second, third, last = [part for part in out.split("\r")[1:] if part]
+    assert first == "starting the controller, 0 s"
+    assert second == "0 of 4 engines, 0 s".ljust(len(first)) and third.startswith("4 of 4 engines")
+    assert not last.strip()  # wiped out
+
+
+def test_twenty_restarts_whatever_the_engines_do():
+    """Each under 15 s: idle engines, engines in an MPI call, stopped ones, killed ones."""
+    slowest = 0.0
+    with cluster.start(n=2, timeout=SECONDS) as c:
+        for number in range(20):
+            view = c.client[:]
+            if number % 4 == 1:
+                view.execute("MPI.COMM_WORLD.recv(source=0)", block=False)
+            elif number % 4 == 2:
+                os.kill(c.status()[1].pid, signal.SIGSTOP)
+            elif number % 4 == 3:
+                os.kill(c.status()[0].pid, signal.SIGKILL)
+            began = time.monotonic()
+            c.restart()
+            slowest = max(slowest, time.monotonic() - began)
+            c.client[:].execute("n = MPI.COMM_WORLD.allreduce(1)", block=True)
+            assert c.client[:]["n"] == [2, 2]
+    assert slowest < 15, f"{slowest:.1f} s"

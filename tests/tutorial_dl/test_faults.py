@@ -1,0 +1,139 @@
+"""Fault after fault in the cells of one cluster, with no restart: it trains on, and rightly."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+
+import pytest
+
+from tutorial_dl import cluster
+from tutorial_dl.cluster import engines
+from tutorial_dl.cluster.failures import CellError, CellInterrupted
+
+SETUP = """
+import os, signal, threading, time
+import numpy as np
+from numba_kernels import Team
+from numba_kernels.optimizers import Adam
+from tutorial_dl import data, models
+from tutorial_dl.training import Trainer
+digits = data.load("digits")
+team = Team()
+x = team.empty(1000)
+
+def make():
+    model = models.build("softmax", digits, seed=0)
+    return Trainer(model, digits, "synchronous", Adam(0.01), 64, team=team, progress=False)
+
+class Fault(Exception): ...
+
+def fit_and_fail(rank, step, how):
+    '''Train; in the given step of it, one rank does something.'''
+    right, count = trainer.strategy.step, 0
+    def wrong(batch):
+        nonlocal count
+        count += 1
+        if count == step and team.rank == rank:
+            how()
+        return right(batch)
+    trainer.strategy.step = wrong
+    try:
+        trainer.fit(1)
+    finally:
+        trainer.strategy.step = right
+
+def fails():
+    raise Fault("by purpose")
+
+def leaves():
+    raise SystemExit(3)
+
+def stops():
+    pid = os.getpid()
+    os.system(f"(sleep 0.5; kill -CONT {pid}) & kill -STOP {pid}")
+
+reference = make()
+reference.fit(2)
+expected = reference.replica.parameters.copy()
+checkpoint = make().replica.parameters.copy()
+trainer = make()
+trainer.fit(1)
+"""
+
+# What a cell does, and what the root cause says of it; {k} is the culprit, {s} a step.
+FAULTS = {
+    "raises": ("fit_and_fail({k}, {s}, fails)", "rank {k}: Fault: by purpose"),
+    "exits": ("fit_and_fail({k}, {s}, leaves)", "rank {k}: SystemExit: 3"),
+    "before": ("if team.rank == {k}: fails()\ntrainer.fit(1)", "rank {k}: Fault: by purpose"),
+    "after": ("trainer.fit(1)\nif team.rank == {k}: fails()", "rank {k}: Fault: by purpose"),
+    "shape": ("team.allreduce(np.ones(100 + (team.rank == {k})))", "MismatchError"),
+    "kind": ("team.barrier() if team.rank == {k} else team.allreduce(x)", "MismatchError"),
+    "team": ("if team.rank == {k}: fails()\nTeam()", "rank {k}: Fault: by purpose"),
+    "all": ("raise Fault('everywhere')", "Fault: everywhere"),
+    "own": ("fit_and_fail({k}, {s}, lambda: team.abort(Fault('said')))", "Fault: said"),
+    "stopped": ("fit_and_fail({k}, {s}, stops)", None),
+    "button": ("while True: trainer.fit(1)", "interrupted"),
+}
+
+
+def provoke(c: cluster.Cluster, name: str, rank: int, step: int) -> float:
+    """Seconds that the cell took; it must end as it should."""
+    code, said = FAULTS[name]
+    code = code.format(k=rank, s=step)
+    began = time.monotonic()
+    if said is None:
+        c.run(code)
+        return 0.0
+    if name == "button":
+        pressed = []
+
+        def press():
+            pressed.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Timer(0.5, press).start()
+        with pytest.raises(CellInterrupted) as caught:
+            c.run(code)
+        began = pressed[0]
+    else:
+        with pytest.raises(CellError) as caught:
+            c.run(code)
+    seconds = time.monotonic() - began
+    first = caught.value.summary[0]
+    assert said.format(k=rank) in first, f"{name}: {caught.value.summary}"
+    return seconds
+
+
+@pytest.mark.parametrize(
+    "n, window, times",
+    [(2, "1", 11), (2, "0", 11), (3, "1", 50), (3, "0", 11), (4, "1", 11), (4, "0", 11)],
+)
+def test_fault_after_fault(n, window, times, tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("NUMBA_KERNELS_WINDOW", window)
+    chance = random.Random(n)
+    names = [*FAULTS, *chance.choices(list(FAULTS), k=times - len(FAULTS))]
+    chance.shuffle(names)
+    with cluster.start(n=n) as c:
+        monkeypatch.setattr(engines, "_running", None)
+        c.run(SETUP)
+        pids = [engine.pid for engine in c.status()]
+        for turn, name in enumerate(names):
+            seconds = provoke(c, name, chance.randrange(n), chance.randrange(2, 20))
+            assert seconds < 5, f"{name} took {seconds:.1f} s"
+            c.run("assert (team.allreduce(np.ones(5)) == team.size).all()")
+            if turn % 10 == 9:
+                c.run("trainer.fit(1)")
+        # It still trains, on all ranks alike.
+        c.run("history = trainer.fit(3)\nassert history.last['val_accuracy'] > 0.88")
+        c.run("w = trainer.replica.parameters\nassert (team.allgather(w) == w).all()")
+        # And from the same checkpoint to the same weights, bit for bit, as without any fault.
+        c.run(
+            "trainer = make()\ntrainer.replica.parameters[:] = checkpoint\ntrainer.fit(2)\n"
+            "assert (trainer.replica.parameters == expected).all()"
+        )
+        assert [engine.pid for engine in c.status()] == pids  # no restart

@@ -1,0 +1,129 @@
+"""Checkpoints with sub-masters: every sample once an epoch, whoever fails and whoever resumes."""
+
+from pathlib import Path
+
+import pytest
+from counted_runs import EPOCHS, Cut, alike, counted, counting, cut_at, run_until
+
+
+def groups():
+    """Sub-masters with workers of their own: each sample once an epoch, under them too."""
+    from numba_kernels.team import Team
+    from tutorial_dl.layout import Layout
+
+    team = Team()
+    for synchronous in (False, True):
+        trainer = counting(team, synchronous=synchronous, layout=Layout(masters=2, workers=1))
+        trainer.fit(EPOCHS)
+        parameters = trainer.replica.parameters
+        if not synchronous:  # (there each group's change counts by its share of the samples)
+            counted(trainer)
+        assert alike(team, parameters)
+
+
+def test_every_sample_once_under_sub_masters(on_ranks):
+    on_ranks(5, groups)
+
+
+def group_layouts():
+    from tutorial_dl.layout import Layout
+
+    under = {"layout": Layout(masters=2, workers=1), "upward": 3}
+    return under, {"layout": Layout(masters=1, workers=2, devices=2)}
+
+
+def counted_under(trainer):
+    if trainer.strategy.synchronous:  # (a group's change counts by its share of the samples)
+        trainer.replica.parameters[:] = -EPOCHS
+    elif trainer.team.rank == 0:
+        assert sum(trainer.history.workers.values()) == trainer.steps
+        assert sum(trainer.history.staleness.values()) == trainer.steps
+    counted(trainer)
+    assert alike(trainer.team, trainer.replica.parameters)
+
+
+def cut_groups(folder, steps):
+    """As above, with sub-masters: before, afterwards, or both times."""
+    from numba_kernels.team import Team
+
+    team, (under, plain) = Team(), group_layouts()
+    for synchronous in (False, True):
+        for step in steps:
+            for before, after in ((under, under), (under, plain), (plain, under)):
+                place = Path(f"{folder}_{synchronous}_{step}_{len(before)}_{len(after)}")
+                cut = counting(team, place, synchronous, **before)
+                run_until(cut, step)
+                resumed = counting(team, place, synchronous, **after)
+                assert resumed.resume()
+                resumed.saving = None
+                resumed.fit_to(EPOCHS)
+                counted_under(resumed)
+
+
+def test_groups_do_every_sample_once_whoever_resumes(on_ranks, tmp_path):
+    on_ranks(5, cut_groups, str(tmp_path / "window"), [7, 25, 40])
+    on_ranks(5, cut_groups, str(tmp_path / "messages"), [30], env={"NUMBA_KERNELS_WINDOW": "0"})
+
+
+def cut_at_word(word, monkeypatch):
+    """The run ends right after the master at the top was told this, or has ordered it."""
+    from tutorial_dl.parameter_server.groups import TopOfGroups
+    from tutorial_dl.parameter_server.words import Kind, Order
+
+    seen, told, order_for = [], TopOfGroups.told, TopOfGroups.order_for
+
+    def noted(self, leaf, kind, words):
+        told(self, leaf, kind, words)
+        seen.append(Kind(kind).name)
+
+    def ordered(self, leaf):
+        order = order_for(self, leaf)
+        seen.append(order and Order(order[0]).name)
+        return order
+
+    def between(self):
+        if word in seen:
+            raise Cut
+
+    monkeypatch.setattr(TopOfGroups, "told", noted)
+    monkeypatch.setattr(TopOfGroups, "order_for", ordered)
+    before = TopOfGroups.between
+    monkeypatch.setattr(TopOfGroups, "between", lambda self: (between(self), before(self)))
+
+
+def cut_after_a_group(folder, cases):
+    """A group loses its worker, others adopt what it leaves, and then the run ends; twice."""
+    from faults import Fault, fail, strike
+
+    from numba_kernels import PeerError
+    from numba_kernels.team import Team
+
+    team, (under, plain) = Team(), group_layouts()
+    for number, (turn, *steps) in enumerate(cases):
+        synchronous = bool(number % 2)
+        place = Path(f"{folder}_{number}")
+        for at, step in enumerate(steps):
+            cut = counting(team, place, synchronous, **(under if at < 2 else plain))
+            assert cut.resume() == bool(at)
+            patch = pytest.MonkeyPatch()
+            cut_at_word(step, patch) if isinstance(step, str) else cut.callbacks.append(
+                cut_at(step)
+            )
+            mine = at == 0 and team.rank == 4
+            undo = strike("gradient", turn, fail) if mine else lambda: None
+            with pytest.raises(Fault if mine else Cut if team.rank == 0 else PeerError):
+                cut.fit_to(EPOCHS)
+            undo(), patch.undo()
+            team.recover()
+        resumed = counting(team, place, synchronous, **(under if number % 3 else plain))
+        assert resumed.resume()
+        resumed.fit_to(EPOCHS)
+        counted_under(resumed)
+
+
+def test_groups_without_workers_and_whoever_resumes(on_ranks, tmp_path):
+    cases = [
+        (3, 14, 30), (3, 14, 30), (1, 9, 20, 40), (2, 9, 20, 40), (5, 25, 44), (6, 25, 44),
+        (4, "REST", 40), (4, "REST", 40), (4, "ADOPT", 40), (4, "ADOPT", 40),
+    ]  # fmt: skip
+    on_ranks(5, cut_after_a_group, str(tmp_path / "window"), cases)

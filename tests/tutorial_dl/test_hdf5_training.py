@@ -1,0 +1,125 @@
+"""Training on HDF5 files: p ranks as one, `train` on the command line, what fails on the way."""
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import h5py
+import numpy as np
+import pytest
+
+from tutorial_dl import data
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Digits in files of 0, 1, 999 and 437 samples, and one to validate on."""
+    digits = data.digits()
+    edges = np.cumsum((0, 0, 1, 999, 437))
+    for i, (first, end) in enumerate(pairwise(edges)):
+        data.write_hdf5(digits.train.part(slice(first, end)), tmp_path / f"{i}.h5")
+    data.write_hdf5(digits.validation, tmp_path / "kept.hdf5")
+    (tmp_path / "files.txt").write_text("# digits\n*.h5\n")
+    return tmp_path
+
+
+def training(folder):
+    """On all ranks as on each alone: 1437 samples, the last batch smaller than the ranks are many.
+
+    The learning rule is plain, so that the order within a sum is all that differs.
+    """
+    import threading
+
+    from numba_kernels import PeerError, Team
+    from tutorial_dl import Trainer, models, optimizers, strategies
+
+    team = Team()
+    alone = Team(team.comm.Split(team.rank))
+    weights = {}
+    for name, on in (("together", team), ("alone", alone)):
+        dataset = data.load(f"{folder}/*.h5", validation=f"{folder}/kept.hdf5")
+        dataset.train.window = 500 * dataset.train.table.sample_bytes  # 2 batches of 239
+        trainer = Trainer(
+            models.softmax(dataset), dataset, strategies.Synchronous(on),
+            optimizers.get("sgd", 0.5), batch_size=239, progress=False,
+        )  # fmt: skip
+        history = trainer.fit(3)
+        weights[name] = trainer.replica.parameters.copy(), history.last["val_accuracy"]
+        assert dataset.classes == 10 and len(trainer.batches) == 7  # 1437 = 6 x 239 + 3
+    np.testing.assert_allclose(weights["together"][0], weights["alone"][0], atol=1e-6)
+    assert weights["together"][1] == pytest.approx(weights["alone"][1], abs=1e-9)
+    assert weights["alone"][1] > 0.5
+
+    kept = data.digits().validation
+    np.testing.assert_array_equal(trainer.predict(dataset.validation), trainer.predict(kept.inputs))
+
+    # What one rank can't read ends the epoch on all, and no thread goes on reading.
+    team.barrier()  # others may still be reading, each for itself
+    if team.rank == 1:
+        dataset.train.table.files[3].rename(f"{folder}/gone")
+    team.barrier()
+    trainer = Trainer(
+        models.softmax(dataset), dataset, strategies.Synchronous(team), progress=False
+    )
+    with pytest.raises((data.DataError, PeerError), match=r"3.h5: there is no such file"):
+        trainer.fit(1)
+    assert not [t for t in threading.enumerate() if t.name == "reading ahead"]
+    team.settle()
+
+
+def test_ranks_train_on_files_as_one_does(on_ranks, folder):
+    on_ranks(4, training, str(folder))
+
+
+def train(folder, *words):
+    """`train` in the folder: its standard output, or the one line of its error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tutorial_dl", "train", "--quiet", *words], cwd=folder,
+        capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        env=dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3"),
+    )  # fmt: skip
+    if done.returncode:
+        (line,) = done.stderr.strip().splitlines()
+        return done.returncode, line
+    assert not done.stderr, done.stderr
+    return done.stdout
+
+
+def test_train_on_a_list_with_a_cache(folder):
+    words = ["--model", "softmax", "--epochs", "2", "--json", "-"]
+    words += ["--learning-rate", "0.01", "--data", "files.txt", "--validation", "kept.hdf5"]
+    result = json.loads(train(folder, "-n", "2", *words, "--cache", "local"))
+    assert result["val_accuracy"] > 0.8 and result["data"] == "files.txt"
+    assert len([*(folder / "local").glob("*.h5")]) == 4
+    assert len([*(folder / "local").glob("*.hdf5")]) == 1
+    # On one rank, without copies, under other names: the same batches.
+    for file in folder.glob("*.h*5"):
+        with h5py.File(file, "r+") as open_file:
+            open_file.move("features", "x")
+            open_file.move("labels", "y")
+    again = json.loads(train(folder, *words, "--features", "x", "--labels", "y"))
+    assert again["ranks"] == 1 and again["val_loss"] == pytest.approx(result["val_loss"], rel=1e-4)
+
+
+def test_what_is_wrong_is_told_once_by_all_ranks(folder):
+    whole = (folder / "3.h5").read_bytes()
+    (folder / "3.h5").write_bytes(whole[:-1])
+    words = ["-n", "2", "--model", "softmax", "--data"]
+    status, line = train(folder, *words, "?.h5")
+    size = len(whole)
+    assert status == 2
+    assert line == f"error: 3.h5: it is truncated: {size - 1} bytes of {size} are there"
+    # Damage inside shows when it is read, and ends the run: in one line, too.
+    part = data.load("digits").train.part(slice(0, 437))
+    data.write_hdf5(part, folder / "3.h5", chunks=True, compression="gzip", fletcher32=True)
+    with h5py.File(folder / "3.h5") as file:
+        chunk = file["features"].id.get_chunk_info(0)
+    with open(folder / "3.h5", "r+b") as file:
+        file.seek(chunk.byte_offset + 20)
+        file.write(b"\xff\xff\xff")
+    status, line = train(folder, *words, "?.h5", "--validation", "kept.hdf5")
+    assert status == 1 and "error: 3.h5: 'features' can't be read, samples " in line
+    (folder / "files.txt").write_text("nosuch.h5\n")
+    assert train(folder, *words, "files.txt") == (2, "error: data: there is no file nosuch.h5")

@@ -1,0 +1,96 @@
+"""Hogwild: what holds whoever is first. Samples, updates, checkpoints, and a rank that fails."""
+
+import numpy as np
+import pytest
+
+
+def a_trainer(team, samples=190, batch_size=10, optimizer="sgd", **options):
+    """A trainer whose model counts, in `counts`, the samples that this rank's gradients are of."""
+    from tutorial_dl import Trainer, data
+    from tutorial_dl.replica import SoftmaxReplica
+    from tutorial_dl.strategies import Hogwild
+
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(samples, 7))
+    x[:, 0] = np.arange(samples) / samples
+    part = data.Data.of(x, generator.integers(0, 5, samples))
+    model = SoftmaxReplica(7, 5, dtype="float64", seed=2)
+    counts, compute = np.zeros(samples), model.compute_gradient
+
+    def counting(batch, *rest, **more):
+        np.add.at(counts, np.rint(batch[0][:, 0] * samples).astype(int), 1)
+        return compute(batch, *rest, **more)
+
+    model.compute_gradient, model.counts = counting, counts
+    whole = data.Dataset("random", part, part, 5)
+    return Trainer(model, whole, Hogwild(team), optimizer, batch_size, progress=False, **options)
+
+
+def counted(team, trainer):
+    return team.allreduce(trainer.replica.counts.copy())
+
+
+def every_sample():
+    from numba_kernels.team import Team
+    from tutorial_dl.training import schedules
+
+    team = Team()
+    for samples, batch_size in ((200, 10), (190, 10), (2, 1), (3, 100)):
+        trainer = a_trainer(team, samples, batch_size)
+        per_epoch = trainer.steps_per_epoch
+        assert per_epoch == -(-samples // (batch_size * team.size)) * team.size
+        rate = schedules.cosine(0.5, 2 * per_epoch)
+        trainer = a_trainer(team, samples, batch_size, learning_rate=rate)
+        before = trainer.replica.parameters.copy()
+        history = trainer.fit(1)
+        assert (counted(team, trainer) == 1).all()
+        trainer.fit(1)
+        assert (counted(team, trainer) == 2).all()
+        assert trainer.steps == 2 * per_epoch and len(history.epochs) == 2
+        # Down to what the schedule says of the last step that all ranks make together.
+        assert history.last["learning_rate"] == pytest.approx(rate(2 * per_epoch - team.size))
+        weights = trainer.replica.parameters
+        assert (team.allgather(weights) == weights).all() and np.abs(weights - before).max() > 1e-4
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_sample_once_an_epoch(on_ranks, ranks):
+    on_ranks(ranks, every_sample)
+
+
+def interrupted(folder):
+    """In the middle of an epoch: a resumed run does the rest of it. Alone, with the same bits."""
+    from numba_kernels import PeerError
+    from numba_kernels.team import Team
+    from tutorial_dl.training.callbacks import Callback
+
+    class Cut(RuntimeError): ...
+
+    class CutThere(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps >= 3 * trainer.steps_per_epoch // 2 and trainer.team.rank == 0:
+                raise Cut
+
+    team = Team()
+    one = {"checkpoint": folder, "checkpoint_every": team.size, "optimizer": "adam"}
+    cut = a_trainer(team, callbacks=[CutThere()], **one)
+    with pytest.raises(Cut if team.rank == 0 else PeerError):
+        cut.fit(3)
+    team.recover()
+    resumed = a_trainer(team, **one)
+    assert resumed.resume()
+    left = resumed.round  # rounds of the epoch that are done
+    assert resumed.steps == resumed.steps_per_epoch + left * team.size and left > 0
+    resumed.fit_to(3)
+    counts = counted(team, resumed)
+    assert set(np.unique(counts)) == {1, 2} and (counts == 1).sum() == left * 10 * team.size
+    assert resumed.steps == 3 * resumed.steps_per_epoch
+    if team.size == 1:
+        whole = a_trainer(team, optimizer="adam")
+        whole.fit(3)
+        np.testing.assert_array_equal(resumed.replica.parameters, whole.replica.parameters)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_checkpoints(on_ranks, tmp_path, ranks):
+    on_ranks(ranks, interrupted, str(tmp_path / "run"))

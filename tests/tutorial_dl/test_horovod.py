@@ -1,0 +1,132 @@
+"""tutorial_dl.horovod: all checks on 2 and 3 ranks, a script, functions started on ranks, failures.
+
+The checks themselves are in horovod_collectives.py, horovod_callbacks.py and horovod_training.py.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numba_kernels import launch
+from tutorial_dl.horovod.__main__ import main
+from tutorial_dl.horovod.launching import run
+
+HERE = Path(__file__).parent
+
+
+def ranks(n, *words, timeout=400):
+    return launch.run_ranks(n, list(map(str, words)), timeout=timeout, capture=True)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_every_function(n):
+    done = ranks(n, HERE / "horovod_checks.py")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
+    said = [line.split(":")[0] for line in done.stdout.splitlines() if line.endswith(" s")]
+    assert len(said) == 35, done.stdout
+
+
+def test_a_script_with_only_its_import_changed(tmp_path):
+    """Two ranks with equal weights, which are those of one process with batches twice as large."""
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    together.mkdir(), alone.mkdir()
+    script = HERE / "horovod_script.py"
+    done = ranks(2, script, together, "--batch", 32, "--rate", 0.05)
+    assert done.returncode == 0, done.stderr[-3000:]
+    serial = subprocess.run(  # no mpiexec
+        [sys.executable, script, alone, "--batch", "64", "--rate", "0.1"],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert serial.returncode == 0, serial.stderr[-3000:]
+    for name in ("fit", "loop"):
+        first, second, one = (
+            list(np.load(file).values())
+            for file in (together / f"{name}-0.npz", together / f"{name}-1.npz",
+                         alone / f"{name}-0.npz")
+        )  # fmt: skip
+        for a, b, c in zip(first, second, one, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_allclose(a, c, rtol=1e-4, atol=2e-5)
+    accuracy = [text.split("accuracy ")[-1].split()[0] for text in (done.stdout, serial.stdout)]
+    assert accuracy[0] == accuracy[1] and float(accuracy[0]) > 0.8
+    assert {p.name for p in together.glob("*.keras")} == {
+        f"checkpoint-{e}.keras" for e in (1, 2, 3)
+    }
+
+
+def test_run_gives_results_by_rank():
+    offset = 10
+
+    def function(factor, shift=0):
+        from numba_kernels.team import Team  # no TensorFlow: it starts in a second
+
+        team = Team()
+        total = team.allreduce(np.array([float(team.rank)]))[0]
+        rank = team.rank
+        return factor * rank + shift + offset, total, lambda: rank
+
+    results = run(function, (2,), {"shift": 1}, num_proc=3, verbose=2, use_mpi=True, use_gloo=False)
+    assert [r[:2] for r in results] == [(11, 3.0), (13, 3.0), (15, 3.0)]
+    assert [r[2]() for r in results] == [0, 1, 2]
+    with pytest.raises(ValueError, match="number of ranks is 2000"):
+        run(function, np=2000)
+    with pytest.raises(ValueError, match="no argument hosts"):
+        run(function, hosts="a:2,b:2")
+
+
+def test_a_rank_that_fails_is_named():
+    """One raises while the other waits; one ends without a word; one does not end."""
+
+    def function():
+        from numba_kernels.team import Team
+
+        team = Team()
+        if team.rank == 1:
+            raise KeyError("no such sample")
+        team.barrier()
+
+    with pytest.raises(RuntimeError, match="rank 1 failed: KeyError: 'no such sample'"):
+        run(function, num_proc=2)
+
+    def leave():
+        import os
+
+        from numba_kernels.launch import rank
+
+        if rank() == 1:
+            os._exit(3)
+
+    with pytest.raises(RuntimeError, match="rank 1 ended without a result"):
+        run(leave, num_proc=2)
+
+    def wait():
+        time.sleep(1000)
+
+    with pytest.raises(subprocess.TimeoutExpired):
+        run(wait, num_proc=2, timeout=3)
+
+
+def test_the_command_line(capfd):
+    assert main(["-np", "2", "python", "-c", "print('hello')"]) == 0
+    assert capfd.readouterr().out.count("hello") == 2
+    for words, message in (
+        (["-np", "2"], "command is missing"), (["-np", "2", "python3"], "command is missing"),
+        (["-np", "0", "a.py"], "is 0"), (["-np", "0", "python_train.py"], "is 0"),
+        (["-np", "2", "pythonic", "-c", "1"], "pythonic is neither python nor a script"),
+        (["-np", "2", "sh", "-c", "true"], "sh is neither python nor a script"),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 2 and message in capfd.readouterr().err
+
+
+def test_importing_the_package_loads_neither_mpi_nor_tensorflow():
+    code = (
+        "import sys, tutorial_dl.horovod as hvd; hvd.run; "
+        "assert not {'tensorflow', 'keras', 'mpi4py.MPI'} & sys.modules.keys(), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

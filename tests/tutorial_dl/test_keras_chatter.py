@@ -1,0 +1,65 @@
+"""TensorFlow's chatter. In processes of their own, for this one may have long imported it."""
+
+import os
+import subprocess
+import sys
+
+from tutorial_dl.replica.keras_tensorflow import tf
+
+IMPORT = (
+    "import os, sys\n"
+    "from tutorial_dl.replica.quiet import hide_tensorflow_chatter\n"
+    "hide_tensorflow_chatter()\n"
+    "{before}\n"
+    "import keras, tensorflow as tf\n"
+    "tf.constant(1) + 1; sys.stdout.write(tf.__version__)\n"
+    "os.write(2, b'later: I0000 stays\\n')\n"
+)
+
+
+def run_import(before, **environment):
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "", **environment}
+    if not environment["TF_CPP_MIN_LOG_LEVEL"]:
+        del environment["TF_CPP_MIN_LOG_LEVEL"]
+    return subprocess.run(
+        [sys.executable, "-c", IMPORT.format(before=before)],
+        capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
+
+
+def test_start_up_chatter_is_hidden_and_nothing_else():
+    """What others write to stderr while TensorFlow is imported comes through, in order."""
+    # Something that writes during TensorFlow's import: a hook on one of the modules it loads.
+    before = (
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tensorflow.python':\n"
+        "            os.write(2, b'a real error\\nE0000 00:00:1.5 7 x.cc:1] another\\n')\n"
+        "sys.meta_path.insert(0, Hook())\n"
+    )
+    done = run_import(before)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == tf.__version__
+    assert done.stderr.splitlines() == [
+        "a real error",
+        "E0000 00:00:1.5 7 x.cc:1] another",
+        "later: I0000 stays",
+    ]
+
+
+def test_chatter_is_shown_to_who_asks_for_it():
+    assert "absl::InitializeLog" in run_import("", TF_CPP_MIN_LOG_LEVEL="0").stderr
+
+
+def test_a_failing_import_of_tensorflow_shows_its_error():
+    """Not only the exception: also what was written to stderr on the way to it."""
+    before = (
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tensorflow.python':\n"
+        "            os.write(2, b'the reason\\n'); raise ImportError('broken')\n"
+        "sys.meta_path.insert(0, Hook())\n"
+    )
+    done = run_import(before)
+    assert done.returncode == 1
+    assert "the reason" in done.stderr and "ImportError: broken" in done.stderr

@@ -1,0 +1,89 @@
+"""A Keras network with moving statistics, dropout and a loss scale, killed and resumed."""
+
+import numpy as np
+
+
+def network_goes_on(folder):
+    """Same bits after a resume; dropout draws on each rank its own; predict is the model's."""
+    from pathlib import Path
+
+    from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+
+    hide_tensorflow_chatter()
+    import keras
+
+    from tutorial_dl import Team, Trainer, data
+    from tutorial_dl.training.callbacks import Callback
+
+    team = Team()
+    digits = data.digits()
+    digits = data.Dataset(
+        "digits", data.Data(*digits.train.take(slice(0, 203))), digits.validation, 10
+    )
+
+    def network(policy):
+        keras.utils.set_random_seed(7)
+        layers = keras.layers
+        with_policy = {"dtype": policy}
+        model = keras.Sequential([
+            keras.Input((8, 8, 1)),
+            layers.Flatten(),
+            layers.Dense(30, "relu", **with_policy),
+            layers.BatchNormalization(**with_policy),
+            layers.Dropout(0.3, **with_policy),
+            layers.Dense(10, **with_policy),
+            layers.Activation("softmax", dtype="float32"),
+        ])  # fmt: skip
+        model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    class Cut(RuntimeError):
+        pass
+
+    class CutThere(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps == 17:
+                raise Cut
+
+    for policy, pieces in (("float32", 1), ("mixed_float16", 2)):
+
+        def trainer(policy=policy, pieces=pieces, **options):
+            return Trainer(
+                network(policy),
+                digits,
+                team=team,
+                batch_size=20,
+                progress=False,
+                accumulate=pieces,
+                **options,
+            )
+
+        whole = trainer()
+        whole.fit(3)
+        place = Path(folder, policy)
+        cut = trainer(checkpoint=place, checkpoint_every=5, callbacks=[CutThere()])
+        try:
+            cut.fit(3)
+        except Cut:
+            team.recover()
+        resumed = trainer(checkpoint=place)
+        assert resumed.resume() and resumed.steps == 15
+        resumed.fit_to(3)
+        one, other = whole.replica, resumed.replica
+        np.testing.assert_array_equal(one.parameters, other.parameters)
+        np.testing.assert_array_equal(one.state, other.state)
+        np.testing.assert_array_equal(one.random, other.random)
+        assert one.state.size == 60 and one.random.size == 2
+        assert one.random[1] > (pieces - 0.5) * whole.steps  # masks for each piece with samples
+        if policy == "mixed_float16":
+            assert whole.strategy.loss_scale.values == resumed.strategy.loss_scale.values
+        seeds = team.allgather(one.random)
+        assert len({row[0] for row in seeds}) == team.size
+
+    inputs = digits.validation.inputs[:101]
+    expected = whole.replica.model.predict(inputs, verbose=0)
+    np.testing.assert_allclose(whole.predict(inputs), expected, rtol=1e-2, atol=1e-3)
+
+
+def test_a_keras_network_goes_on(on_ranks, tmp_path):
+    on_ranks(2, network_goes_on, str(tmp_path))

@@ -1,0 +1,109 @@
+"""Where the weights of a Keras model lie, and how long."""
+
+import gc
+
+import numpy as np
+import pytest
+from keras_networks import IMAGES, MODELS, addresses, build
+
+from numba_kernels.window import aligned
+from tutorial_dl.replica import KerasReplica
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_lie_in_parameters_wherever_those_are(name):
+    model, batch = build(name)
+    weights = [v.numpy() for v in model.trainable_variables]
+    r = KerasReplica(model)
+    for _ in range(3):
+        start = r.parameters.ctypes.data
+        assert addresses(model) == [start + 4 * s.offset for s in r.segments]
+        assert all(s.offset % 16 == 0 for s in r.segments)
+        for v, w, s in zip(model.trainable_variables, weights, r.segments, strict=True):
+            np.testing.assert_array_equal(v.numpy(), w)
+            np.testing.assert_array_equal(s.of(r.parameters), w)
+        r.compute_gradient(batch)
+        r.evaluate([batch])
+        gradient = r.gradient.copy()
+        n = len(r.parameters)
+        new = aligned(n), aligned(n)
+        r.place(*new)
+        assert r.parameters is new[0] and r.gradient is new[1]
+        np.testing.assert_array_equal(r.gradient, gradient)
+
+
+def test_memory_lives_as_long_as_tensorflow_looks_at_it():
+    """The vector goes out of our scope, other memory is taken: weights must not change."""
+    model, _ = build("convolutional")
+    r = KerasReplica(model)
+    n = len(r.parameters)
+    freed = []
+
+    class Owner(np.ndarray):
+        def __del__(self):
+            freed.append(1)
+
+    owner = Owner(4 * n + 64, np.uint8)
+    start = -owner.ctypes.data % 64
+    memory = np.ndarray((n,), np.float32, buffer=owner, offset=start)
+    assert memory.base is owner
+    weights = [v.numpy() for v in model.trainable_variables]
+    r.place(memory, aligned(n))
+    del memory, owner, r
+    gc.collect()
+    clutter = [np.full(4 * n + 64, 255, np.uint8) for _ in range(50)]
+    assert not freed
+    for v, w in zip(model.trainable_variables, weights, strict=True):
+        np.testing.assert_array_equal(v.numpy(), w)
+    model.predict(IMAGES, verbose=0)
+    # And no longer: weights elsewhere, memory free.
+    KerasReplica(model)
+    gc.collect()
+    assert len(clutter) == 50 and freed == [1]
+
+
+def test_memory_left_behind_by_place_is_freed():
+    model, batch = build("convolutional")
+    r = KerasReplica(model)
+    n = len(r.parameters)
+    freed = []
+
+    class Owner(np.ndarray):
+        def __del__(self):
+            freed.append(1)
+
+    for step in range(4):
+        owner = Owner(4 * n + 64, np.uint8)
+        r.place(
+            np.ndarray((n,), np.float32, buffer=owner, offset=-owner.ctypes.data % 64),
+            aligned(n),
+        )
+        del owner
+        r.compute_gradient(batch)
+        gc.collect()
+        assert len(freed) == step
+
+
+@pytest.mark.parametrize("how", ["set_weights", "assign_add", "fit"])
+def test_weights_assigned_by_tensorflow_are_noticed(how):
+    model, batch = build("convolutional")
+    r = KerasReplica(model)
+    r.compute_gradient(batch)
+    if how == "set_weights":
+        model.set_weights([w + 1 for w in model.get_weights()])
+    elif how == "assign_add":  # just one of the four
+        model.trainable_weights[2].assign_add(np.ones(model.trainable_weights[2].shape))
+    else:
+        model.fit(*batch, verbose=0)
+    with pytest.raises(RuntimeError, match="no longer lie in the replica's parameters") as error:
+        for _ in range(len(r.segments)):
+            r.compute_gradient(batch)
+    assert "\n" not in str(error.value)
+    with pytest.raises(RuntimeError, match="no longer lie"):
+        r.place(aligned(len(r.parameters)), aligned(len(r.parameters)))
+    # The remedy that the message names.
+    weights = model.get_weights()
+    again = KerasReplica(model)
+    again.compute_gradient(batch)
+    for ours, own in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(ours, own)

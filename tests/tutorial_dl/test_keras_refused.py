@@ -1,0 +1,87 @@
+"""Keras models that cannot be trained by others' steps: told in one line."""
+
+import pytest
+from keras_networks import IMAGES, LABELS, VALUES, compiled, convolutional, layers
+
+from tutorial_dl import replica
+from tutorial_dl.replica import KerasReplica
+from tutorial_dl.replica.keras_tensorflow import keras
+
+
+class OwnStep(keras.Model):
+    def call(self, x):
+        return x
+
+    def train_step(self, x):
+        return {}
+
+
+def frozen():
+    model = convolutional()
+    model.trainable = False
+    return model
+
+
+def half():
+    inputs = keras.Input((4,))
+    return compiled(inputs, layers.Dense(3, "softmax", dtype="float16")(inputs))
+
+
+def double_with_single_loss():
+    inputs = keras.Input((4,))
+    return compiled(inputs, layers.Dense(3, "softmax", dtype="float64")(inputs))
+
+
+def summed():
+    loss = keras.losses.SparseCategoricalCrossentropy(reduction="sum")
+    return convolutional(loss=loss)
+
+
+def not_compiled():
+    inputs = keras.Input((4,))
+    return keras.Model(inputs, layers.Dense(3)(inputs), name="bare")
+
+
+def not_built():
+    model = keras.Sequential([layers.Dense(3)], name="unbuilt")
+    model.compile(loss="mse")
+    return model
+
+
+def own_step():
+    inputs = keras.Input((4,))
+    model = OwnStep(inputs, layers.Dense(3)(inputs))
+    model.compile(loss="mse")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (not_compiled, "model 'bare' is not compiled: call model.compile"),
+        (not_built, "model 'unbuilt' has no weights yet: give it a keras.Input"),
+        (own_step, "has a train_step of its own"),
+        (frozen, "has no trainable weights"),
+        (half, "trainable weights of dtype float16: expected all float32"),
+        (double_with_single_loss, "weights of float64 but a loss of float32: .*set_floatx"),
+        (summed, "reduction 'sum'.*'sum_over_batch_size'"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused_in_one_line(make, complaint):
+    with pytest.raises(ValueError, match=complaint) as error:
+        replica.of(make())
+    assert "\n" not in str(error.value)
+
+
+def test_only_keras_models():
+    with pytest.raises(TypeError, match=r"a list is no keras\.Model"):
+        KerasReplica([])
+
+
+def test_metrics_that_are_no_means_are_refused():
+    model = convolutional(metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)])
+    assert KerasReplica(model).evaluate([(IMAGES, LABELS)])["accuracy"] <= 1
+    inputs = keras.Input((2,))
+    one = compiled(inputs, layers.Dense(1, "sigmoid")(inputs), loss="mse", metrics=["AUC"])
+    with pytest.raises(ValueError, match=r"metric 'AUC' is no mean over samples"):
+        KerasReplica(one).evaluate([(VALUES, LABELS > 0)])

@@ -1,0 +1,301 @@
+"""Runs with a master, and everything of a Trainer: checkpoints, schedules, callbacks, timeline."""
+
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from counted_runs import EPOCHS, SAMPLES, alike, counted, counting, run_until
+
+# Bit for bit -----------------------------------------------------------------------------------
+
+
+def digits_of(samples):
+    from tutorial_dl import data
+
+    digits = data.digits()
+    some = data.Data.of(*digits.train.take(slice(0, samples)))
+    return data.Dataset("some digits", some, digits.validation, digits.classes)
+
+
+def a_trainer(team, folder=None, optimizer="adam", strategy=None, samples=203, **options):
+    from tutorial_dl import Trainer, models, strategies
+
+    digits = digits_of(samples)
+    strategy = strategy or strategies.Downpour(synchronous=True, team=team)
+    model = models.dense(digits, seed=1)
+    options = {"batch_size": 20} | options
+    return Trainer(model, digits, strategy, optimizer, progress=False, checkpoint=folder, **options)
+
+
+def bit_for_bit(folder):
+    """The synchronous form ends with the same bits, whenever it was interrupted; SGD and Adam."""
+    from numba_kernels.team import Team
+    from tutorial_dl.training import schedules
+
+    team = Team()
+    rate = schedules.warm_up(schedules.cosine(0.1, 33), 8, start=0.01)
+    for number, options in enumerate((
+        {"optimizer": "sgd"},
+        {"optimizer": "adam"},
+        {"optimizer": "momentum", "learning_rate": rate, "clip_norm": 0.5, "accumulate": 2},
+    )):  # fmt: skip
+        whole = a_trainer(team, **options)
+        whole.fit(EPOCHS)
+        assert whole.steps == 33
+        # In the middle of an epoch; in its last round; in the first after it.
+        for every, step, at in ((4, 19, {19}), (None, 11, {11}), (5, 23, {23}), (4, 22, {22})):
+            place = Path(folder, f"{number}_{every}_{step}")
+            cut, resumed = (
+                a_trainer(team, place, checkpoint_every=every, **options) for _ in range(2)
+            )
+            run_until(cut, step)
+            assert resumed.resume() and resumed.steps in at, resumed.steps
+            assert alike(team, resumed.replica.parameters)
+            resumed.fit_to(EPOCHS)
+            assert resumed.steps == 33
+            np.testing.assert_array_equal(whole.replica.parameters, resumed.replica.parameters)
+            if team.rank == 0 and hasattr(whole.strategy, "state"):
+                ours, theirs = whole.strategy.state.slots, resumed.strategy.state.slots
+                np.testing.assert_array_equal(ours, theirs)
+            clocks = ("seconds", "samples_per_second")
+            for a, b in zip(whole.history.epochs, resumed.history.epochs, strict=True):
+                assert {k: a[k] for k in a if k not in clocks} == {
+                    k: b[k] for k in b if k not in clocks
+                }
+            again = a_trainer(team, place, **options)  # of a run that has ended
+            assert again.resume() and len(again.fit_to(EPOCHS).epochs) == EPOCHS
+            np.testing.assert_array_equal(whole.replica.parameters, again.replica.parameters)
+
+
+def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path):
+    on_ranks(3, bit_for_bit, str(tmp_path))
+
+
+# Every sample once -----------------------------------------------------------------------------
+
+
+def every_sample(folder, steps):
+    """Interrupted in the middle of an epoch, resumed by others: no sample is lost, none twice."""
+    from numba_kernels.team import Team
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.training.checkpoint import CheckpointError
+
+    team = Team()
+    for synchronous in (False, True):
+        for step in steps:  # of 18 an epoch
+            place = Path(f"{folder}_{synchronous}_{step}")
+            cut = counting(team, place, synchronous)
+            run_until(cut, step)
+            pairs = team.split(team.rank // 2)
+            for of, where in (
+                (team, {}),
+                (pairs, {}),  # one worker where there were three
+                (team, {"layout": Layout(masters=1, workers=1, devices=3)}),
+            ):
+                resumed = counting(of, place, synchronous, **where)
+                assert resumed.resume()
+                assert resumed.steps == step or not synchronous
+                resumed.saving = None  # several resume from it
+                resumed.fit_to(EPOCHS)
+                counted(resumed)
+                assert alike(of, resumed.replica.parameters)
+                team.barrier()
+    # What can't be resumed by this trainer is named in one line, on all ranks.
+    for options, says in (
+        ({"synchronous": False}, "was written with Downpour(every=1, synchronous=True"),
+        ({"synchronous": True, "every": 2}, "Downpour(every=2, synchronous=True"),
+        ({"synchronous": True, "batch_size": 24}, "written with batch size 12, not 24"),
+    ):
+        with pytest.raises((CheckpointError, RuntimeError)) as caught:
+            counting(team, place, **options).resume()
+        assert says in str(caught.value) and "\n" not in str(caught.value)
+        assert (team.rank == 0) == isinstance(caught.value, CheckpointError)
+        team.recover()
+    with pytest.raises(ValueError, match="holds checkpoints already"):
+        counting(team, place, synchronous=True).fit(1)
+
+
+def test_every_sample_once_whoever_resumes(on_ranks, tmp_path):
+    on_ranks(4, every_sample, str(tmp_path / "window"), [18, 35])
+    on_ranks(4, every_sample, str(tmp_path / "messages"), [23], env={"NUMBA_KERNELS_WINDOW": "0"})
+
+
+# All else of a Trainer -------------------------------------------------------------------------
+
+
+def options(folder):
+    """Schedules, clipping, accumulation, callbacks, a second fit, files: as without a master."""
+    from numba_kernels.team import Team
+    from tutorial_dl import data
+    from tutorial_dl.strategies import Downpour, Serial
+    from tutorial_dl.training import schedules
+    from tutorial_dl.training.callbacks import Callback, EarlyStopping, Target
+
+    team = Team()
+
+    # The synchronous form against serial training on the same batches.
+    rate = schedules.warm_up(schedules.cosine(0.5, 30), 5, start=0.01)
+    given = {"optimizer": "sgd", "learning_rate": rate, "clip_norm": 0.3, "accumulate": 2}
+    alone = a_trainer(team, strategy=Serial(team.split(team.rank)), samples=203, **given)
+    alone.fit(EPOCHS)
+    together = a_trainer(team, **given)
+    together.fit(EPOCHS)
+    np.testing.assert_allclose(
+        together.replica.parameters, alone.replica.parameters, rtol=0, atol=2e-6
+    )
+    assert together.history.column("val_loss") == pytest.approx(alone.history.column("val_loss"))
+    assert (
+        together.history.last["learning_rate"]
+        == alone.history.last["learning_rate"]
+        == (pytest.approx(rate(32)))
+    )
+    unclipped = a_trainer(team, **given | {"clip_norm": None})
+    unclipped.fit(EPOCHS)
+    assert np.abs(unclipped.replica.parameters - alone.replica.parameters).max() > 1e-3
+
+    # Callbacks see what was validated, on the master; the best weights end up on all ranks.
+    class Seeing(Callback):
+        rows, weights = [], {}
+
+        def on_epoch_end(self, trainer, row):
+            assert trainer.team.rank == 0
+            found = trainer.replica.evaluate([trainer.dataset.validation.take(slice(None))])
+            assert found["loss"] == pytest.approx(row["val_loss"], rel=1e-5)
+            self.weights[row["epoch"]] = trainer.replica.parameters.copy()
+
+    for strategy in (Downpour(team=team), Downpour(synchronous=True, team=team)):
+        seeing, stopping = Seeing(), EarlyStopping("loss", 2, mode="max", restore_best=True)
+        trainer = a_trainer(
+            team, optimizer="sgd", strategy=strategy, callbacks=[seeing, stopping],
+            learning_rate=0.05,
+        )  # fmt: skip
+        history = trainer.fit(200)  # the loss falls, so the first epoch is the best by "max"
+        assert "loss is no better than in epoch 1" in trainer.stopped
+        # (Asynchronous workers go on while a slow one validates.)
+        assert len(history.epochs) == 3 if strategy.synchronous else 3 <= len(history.epochs) < 200
+        if team.rank == 0:
+            np.testing.assert_array_equal(trainer.replica.parameters, seeing.weights[1])
+        assert alike(team, trainer.replica.parameters)
+        rows = np.array([row["val_loss"] for row in history.epochs])
+        assert alike(team, rows)
+    trainer = a_trainer(team, strategy=Downpour(team=team), callbacks=[Target("val_loss", 100.0)])
+    assert len(trainer.fit(200).epochs) < 200 and "has reached 100" in trainer.stopped
+
+    # A second fit goes on, and what the ranks hold together can be used.
+    trainer = a_trainer(team, strategy=Downpour(team=team), samples=1437)
+    trainer.fit(2)
+    first = trainer.steps
+    history = trainer.fit(2)
+    assert [row["epoch"] for row in history.epochs] == [1, 2, 3, 4]
+    assert trainer.steps == 2 * first and alike(team, trainer.replica.parameters)
+    assert sum(history.staleness.values()) == sum(history.workers.values()) == trainer.steps
+    found = trainer.evaluate()
+    assert found["loss"] == pytest.approx(history.last["val_loss"], rel=1e-5)
+    assert found["accuracy"] == pytest.approx(history.last["val_accuracy"])
+    outputs = trainer.predict(trainer.dataset.validation)
+    right = (outputs.argmax(1) == trainer.dataset.validation.take(slice(None))[1]).mean()
+    assert right == pytest.approx(found["accuracy"])
+
+    # Files: each sample once, whatever is read ahead.
+    if team.rank == 0:
+        x = np.arange(SAMPLES, dtype=np.float32)[:, None]
+        for i, (first, end) in enumerate(pairwise((0, 0, 1, 100, SAMPLES))):
+            part = data.Data.of(x[first:end], x[first:end, 0])
+            data.write_hdf5(part, Path(folder, f"{i}.h5"))
+        data.write_hdf5(data.Data.of(x[:20], x[:20, 0]), Path(folder, "kept.hdf5"))
+    team.barrier()
+    for synchronous in (False, True):
+        files = data.load(f"{folder}/*.h5", validation=f"{folder}/kept.hdf5")
+        files.train.window = 50 * files.train.table.sample_bytes
+        trainer = counting(team, synchronous=synchronous, data=files)
+        trainer.fit(EPOCHS)
+        counted(trainer)
+    assert not [t for t in threading.enumerate() if t.name == "reading ahead"]
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_all_of_a_trainer_holds_with_a_master(on_ranks, tmp_path, ranks):
+    on_ranks(ranks, options, str(tmp_path), timeout=40)
+
+
+SLEEP = 0.2
+
+
+def spans(window):
+    """All ranks are seen; a worker that waits for a slow one is shown to wait."""
+    from faults import Counting, numbers
+
+    from numba_kernels.optimizers import SGD
+    from numba_kernels.team import Team
+    from tutorial_dl import Trainer, timeline
+    from tutorial_dl.strategies import Downpour
+    from tutorial_dl.training.spans import COMMUNICATING, COMPUTING, WAITING, kind
+
+    team = Team()
+    delay = (lambda: time.sleep(SLEEP)) if team.rank == 1 else None
+    seen = timeline.Timeline()
+    rule = Downpour(synchronous=True, team=team)
+    trainer = Trainer(
+        Counting(SAMPLES, delay), numbers(SAMPLES), rule, SGD(1.0), 72, progress=False,
+        timeline=seen,
+    )  # fmt: skip
+    trainer.fit(2)
+    if team.rank:
+        return
+    kinds = {"push": COMMUNICATING, "pull": COMMUNICATING, "serve": COMPUTING}
+    assert {name: kind(name) for name in kinds} == kinds
+    rows, shares = seen.rows, seen.shares()
+    names = [{name for name, *_ in row.spans} for row in rows]
+    assert "serve" in names[0] and "push" not in names[0]
+    for worker in (1, 2):
+        assert {"data", "gradient", "push", "pull", "update", "validation"} <= names[worker]
+    # 6 updates; the fast worker waits for the slow one in each: in its push, by a span inside.
+    slept = 6 * SLEEP * 1e9
+    fast = rows[2].end - rows[2].begin
+    assert shares[2]["waiting"] * fast > 0.8 * slept, shares
+    assert shares[1]["computing"] * (rows[1].end - rows[1].begin) > 0.95 * slept
+    pushes = [(b, e) for name, b, e in rows[2].spans if name == "push"]
+    waits = [(b, e) for name, b, e in rows[2].spans if kind(name) == WAITING]
+    inside = sum(e - b for b, e in waits if any(p <= b and e <= q for p, q in pushes))
+    assert inside > 0.7 * slept, (inside, slept)
+
+
+@pytest.mark.parametrize("window", ["1", "0"])
+def test_timeline(on_ranks, window):
+    on_ranks(3, spans, window, env={"NUMBA_KERNELS_WINDOW": window})
+
+
+def test_rounds_lose_no_sample():
+    """Whatever round a worker is lost in, the last of an epoch too, and whoever saves meanwhile."""
+    from collections import Counter
+
+    from tutorial_dl.parameter_server.rounds import Rounds
+
+    for lost_at in range(6):
+        seen, rounds = Counter(), Rounds({1: 0, 2: 1}, 2, 3 * 12, 12, 0, 2)
+        at = 0
+        while not rounds.over:
+            before = rounds.save()
+            rounds.begin()
+            for worker in list(rounds.workers):
+                task = rounds.next(worker)
+                if at == lost_at and worker == 2:
+                    rounds.lose(2)
+                    continue
+                assert rounds.save() == before  # nothing of this round is done
+                rounds.done(worker)
+                pieces = [(task.first, task.low, task.high, task.parts)]
+                pieces += [task.more] if task.more[0] >= 0 else []
+                for position, low, high, parts in pieces:
+                    size = task.size
+                    seen.update(
+                        (task.epoch, position * size + i)
+                        for i in range(size * low // parts, size * high // parts)
+                    )
+            rounds.complete()
+            at += 1
+            assert at < 10
+        assert seen == {(epoch, sample): 1 for epoch in range(2) for sample in range(36)}

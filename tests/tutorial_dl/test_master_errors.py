@@ -1,0 +1,140 @@
+"""Runs with masters in which numbers or rules go wrong."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+class Overflowing:
+    """A model said to compute in float16, of which one gradient overflows, and its loss too.
+
+    `turn`: which gradient, from 1; None is none. `left_out`: how many samples it was of.
+    """
+
+    loss_scale, computes_in_float16 = 1.0, True
+
+    def __init__(self, replica, turn=None):
+        self.__dict__.update(_replica=replica, turns=0, turn=turn, left_out=0)
+
+    def __getattr__(self, name):
+        return getattr(self._replica, name)
+
+    def __setattr__(self, name, value):
+        if name in ("turns", "left_out", "loss_scale"):
+            self.__dict__[name] = value
+        else:
+            setattr(self._replica, name, value)
+
+    def compute_gradient(self, batch):
+        self.turns += 1
+        loss, samples = self._replica.compute_gradient(batch)
+        if self.turns == self.turn:
+            self.gradient[:] = np.inf
+            self.left_out = samples
+            return float("inf"), samples
+        return loss, samples
+
+
+def overflows():
+    """Batches whose gradient overflows are left out, and counted in no loss."""
+    from numba_kernels.optimizers import SGD, Adam
+    from numba_kernels.team import Team
+    from tutorial_dl import Trainer, data, models
+    from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
+
+    team, digits = Team(), data.digits()
+    for rule, optimizer in (
+        (Downpour(team=team), Adam(0.01)),
+        (Downpour(team=team, every=2), SGD(0.1)),
+        (Downpour(team=team, synchronous=True), Adam(0.01)),
+        (ElasticAveraging(team=team), SGD(0.5)),
+        (ElasticAveraging(team=team, synchronous=True), SGD(0.5)),
+        (GradientEnergyMatching(team=team), SGD(0.1)),
+    ):
+        # Out of step one worker may be so quick that the other gets fewer than 5 batches, or gets
+        # its fifth in the second epoch: so each has one that overflows.
+        synchronous = getattr(rule, "synchronous", False)
+        turn = 5 if not synchronous or team.rank == team.size - 1 else None
+        model = Overflowing(models.softmax(digits, seed=1), turn)
+        history = Trainer(model, digits, rule, optimizer, 32, progress=False).fit(2)
+        for row in history.epochs:
+            assert np.isfinite(row["loss"]) and np.isfinite(row["val_loss"]), (str(rule), row)
+        seen = [row["samples_per_second"] * row["seconds"] for row in history.epochs]
+        left_out = np.array([model.left_out])
+        team.allreduce(left_out)
+        assert left_out[0] > 0 and sum(seen) == pytest.approx(2 * 1437 - left_out[0]), (
+            str(rule), seen, left_out,
+        )  # fmt: skip
+
+    # A synchronous step is the mean over the samples whose gradients are finite.
+    half = [None, data.Data.of(*digits.train.take(slice(0, 32)))]
+    dataset = data.Dataset("32 digits", half[1], digits.validation, digits.classes)
+    model = Overflowing(models.softmax(digits, seed=1), 1 if team.rank == 1 else None)
+    before = model.parameters.copy()
+    order = Trainer(
+        model, dataset, Downpour(team=team, synchronous=True), SGD(0.5), 32, progress=False
+    )
+    order.fit(1)
+    kept = order.batches.order(0)[32 // (team.size - 1) :]  # all but the first worker's share
+    alone = models.softmax(digits, seed=1)
+    alone.parameters[:] = before
+    x, y = half[1].take(slice(None))
+    alone.compute_gradient((x[kept], y[kept]))
+    np.testing.assert_allclose(model.parameters, before - 0.5 * alone.gradient, rtol=0, atol=1e-6)
+
+
+def test_gradients_that_overflow(on_ranks):
+    on_ranks(3, overflows)
+
+
+def diverges(folder):
+    """Under sub-masters too it is no checkpoint that one would go on from, and says which rank."""
+    from numba_kernels.optimizers import SGD
+    from numba_kernels.team import Team
+    from tutorial_dl import Trainer, data, models
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.strategies import Downpour
+
+    team, digits = Team(), data.digits()
+    rule = Downpour(team=team, upward=1, layout=Layout(masters=2, workers=1))
+    trainer = Trainer(
+        models.dense(digits, seed=1), digits, rule, SGD(0.1), 32, progress=False,
+        checkpoint=folder, learning_rate=lambda step: 0.1 if step < 70 else 1e9,
+    )  # fmt: skip
+    with pytest.raises(Exception, match=r"is not finite on rank (2|4); a learning rate below"):
+        trainer.fit(5)
+    team.recover()
+    written = sorted(Path(folder).glob("step_*"))
+    assert all(int(path.name[5:]) <= 70 for path in written), written
+    team.barrier()
+
+
+def test_a_run_under_sub_masters_diverges(on_ranks, tmp_path):
+    on_ranks(5, diverges, str(tmp_path / "run"))
+
+
+def eager():
+    """A rule that pushes when nothing is due: told, where it would lose what there is to do."""
+    from faults import Counting, numbers
+
+    from numba_kernels.optimizers import SGD
+    from numba_kernels.team import Team
+    from tutorial_dl import Trainer
+    from tutorial_dl.strategies import Rule
+
+    class Eager(Rule):
+        def step(self, x, g, server, due):
+            server.push(g, into=x)
+
+    team = Team()
+    rule = Eager(every=2, team=team)
+    trainer = Trainer(Counting(216), numbers(216), rule, SGD(12.0), 12, progress=False)
+    message = "pushed twice, or in a step in which no exchange is due"
+    with pytest.raises(Exception, match=message if team.rank else "nobody is left to train"):
+        trainer.fit(1)
+    team.recover()
+
+
+def test_a_rule_that_pushes_when_nothing_is_due(on_ranks):
+    on_ranks(3, eager)

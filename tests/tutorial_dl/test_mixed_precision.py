@@ -1,0 +1,241 @@
+"""Mixed precision and loss scaling, against Keras's own rule and its own training."""
+
+import numpy as np
+import pytest
+
+from tutorial_dl.training.loss_scale import LEAST, LossScale, loss_scale_of
+
+# The pass that joins gradients
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_join_copies_scales_and_finds_what_is_not_finite(dtype):
+    from tutorial_dl.replica.joining import join
+
+    random = np.random.default_rng(0)
+    sizes, offsets = np.array([5000, 1, 0, 2049, 17]), np.array([0, 5008, 5024, 5024, 7088])
+    sources = [random.normal(size=n).astype(dtype) for n in sizes]
+    sources[0][7] = np.finfo(dtype).max  # finite
+    sources[3][5] = -0.0
+    addresses = np.array([s.ctypes.data for s in sources])
+    for factor in (1.0, 0.25):
+        flat = np.full(7110, 7, dtype)
+        assert join(flat, offsets, addresses, sizes, factor)
+        expected = np.full(7110, 7, dtype)
+        for first, source in zip(offsets, sources, strict=True):
+            expected[first : first + source.size] = source * dtype_of(factor, dtype)
+        np.testing.assert_array_equal(flat, expected)
+    for part, place in ((0, 0), (0, 4999), (1, 0), (3, 2048), (4, 16)):
+        for value in (np.nan, -np.nan, np.inf, -np.inf):
+            kept, sources[part][place] = sources[part][place], value
+            assert not join(flat, offsets, addresses, sizes)
+            sources[part][place] = kept
+    for apart in ((0, 7110), (100, 5024), (5000, 5010), (4096, 7110), (0, 1), (7105, 7110)):
+        flat = np.full(7110, 7, dtype)
+        assert join(flat, offsets, addresses, sizes, 0.25, apart)
+        written = np.where(
+            (np.arange(7110) < apart[0]) | (np.arange(7110) >= apart[1]), expected, 7
+        )
+        np.testing.assert_array_equal(flat, written)
+        sources[3][1], kept = np.nan, sources[3][1]
+        assert not join(flat, offsets, addresses, sizes, 0.25, apart)
+        sources[3][1] = kept
+
+
+def dtype_of(factor, dtype):
+    return np.dtype(dtype).type(factor)
+
+
+# The rule
+
+
+def test_the_rule_is_keras_s():
+    import keras
+    import tensorflow as tf
+
+    random = np.random.default_rng(1)
+    theirs = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.5), initial_scale=64.0, dynamic_growth_steps=3
+    )
+    variable = keras.Variable([1.0, 2.0])
+    theirs.build([variable])
+    ours, w = LossScale(64, growth_steps=3), np.array([1.0, 2.0], "float32")
+    scales = []
+    for _ in range(60):
+        finite = random.random() < 0.8
+        g = random.normal(size=2).astype("float32") if finite else np.array([np.inf, 1], "float32")
+        theirs.apply([tf.constant(g * ours.scale)], [variable])
+        if finite:
+            w -= np.float32(0.5) * g
+        ours.update(finite)
+        assert ours.scale == float(theirs.dynamic_scale)
+        assert ours.good == int(theirs.step_counter)
+        np.testing.assert_allclose(variable.numpy(), w, rtol=1e-6)
+        scales.append(ours.scale)
+    assert len(set(scales)) > 3  # it went up and down
+
+
+def test_endless_overflow_is_an_error():
+    scale = LossScale(1.0)
+    with pytest.raises(FloatingPointError, match=f"not even at a loss scale of {LEAST}"):
+        for _ in range(100):
+            scale.update(False)
+    fixed = LossScale(8, dynamic=False)
+    fixed.update(False)
+    assert fixed.scale == 8
+    kept = LossScale(8)
+    kept.update(True)
+    other = LossScale()
+    other.values = kept.values
+    assert (other.scale, other.good) == (8, 1)
+
+
+class Scalable:
+    loss_scale, computes_in_float16 = 1.0, True
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3.0, "loss scale 3.0: a power of 2 is needed"),
+        (0, "loss scale 0: a power of 2"),
+        (float("nan"), "loss scale nan: a power of 2"),
+        (True, "loss scale True: 'auto', 'dynamic', a power of 2 or None is right"),
+        ("fast", "loss scale 'fast': 'auto', 'dynamic'"),
+    ],
+)
+def test_scales_that_are_none(given, message):
+    with pytest.raises(ValueError, match=message):
+        loss_scale_of(given, Scalable())
+
+
+def test_which_scale():
+    assert loss_scale_of("auto", Scalable()).dynamic
+    assert loss_scale_of("auto", object()) is None and loss_scale_of(None, Scalable()) is None
+    fixed = loss_scale_of(1024, Scalable())
+    assert fixed.scale == 1024 and not fixed.dynamic
+    with pytest.raises(ValueError, match="loss scale 'dynamic': this model has none, only Keras"):
+        loss_scale_of("dynamic", object())
+    with pytest.raises(ValueError, match="0 steps until the loss scale grows; 1 or more"):
+        LossScale(growth_steps=0)
+
+
+# Training
+
+STEPS, BATCH = 8, 12
+LARGE = (2, 5)  # steps in which one sample's gradient overflows, at any scale that is reached
+
+
+def network(policy):
+    import keras
+
+    keras.mixed_precision.set_dtype_policy(policy)
+    keras.utils.set_random_seed(7)
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((5,)), layers.Dense(16, "tanh"), layers.Dense(2, activation="linear")]
+    )
+    keras.mixed_precision.set_dtype_policy("float32")
+    return model
+
+
+def batches(large):
+    random = np.random.default_rng(3)
+    for step in range(STEPS):
+        x = random.normal(size=(BATCH, 5)).astype("float32")
+        y = random.normal(size=(BATCH, 2)).astype("float32")
+        if large and step in LARGE:
+            y[-1] = 3e4  # of the last rank
+        yield x, y
+
+
+def of_keras(policy, large, scale):
+    """[(loss, scale, weights) after each step] of Keras alone, on whole batches."""
+    import keras
+
+    model, rule = network(policy), keras.optimizers.SGD(0.05)
+    if scale:
+        rule = keras.optimizers.LossScaleOptimizer(rule, scale, dynamic_growth_steps=2)
+    model.compile(rule, "mse", jit_compile=False)
+    for batch in batches(large):
+        loss = model.train_on_batch(*batch)
+        now = float(rule.dynamic_scale) if scale else None
+        yield float(loss), now, np.concatenate([w.ravel() for w in model.get_weights()])
+
+
+def of_ours(policy, strategy, scale, large):
+    from numba_kernels.optimizers import SGD
+    from tutorial_dl import data, replica
+
+    model = network(policy)
+    model.compile(loss="mse")
+    one = replica.of(model)
+    strategy.loss_scale = scale
+    strategy.attach(one, SGD(0.05))
+    for batch in batches(large):
+        share = data.Data(*batch).take(data.share(BATCH, strategy.team.rank, strategy.team.size))
+        loss, samples = strategy.step(share)
+        assert samples == BATCH
+        now = scale and scale.scale
+        yield loss, now, np.concatenate([s.of(one.parameters).ravel() for s in one.segments])
+
+
+def trained_on_ranks():
+    from tutorial_dl import Team, strategies
+
+    team = Team()
+    cases = [("mixed_float16", True, 64.0), ("mixed_float16", False, 2.0**13)]
+    for policy, large, scale in [*cases, ("mixed_bfloat16", False, None)]:
+        expected = list(of_keras(policy, large, scale))
+        ways = [strategies.Synchronous(team), strategies.Synchronous(team, "ring")]
+        for strategy in [*ways, strategies.Serial()]:
+            ours = None if scale is None else LossScale(scale, growth_steps=2)
+            before = None
+            found = of_ours(policy, strategy, ours, large)
+            for step, (a, b) in enumerate(zip(found, expected, strict=True)):
+                assert a[1] == b[1], f"step {step}: scale {a[1]}, Keras's is {b[1]}"
+                np.testing.assert_allclose(a[0], b[0], rtol=0.02)
+                # Shares round differently in half precision, which has 11 bits or 8.
+                limit = 2e-3 if policy == "mixed_float16" else 2e-2
+                np.testing.assert_allclose(a[2], b[2], atol=limit, err_msg=f"{policy} {step}")
+                if large and step in LARGE:
+                    np.testing.assert_array_equal(a[2], before)  # skipped, on all ranks
+                elif before is not None:
+                    assert not np.array_equal(a[2], before)
+                before = a[2]
+            assert np.ptp(team.allgather(before), axis=0).max() == 0
+            if scale is not None:
+                assert strategy.save()[0]["loss_scale"] == ours.values
+    trainers(team)
+
+
+def trainers(team):
+    """Of the Trainer: by itself where a model is in float16, and with accumulation."""
+    from numba_kernels import PeerError
+    from tutorial_dl import Trainer, data
+    from tutorial_dl.training import TrainingError
+
+    x, y = next(batches(False))
+    y[0] = 3e4  # overflows, in one piece of one rank
+    part = data.Data.of(x, y)
+    whole = data.Dataset("large", part, part)
+    for accumulate in (1, 3):
+        model = network("mixed_float16")
+        model.compile(loss="mse")
+        options = dict(batch_size=BATCH, progress=False, team=team, accumulate=accumulate)
+        trainer = Trainer(model, whole, "synchronous", "sgd", **options)
+        before = trainer.replica.parameters.copy()
+        history = trainer.fit(1)
+        assert trainer.strategy.loss_scale.values == [2.0**14, 0]
+        np.testing.assert_array_equal(trainer.replica.parameters, before)
+        assert np.isfinite(history.last["loss"])
+        assert {v.dtype for v in model.trainable_weights} == {"float32"}
+    model = network("mixed_float16")
+    model.compile(loss="mse")
+    either = TrainingError, PeerError  # of this rank's sample, or of the other one's
+    with pytest.raises(either, match="not finite at a loss scale of 4096"):
+        Trainer(model, whole, "synchronous", loss_scale=4096, **options).fit(1)
+
+
+def test_training_on_two_ranks(on_ranks):
+    on_ranks(2, trained_on_ranks)

@@ -1,0 +1,471 @@
+"""Runs with masters on real ranks: they learn, synchronous ones exactly; samples are counted."""
+
+import numpy as np
+import pytest
+
+FORMS = (
+    "downpour", "downpour synchronous", "elastic", "elastic synchronous", "energy", "hogwild",
+)  # fmt: skip
+WITH_MASTER = FORMS[:-1]
+
+
+def strategy_of(form, team, layout=None, **options):
+    from tutorial_dl import strategies
+
+    where = {"team": team, "layout": layout} | options
+    if form == "hogwild":
+        return strategies.Hogwild(team)
+    if form == "energy":
+        return strategies.GradientEnergyMatching(**where)
+    if form.startswith("elastic"):
+        where = {"momentum": 0.5} | where
+        return strategies.ElasticAveraging(synchronous="synch" in form, **where)
+    return strategies.Downpour(synchronous="synch" in form, **where)
+
+
+def part_of(team, ranks):
+    """The first so many ranks as a team; None on the others. Collective."""
+    mine = team.rank < ranks
+    part = team.split(mine) if ranks < team.size else team
+    return part if mine else None
+
+
+def fit(model, data, strategy, optimizer, epochs, batch_size=32, seed=0, **options):
+    from tutorial_dl import Trainer
+
+    trainer = Trainer(
+        model, data, strategy, optimizer, batch_size, seed=seed, progress=False, **options
+    )
+    trainer.fit(epochs)
+    return trainer
+
+
+# Learning
+
+
+LATE = slice(5, 10)  # epochs
+
+
+def learn(kinds):
+    """At the pace of plain descent, at equal samples; whoever steps slower has a larger rate.
+
+    One epoch's loss of one run is off by 10%, now and then by 50%, in either direction: what counts
+    is the median over the late epochs of five runs.
+
+    W workers and a center are W + 1 that W gradients move, one step of each for W of one process:
+    elastic averaging takes W + 1 times the rate. Gradient energy matching takes the steps of all W
+    workers off that of momentum, which leaves 1 / (W + 1) of it. Momentum .5 is worth a factor
+    2, and .9 one of 7 to 10.
+    """
+    from numba_kernels import Team
+    from numba_kernels.optimizers import SGD
+    from tutorial_dl import data, strategies
+    from tutorial_dl.replica import DenseReplica, SoftmaxReplica
+
+    team, digits = Team(), data.load("digits")
+    workers = max(1, team.size - 1)
+    for kind in kinds:
+        soft, rate = kind == "softmax", 0.5 if kind == "softmax" else 0.15
+        make = SoftmaxReplica if soft else lambda **seed: DenseReplica((64, 32, 10), **seed)
+        size = (64, 10) if soft else ()
+        ratios = {form: [] for form in FORMS}
+        for seed in range(5):
+            serial = fit(
+                make(*size, seed=seed), digits, strategies.Serial(), SGD(rate), 10, seed=seed
+            )
+            alone = serial.history.last
+            assert alone["val_accuracy"] > 0.94
+            for form in FORMS:
+                factor = {"elastic": (workers + 1) / 2, "energy": (workers + 1) / 7}
+                own = SGD(rate * factor.get(form.split()[0], 1))
+                # A batch of elastic averaging, synchronous, is of all workers together.
+                size_of = 32 * (workers if form == "elastic synchronous" else 1)
+                model = make(*size, seed=seed)
+                trainer = fit(model, digits, strategy_of(form, team), own, 10, size_of, seed=seed)
+                what, history = f"{kind}, {form}, {team.size} ranks", trainer.history
+                assert max(history.column("val_accuracy")) >= 0.93, what
+                ratio = np.divide(history.column("val_loss"), serial.history.column("val_loss"))
+                ratios[form] += list(ratio[LATE])
+                if form == "downpour synchronous":
+                    np.testing.assert_allclose(ratio, 1, rtol=1e-3, err_msg=what)
+                assert len(history.epochs) == 10
+                assert trainer.steps == 10 * trainer.steps_per_epoch, what
+                weights = team.broadcast(trainer.replica.parameters.copy())
+                np.testing.assert_array_equal(trainer.replica.parameters, weights, err_msg=what)
+        for form, found in ratios.items():
+            assert np.median(found) < 1.15, (kind, form, team.size, found)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_all_strategies_learn(on_ranks, ranks):
+    on_ranks(ranks, learn, ["softmax", "dense"])
+
+
+# Synchronous forms
+
+SAMPLES = 197  # 20 batches of 10, the last one of 7
+
+
+def random_data(samples=SAMPLES, dtype="float64"):
+    """The first value of a sample says which it is."""
+    from tutorial_dl import data
+
+    generator = np.random.default_rng(3)
+    x = generator.normal(size=(samples, 7)).astype(dtype)
+    x[:, 0] = np.arange(samples) / samples
+    part = data.Data.of(x, generator.integers(0, 5, samples))
+    return data.Dataset("random", part, part, 5)
+
+
+def synchronous_is_exact(places):
+    """Twice the same bits; downpour: the weights of one process."""
+    from numba_kernels import Team, optimizers
+    from numba_kernels.optimizers import SGD
+    from tutorial_dl import strategies
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.replica import DenseReplica
+
+    everybody = Team()
+    for numbers in places:
+        layout = Layout(**numbers)
+        team = part_of(everybody, layout.ranks)
+        rules = [SGD(0.1)]  # sub-masters have states of their own: here there is none
+        if layout.masters == 1:
+            rules = [SGD(0.1, 0.5), optimizers.get("adam")]
+        for dtype in ("float32", "float64") if team else ():
+            data = random_data(dtype=dtype)
+            for rule in rules:
+                alone = DenseReplica((7, 11, 5), "tanh", seed=1, dtype=dtype)
+                serial = fit(alone, data, strategies.Serial(), rule, 3, 10)
+                for form in ("downpour synchronous", "elastic synchronous"):
+                    if form.startswith("elastic") and rule.__class__ is SGD:
+                        rule = SGD(0.1)
+                    weights, losses = [], []
+                    for _ in range(2 if dtype == "float32" else 1):
+                        model = DenseReplica((7, 11, 5), "tanh", seed=1, dtype=dtype)
+                        model.parameters[:] += team.rank  # the first rank's are what counts
+                        no_momentum = {"momentum": 0.0} if form.startswith("elastic") else {}
+                        of_it = strategy_of(form, team, layout, **no_momentum)
+                        run = fit(model, data, of_it, rule, 3, 10)
+                        weights.append(run.replica.parameters.copy())
+                        losses.append(run.history.column("val_loss"))
+                    np.testing.assert_array_equal(weights[0], weights[-1], f"{form} {layout}")
+                    assert losses[0] == losses[-1]
+                    assert run.steps == serial.steps == 60
+                    if form.startswith("downpour"):
+                        error = np.abs(weights[0] - serial.replica.parameters).max()
+                        limit = 1e-5 if dtype == "float32" else 1e-12
+                        assert error <= limit, f"{form} {rule} {dtype} {layout}: {error}"
+                        expected = serial.history.column("val_loss")
+                        np.testing.assert_allclose(losses[0], expected, rtol=1e-4)
+        everybody.barrier()
+
+
+FLAT = [{"workers": workers} for workers in (1, 2, 3)]
+DEEP = [{"masters": 2, "workers": 2}, {"workers": 2, "devices": 2}]
+
+
+@pytest.mark.parametrize("env", [{}, {"NUMBA_KERNELS_WINDOW": "0"}, {"NUMBA_KERNELS_NODE": "2"}])
+def test_synchronous_forms_are_exact(on_ranks, env):
+    on_ranks(4, synchronous_is_exact, FLAT if not env else FLAT[-1:], env=env)
+
+
+def test_synchronous_forms_are_exact_in_layouts(on_ranks):
+    on_ranks(7, synchronous_is_exact, DEEP)
+
+
+# Every sample
+
+
+def recording(model, samples):
+    """A model that counts the samples its gradients are of, by what `random_data` says of them."""
+    model.counts, compute = np.zeros(samples), model.compute_gradient
+
+    def counting(batch, *rest, **options):
+        found = np.rint(np.asarray(batch[0])[:, 0] * samples).astype(int)
+        np.add.at(model.counts, found, 1)
+        return compute(batch, *rest, **options)
+
+    model.compute_gradient = counting
+    return model
+
+
+def every_sample(places, sizes, forms):
+    """In one epoch once, in two twice; all ranks end with weights that have moved."""
+    from numba_kernels import Team
+    from numba_kernels.optimizers import SGD
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.replica import SoftmaxReplica
+
+    everybody = Team()
+    for numbers in places:
+        layout = Layout(**numbers)
+        team = part_of(everybody, layout.ranks)
+        for samples, batch_size in sizes if team else ():
+            for form in forms:
+                what = f"{form}, {samples} in batches of {batch_size}, {layout}"
+                model = recording(SoftmaxReplica(7, 5, seed=2), samples)
+                before = model.parameters.copy()
+                upward = {"upward": 3} if layout.masters > 1 and "synch" not in form else {}
+                rule = strategy_of(form, team, layout, **upward)
+                run = fit(model, random_data(samples), rule, SGD(0.05), 1, batch_size)
+                assert (team.allreduce(model.counts.copy()) == 1).all(), what
+                run.fit(2)
+                counts = team.allreduce(model.counts.copy())
+                assert (counts == 3).all(), f"{what}: {counts.min()} to {counts.max()}"
+                assert [row["epoch"] for row in run.history.epochs] == [1, 2, 3]
+                weights = run.replica.parameters
+                assert np.isfinite(weights).all() and np.abs(weights - before).max() > 1e-4, what
+                np.testing.assert_array_equal(team.broadcast(weights.copy()), weights, what)
+                counted(run.history, run, form, layout, samples, batch_size, what)
+        everybody.barrier()
+
+
+def counted(history, run, form, layout, samples, batch_size, what):
+    """Staleness by updates, batches by workers."""
+    workers = layout.workers_each
+    if "synchronous" in form:
+        assert not history.staleness, what
+        assert run.steps == 3 * -(-samples // batch_size), what
+    else:
+        shares = 3 * workers * -(-samples // (batch_size * workers))
+        assert sum(history.workers.values()) == shares == run.steps, what
+        updates = sum(history.staleness.values())
+        full = 3 * sum(
+            1
+            for first in range(0, samples, batch_size * workers)
+            for share in range(workers)
+            if (n := min(batch_size * workers, samples - first))
+            and n * (share + 1) // workers > n * share // workers
+        )  # shares that are not empty
+        if layout.masters < 2:
+            assert updates == full, what
+            mean = sum(tau * n for tau, n in history.staleness.items()) / updates
+            rows = np.average(history.column("staleness"))
+            assert rows == pytest.approx(mean, abs=0.3), what
+        else:  # of sub-masters, which exchange every third time, and at the end of epochs
+            assert full / 3 <= updates <= full, what
+    if workers == 1:
+        assert set(history.staleness) <= {0}, what
+    assert history.lost == []
+
+
+SIZES = [(200, 10), (190, 10), (2, 1)]  # 20 and 19 batches; fewer than workers
+
+
+def test_every_sample_once_an_epoch(on_ranks):
+    on_ranks(4, every_sample, FLAT[::2], SIZES, WITH_MASTER)
+
+
+def test_every_sample_once_in_layouts(on_ranks):
+    on_ranks(7, every_sample, DEEP, SIZES[1:], WITH_MASTER)
+
+
+@pytest.mark.parametrize("env", [{"NUMBA_KERNELS_WINDOW": "0"}, {"NUMBA_KERNELS_NODE": "2"}])
+def test_every_sample_once_over_messages(on_ranks, env):
+    on_ranks(7, every_sample, [FLAT[-1], DEEP[0]], SIZES[1:2], WITH_MASTER, env=env)
+
+
+# Options
+
+
+def options_matter():
+    """With one worker the order of everything is fixed: runs differ by their options alone."""
+    from numba_kernels import Team
+    from numba_kernels.optimizers import SGD
+    from tutorial_dl.replica import SoftmaxReplica
+    from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
+
+    everybody, data = Team(), random_data()
+    team = part_of(everybody, 2)
+
+    def weights(rule, **options):
+        options = {"optimizer": SGD(0.1), "epochs": 2, "batch_size": 10} | options
+        run = fit(SoftmaxReplica(7, 5, seed=2), data, rule, **options)
+        return run.replica.parameters.copy()
+
+    class Old(Downpour):
+        """As if every gradient were two updates old."""
+
+        def serve(self, center, sent, answer):
+            self.staleness = 2
+            super().serve(center, sent, answer)
+
+    if team:
+        down = weights(Downpour(team=team))
+        assert (weights(Downpour(team=team)) == down).all()  # fixed, indeed
+        often, seldom = (weights(Downpour(e, team=team), optimizer="adam") for e in (1, 3))
+        assert np.abs(often - seldom).max() > 1e-4
+        for kind, one, other in (
+            (Old, {}, {"staleness_aware": True}),
+            (ElasticAveraging, {}, {"every": 3}),
+            (ElasticAveraging, {}, {"moving_rate": 0.4}),
+            (ElasticAveraging, {}, {"momentum": 0.4}),
+            (GradientEnergyMatching, {}, {"kappa": 2.0}),
+            (GradientEnergyMatching, {}, {"momentum": 0.5}),
+        ):
+            found = [weights(kind(team=team, **options)) for options in (one, other)]
+            assert np.abs(found[0] - found[1]).max() > 1e-4, f"{kind.__name__} {other}"
+        for name, value in (("batch_size", 7), ("seed", 3), ("clip_norm", 0.1), ("epochs", 3)):
+            assert np.abs(weights(Downpour(team=team), **{name: value}) - down).max() > 1e-4, name
+        rates = weights(Downpour(team=team), learning_rate=lambda step: 0.1 / (1 + step))
+        assert np.abs(rates - down).max() > 1e-4
+    everybody.barrier()
+
+    from tutorial_dl.layout import Layout
+
+    # Of several workers: what the master made of it.
+    run = fit(
+        SoftmaxReplica(7, 5), data, Downpour(lower_momentum=True), SGD(0.1, 0.9), 1, batch_size=10
+    )
+    if everybody.rank == 0:
+        assert run.strategy.optimizer.momentum == pytest.approx(0.9 - (1 - 1 / 4))
+    relays = {1: 0, 4: 0}
+
+    class Counting(Downpour):
+        def serve_relay(self, *vectors):
+            relays[self.upward] += 1
+            super().serve_relay(*vectors)
+
+    for upward in relays:
+        rule = Counting(layout=Layout(masters=2, workers=1), upward=upward)
+        run = fit(SoftmaxReplica(7, 5), data, rule, SGD(0.1), 1, batch_size=10)
+        assert sum(run.history.staleness.values()) == 20  # of every update of both groups
+        assert run.history.workers == {2: 10, 4: 10}
+    if everybody.rank == 0:
+        assert relays == {1: 20, 4: 6}  # 10 batches a group: 4, 4 and 2
+    for numbers, leaders in (
+        ({"workers": 4}, [1, 2, 3, 4]),
+        ({"workers": 2, "devices": 2}, [1, 3]),
+    ):
+        rule = Downpour(layout=Layout(**numbers))
+        history = fit(SoftmaxReplica(7, 5), data, rule, SGD(0.1), 1, batch_size=1).history
+        assert set(history.workers) <= set(leaders) and len(history.workers) > 1
+    with pytest.raises(ValueError, match="5 ranks, but masters 1 x workers 3 x devices 1 need 4"):
+        fit(SoftmaxReplica(7, 5), data, Downpour(layout=Layout(workers=3)), SGD(0.1), 1)
+
+
+def test_options_change_the_result(on_ranks):
+    on_ranks(5, options_matter)
+
+
+class Plain:
+    """A model whose class says nothing of vectors that change places."""
+
+    def __init__(self, replica):
+        self.__dict__.update(_replica=replica)
+
+    def __getattr__(self, name):
+        return getattr(self._replica, name)
+
+    def __setattr__(self, name, value):
+        setattr(self._replica, name, value)
+
+
+def answers_in_place():
+    """Where weights come in the gradient's place, training has the same bits as elsewhere."""
+    from numba_kernels import Team
+    from numba_kernels.optimizers import Adam
+    from tutorial_dl.replica import DenseReplica
+    from tutorial_dl.strategies import Downpour
+
+    team, data = Team(), random_data(dtype="float32")
+    found = []
+    for kind in (Plain, lambda replica: replica):
+        model, places = DenseReplica((7, 6000, 5), seed=3), set()  # so large that the worker helps
+        compute = model.compute_gradient
+
+        def noting(batch, model=model, compute=compute, places=places):
+            places.add(model.parameters.ctypes.data)
+            return compute(batch)
+
+        model.compute_gradient = noting
+        trainer = fit(kind(model), data, Downpour(team=team), Adam(0.01), 3, batch_size=10)
+        losses = [row["loss"] for row in trainer.history.epochs]
+        found.append((trainer.replica.parameters.copy(), losses))
+        assert len(places) == (0 if team.rank == 0 else 1 if kind is Plain else 2)
+    assert (found[0][0] == found[1][0]).all() and found[0][1] == found[1][1]
+
+
+def test_answers_in_place(on_ranks):
+    on_ranks(2, answers_in_place, env={"NUMBA_KERNELS_WINDOW": "1"})
+
+
+def test_who_may_change_places():
+    from tutorial_dl.replica import DenseReplica
+    from tutorial_dl.replica.base import can_swap
+    from tutorial_dl.strategies import Downpour, ElasticAveraging
+
+    class Late(Downpour):
+        def serve(self, center, sent, answer):
+            answer[:] = center  # what is sent is not read yet
+            center -= self.rate * sent
+
+    class Views(DenseReplica):
+        def _hold(self, parameters, gradient):
+            super()._hold(parameters, gradient)
+            self.mine = parameters[:3]
+
+    class Placed(DenseReplica):
+        def place(self, parameters, gradient):
+            super().place(parameters, gradient)
+            self.mine = parameters[:3]
+
+    assert Downpour().swaps and not ElasticAveraging().swaps
+    assert not (Late().swaps or Downpour(every=2).swaps or Downpour(synchronous=True).swaps)
+    model = Views((3, 2))
+    assert can_swap(model) and not can_swap(Placed((3, 2))) and not can_swap(Plain(model))
+    before = model.parameters
+    model.swap()
+    assert model.gradient is before and model.mine.base is not before
+    assert np.shares_memory(model.mine, model.parameters)
+    assert np.shares_memory(model.weights[0], model.parameters)
+
+
+def refused(words):
+    """The one line that `train` says, from the command line."""
+    from typer.testing import CliRunner
+
+    from tutorial_dl.cli import app
+
+    done = CliRunner().invoke(app, ["train", *words.split()])
+    assert done.exit_code == 2, f"{words}: {done.output}"
+    assert "Traceback" not in done.output
+    return done.output
+
+
+def test_what_train_refuses():
+    for words, message in (
+        ("--strategy downpour -n 1", "a master and a worker"),
+        ("--strategy downpour --masters 2 --workers 2 -n 5", "7"),
+        ("--strategy downpour --masters 0 -n 3", "needs one or more"),
+        ("--strategy synchronous --masters 1 -n 3", "downpour"),
+        ("--strategy downpour --synchronous --staleness-aware -n 2", "nothing is stale"),
+        ("--strategy downpour --lower-momentum --optimizer adam -n 2", "but adam has none"),
+        ("--strategy downpour --kappa 2 -n 2", "kappa"),
+        ("--strategy downpour --moving-rate 1 -n 2", "moving rate"),
+        ("--strategy downpour --upward often -n 2", "upward"),
+        ("--strategy downpour --momentum 0.5 --optimizer adam -n 2", "momentum"),
+        ("--strategy elastic_averaging --moving-rate 3 -n 2", "moving rate"),
+        ("--strategy elastic_averaging --momentum 1 -n 2", "momentum"),
+        ("--strategy gradient_energy_matching --kappa -1 -n 2", "kappa"),
+        ("--strategy gradient_energy_matching --synchronous -n 2", "synchronous"),
+        (
+            "--strategy gradient_energy_matching --optimizer adam -n 2",
+            "with adam; it needs plain sgd",
+        ),
+        (
+            "--strategy gradient_energy_matching --optimizer nesterov -n 2",
+            "with sgd with momentum 0.9; it needs plain sgd",
+        ),
+        ("--optimizer adam --momentum 0.5", "with optimizer 'adam', which has none"),
+        ("--workers 2 -n 2", "'synchronous' takes --masters 0"),
+        (
+            "--strategy downpour --masters 1 --workers 3 --devices 1 -n 3",
+            "need 4; 3 fit masters 1 x workers 2",
+        ),
+        ("--strategy hogwild --every 2 -n 2", "every"),
+    ):
+        line = refused(words)
+        assert message in line and line.startswith("error: "), f"{words}: {line}"
+        assert len(line.strip().splitlines()) == 1, line

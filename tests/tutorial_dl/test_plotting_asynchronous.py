@@ -1,0 +1,55 @@
+"""Figures of asynchronous training: what is drawn is what was given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tutorial_dl import plotting
+from tutorial_dl.plotting import asynchronous, style
+
+SLOW = [{"val_loss": v, "val_accuracy": 1 - v, "seconds": 2.0} for v in (0.4, 0.2, 0.1)]
+QUICK = [{"val_loss": v, "val_accuracy": 1 - v, "seconds": 0.5} for v in (0.6, 0.3)]
+RUNS = {"synchronous": SLOW, "downpour": QUICK}
+
+
+def line(ax, label):
+    (found,) = [drawn for drawn in ax.get_lines() if drawn.get_label() == label]
+    return np.array(found.get_data(), float).tolist()
+
+
+def test_by_samples_and_by_seconds():
+    left, right = plotting.on_equal_terms(RUNS, samples=100).axes
+    assert line(left, "synchronous") == [[100, 200, 300], [0.4, 0.2, 0.1]]
+    assert line(left, "downpour") == [[100, 200], [0.6, 0.3]]
+    assert line(right, "synchronous") == [[2, 4, 6], [0.4, 0.2, 0.1]]  # from the beginning on
+    assert line(right, "downpour") == [[0.5, 1], [0.6, 0.3]]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == list(RUNS)
+    grey = [of for of in right.get_lines() if of.get_color() == style.GREY]
+    assert [of.get_xdata()[0] for of in grey] == [1.0]  # where the quickest ended
+    assert left.get_yscale() == "log" and left.get_ylabel() == "validation loss"
+
+
+def test_an_accuracy_has_a_plain_axis():
+    left, right = plotting.on_equal_terms(RUNS, 100, "val_accuracy", ("one", "other")).axes
+    assert line(right, "downpour") == [[0.5, 1], [0.4, 0.7]]
+    assert left.get_yscale() == "linear" and left.get_ylabel() == "validation accuracy"
+    assert (left.get_title("left"), right.get_title("left")) == ("one", "other")
+
+
+def test_it_is_a_picture_and_the_name_is_offered():
+    assert set(asynchronous.__all__) == {"on_equal_terms"} <= set(dir(plotting))
+    assert plotting.on_equal_terms(RUNS, 100)._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("runs", "message"),
+    [
+        ({}, "no runs"),
+        ({"gem": []}, "gem: no 'val_loss' in its history, which has no epochs"),
+        ({"gem": [{"val_loss": 1.0}]}, "gem: no 'seconds' in its history, which has val_loss"),
+    ],
+)
+def test_wrong_input_is_named(runs, message):
+    with pytest.raises(ValueError, match=message):
+        plotting.on_equal_terms(runs, 100)

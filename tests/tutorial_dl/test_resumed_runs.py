@@ -1,0 +1,162 @@
+"""Runs that are killed, stopped and resumed from the command line; words that can't be right."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+TRAIN = (
+    "-m", "tutorial_dl", "train", "--model", "dense", "--epochs", "6", "--batch-size", "40",
+    "--quiet", "--optimizer", "adam", "--schedule", "cosine", "--checkpoint-every", "3",
+)  # fmt: skip
+
+
+def start(folder, *words, ranks=2):
+    command = [sys.executable, *TRAIN, "-n", str(ranks), "--checkpoint", str(folder), *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def ranks_of(process) -> list[psutil.Process]:
+    """The processes that train, below `process`."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            words = child.cmdline()
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        if "tutorial_dl" in words and "guard.py" not in " ".join(words) and "-n" not in words:
+            found.append(child)
+    return found
+
+
+def steps_in(folder) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return sorted(int(p.name[5:]) for p in folder.glob("step_*"))
+
+
+def wait_for(condition, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def arrays(folder, step) -> dict:
+    found = {}
+    for path in sorted(Path(folder, f"step_{step:08}").glob("*.npz")):
+        with np.load(path) as file:
+            found |= {(path.name, name): file[name] for name in file.files}
+    return found
+
+
+def result(process) -> dict:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def test_killed_20_times(tmp_path):
+    """SIGKILL of all ranks at random moments: resumed each time, the end is the same."""
+    whole = result(start(tmp_path / "whole", "--json", "-"))
+    folder, random = tmp_path / "killed", np.random.default_rng(int(time.time()))
+    for _ in range(20):
+        before = steps_in(folder)
+        process = start(folder, "--resume")
+        try:
+            wait_for(lambda: steps_in(folder)[-1:] != before[-1:], process)  # noqa: B023
+            time.sleep(random.uniform(0, 0.02))  # the moment is what is tested, not waited for
+        finally:
+            for rank in ranks_of(process):
+                rank.kill()
+            process.communicate(timeout=60)
+        assert process.returncode == 1
+    killed = result(start(folder, "--resume", "--json", "-"))
+    last = steps_in(folder)[-1]
+    assert last == steps_in(tmp_path / "whole")[-1] == 6 * 36
+    expected, found = arrays(tmp_path / "whole", last), arrays(folder, last)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=str(name))
+    for name in ("val_loss", "val_accuracy", "loss"):
+        assert killed[name] == whole[name]
+
+
+def test_sigterm_writes_one_and_ends(tmp_path):
+    folder = tmp_path / "run"
+    process = start(folder, "--epochs", "100000", "--checkpoint-every", "1000000")
+    wait_for(lambda: steps_in(folder), process)
+    before = steps_in(folder)[-1]
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    last = steps_in(folder)[-1]
+    assert last >= before and err.count("\n") == 1
+    assert f"ended by SIGTERM after step {last}; {folder}" in err
+    done = result(start(folder, "--resume", "--target", "val_loss=100", "--json", "-"))
+    assert done["stopped"] == f"val_loss {done['val_loss']:.4g} has reached 100"
+    assert done["history"][-1]["epoch"] == last // 36 + 1
+
+
+def test_stopped_runs(tmp_path):
+    """What stopped a run stops it when resumed; other questions are answered anew."""
+    folder = tmp_path / "run"
+    words = ("--target", "val_loss=100", "--json", "-")
+    first = result(start(folder, *words, ranks=1))
+    assert len(first["history"]) == 1
+    again = start(folder, "--resume", *words, ranks=1)
+    out, err = again.communicate(timeout=60)
+    assert json.loads(out)["history"] == first["history"]
+    assert "the run was stopped before: val_loss" in err and "nothing is left to train" in err
+    further = result(start(folder, "--resume", "--json", "-", ranks=1))
+    assert len(further["history"]) == 6
+    wrong = start(tmp_path / "other", "--target", "val_acc=0.9", ranks=1)
+    out, err = wrong.communicate(timeout=60)
+    assert wrong.returncode == 2 and err.count("\n") == 1 and "there is no 'val_acc'; one of" in err
+
+
+def test_a_signal_that_comes_too_late_is_not_lost():
+    from tutorial_dl.training.pulse import heeding
+
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append("outside"))
+    try:
+        with heeding() as seen:
+            signal.raise_signal(signal.SIGTERM)
+            assert seen == [signal.SIGTERM] and not told
+        assert told == ["outside"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--base-batch-size", "16"], "has no effect without --batch-rule"),
+        (["--resume"], "--resume needs --checkpoint FOLDER"),
+        (["--checkpoint-every", "5"], "--checkpoint-every needs --checkpoint FOLDER"),
+        (["--checkpoint", "here/nosuch/deep"], "there is no folder here/nosuch"),
+        (["--checkpoint", "file"], "file is no folder"),
+        (["--target", "accuracy"], "METRIC=NUMBER is right"),
+        (["--compression", "bf16", "--strategy", "serial"], "'synchronous' is needed for it"),
+        (["--compression", "bf16", "--one-copy"], "one of them only"),
+    ],
+)
+def test_wrong_words(tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    from typer.testing import CliRunner
+
+    from tutorial_dl.cli import app
+
+    done = CliRunner().invoke(app, ["train", *words])
+    assert done.exit_code == 2 and says in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,317 @@
+"""Batch normalisation over ranks against Keras's own on the concatenated batch."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+CLASSES = 3
+
+
+def share(samples, shares, rank):
+    """[first, last) of the samples that are `rank`'s."""
+    ends = np.cumsum([0, *shares])
+    assert ends[-1] == samples
+    return slice(ends[rank], ends[rank + 1])
+
+
+def normalised(layer, x, dy, mask=None):
+    """y, and the gradients of sum(y dy) to x, gamma and beta."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        x = tf.constant(x)
+        tape.watch(x)
+        y = layer(x, training=True, **({} if mask is None else {"mask": tf.constant(mask)}))
+        total = tf.reduce_sum(y * dy)
+    weights = [v.value for v in layer.trainable_weights]
+    return [np.array(part) for part in (y, *tape.gradient(total, [x, *weights]))]
+
+
+CASES = {  # shape of the batch, axis, which elements are masked, shares of 3 ranks
+    "even": ((9, 5), -1, False, (3, 3, 3)),
+    "ragged images": ((9, 4, 4, 5), -1, False, (5, 1, 3)),
+    "a rank without samples": ((9, 4, 5), 1, False, (5, 0, 4)),
+    "one rank has all": ((9, 5), -1, False, (0, 0, 9)),
+    "masked": ((9, 6, 5), -1, True, (4, 2, 3)),
+    "one rank all masked": ((9, 6, 5), -1, True, (4, 2, 3)),
+}
+
+
+def layers_are_equal(team, dtype):
+    """Forward and backward, eager and in a graph: what the docstring of the module promises."""
+    import keras
+    import tensorflow as tf
+
+    from tutorial_dl.layers import SyncBatchNormalization
+
+    # Keras adds this to the number of elements that a mask leaves (not so without a mask).
+    keras.config.set_epsilon(1e-15)
+    random = np.random.default_rng(6)
+    error = 1e-12 if dtype == "float64" else 2e-6
+    for name, (shape, axis, masked, shares) in CASES.items():
+        shares = shares if team.size == 3 else (shares[0], shares[1] + shares[2])
+        # Far from zero, where E[x^2] - mean^2 loses digits. (That is Keras's x - mean, too.)
+        x = (random.normal(size=shape) + 30).astype(dtype)
+        dy = random.normal(size=shape).astype(dtype)
+        mask = random.random(shape[:-1]) < 0.6 if masked else None
+        mine = share(shape[0], shares, team.rank)
+        if name == "one rank all masked":
+            mask[share(shape[0], shares, 0)] = False
+        gamma, beta = (random.normal(size=shape[axis]).astype(dtype) for _ in range(2))
+        options = dict(axis=axis, momentum=0.8, epsilon=1e-4, dtype=dtype)
+        plain = keras.layers.BatchNormalization(**options)
+        ours = SyncBatchNormalization(team, **options)
+        for layer in (plain, ours):
+            layer.build(shape)
+            layer.gamma.assign(gamma), layer.beta.assign(beta)
+        expected = normalised(plain, x, dy, mask)
+        for graph, average in ((False, "samples"), (True, "samples"), (True, "ranks")):
+            # This rank's loss is a mean over its samples; whoever averages weighs it so.
+            weight = (mine.stop - mine.start) / shape[0] if average == "samples" else 1 / team.size
+            of_mine = dy[mine] / max(weight, 1e-9)
+            ours.average = average
+            call = tf.function(normalised_tensors) if graph else normalised
+            own_mask = None if mask is None else mask[mine]
+            found = [np.array(p) for p in call(ours, x[mine], of_mine.astype(dtype), own_mask)]
+            y, dx = found[0], weight * found[1]
+            scale = np.abs(expected[1]).max()
+            np.testing.assert_allclose(y, expected[0][mine], atol=error * 30, err_msg=name)
+            np.testing.assert_allclose(
+                dx / scale, expected[1][mine] / scale, atol=error * 30, err_msg=name
+            )
+            for a, b in zip(found[2:], expected[2:], strict=True):
+                total = team.allreduce(weight * a.astype("f8"))
+                np.testing.assert_allclose(total, b, rtol=error * 30, atol=error * 300)
+            if not graph:
+                for a, b in zip(ours.non_trainable_weights, plain.non_trainable_weights,
+                                strict=True):  # fmt: skip
+                    np.testing.assert_allclose(a, b, rtol=error * 30, atol=error)
+        statistics = np.concatenate([np.array(v) for v in ours.non_trainable_weights])
+        assert np.ptp(team.allgather(statistics), axis=0).max() == 0
+    keras.config.set_epsilon(1e-7)
+
+
+def normalised_tensors(layer, x, dy, mask):
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(x := tf.identity(x))
+        y = layer(x, training=True, **({} if mask is None else {"mask": mask}))
+        total = tf.reduce_sum(y * dy)
+    return y, *tape.gradient(total, [x, *(v.value for v in layer.trainable_weights)])
+
+
+def network():
+    """Nested, with two branches that know nothing of each other, and layers of all options."""
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(4)
+    inner = keras.Sequential(
+        [keras.Input((6,)), layers.Dense(5), layers.BatchNormalization(momentum=0.7, name="inner")],
+        name="nested",
+    )
+    x = inputs = keras.Input((6, 6, 1))
+    x = layers.Conv2D(4, 3, activation="relu")(x)
+    a = layers.BatchNormalization(axis=1, epsilon=1e-2, name="rows")(x)
+    b = layers.BatchNormalization(center=False, scale=False, name="bare")(x)
+    a = inner(layers.Dense(6, "tanh")(layers.GlobalAveragePooling2D()(a)))
+    b = layers.BatchNormalization(name="last")(layers.Dense(5)(layers.Flatten()(b)))
+    x = layers.Concatenate()([a, b, layers.Dropout(0.0)(b)])
+    model = keras.Model(inputs, layers.Dense(CLASSES, "softmax")(x))
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+SAMPLES, BATCH = 31, 10  # the last round has one sample: ranks but one have none
+
+
+def images(dtype="float32"):
+    from tutorial_dl import data
+
+    random = np.random.default_rng(2)
+    x = random.normal(1, 2, (SAMPLES, 6, 6, 1)).astype(dtype)
+    part = data.Data.of(x, random.integers(0, CLASSES, SAMPLES))
+    return data.Dataset("random", part, part, CLASSES)
+
+
+def train(model, strategy, dtype):
+    from tutorial_dl import Trainer, optimizers
+
+    rule = optimizers.get("sgd", 0.05)
+    trainer = Trainer(model, images(dtype), strategy, rule, batch_size=BATCH, seed=3,
+                      progress=False)  # fmt: skip
+    trainer.fit(3)
+    return trainer
+
+
+def networks_are_equal(teams):
+    """Trained by p ranks and by one: the same weights, and the same moving statistics."""
+    import keras
+
+    from tutorial_dl import strategies
+    from tutorial_dl.layers import convert
+
+    for dtype, limit in (("float32", 1e-5), ("float64", 1e-12)):
+        keras.config.set_floatx(dtype), keras.config.set_dtype_policy(dtype)
+        alone = train(network(), strategies.Serial(), dtype)
+        for team in teams:
+            model = convert(network(), team)
+            together = train(model, strategies.Synchronous(team), dtype)
+            for what in ("parameters", "state"):
+                mine, serial = (getattr(t.replica, what) for t in (together, alone))
+                error = np.abs(mine - serial).max()
+                assert error <= limit, f"{what} {dtype} on {team.size}: {error}"
+            losses = [t.history.column("val_loss") for t in (together, alone)]
+            np.testing.assert_allclose(*losses, rtol=1e-5)
+            # A batch of none moves nothing and has no gradient, where nobody has samples.
+            x, y = images(dtype).train.take(slice(0, 0))
+            assert together.replica.compute_gradient((x, y)) == (0, 0)
+            assert not together.replica.gradient.any()
+            # Equal on all ranks without being averaged, also where one has no samples.
+            x, y = images(dtype).train.take(slice(0, team.rank))
+            together.replica.compute_gradient((x, y))
+            state = team.allgather(together.replica.state.copy())
+            assert np.isfinite(state).all() and np.ptp(state, axis=0).max() == 0
+    keras.config.set_floatx("float32"), keras.config.set_dtype_policy("float32")
+
+
+def without_samples(team):
+    """A rank without samples takes part in what is common, and keeps what is its own."""
+    import keras
+
+    from tutorial_dl import replica
+    from tutorial_dl.layers import SyncBatchNormalization
+
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(3, kernel_regularizer="l2")(inputs)
+    x = SyncBatchNormalization(team, momentum=0.5, name="common")(x)
+    x = keras.layers.BatchNormalization(momentum=0.5, name="own")(x)
+    x = SyncBatchNormalization(team, name="behind")(keras.layers.Dense(3)(x))
+    model = keras.Model(inputs, x)
+    model.compile(loss="mse")
+    r = replica.of(model)
+    before = {name: model.get_layer(name).get_weights() for name in ("common", "own", "behind")}
+    samples = 5 * (team.rank != 1)
+    found = r.compute_gradient((np.ones((samples, 4)), np.ones((samples, 3))))
+    for name, weights in before.items():
+        moved = not np.array_equal(weights[2:], model.get_layer(name).get_weights()[2:])
+        assert moved == (name != "own" or team.rank != 1), name
+    assert found[1] == samples
+    if team.rank == 1:
+        assert found[0] == 0 and not r.gradient.any()
+    else:
+        assert np.isfinite(r.gradient).all() and r.gradient.any()
+    collectives = [op for f in r._functions.values() for op in f.graph.get_operations()
+                   if op.type == "PyFunc"]  # fmt: skip
+    assert len(collectives) == 4  # two layers, forward and backward: each waits for the one before
+    assert all(a in b.control_inputs for a, b in itertools.pairwise(collectives))
+
+
+def failing_rank(team):
+    """A rank that fails in the middle of its step: the others are told, in words, and in time."""
+    import tensorflow as tf
+
+    from numba_kernels import PeerError
+    from tutorial_dl import replica
+    from tutorial_dl.layers import SyncBatchNormalization, convert
+
+    r = replica.of(convert(network(), team))
+    x, y = images().train.take(slice(0, 4))
+    r.compute_gradient((x, y))
+    if team.rank == 1:
+        team.abort(ValueError("the dog ate it"))
+    else:
+        with pytest.raises(PeerError, match="rank 1 failed: ValueError: the dog ate it"):
+            r.compute_gradient((x, y))
+    team.recover()
+    layer = SyncBatchNormalization(team)
+    layer.build((None, 6))
+    for how in (lambda x: layer(x, training=True), tf.function(lambda x: layer(x, training=True))):
+        if team.rank == 1:
+            team.abort(ValueError("the dog ate it"))
+        else:
+            with pytest.raises((RuntimeError, tf.errors.OpError), match="the dog ate it"):
+                how(tf.ones((3, 6)))
+        team.recover()
+    r.compute_gradient((x, y))
+
+
+def each_rank():
+    from tutorial_dl import Team
+
+    everybody = Team()
+    pair = everybody.split(int(everybody.rank < 2))  # two ranks, and one
+    for dtype in ("float32", "float64"):
+        layers_are_equal(everybody, dtype)
+        if pair.size == 2:
+            layers_are_equal(pair, dtype)
+    networks_are_equal([everybody, pair])
+    without_samples(everybody)
+    failing_rank(everybody)
+
+
+def test_on_ranks(on_ranks):
+    on_ranks(3, each_rank, timeout=240)
+
+
+def plain_model():
+    import keras
+
+    inputs = keras.Input((4,), name="x")
+    x = keras.layers.BatchNormalization(momentum=0.3, epsilon=0.2, name="outer")(inputs)
+    x = keras.layers.Dense(2)(keras.layers.BatchNormalization(scale=False, axis=1)(x))
+    model = keras.Model(inputs, x)
+    model.compile(loss="mse", optimizer=keras.optimizers.SGD(0.1))
+    return model
+
+
+def test_convert_keeps_all_but_how_statistics_are_computed(tmp_path):
+    """And one process is plain batch normalisation, in Keras's own fit too; saved and loaded."""
+    import keras
+
+    from tutorial_dl.layers import SyncBatchNormalization, convert
+
+    random = np.random.default_rng(1)
+    x, y = random.normal(3, 2, (20, 4)), random.normal(size=(20, 2))
+    plain = plain_model()
+    model = plain_model()
+    model.set_weights(plain.get_weights())
+    model.train_on_batch(x, y), plain.train_on_batch(x, y)  # with layers as they were
+    names = [v.path for v in model.weights]
+    assert convert(model) is model
+    assert [v.path for v in model.weights] == names
+    ours = [a for a in model.layers if isinstance(a, SyncBatchNormalization)]
+    theirs = [a for a in plain.layers if isinstance(a, keras.layers.BatchNormalization)]
+    for a, b in zip(ours, theirs, strict=True):
+        config = {**a.get_config()}
+        assert config.pop("average") == "samples"
+        assert {**config, "name": ""} == {**b.get_config(), "name": ""}
+    for one in (model, plain):
+        one.fit(x, y, epochs=3, batch_size=8, shuffle=False, verbose=0)
+    for a, b in zip(model.get_weights(), plain.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert isinstance(loaded.get_layer("outer"), SyncBatchNormalization)
+    assert loaded.get_layer("outer").team is None
+    np.testing.assert_array_equal(loaded.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert np.isfinite(loaded.train_on_batch(x, y))
+
+
+def test_what_can_not_be_converted_is_named():
+    import keras
+
+    from tutorial_dl.layers import SyncBatchNormalization, convert
+
+    class Own(keras.layers.BatchNormalization):
+        pass
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(), Own(name="o")])
+    with pytest.raises(ValueError, match="layer 'o' is a Own, which computes in a way of its own"):
+        convert(model)
+    assert type(model.layers[0]) is keras.layers.BatchNormalization
+    for call in (lambda: SyncBatchNormalization(average="x"), lambda: convert(model, average="x")):
+        with pytest.raises(ValueError, match="average 'x': expected samples or ranks"):
+            call()

@@ -1,0 +1,290 @@
+"""Ranks that raise, die or sleep in `train` and in cells: what its users see."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from on_ranks import __file__ as on_ranks_file
+
+EPOCHS = 10
+
+# `train` on the command line -------------------------------------------------------------------
+
+MODELS = '''
+import os, signal, subprocess, sys, threading, time
+sys.path.insert(0, {support!r})
+from faults import die, fail, strike
+from tutorial_dl import data, models
+from numba_kernels import launch
+
+def plain():
+    return models.softmax(data.digits(), seed=1)
+
+def faulty():
+    """What the environment says happens to one rank: RANK, MOMENT, TURN, HOW."""
+    of = os.environ
+    if launch.rank() == int(of["RANK"]):
+        how = {{"die": die, "fail": fail, "sleep": sleep}}[of["HOW"]]
+        if how is sleep:
+            subprocess.Popen([sys.executable, "-c", WAKE, str(os.getpid())])
+        if of["MOMENT"] == "loading":
+            how()
+        elif of["MOMENT"] == "serving":
+            from tutorial_dl.parameter_server.hub import Hub
+            right, seen = Hub.handle, [0]
+            def handle(self, leaf):
+                seen[0] += 1
+                if seen[0] == int(of["TURN"]):
+                    how()
+                return right(self, leaf)
+            Hub.handle = handle
+        elif of["MOMENT"] == "told":
+            from numba_kernels.star import Star
+            right = Star.told
+            def told(self):
+                right(self)
+                open("struck", "w").close()
+                how()
+            Star.told = told
+        else:
+            strike(of["MOMENT"], int(of["TURN"]), how)
+    elif of["HOW"] == "sleep" and launch.rank():
+        from tutorial_dl.parameter_server.worker import Computing
+        right = Computing._own_gradient
+        def noted(self, *arguments):
+            with open("others", "a") as file:
+                file.write(".")
+            time.sleep(0.01)
+            return right(self, *arguments)
+        Computing._own_gradient = noted
+    return plain()
+
+def sleep():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+# Who was stopped goes on when others have computed five gradients meanwhile.
+WAKE = """
+import os, signal, sys, time
+def done():
+    return os.path.getsize("others") if os.path.exists("others") else 0
+def stopped():
+    return open("/proc/" + sys.argv[1] + "/stat").read().rpartition(")")[2].split()[0] == "T"
+end = time.time() + 60
+while not stopped() and time.time() < end:
+    time.sleep(0.01)
+before = done()
+while done() < before + 5 and time.time() < end:
+    time.sleep(0.05)
+open("meanwhile", "w").write(str(done() - before))
+os.kill(int(sys.argv[1]), signal.SIGCONT)
+"""
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    support = str(Path(on_ranks_file).parent)
+    (tmp_path / "mine.py").write_text(MODELS.format(support=support))
+    return tmp_path
+
+
+def start(folder, *words, model="faulty", **env):
+    command = [
+        sys.executable, "-m", "tutorial_dl", "train", "--quiet", "--json", "-",
+        "--model", f"mine.py:{model}", "--learning-rate", "0.02", *words,
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {name: str(value) for name, value in env.items()}, start_new_session=True,
+    )  # fmt: skip
+
+
+def ended(process, status: int, lines: int = 1) -> tuple[str, str]:
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == status, err
+    assert err.count("\n") == lines, err
+    return out, err
+
+
+DOWNPOUR = ("--strategy", "downpour", "-n", "3", "--epochs", str(EPOCHS))
+
+
+def test_a_worker_dies_under_train(folder):
+    one = start(folder, *DOWNPOUR, "--timeline", "t.json", RANK=2, MOMENT="gradient", TURN=30,
+                HOW="die")  # fmt: skip
+    other = start(folder, *DOWNPOUR, "--synchronous", RANK=1, MOMENT="data", TURN=40, HOW="fail")
+    out, err = one.communicate(timeout=100)
+    assert one.returncode == 0, err
+    assert "note: the worker on rank 2 is lost: its process" in err and "Traceback" not in err
+    result = json.loads(out)
+    assert result["val_accuracy"] >= 0.93 and len(result["history"]) == EPOCHS
+    assert len(result["lost"]) == 1 and "the worker on rank 2 is lost" in result["lost"][0]
+    assert json.loads((folder / "t.json").read_text())
+    out, err = other.communicate(timeout=100)  # what failed shows where
+    assert other.returncode == 0, err
+    assert err.count("Traceback") == 1 and 'raise Fault("by purpose")' in err
+    assert "note: the worker on rank 1 is lost: Fault: by purpose" in err
+    assert json.loads(out)["val_accuracy"] >= 0.93
+
+
+def test_a_worker_of_a_sub_master_dies_under_train(folder):
+    layout = ("--masters", "2", "--workers", "2", "--epochs", str(EPOCHS))
+    one = start(folder, "--strategy", "downpour", *layout, RANK=2, MOMENT="gradient", TURN=30,
+                HOW="die")  # fmt: skip
+    out, err = one.communicate(timeout=100)
+    assert one.returncode == 0, err
+    result = json.loads(out)
+    assert result["val_accuracy"] >= 0.93 and len(result["history"]) == EPOCHS
+    assert len(result["lost"]) == 1 and "worker on rank 2" in result["lost"][0]
+
+
+@pytest.mark.parametrize(
+    ("how", "rank", "layout"),
+    [("die", 0, 1), ("fail", 0, 1), ("die", 1, 2)],  # the master, or a sub-master
+)
+def test_a_master_is_lost(folder, how, rank, layout):
+    words = ["--strategy", "downpour", "--epochs", str(EPOCHS), "--checkpoint", "saved"]
+    words += ["--checkpoint-every", "20"]
+    words += ["-n", "3"] if layout == 1 else ["--masters", "2", "--workers", "1"]
+    process = start(folder, *words, RANK=rank, MOMENT="serving", TURN=150, HOW=how)
+    began = time.monotonic()
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 1 and not out, err
+    if how == "die":
+        assert err.count("\n") == 1, err
+        who = (
+            "the sub-master on rank" if rank else "the master (rank 0) was ended by signal SIGKILL"
+        )
+        assert who in err
+    else:
+        assert "Fault: by purpose" in err
+    assert time.monotonic() - began < 60
+    again = start(folder, *words, "--resume", model="plain")
+    result = json.loads(ended(again, 0)[0])
+    assert result["val_accuracy"] >= 0.93 and len(result["history"]) == EPOCHS
+
+
+def test_signals(folder):
+    """Interrupt ends all ranks; SIGTERM writes a checkpoint, from which training goes on."""
+    long = ("--strategy", "downpour", "-n", "3", "--epochs", "100000")
+    process = start(folder, *long, "--checkpoint", "run", "--checkpoint-every", "50", model="plain")
+    wait_for(lambda: list(folder.glob("run/step_*")), process)
+    process.send_signal(signal.SIGTERM)
+    _, err = ended(process, -signal.SIGTERM)
+    assert "ended by SIGTERM after step" in err and "is written, resume from it" in err
+    last = max(int(path.name[5:]) for path in folder.glob("run/step_*"))
+    assert f"after step {last};" in err
+    words = (*DOWNPOUR[:4], "--checkpoint", "run", "--resume", "--target", "val_accuracy=0.9")
+    done = start(folder, *words, "--epochs", "100000", model="plain")
+    out, err = ended(done, 0)
+    assert f"going on from step {last}" in err
+    assert json.loads(out)["stopped"].endswith("has reached 0.9")
+
+    # With a worker lost before, and after it had been stopped for a while.
+    process = start(folder, *long, "--checkpoint", "other", "--checkpoint-every", "50",
+                    RANK=1, MOMENT="gradient", TURN=20, HOW="die")  # fmt: skip
+    wait_for(lambda: list(folder.glob("other/step_*")), process)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in err, err
+    assert time.monotonic() - began < 20
+
+
+def test_a_worker_sleeps_for_a_while(folder):
+    """SIGSTOP for a while: others go on; it comes back, and nothing is lost."""
+    process = start(folder, *DOWNPOUR, RANK=1, MOMENT="gradient", TURN=30, HOW="sleep")
+    out, _ = ended(process, 0, 0)
+    result = json.loads(out)
+    assert result["lost"] == [] and result["val_accuracy"] >= 0.93
+    shares = result["batches_by_rank"]
+    assert shares["1"] + shares["2"] == EPOCHS * 46, shares
+    assert int((folder / "meanwhile").read_text()) >= 5
+
+
+def test_a_worker_dies_when_all_is_done(folder):
+    """It has the last word already: nothing is missing."""
+    process = start(folder, *DOWNPOUR, RANK=2, MOMENT="told", TURN=1, HOW="die")
+    result = json.loads(ended(process, 0, 0)[0])
+    assert len(result["history"]) == EPOCHS and result["val_accuracy"] >= 0.93
+    assert all(line.startswith("rank 2 is lost, after the end: ") for line in result["lost"])
+    assert (folder / "struck").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_dies_while_models_are_made(folder, rank):
+    process = start(folder, *DOWNPOUR, RANK=rank, MOMENT="loading", TURN=0, HOW="die")
+    _, err = ended(process, 1)
+    master = "error: the master (rank 0) was ended by signal SIGKILL"
+    assert (master if rank == 0 else f"rank {rank} failed: its process") in err, err
+
+
+def test_all_workers_die(folder):
+    process = start(folder, "--strategy", "downpour", "-n", "2", RANK=1, MOMENT="gradient",
+                    TURN=5, HOW="die")  # fmt: skip
+    _, err = ended(process, 1)
+    assert "error: nobody is left to train: the worker on rank 1 is lost" in err
+
+
+def wait_for(condition, process, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# In cells --------------------------------------------------------------------------------------
+
+CELL = """
+from tutorial_dl import Trainer, data, models, strategies
+from numba_kernels import Team
+digits, team = data.digits(), Team()
+
+class Fault(Exception): ...
+
+trainer = Trainer(
+    models.softmax(digits), digits, strategies.Downpour(team=team), 'adam', progress=False
+)
+"""
+FAILING = """
+right, turns = trainer.replica.compute_gradient, []
+
+def wrong(batch):
+    turns.append(1)
+    if team.rank == 2 and len(turns) == 30:
+        raise Fault("by purpose")
+    return right(batch)
+
+trainer.replica.compute_gradient = wrong
+history = trainer.fit(4)
+"""
+
+
+def test_in_cells(tmp_path, monkeypatch):
+    """A worker raises in a cell: others return trained, its error is shown, the next cell works."""
+    from tutorial_dl import cluster
+    from tutorial_dl.cluster import engines
+    from tutorial_dl.cluster.failures import CellError
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    with cluster.start(n=3) as c:
+        monkeypatch.setattr(engines, "_running", None)
+        c.run(CELL)
+        with pytest.raises(CellError) as caught:
+            c.run(FAILING)
+        assert "rank 2: Fault: by purpose" in caught.value.summary[0]
+        c.run(
+            "if team.rank != 2:\n"
+            "    assert len(history.epochs) == 4 and 'rank 2 is lost' in history.lost[0]\n"
+            "trainer.replica.compute_gradient = right\n"
+            "history = trainer.fit(1)\n"
+            "assert len(history.epochs) == 5 and len(history.lost) == 1\n"
+            "weights = trainer.replica.parameters\n"
+            "assert (team.allgather(weights) == weights).all()"
+        )

@@ -1,0 +1,252 @@
+"""The table of a cluster, and the magics in a real notebook's kernel."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+
+import pytest
+from IPython.core.error import UsageError
+
+from tutorial_dl import cluster
+from tutorial_dl.cluster import view
+from tutorial_dl.cluster.magics import which_ranks
+
+SECONDS = 60
+
+
+@pytest.mark.parametrize(
+    "text, ranks",
+    [("all", [0, 1, 2, 3]), ("2", [2]), ("0,2", [0, 2]), ("1-3", [1, 2, 3]), ("3,0-1", [0, 1, 3])],
+)
+def test_which_ranks(text, ranks):
+    assert which_ranks(text, 4) == ranks
+
+
+@pytest.mark.parametrize("text", ["4", "0,4", "2-1", "x", "", "0,,1", "-1"])
+def test_which_ranks_refuses(text):
+    with pytest.raises(UsageError, match=r"--ranks is .*: 0,2 or 1-3 or all is right, .* 0 to 3"):
+        which_ranks(text, 4)
+
+
+def until(condition, seconds: float = 10.0):
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return value
+
+
+def test_states_of_engines(tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    with cluster.start(n=3, timeout=SECONDS) as c:
+        assert [row.state for row in view.rows(c)] == ["idle"] * 3
+        code = (
+            "from mpi4py import MPI\nimport time\nif MPI.COMM_WORLD.rank == 0:\n"
+            "    while True: time.sleep(0.001)\nelif MPI.COMM_WORLD.rank == 1:\n"
+            "    MPI.COMM_WORLD.recv(source=0)"
+        )
+        c.client[:].execute(code, block=False)
+
+        def settled():
+            rows = view.rows(c)
+            return rows if [r.state for r in rows] == ["running", "blocked", "idle"] else None
+
+        rows = until(settled)
+        assert rows[0].call == "time.sleep(0.001) (line 4)"
+        assert rows[1].call == "MPI.COMM_WORLD.recv(source=0) (line 6)"
+        assert all(20 * 2**20 < row.memory < 2**31 for row in rows)
+        time.sleep(0.5)  # MPI polls: what it is measured over
+        rows = view.rows(c)
+        assert rows[1].processor > 20 > rows[2].processor
+
+        first, head, *table = str(c).splitlines()
+        assert first == "Cluster: 3 of 3 engines alive"
+        assert head.split() == ["rank", "host", "pid", "state", "call", "memory", "processor"]
+        assert [line.split()[0] for line in table] == ["0", "1", "2"]
+        html = view.Table(c)._repr_html_()
+        assert html.count("<tr>") == 4 and "<code>time.sleep(0.001) (line 4)</code>" in html
+
+        # An engine that is stopped can't be asked; that takes no longer than a moment.
+        os.kill(rows[2].pid, signal.SIGSTOP)
+        try:
+            until(lambda: view.rows(c)[2].state == "stopped")
+            began = time.monotonic()
+            view.rows(c)
+            assert time.monotonic() - began < 1
+        finally:
+            os.kill(rows[2].pid, signal.SIGCONT)
+        until(lambda: view.rows(c)[2].state == "idle")
+
+        os.kill(rows[1].pid, signal.SIGKILL)
+        rows = until(lambda: (r := view.rows(c)) and r[1].state == r[2].state == "dead" and r)
+        assert rows[1].call == "was killed by signal 9 (SIGKILL)"
+    assert str(c).startswith("Cluster: 0 of 3 engines alive")
+
+
+# In a notebook ---------------------------------------------------------------------------------
+
+
+class Notebook:
+    """A kernel, and what its cells show."""
+
+    def __init__(self):
+        from jupyter_client.manager import KernelManager
+
+        self.manager = KernelManager()
+        self.manager.start_kernel()
+        self.kernel = self.manager.blocking_client()
+        self.kernel.start_channels()
+        self.kernel.wait_for_ready(timeout=SECONDS)
+
+    def close(self):
+        self.kernel.stop_channels()
+        self.manager.shutdown_kernel()
+
+    def run(self, code: str, interrupt_after: float | None = None):
+        """Its reply, the text it showed, its messages, and the seconds after an interrupt."""
+        sent = []
+
+        def interrupt():
+            sent.append(time.monotonic())
+            self.manager.interrupt_kernel()
+
+        messages = []
+        timer = threading.Timer(interrupt_after or 0, interrupt)
+        if interrupt_after is not None:
+            timer.start()
+        reply = self.kernel.execute_interactive(
+            code, output_hook=messages.append, timeout=SECONDS, allow_stdin=False
+        )["content"]
+        seconds = time.monotonic() - sent[0] if sent else None
+        return reply, "".join(map(shown, messages)), messages, seconds
+
+    def ok(self, code: str) -> str:
+        reply, text, _, _ = self.run(code)
+        assert reply["status"] == "ok", "\n".join(reply["traceback"])
+        return text
+
+
+def shown(message) -> str:
+    content = message["content"]
+    return content.get("text", "") + content.get("data", {}).get("text/plain", "")
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        notebook = Notebook()
+        try:
+            notebook.ok("from tutorial_dl import cluster\nc = cluster.start(n=3, timeout=60)")
+            notebook.ok(
+                "%%px\nimport time\nfrom mpi4py import MPI\nimport numpy as np\n"
+                "from numba_kernels import Team\nrank = MPI.COMM_WORLD.rank\nkept = 7"
+            )
+            yield notebook
+        finally:
+            notebook.close()
+
+
+def test_px_shows_output_and_keeps_its_options(notebook):
+    text = notebook.ok("%%px\nprint('hello from', rank)")
+    for rank in range(3):
+        assert f"[stdout:{rank}] " in text and text.count(f"hello from {rank}") >= 1
+    text = notebook.ok("%%px --targets 1 --no-stream\nprint('hello from', rank)")
+    assert text.endswith("hello from 1\n") and text.count("hello") == 1
+    text = notebook.ok("%px kept + rank")
+    assert [f"Out[{rank}:" in text for rank in range(3)] == [True] * 3
+    notebook.ok("%%px --noblock --out later\nvalue = 5 * rank; print('worked')")
+    assert notebook.ok("%pxresult").count("worked") == 3
+    assert "[0, 5, 10]" in notebook.ok("later.get(); print(c.client[:]['value'])")
+    notebook.ok("%%px --local\nboth = 3")
+    assert "3 [3, 3, 3]" in notebook.ok("print(both, c.client[:]['both'])")
+
+
+def test_mpi_runs_on_some_ranks(notebook):
+    text = notebook.ok("%%mpi --ranks 0,2\nprint('hello from', rank)")
+    assert "hello from 0" in text and "hello from 2" in text and "hello from 1" not in text
+    for wrong in ("--ranks 0-5", "--timeout 0", "--timeout soon", "--what 1"):
+        _, text, _, _ = notebook.run(f"%%mpi {wrong}\nprint('hello')")
+        assert "UsageError" in text and "hello" not in text
+
+
+def test_mpi_has_a_time_limit(notebook):
+    reply, *_ = notebook.run("%%mpi --timeout 1\ntime.sleep(100)")
+    assert reply["ename"] == "CellTimeout"
+    assert reply["evalue"].splitlines() == [
+        "the cell took longer than 1 s: 3 of 3 ranks stopped, variables are kept",
+        "ranks 0, 1, 2 were in time.sleep(100) (line 1)",
+    ]
+
+
+def test_mpi_draws_what_ranks_do(notebook):
+    notebook.ok("%%px\nteam = Team(); x = np.ones(10, 'float32'); team.allreduce(x)")
+    code = "%%mpi --trace --ranks 0-2\ntime.sleep(0.2 * rank)\nteam.allreduce(x)"
+    _, _, messages, _ = notebook.run(code)
+    pictures = [m for m in messages if "image/png" in m["content"].get("data", {})]
+    assert len(pictures) == 1
+    # Ranks 0 and 1 wait for rank 2, which computes for 0.4 s.
+    notebook.ok(
+        "from tutorial_dl.training import timeline\nfrom tutorial_dl.cluster import cell_trace\n"
+        "show, whole = cell_trace.display, []\ncell_trace.display = whole.append"
+    )
+    notebook.ok(code)
+    assert "True" in notebook.ok(
+        "waits = [rank['waiting'] for rank in whole[0].shares()]; cell_trace.display = show\n"
+        "print(waits[0] > waits[1] > 0.2 > waits[2], waits)"
+    )
+    reply, _, messages, _ = notebook.run("%%mpi --trace\nif rank == 1: 1 / 0\nteam.allreduce(x)")
+    assert reply["ename"] == "CellError"
+    assert any("image/png" in m["content"].get("data", {}) for m in messages)
+
+
+def test_an_error_in_a_notebook(notebook):
+    notebook.ok("%%px\nteam = Team(); x = np.ones(10, 'float32'); team.barrier()")
+    reply, text, _, _ = notebook.run(
+        "%%px\nif rank == 1: raise ValueError('bad batch')\nteam.barrier()"
+    )
+    assert reply["ename"] == "CellError"
+    shows = "\n".join(reply["traceback"])
+    assert shows.count("Traceback") == 1 and shows.startswith("rank 1: ValueError: bad batch")
+    assert "rank 2: PeerError: rank 1 failed: ValueError: bad batch" in shows
+    assert "Traceback" not in text  # not streamed as well
+    notebook.ok("%%px\nteam = Team(); team.barrier(); assert kept == 7")
+
+
+@pytest.mark.parametrize(
+    "code", ["team.barrier() if rank else time.sleep(100)", "while True: pass"]
+)
+def test_the_stop_button(notebook, code):
+    notebook.ok("%%px\nteam = Team(); team.barrier()")
+    reply, _, _, seconds = notebook.run("%%px\n" + code, interrupt_after=1.5)
+    assert seconds < 1
+    assert reply["traceback"] == ["interrupted: 3 of 3 ranks stopped, variables are kept"]
+    notebook.ok("%%px\nteam = Team(); team.barrier(); assert kept == 7")
+
+
+def test_a_cluster_shows_itself_and_goes_on(notebook):
+    _, text, messages, _ = notebook.run("c")
+    assert "Cluster: 3 of 3 engines alive" in text
+    [first] = [each for each in messages if each["msg_type"] == "display_data"]
+    assert "<table>" in first["content"]["data"]["text/html"]
+    name = first["content"]["transient"]["display_id"]
+    message_id = notebook.kernel.execute("%%px\nif rank == 2: time.sleep(3.25)")
+    updates, done = [], False
+    deadline = time.monotonic() + SECONDS
+    while not done and time.monotonic() < deadline:
+        try:
+            message = notebook.kernel.get_iopub_msg(timeout=1)
+        except queue.Empty:
+            continue
+        if message["msg_type"] == "update_display_data":
+            if message["content"]["transient"]["display_id"] == name:
+                updates.append(message["content"]["data"]["text/plain"])
+        elif message["parent_header"].get("msg_id") == message_id:
+            done = message["content"].get("execution_state") == "idle"
+    assert any("time.sleep(3.25) (line 1)" in text for text in updates)
+    assert notebook.kernel.get_shell_msg(timeout=SECONDS)["content"]["status"] == "ok"

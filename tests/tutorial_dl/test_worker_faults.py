@@ -1,0 +1,373 @@
+"""Workers that raise, die, sleep or compute nonsense: the others train on, and say so."""
+
+import json
+import os
+import random
+import signal
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from on_ranks import __file__ as on_ranks_file
+
+EPOCHS = 10
+FORMS = ("downpour", "downpour synchronous", "elastic", "elastic synchronous", "energy")
+MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
+
+
+def rule_of(form: str, team, **where):
+    """(a new rule, its optimizer): settings with which softmax on digits is above 0.93."""
+    from numba_kernels.optimizers import SGD, Adam
+    from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
+
+    together = form.endswith("synchronous")
+    if form.startswith("downpour"):
+        return Downpour(synchronous=together, team=team, **where), Adam(0.02)
+    if form.startswith("elastic"):
+        return ElasticAveraging(synchronous=together, team=team, **where), SGD(0.5)
+    return GradientEnergyMatching(team=team, **where), SGD(0.1)
+
+
+def a_trainer(team, form, folder, turn, delay=None, batch_size=32, **where):
+    from faults import Noting, numbered_digits
+
+    from tutorial_dl import Trainer, models
+
+    digits, numbered = numbered_digits()
+    rule, optimizer = rule_of(form, team, **where)
+    place = Path(folder, f"{turn}")
+    place.mkdir(exist_ok=True)
+    replica = Noting(models.softmax(digits, seed=1), place / f"{team.rank}.noted", delay)
+    together = batch_size if form.endswith("synchronous") else batch_size // 2
+    return Trainer(replica, numbered, rule, optimizer, together, progress=False)
+
+
+def moment_of(chance, form, ranks) -> tuple[int, str, int]:
+    """(worker's rank, moment, at which time)"""
+    from faults import MOMENTS
+
+    moment = chance.choice([m for m in MOMENTS if m != "waiting"])
+    # Early: on a busy machine one worker may come late to nearly everything.
+    return chance.randrange(1, ranks), moment, chance.randrange(1, 4 if moment[0] == "v" else 60)
+
+
+def check_end(trainer, folder, lost: list[int], samples: int, batch: int):
+    """What must hold where training ended well without some of its workers."""
+    from faults import noted
+
+    history = trainer.history
+    assert [row["epoch"] for row in history.epochs] == [*range(1, EPOCHS + 1)], history.lost
+    assert history.last["val_accuracy"] >= 0.93, history
+    assert len(history.lost) == len(lost), history.lost
+    for rank in lost:
+        (line,) = [line for line in history.lost if f"the worker on rank {rank} " in line]
+        assert " is lost" in line
+    # What came to the master in each epoch: every sample, exactly once.
+    for row in history.epochs:
+        seen = row["samples_per_second"] * row["seconds"]
+        assert seen == pytest.approx(samples, abs=1e-3), (row["epoch"], seen)
+    # What was computed: nothing was left out; only what a lost worker was at was done again.
+    times = noted(folder)
+    assert len(times) == samples and times.min() == EPOCHS
+    assert EPOCHS * samples <= times.sum() <= EPOCHS * samples + len(lost) * batch
+
+
+# A worker that raises --------------------------------------------------------------------------
+
+
+def raising(folder, seed):
+    """Fault after fault in one world: all forms, at random moments."""
+    from faults import Fault, fail, strike
+
+    from numba_kernels.team import Team
+    from tutorial_dl.training.errors import TrainingError
+
+    team, chance = Team(), random.Random(seed)
+    for turn, form in enumerate(FORMS):
+        who, moment, when = moment_of(chance, form, team.size)
+        trainer = a_trainer(team, form, folder, turn)
+        undo = strike(moment, when, fail) if team.rank == who else lambda: None
+        try:
+            trainer.fit(EPOCHS)
+        except Fault:
+            assert team.rank == who
+        else:
+            assert team.rank != who, (form, moment, when)
+            check_end(trainer, Path(folder, str(turn)), [who], 1437, 32)
+            if moment == "data":
+                assert "Fault: by purpose" in trainer.history.lost[0]
+        undo()
+        team.recover()
+        if turn == 0:  # the same trainer goes on, with all ranks
+            history = trainer.fit(1)
+            assert len(history.epochs) == EPOCHS + 1 and len(history.lost) == 1
+            weights = trainer.replica.parameters
+            assert (team.allgather(weights) == weights).all()
+            assert trainer.evaluate()["accuracy"] == history.last["val_accuracy"]
+    # All workers fail: one error, on the master.
+    trainer = a_trainer(team, "downpour", folder, "all")
+    undo = strike("gradient", 5, fail) if team.rank else lambda: None
+    with pytest.raises(Fault if team.rank else TrainingError) as caught:
+        trainer.fit(EPOCHS)
+    if not team.rank:
+        assert str(caught.value).startswith("nobody is left to train: the worker on rank")
+        assert "\n" not in str(caught.value)
+    undo()
+    team.recover()
+    # A loss or a gradient that is no number: one error, named on all ranks.
+    trainer = a_trainer(team, "downpour", folder, "nan")
+    if team.rank == 2:
+        right = trainer.replica._replica.compute_gradient
+
+        def wrong(batch):
+            found = right(batch)
+            trainer.replica.gradient[3] = np.nan
+            return found
+
+        trainer.replica._replica.compute_gradient = wrong
+    with pytest.raises((TrainingError, RuntimeError, FloatingPointError)) as caught:
+        trainer.fit(EPOCHS)
+    if team.rank != 2:
+        assert "the gradient is not finite on rank 2; a learning rate below" in str(caught.value)
+    team.recover()
+    assert (team.allreduce(np.ones(5)) == team.size).all()
+
+
+@pytest.mark.parametrize(("ranks", "env"), [(3, None), (4, MESSAGES), (4, None), (3, MESSAGES)])
+def test_workers_that_raise(on_ranks, tmp_path, ranks, env):
+    on_ranks(ranks, raising, str(tmp_path), int(time.time()), env=env)
+
+
+# A worker that dies ----------------------------------------------------------------------------
+
+
+def killed(folder, seed, form, kills, devices):
+    """`kills` workers end by SIGKILL; each is of one rank, or of several of which any one dies."""
+    from faults import MOMENTS, die, strike
+
+    from numba_kernels import launch
+    from numba_kernels.team import Team
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.training.job import leave
+
+    team, chance = Team(), random.Random(seed)
+    launch.can_be_lost()
+    workers = (team.size - 1) // devices
+    moments = MOMENTS if devices == 1 else ("data", "gradient", "validating")
+    # Of each worker the first rank is the one that the master knows.
+    lost = [1 + number * devices for number in chance.sample(range(workers), kills)]
+    for leader in lost:
+        mate, moment = chance.randrange(devices), chance.choice(moments)
+        when = chance.randrange(1, 4 if moment == "validating" else 60)
+        if team.rank == leader + mate:
+            strike(moment, when, die)
+    where = {"layout": Layout(masters=1, workers=workers, devices=devices)}
+    status = 1
+    try:
+        trainer = a_trainer(team, form, folder, "killed", **where)
+        trainer.fit(EPOCHS)
+        if devices == 1:
+            check_end(trainer, Path(folder, "killed"), lost, 1437, 32)
+        assert len(trainer.history.lost) == kills, trainer.history.lost
+        assert trainer.history.last["val_accuracy"] >= 0.93, trainer.history
+        status = 0
+    except Exception as error:
+        # Mates of a rank that died have nobody to compute with: their worker is lost as a whole.
+        mates = {rank + mate for rank in lost for mate in range(devices)}
+        if team.rank not in mates:
+            traceback.print_exception(error)
+    finally:
+        leave(status)
+
+
+def group_killed(folder, seed, form, workers, masters):
+    """All workers of all sub-masters but one end by SIGKILL, one after the other."""
+    from faults import MOMENTS, die, strike
+
+    from numba_kernels import launch
+    from numba_kernels.team import Team
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.training.job import leave
+
+    team, chance = Team(), random.Random(seed)
+    launch.can_be_lost()
+    layout = Layout(masters=masters, workers=workers)
+    own = {role.rank: role.master for role in layout.roles() if role.role == "worker"}
+    kept = chance.choice(sorted(set(own.values())))
+    lost = [rank for rank, master in own.items() if master != kept]
+    if team.rank in lost:
+        own = random.Random(seed + team.rank)
+        # (Of several who may validate one may do nearly all of it.)
+        moments = MOMENTS if workers == 1 else MOMENTS[:-1]
+        moment = own.choice(moments)
+        strike(moment, own.randrange(1, 4 if moment == "validating" else 60), die)
+    status = 1
+    try:
+        trainer = a_trainer(team, form, folder, "killed", layout=layout)
+        trainer.fit(EPOCHS)
+        check_end(trainer, Path(folder, "killed"), lost, 1437, 32)
+        status = 0
+    except Exception as error:
+        traceback.print_exception(error)
+    finally:
+        leave(status)
+
+
+def rests(folder, seed, form):
+    """A group has nothing left to train, and loses its only worker while that validates."""
+    from faults import die, strike
+
+    from numba_kernels import launch
+    from numba_kernels.team import Team
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.training.job import leave
+
+    team = Team()
+    launch.can_be_lost()
+    layout = Layout(masters=2, workers=1)
+    workers = [role.rank for role in layout.roles() if role.role == "worker"]
+    lost = random.Random(seed).choice(workers)
+    if team.rank in workers:  # the other one leaves it a part of the data
+        strike("validating", 1, die if team.rank == lost else lambda: time.sleep(1))
+    status = 1
+    try:
+        trainer = a_trainer(team, form, folder, "rests", layout=layout)
+        trainer.fit(1)
+        (row,) = trainer.history.epochs
+        assert row["samples_per_second"] * row["seconds"] == pytest.approx(1437), row
+        (line,) = trainer.history.lost
+        assert f"the worker on rank {lost} " in line and " is lost" in line, line
+        if team.rank == 0:  # every part of the validation was done
+            whole = trainer.dataset.validation.take(slice(None))
+            found = trainer.replica.evaluate([whole])
+            assert found["samples"] == 360
+            assert row["val_accuracy"] == pytest.approx(found["accuracy"], abs=1e-6)
+            assert row["val_loss"] == pytest.approx(found["loss"], rel=1e-5)
+        status = 0
+    except Exception as error:
+        traceback.print_exception(error)
+    finally:
+        leave(status)
+
+
+def stays_away(folder, seed, masters, what):
+    """Who is given up: a worker that is stopped for good, at once or later; nobody else.
+
+    what: "later", "at once", "the job" (all ranks are stopped for a while), "validates" (for long).
+    """
+    from faults import strike
+
+    from numba_kernels import PeerError, launch
+    from numba_kernels.team import Team
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.parameter_server import hub
+    from tutorial_dl.parameter_server.server import GivenUp
+    from tutorial_dl.parameter_server.worker import Worker
+    from tutorial_dl.training.job import leave
+
+    team, chance = Team(), random.Random(seed)
+    launch.can_be_lost()
+    hub.PATIENCE, hub.FIRST_PATIENCE, hub.TIMES = (1, 30, 20) if what == "validates" else (4, 4, 1)
+    layout = Layout(masters=masters, workers=2 if masters == 1 else 1)
+    away = chance.choice([role.rank for role in layout.roles() if role.role == "worker"])
+    lost = [away] if what in ("later", "at once") else []
+    status, ranks = 1, team._processes  # (those of the others)
+
+    def stop(*_):
+        if what == "the job":
+            time.sleep(0.3)  # the others wait for this one
+            pids = " ".join(map(str, [*ranks.values(), os.getpid()]))
+            os.system(f"(sleep 6; kill -CONT {pids}) & kill -STOP {pids}")
+            time.sleep(1)  # the master is awake before
+        else:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def lose(self, leaf, why, right=hub.Hub.lose):
+        right(self, leaf, why)
+        with suppress(ProcessLookupError):
+            os.kill(ranks[away], signal.SIGCONT)  # it comes back, and hears of it
+
+    hub.Hub.lose = lose
+    if what == "validates":
+        strike("validating", 1, lambda: time.sleep(3))
+    elif team.rank == away and what == "at once":
+        Worker.run = stop
+    elif team.rank == away:
+        strike("gradient", 20, stop)
+    try:
+        form = "downpour synchronous" if what == "the job" else "downpour"
+        trainer = a_trainer(team, form, folder, "away", layout=layout)
+        trainer.fit(EPOCHS)
+        check_end(trainer, Path(folder, "away"), lost, 1437, 32)
+        status = 0
+    except (GivenUp, PeerError) as error:  # in the middle of the run, or after it
+        if team.rank not in lost:
+            traceback.print_exception(error)
+    except Exception as error:
+        traceback.print_exception(error)
+    finally:
+        leave(status)
+
+
+@pytest.mark.parametrize("what", ["later", "at once"])
+@pytest.mark.parametrize("masters", [1, 2])
+def test_a_worker_that_stays_away_is_given_up(tmp_path, masters, what):
+    """Of two, or of the only one of a group: the others take over its samples."""
+    run_killed(tmp_path, 5 if masters == 2 else 3, masters, 1, what, function="stays_away")
+
+
+@pytest.mark.parametrize(("masters", "what"), [(1, "the job"), (1, "validates"), (2, "validates")])
+def test_who_only_takes_long_is_not_given_up(tmp_path, masters, what):
+    run_killed(tmp_path, 5 if masters == 2 else 3, masters, 0, what, function="stays_away")
+
+
+def run_killed(tmp_path, ranks, form, kills, *more, function="killed", env=None):
+    from numba_kernels import launch
+
+    seed = int(time.time())
+    arguments = json.dumps([str(tmp_path), seed, form, *more])
+    done = launch.run_ranks(
+        ranks, [on_ranks_file, __file__, function, arguments],
+        timeout=120, env=env, capture=True, survive=True,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{seed}\n{done.stderr}"
+    assert "Traceback" not in done.stderr, f"{seed}\n{done.stderr}"
+    assert done.stderr.count("is lost") == kills
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_workers_that_are_killed(tmp_path, form):
+    run_killed(tmp_path, 4, form, 2, 2, 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_workers_that_are_killed_over_messages(tmp_path, form):
+    run_killed(tmp_path, 3, form, 1, 1, 1, env=MESSAGES)
+
+
+def test_one_rank_of_a_worker_is_killed(tmp_path):
+    run_killed(tmp_path, 5, "downpour", 1, 1, 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_all_workers_of_a_sub_master_are_killed(tmp_path, form):
+    """The others do its samples, too."""
+    run_killed(tmp_path, 5, form, 1, 1, 2, function="group_killed")
+
+
+@pytest.mark.parametrize("form", ["downpour", "elastic synchronous"])
+def test_all_workers_of_two_sub_masters_are_killed(tmp_path, form):
+    """What the first one left may be on its way to the second one, which has just lost its own."""
+    run_killed(tmp_path, 7, form, 2, 1, 3, function="group_killed")
+
+
+def test_all_of_several_workers_of_a_sub_master_are_killed(tmp_path):
+    run_killed(tmp_path, 7, "downpour", 2, 2, 2, function="group_killed", env=MESSAGES)
+
+
+@pytest.mark.parametrize("form", ["downpour", "elastic synchronous"])
+def test_the_worker_of_a_group_that_rests_is_killed(tmp_path, form):
+    run_killed(tmp_path, 5, form, 1, function="rests")

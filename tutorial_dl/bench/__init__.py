@@ -1,0 +1,108 @@
+"""`python -m tutorial_dl bench`: whole training steps of networks, against what else there is.
+
+Ranks are started several times. Between two starts PyTorch's DistributedDataParallel takes its
+turn, where there is a torch: in this environment, or in that of the Python that TUTORIAL_DL_TORCH
+names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from numba_kernels import launch
+from numba_kernels.bench import check_file, one_run
+from numba_kernels.bench.rows import merge, table
+
+STARTS, SECONDS = 3, 60.0  # of the ranks; of measuring, ours and Keras's, in all starts together
+PART = "tutorial_dl.bench.networks"
+TORCH = "TUTORIAL_DL_TORCH"
+DDP = "torch DDP over gloo"
+
+
+def main(ranks: int, seconds: float, file: str | None) -> None:
+    """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead).
+
+    Raises ValueError, LaunchError or OSError for what is wrong, before anything is measured where
+    it can be known.
+    """
+    launch.check_ranks(ranks)
+    if not 0 < seconds < 3600:
+        raise ValueError(f"--seconds {seconds}: more than 0, less than 3600 is right")
+    path = check_file(file) if file and file != "-" else None
+    torch = torch_python()
+    result = measure(ranks, seconds, torch)
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result) if file == "-" else table(result))
+    if torch is None:
+        print(
+            f"no torch here: {TORCH}=/path/to/python, one that has it, adds a peer", file=sys.stderr
+        )
+
+
+def torch_python() -> str | None:
+    """A Python that has torch; None where there is none. ValueError if TORCH names none."""
+    named = os.environ.get(TORCH)
+    if named:
+        if not os.access(named, os.X_OK) or Path(named).is_dir():
+            raise ValueError(f"{TORCH}={named}: the path of a Python that has torch is right")
+        return named
+    return sys.executable if find_spec("torch") else None
+
+
+def measure(ranks: int, seconds: float, torch: str | None) -> dict:
+    """What --json writes, as `numba_kernels.bench.measure` does."""
+    from numba_kernels.bench.timing import machine
+
+    began, load = time.monotonic(), round(os.getloadavg()[0], 1)
+    starts = []
+    for _ in range(STARTS):
+        ours = one_run(PART, ranks, seconds / STARTS, full=False)
+        theirs = torch_steps(torch, ranks, seconds / STARTS / 3) if torch else {}
+        starts.append(ours + [against(one, theirs[one["network"]]) for one in firsts(ours, theirs)])
+    took = round(time.monotonic() - began, 1)
+    facts = {"machine": machine(), "load": load, "seconds": took, "starts": {PART: STARTS}}
+    rows = merge(starts)
+    order = list(dict.fromkeys(one["network"] for one in rows))
+    return facts | {"rows": sorted(rows, key=lambda one: order.index(one["network"]))}
+
+
+def firsts(rows: list[dict], theirs: dict) -> list[dict]:
+    """One row of each network that `theirs` has."""
+    by_network = {one["network"]: one for one in reversed(rows)}
+    return [one for network, one in by_network.items() if network in theirs]
+
+
+def against(one: dict, theirs: list[float]) -> dict:
+    """The row `one` with DDP's seconds in the place of its peer's."""
+    return one | {
+        "peer": DDP,
+        "peer_us": [1e6 * t for t in theirs],
+        "peer_samples": one["samples"],
+    }
+
+
+def torch_steps(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:
+    """{network: seconds a step in each round} of DistributedDataParallel on `ranks` ranks."""
+    program = Path(__file__).with_name("torch_ddp.py")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "times.json")
+        words = [python, str(program), str(ranks), str(seconds), str(file)]
+        # In a guard, which leaves none of its processes behind.
+        done = subprocess.run(
+            launch.guarded(words, os.getpid()),
+            capture_output=True,
+            text=True,
+            timeout=120 + 5 * seconds,
+        )
+        if done.returncode:
+            why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+            raise ValueError(f"{python} {program.name} failed: {why[0]}")
+        return json.loads(file.read_text())

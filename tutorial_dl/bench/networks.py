@@ -1,0 +1,130 @@
+"""Bench: the whole synchronous step of Keras networks on p ranks.
+
+Batch in, gradient, reduction, update: all that a step of the Trainer's is. Beside it, in turn with
+it and in the same processes,
+
+- the gradient alone: TensorFlow's function of batch -> loss and gradients, nothing else, on every
+  rank at once. What a step takes longer than this is what training together costs.
+- Keras in one process, on a batch as large as a rank's: `train_on_batch`, as its users call it, and
+  the same step with nothing around it, a compiled `tf.function`. p ranks learn from p times as many
+  samples in a step.
+
+Every rank, and plain Keras, has one thread on one core. While Keras takes its turn, the other ranks
+sleep.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import cycle
+
+from mpi4py import MPI
+
+from numba_kernels.bench.rows import row
+from numba_kernels.bench.step import moved
+from numba_kernels.bench.timing import copy_bandwidth, interleaved
+from numba_kernels.optimizers import Adam
+from numba_kernels.team import Team
+from tutorial_dl import replica, strategies
+from tutorial_dl.bench.shapes import NETWORKS, Network
+from tutorial_dl.replica.keras_tensorflow import keras, tf
+from tutorial_dl.training.consistency import check_same_weights
+
+BATCHES = 16  # different ones, in turn
+GRADIENT = "the gradient alone"
+PLAIN = ("Keras train_on_batch, 1 process", "Keras compiled step, 1 process")
+# Of the time there is: a step of the MLP is short, and the others' ratios are easier to tell.
+SHARES = {"mlp": 0.4, "cnn": 0.3, "lstm": 0.3}
+
+
+def rows(seconds: float, full: bool) -> list[dict]:
+    """The rows of one start: each network against Keras and against its gradient alone."""
+    team = Team()
+    bandwidth = copy_bandwidth(team.barrier)
+    return [
+        one
+        for name, network in NETWORKS.items()
+        for one in rows_of(team, name, network, seconds * SHARES[name], bandwidth)
+    ]
+
+
+def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: float):
+    batches = cycle(network.batches(BATCHES, seed=team.rank))
+    ours = strategies.Synchronous(team)
+    mine = build(network)
+    ours.attach(replica.of(mine), Adam())
+    n = mine.count_params()
+    nothing = dict.fromkeys(PLAIN, lambda batch: None)  # what the other ranks do meanwhile
+    plain = plain_steps(network, build(network), build(network)) if team.rank == 0 else nothing
+    alone = gradient_alone(mine, network)
+    # Gradients first after Keras's steps: nobody's caches are those of the step before.
+    calls = [lambda step=step: step(next(batches)) for step in (ours.step, alone, *plain.values())]
+    times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
+    check_same_weights(team, ours.replica)
+    samples = network.samples * team.size
+    return [
+        row(
+            f"training step, {name}",
+            team.size,
+            {"parameters": n},
+            "synchronous adam",
+            times[0],
+            peer,
+            theirs,
+            moved(team.size, n, Adam()),
+            bandwidth,
+        )
+        | {"network": name, "samples": samples, "peer_samples": of_peer}
+        for peer, theirs, of_peer in zip(
+            (GRADIENT, *PLAIN),
+            times[1:],
+            (samples, network.samples, network.samples),
+            strict=True,
+        )
+    ]
+
+
+def build(network: Network):
+    """The network, compiled as everybody does it; the same weights on every rank."""
+    keras.utils.set_random_seed(1)
+    model = network.build(keras)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss)
+    return model
+
+
+def graph(model, network: Network, finish):
+    """batch -> loss: a TensorFlow graph that has nothing in it but the gradient and `finish`."""
+
+    @tf.function
+    def of_batch(x, y):
+        with tf.GradientTape() as tape:
+            loss = model.loss(y, model(x, training=True))
+        weights = [v.value for v in model.trainable_weights]
+        return loss, finish(tape.gradient(loss, weights))
+
+    concrete = of_batch.get_concrete_function(
+        # Of the number of samples that come, as Keras traces: recurrent networks are faster then.
+        tf.TensorSpec((network.samples, *network.shape), tf.float32),
+        tf.TensorSpec((network.samples,), tf.int64),
+    )
+    return lambda batch: float(concrete(tf.constant(batch[0]), tf.constant(batch[1]))[0])
+
+
+def gradient_alone(model, network: Network):
+    return graph(model, network, list)
+
+
+def plain_steps(network: Network, usual, bare) -> dict:
+    """Keras in one process: a model as its users call it, one with nothing around the step."""
+    bare.optimizer.build(bare.trainable_weights)
+    update = graph(bare, network, lambda g: bare.optimizer.apply(g, bare.trainable_weights))
+    return dict(zip(PLAIN, (lambda batch: usual.train_on_batch(*batch), update), strict=True))
+
+
+def sleeping_barrier(comm: MPI.Comm) -> None:
+    """A barrier that leaves the core to others: ranks may share it with the one that works."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-4)

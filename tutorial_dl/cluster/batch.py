@@ -1,0 +1,156 @@
+"""One job of a batch system that holds all engines of a cluster: submit, watch, cancel.
+
+ipyparallel has launchers for these systems too. They are not used here: for PBS and LSF they make
+job arrays, in which every engine is an MPI world of its own; they do not say why a job was refused
+nor that one has ended, so a client would wait for nothing; and LSF's hands on no environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from numba_kernels import launch
+
+
+class System(NamedTuple):
+    """The programs of a batch system."""
+
+    submit: tuple[str, ...]  # the script's name follows; LSF reads it from its standard input
+    job_id: str  # finds the id in what `submit` prints
+    state: tuple[str, ...]  # the id follows
+    unknown: str  # what `state` says of a job that has ended and been forgotten
+    ended: str  # states of a job that will not run any more
+    cancel: tuple[str, ...]  # the id follows
+
+
+SYSTEMS = {
+    "slurm": System(
+        ("sbatch", "--parsable"),
+        r"^(\d+)(?:;\S+)?\s*$",  # "id;cluster" where there are several
+        ("squeue", "--noheader", "--format=%T (%r)", "--jobs"),
+        r"Invalid job id",
+        r"^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE)",
+        ("scancel",),
+    ),
+    "pbs": System(
+        ("qsub",),
+        r"^(\d+(?:\.\S+)?)\s*$",  # "123.server"
+        ("qstat", "-f"),
+        r"[Uu]nknown [Jj]ob|has finished",
+        r"^[CFE]\b",
+        ("qdel",),
+    ),
+    "lsf": System(
+        ("bsub",),
+        r"Job <(\d+)>",
+        ("bjobs", "-noheader", "-o", "stat"),
+        r"is not found",
+        r"^(DONE|EXIT)",
+        ("bkill",),
+    ),
+}
+
+
+class JobError(RuntimeError):
+    """The batch system refused something; the message is what it said."""
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what an outer job or mpiexec said of itself: the new job is another."""
+    of_a_job = re.compile(r"(SLURM|PBS|LSB)_.*")
+    of_the_site = ("SLURM_CONF", "PBS_CONF_FILE", "PBS_DEFAULT")
+    outer = launch.environment_without_ranks()
+    env = {name: value for name, value in outer.items() if not of_a_job.fullmatch(name)}
+    env.update({name: os.environ[name] for name in of_the_site if name in os.environ})
+    return {**env, "LSB_STDOUT_DIRECT": "Y"}  # LSF: write the output while the job runs
+
+
+# The job ---------------------------------------------------------------------------------------
+
+
+class Job:
+    """A submitted job, by its id: this process need not be the one that submitted it."""
+
+    def __init__(self, system: str, number: str, log: str | Path):
+        self.system, self.number, self.log = system, number, Path(log)
+
+    @classmethod
+    def submit(cls, system: str, file: Path, log: Path) -> Job:
+        """Submit the script in `file`; JobError if it is refused."""
+        of = SYSTEMS[system]
+        command = [*of.submit, *([] if system == "lsf" else [str(file)])]
+        with open(file) as lines:
+            done = _run(command, stdin=lines if system == "lsf" else subprocess.DEVNULL)
+        found = re.search(of.job_id, done.stdout, re.MULTILINE)
+        if done.returncode != 0 or found is None:
+            said = " ".join((done.stderr + done.stdout).split()) or f"status {done.returncode}"
+            raise JobError(f"{of.submit[0]} refused the job: {said}")
+        return cls(system, found[1], log)
+
+    def __str__(self) -> str:
+        return f"job {self.number}"
+
+    @property
+    def cancel_command(self) -> list[str]:
+        return [*SYSTEMS[self.system].cancel, self.number]
+
+    def state(self) -> str | None:
+        """What the batch system says, such as "PENDING (Priority)"; None: the job has ended.
+
+        An answer that says nothing of the job (a server that is busy) is "unknown".
+        """
+        of = SYSTEMS[self.system]
+        try:
+            done = _run([*of.state, self.number])
+        except JobError:
+            return "unknown"
+        said = done.stdout.strip()
+        if self.system == "pbs":
+            found = re.search(r"job_state = (\S+)", said)
+            said = found[1] if found else ""
+        if re.search(of.unknown, done.stdout + done.stderr):
+            return None
+        if done.returncode != 0:
+            return "unknown"
+        if self.system == "slurm" and not said:
+            return None  # a job that ended a moment ago
+        said = said.removesuffix(" (None)")  # Slurm's reason why it does not run yet
+        return None if re.search(of.ended, said) else said or "unknown"
+
+    def cancel(self) -> None:
+        """Take the job out of the queue, or end it; nothing if it has ended."""
+        with contextlib.suppress(JobError):  # it ends by itself when it finds no controller
+            _run(self.cancel_command)
+
+    def tail(self) -> list[str]:
+        """The last lines that the job wrote."""
+        lines: list[str] = []
+        for file in (self.log.with_suffix(".head"), self.log):
+            try:
+                lines += file.read_text(errors="replace").splitlines()
+            except OSError:
+                continue
+        return lines[-15:]
+
+
+def _run(command: Sequence[str], stdin=subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            stdin=stdin,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=environment(),
+            start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+        )
+    except FileNotFoundError:
+        raise JobError(f"{command[0]} is not a program on this machine") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JobError(f"{command[0]}: {error}") from None

@@ -1,0 +1,153 @@
+"""%px, %%px and %%mpi: ipyparallel's magics, with our way to wait for a cell (cell.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from ipyparallel.client.magics import (
+    NO_LAST_RESULT,
+    ParallelMagics,
+    exec_args,
+    output_args,
+)
+from IPython import get_ipython
+from IPython.core import magic_arguments
+from IPython.core.error import UsageError
+
+from .cell_trace import drawn
+
+
+class ClusterMagics(ParallelMagics):
+    """ipyparallel's magics for the engines of a Cluster, and %%mpi."""
+
+    def __init__(self, shell, cluster):
+        self.cluster = cluster
+        view = cluster.client[:]
+        view.block = True
+        super().__init__(shell, view)
+        self.magics["cell"]["mpi"] = self.cell_mpi
+
+    def parallel_execute(
+        self,
+        cell,
+        block=None,
+        groupby="type",
+        save_name=None,
+        stream_output=None,
+        progress_after=None,
+        signal_on_interrupt=None,
+        targets=None,
+        timeout=None,
+    ):
+        """What all magics go through. Returns the AsyncResult unless it waits (`block`)."""
+        block = self.view.block if block is None else block
+        targets = self.view.targets if targets is None else targets
+        if self.verbose:
+            print(f"{'Parallel' if block else 'Async parallel'} execution on engine(s): {targets}")
+        sent = self.cluster._cells.submit(cell, targets, timeout)
+        self.last_result = sent.result
+        if save_name:
+            self.shell.user_ns[save_name] = sent.result
+        if not block:
+            return sent.result
+
+        def default(value, otherwise):
+            return otherwise if value is None else value
+
+        sent.wait(
+            stream=default(stream_output, self.stream_output),
+            groupby=groupby,
+            progress_after=default(progress_after, self.progress_after_seconds),
+            signal=default(signal_on_interrupt, self.signal_on_interrupt),
+        )
+
+    @magic_arguments.magic_arguments()
+    @exec_args
+    @output_args
+    @magic_arguments.argument(
+        "--local",
+        action="store_const",
+        const=True,
+        dest="local",
+        help="also execute the cell in the local namespace",
+    )
+    def cell_px(self, line="", cell=None):
+        """Run the cell on the engines."""
+        args = magic_arguments.parse_argstring(self.cell_px, line)
+        signal = args.signal_on_interrupt and self._eval_signal_str(args.signal_on_interrupt)
+        targets = self._eval_target_str(args.targets) if args.targets else None
+        block = self.view.block if args.block is None else args.block
+        result = self.parallel_execute(
+            cell,
+            block=block and not args.local,
+            groupby=args.groupby,
+            save_name=args.save_name,
+            stream_output=args.stream,
+            progress_after=args.progress_after_seconds,
+            signal_on_interrupt=signal,
+            targets=targets,
+        )
+        if args.local:
+            self.shell.run_cell(cell)
+            if block:
+                result.cell.wait(stream=False, groupby=args.groupby)
+        if not block:
+            return result
+
+    @magic_arguments.magic_arguments()
+    @output_args
+    def result(self, line=""):
+        """Wait for the last cell that was run with --noblock, and show its output."""
+        args = magic_arguments.parse_argstring(self.result, line)
+        if self.last_result is None:
+            raise UsageError(NO_LAST_RESULT)
+        if args.save_name:
+            self.shell.user_ns[args.save_name] = self.last_result
+            return
+        self.last_result.cell.wait(stream=False, groupby=args.groupby)
+
+    @magic_arguments.magic_arguments()
+    @magic_arguments.argument("--ranks", help="as 0,2 or 1-3; all if left out")
+    @magic_arguments.argument(
+        "--timeout", type=float, help="seconds after which the cell is interrupted"
+    )
+    @magic_arguments.argument(
+        "--trace",
+        action="store_true",
+        help="draw below the cell when each rank computed, communicated and waited",
+    )
+    def cell_mpi(self, line="", cell=None):
+        """Run the cell on some or all ranks, for a limited time, and see what they do."""
+        args = magic_arguments.parse_argstring(self.cell_mpi, line)
+        if args.timeout is not None and not args.timeout > 0:
+            raise UsageError(f"--timeout is {args.timeout:g}: a number of seconds above 0 is right")
+        ranks = which_ranks("all" if args.ranks is None else args.ranks, self.cluster.n)
+        with drawn(self.cluster._cells, ranks) if args.trace else contextlib.nullcontext():
+            self.parallel_execute(cell, block=True, targets=ranks, timeout=args.timeout)
+
+
+def which_ranks(text: str, size: int) -> list[int]:
+    """Ranks that `text` names, each once and in order: "all", "2", "0,2", "1-3" or "0,2-3".
+
+    Raises:
+        UsageError: it is none of these, or a rank that this cluster does not have.
+    """
+    if text == "all":
+        return list(range(size))
+    chosen: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < size:
+            raise UsageError(
+                f"--ranks is {text}: 0,2 or 1-3 or all is right, with ranks from 0 to {size - 1}"
+            )
+        chosen.update(range(first, last + 1))
+    return sorted(chosen)
+
+
+def activate(cluster) -> None:
+    """Make %px, %%px and %%mpi of this IPython session talk to a cluster's engines."""
+    shell = get_ipython()
+    shell.register_magics(ClusterMagics(shell, cluster))

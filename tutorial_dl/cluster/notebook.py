@@ -1,0 +1,122 @@
+"""What a notebook calls: `start` a cluster, or `join` one that another notebook has started."""
+
+from __future__ import annotations
+
+import os
+
+import ipyparallel as ipp
+
+from numba_kernels import launch
+
+from . import engines, registry
+from .engines import Cluster
+from .profile import load
+from .registry import ClusterError, Record
+
+
+def start(
+    n: int = 4,
+    timeout: float | None = None,
+    *,
+    profile: str | os.PathLike = "local",
+    name: str | None = None,
+    keep: float | None = None,
+) -> Cluster:
+    """Start `n` engines that are the ranks of one MPI world, and make %%px talk to them.
+
+    Engine i is MPI rank i. Each gets its share of the cores as threads. Engines run in the
+    notebook's folder, so modules beside the notebook can be imported in %%px cells. A cluster that
+    this kernel started before is stopped first: a cell with `start` can be run again.
+
+    Args:
+        n: engines, 1 to 1024. There may be more than cores.
+        timeout: seconds to wait for the engines; default: the profile's, or 60, or 600 for a job
+            that waits in a queue.
+        profile: where and how they run: "local", another name or a TOML file (docs/clusters.md).
+        name: by which it can be joined; default: the profile's.
+        keep: seconds that the cluster lives on without a client, to be joined; default: the
+            profile's, or 600 for a submitted job. A local cluster ends with the kernel.
+
+    Raises:
+        ValueError: an argument or a key of the profile makes no sense.
+        LaunchError: no mpiexec that fits mpi4py's MPI; `python -m tutorial_dl doctor` says more.
+        ClusterError: the engines did not come up, with the end of their log.
+    """
+    n = launch.check_ranks(n)
+    of = load(profile)
+    timeout = _seconds("timeout", of.patience if timeout is None else timeout)
+    keep = of.lease if keep is None else _seconds("keep", keep)
+    if launch.under_mpi():
+        raise launch.LaunchError("this process is itself a rank", "start engines outside mpiexec")
+    if of.kind == "local":
+        launch.find_mpiexec()
+    of.shape(n)  # what is wrong is found before anything is started
+    of.address()
+    if engines._running is not None:
+        _let_go(engines._running)
+    taken, folder = registry.take_folder(name, of.name)
+    record = Record(taken, n, str(of.file.resolve()), str(folder), keep=keep)
+    record.save()
+    cluster = Cluster(record, of, timeout)
+    cluster._start()
+    engines._remember(cluster)
+    threads = launch.threads_per_rank(n) if of.kind == "local" else of.cores_per_rank
+    print(
+        f"{n} engine{'s'[: n > 1]} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
+        f"({launch.mpi_library().name}), {threads} thread{'s'[: threads > 1]} each; "
+        "%%px runs on all of them"
+    )
+    return cluster
+
+
+def join(name: str | None = None) -> Cluster:
+    """Connect to a cluster that is running, and make %%px talk to it.
+
+    What is joined is the same engines, with their variables: cells of several notebooks run one
+    after the other. It does not end with this kernel; `stop()` ends it for all.
+
+    Args:
+        name: which; not needed if there is only one.
+
+    Raises:
+        ClusterError: there is none of that name, or it does not answer.
+    """
+    record = registry.choose(name)
+    if record.state() == "starting":
+        raise ClusterError(f"cluster {record.name!r} is still starting: join it when it is up")
+    mine = engines._running
+    if mine is not None and mine._record.key == record.key:
+        mine._follow(record)
+        return mine
+    if mine is not None:
+        _let_go(mine)
+    of = load(record.profile)
+    cluster = Cluster(record, of, of.patience)
+    try:
+        missing = cluster._join()
+    except BaseException as error:
+        cluster.leave()
+        if isinstance(error, (OSError, TimeoutError, ipp.error.TimeoutError)):
+            raise ClusterError(f"cluster {record.name!r} does not answer: {error}") from None
+        raise
+    engines._remember(cluster)
+    if missing:
+        print(f"{missing} of {record.n} engines are gone; restart() makes new ones")
+    print(f"joined {record.name}: {record.n} engines; %%px runs on all of them")
+    return cluster
+
+
+def _let_go(cluster: Cluster) -> None:
+    if cluster._joined:
+        print(f"leaving the cluster {cluster.name}, which runs on")
+        cluster.leave()
+    else:
+        print(f"stopping the cluster of {cluster.n} engines that was running")
+        cluster.stop()
+
+
+def _seconds(name: str, value: float) -> float:
+    """`value` if it is a number of seconds above 0; ValueError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
+        raise ValueError(f"{name} is {value!r}: a number of seconds above 0 is right")
+    return float(value)

@@ -1,0 +1,238 @@
+"""Profiles: how and where a cluster's engines run, as a TOML file that a site can change.
+
+    kind = "submit"   # a job of its own; "allocation": in the job we are in; or "local"
+    system = "slurm"
+    queue = "short"
+    launcher = "srun --mpi=pmix --ntasks={n}"
+
+`start(profile="short")` looks for short.toml in the user's folder and then among those in this
+package; `start(profile="site/short.toml")` takes that file. Every key is checked when it is read:
+a wrong one is one line that names the file, the key, its value and what would be right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+SHIPPED = Path(__file__).with_name("profiles")
+KINDS = ("local", "allocation", "submit")
+SYSTEMS = ("slurm", "pbs", "lsf")
+BATCH, AWAY, ALL = ("submit",), ("allocation", "submit"), KINDS
+
+
+class ProfileError(ValueError):
+    """One line: the profile's file, the key, its value and what would be right."""
+
+
+def key(default: Any, right: str, kinds: tuple[str, ...] = ALL) -> Any:
+    """A key of a profile: its default, what is right for it, and the kinds that have it."""
+    return field(default=default, metadata={"right": right, "kinds": kinds})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a profile says. docs/clusters.md explains each key."""
+
+    name: str
+    file: Path
+    kind: str = key("local", " or ".join(f'"{k}"' for k in KINDS))
+    system: str = key("", " or ".join(f'"{s}"' for s in SYSTEMS), BATCH)
+    launcher: str = key("", 'a command that starts ranks, such as "mpiexec -n {n}"', AWAY)
+    interface: str = key("loopback", '"host", an interface such as "ib0", or an address', AWAY)
+    encrypt: bool | None = key(None, "true or false")
+    keep: float | None = key(None, "seconds, a number above 0")
+    timeout: float | None = key(None, "seconds, a number above 0")
+    cores_per_rank: int = key(1, "a whole number above 0", AWAY)
+    nodes: int | None = key(None, "a whole number above 0", BATCH)
+    ranks_per_node: int | None = key(None, "a whole number above 0", BATCH)
+    queue: str = key("", "a queue's or partition's name", BATCH)
+    account: str = key("", "the account or project that pays", BATCH)
+    time: str = key("", '"HH:MM:SS"', BATCH)
+    resources: str = key("", 'PBS\'s resources, such as "select={nodes}:ncpus=4"', BATCH)
+    modules: tuple[str, ...] = key((), 'a list of names, such as ["openmpi"]', BATCH)
+    setup: tuple[str, ...] = key((), "a list of shell lines", BATCH)
+    directives: tuple[str, ...] = key((), 'a list of options, such as ["--exclusive"]', BATCH)
+
+    def wrong(self, name: str, value: Any, right: str) -> ProfileError:
+        return ProfileError(f"{self.file}: {name} = {value!r}: {right} is right")
+
+    @property
+    def encrypted(self) -> bool:
+        """Are connections encrypted? By default where other machines could read them."""
+        return self.interface != "loopback" if self.encrypt is None else self.encrypt
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for the engines if `start` does not say: longer behind a queue."""
+        return self.timeout or (600.0 if self.kind == "submit" else 60.0)
+
+    @property
+    def lease(self) -> float | None:
+        """Seconds that a cluster lives without a client; None: it ends with the starting kernel."""
+        return 600.0 if self.keep is None and self.kind == "submit" else self.keep
+
+    def shape(self, n: int) -> dict[str, int]:
+        """What `{...}` in launcher and resources stands for, for `n` ranks."""
+        per_node = self.ranks_per_node or -(-n // (self.nodes or 1))
+        nodes = self.nodes or -(-n // per_node)
+        if n > nodes * per_node:
+            raise ProfileError(
+                f"{self.file}: nodes = {nodes} with ranks_per_node = {per_node} hold "
+                f"{nodes * per_node} ranks, not {n}: start fewer, or raise one of them"
+            )
+        return {
+            "n": n,
+            "nodes": nodes,
+            "ranks_per_node": per_node,
+            "cores_per_rank": self.cores_per_rank,
+            "cores_per_node": per_node * self.cores_per_rank,
+        }
+
+    def fill(self, text: str, n: int) -> str:
+        return text.format_map(self.shape(n))
+
+    def address(self) -> str:
+        """The IPv4 address that the controller listens on."""
+        if self.interface == "loopback":
+            return "127.0.0.1"
+        try:
+            return str(ipaddress.IPv4Address(self.interface))
+        except ValueError:
+            pass
+        import psutil
+
+        found = {
+            name: address.address
+            for name, addresses in psutil.net_if_addrs().items()
+            for address in addresses
+            if address.family == socket.AF_INET
+        }
+        if self.interface in found:
+            return found[self.interface]
+        if self.interface != "host":
+            right = f"one of {', '.join(sorted(found))}, or an address,"
+            raise self.wrong("interface", self.interface, right)
+        with_name = set()
+        with contextlib.suppress(OSError):
+            with_name = {socket.gethostbyname(socket.gethostname())} & set(found.values())
+        # Many hosts take their own name for 127.0.1.1: then the one interface they have.
+        for candidates in (with_name, set(found.values())):
+            outside = {ip for ip in candidates if not ip.startswith("127.")}
+            if len(outside) == 1:
+                return outside.pop()
+        choice = [f'"{name}"' for name, ip in found.items() if not ip.startswith("127.")]
+        raise self.wrong("interface", "host", f"this host has several; one of {', '.join(choice)}")
+
+
+FIELDS = {f.name: f for f in fields(Profile) if "kinds" in f.metadata}
+
+
+# Finding and reading ---------------------------------------------------------------------------
+
+
+def user_folder() -> Path:
+    """Where a user's own profiles are."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "tutorial_dl" / "profiles"
+
+
+def available() -> dict[str, Path]:
+    """Names and files of all profiles; the user's come before those of the package."""
+    found: dict[str, Path] = {}
+    for folder in (SHIPPED, user_folder()):
+        found.update({file.stem: file for file in sorted(folder.glob("*.toml"))})
+    return found
+
+
+def load(name: str | Path) -> Profile:
+    """Read and check the profile of this name, or in this file (a path that ends in .toml).
+
+    Raises ProfileError, one line, if there is none or something in it is wrong.
+    """
+    file = Path(name).expanduser()
+    if file.suffix != ".toml":
+        files = available()
+        if str(name) not in files:
+            raise ProfileError(
+                f"there is no profile {str(name)!r}: {', '.join(files)} or a .toml file is right; "
+                f"your own go to {user_folder()}"
+            )
+        file = files[str(name)]
+    try:
+        table = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ProfileError(f"{file}: {error.strerror}: a profile's file is right") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{file} is not TOML: {error}") from None
+    return check(Profile(file.stem, file), table)
+
+
+def check(empty: Profile, table: dict[str, Any]) -> Profile:
+    """`empty` with the keys of `table`; ProfileError if one of them is wrong."""
+    kind = table.get("kind")
+    if kind not in KINDS:
+        raise empty.wrong("kind", kind, FIELDS["kind"].metadata["right"])
+    allowed = [name for name, f in FIELDS.items() if kind in f.metadata["kinds"]]
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in FIELDS:
+            raise empty.wrong(name, value, f"no such key; one of {', '.join(allowed)}")
+        if name not in allowed:
+            right = f'no effect with kind = "{kind}"; one of {", ".join(allowed)}'
+            raise empty.wrong(name, value, right)
+        if not fits(name, value):
+            raise empty.wrong(name, value, FIELDS[name].metadata["right"])
+        values[name] = tuple(value) if isinstance(value, list) else value
+    profile = Profile(empty.name, empty.file, **values)
+    for name in required(profile):
+        if not getattr(profile, name):
+            raise profile.wrong(name, None, FIELDS[name].metadata["right"])
+    for name in ("launcher", "resources"):
+        try:
+            profile.fill(getattr(profile, name), 1)
+        except (KeyError, ValueError, IndexError):
+            known = ", ".join(f"{{{word}}}" for word in profile.shape(1))
+            right = f"{known} are filled in (write $NAME for the shell's); only these"
+            raise profile.wrong(name, getattr(profile, name), right) from None
+    if profile.launcher and "{n}" not in profile.launcher:
+        raise profile.wrong("launcher", profile.launcher, "a command with {n}, the ranks,")
+    if profile.resources and profile.system != "pbs":
+        raise profile.wrong("resources", profile.resources, 'no effect without system = "pbs"; '
+                            "directives")  # fmt: skip
+    return profile
+
+
+def required(profile: Profile) -> Iterable[str]:
+    if profile.kind != "local":
+        yield "launcher"
+    if profile.kind == "submit":
+        yield "system"
+    if profile.system == "pbs":
+        yield "resources"
+
+
+def fits(name: str, value: Any) -> bool:
+    """Is `value` of the type, and in the range, that key `name` wants?"""
+    wants = FIELDS[name].type
+    if wants.startswith("tuple"):
+        return isinstance(value, list) and all(isinstance(v, str) and "\n" not in v for v in value)
+    if wants.startswith("bool"):
+        return isinstance(value, bool)
+    if wants.startswith(("int", "float")):
+        number = int if wants.startswith("int") else (int, float)
+        return isinstance(value, number) and not isinstance(value, bool) and 0 < value < 1e9
+    if not isinstance(value, str) or not value.strip() or "\n" in value:
+        return False
+    choice = {"kind": KINDS, "system": SYSTEMS}.get(name)
+    if name == "time":
+        return re.fullmatch(r"\d{1,3}:[0-5]\d:[0-5]\d", value) is not None
+    return choice is None or value in choice

@@ -1,0 +1,245 @@
+"""Which clusters this user has: each has a folder, and in it a file that says what belongs to it.
+
+    IPYTHONDIR/profile_tutorial_dl_NAME/      mode 0700; the name is taken as long as it is there
+        cluster.json   what `Record` holds
+        lease          locked by every client; only of clusters that may outlive their kernel
+        run/           IPython's files: connection files, logs
+        job.*          the script of a batch job and what it wrote
+
+Nothing heavy is imported: `python -m tutorial_dl cluster list` answers at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import socket
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from .batch import Job
+from .lease import FILE as LEASE
+
+PREFIX = "profile_tutorial_dl_"
+ABANDONED = 60.0  # seconds after which a folder without a record was never to have one
+
+
+class ClusterError(RuntimeError):
+    """A cluster could not be started, found or stopped; the message says why."""
+
+
+@dataclass
+class Record:
+    """What is known of a cluster, in its folder's cluster.json.
+
+    A process is written as [pid, time it started]: a later one with that pid is another.
+    """
+
+    name: str
+    n: int
+    profile: str  # the profile's file
+    folder: str
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)  # a name can be taken again
+    host: str = field(default_factory=socket.gethostname)
+    started: float = field(default_factory=time.time)
+    keep: float | None = None
+    watch: list[list[float]] = field(default_factory=list)  # the guards end when one of these does
+    starter: list[float] = field(default_factory=list)  # who is starting it, or has
+    keeper: list[float] = field(default_factory=list)  # these three are guards (guard.py)
+    controller: list[float] = field(default_factory=list)
+    engines: list[float] = field(default_factory=list)
+    job: dict | None = None  # system, number, log and cancel command of a batch job
+    places: list[list] = field(default_factory=list)  # of each rank: host, process, engine's UUID
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    @property
+    def here(self) -> bool:
+        """Do its controller and guards run on this machine?"""
+        return self.host == socket.gethostname()
+
+    def batch_job(self) -> Job | None:
+        return Job(self.job["system"], self.job["number"], self.job["log"]) if self.job else None
+
+    def now(self) -> Record | None:
+        """The record as it is on disk, where others may have restarted the cluster; None if it has
+        been stopped."""
+        record = read(self.path)
+        return record if record is not None and record.key == self.key else None
+
+    def save(self) -> None:
+        """Write the record, whole or not at all: others may read it now."""
+        half = self.path / "cluster.json.new"
+        with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(dataclasses.asdict(self), file)
+        os.replace(half, self.path / "cluster.json")
+
+    def state(self) -> str:
+        """ "running", "starting" or "dead"; "on HOST" if that can only be seen there."""
+        if not self.here:
+            return f"on {self.host}"
+        if self.controller:
+            return ("running" if self.places else "starting") if alive(self.controller) else "dead"
+        return "starting" if alive(self.starter) else "dead"
+
+
+def process(pid: int) -> list[float]:
+    """How a record names the process `pid`; [] if it has ended."""
+    try:
+        return [pid, psutil.Process(pid).create_time()]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def find(named: list[float]) -> psutil.Process | None:
+    """The process that `process` named, if it still runs."""
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        if named:
+            found = psutil.Process(int(named[0]))
+            # Linux counts from the start of the machine, a moment that is set right now and then.
+            same = abs(found.create_time() - named[1]) < 5
+            if same and found.status() != psutil.STATUS_ZOMBIE:
+                return found
+    return None
+
+
+def alive(named: list[float]) -> bool:
+    return find(named) is not None
+
+
+# Folders ---------------------------------------------------------------------------------------
+
+
+def home() -> Path:
+    """Where the folders are: IPython's own directory."""
+    from IPython.paths import get_ipython_dir  # takes 0.1 s
+
+    folder = Path(get_ipython_dir())
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def read(folder: Path) -> Record | None:
+    """The record in `folder`; None if there is none, or one of another version."""
+    try:
+        return Record(**json.loads((folder / "cluster.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def load_all() -> list[Record]:
+    """Records of all clusters of this user, oldest first. What is left of dead ones is removed."""
+    found = []
+    for folder in home().glob(PREFIX + "*"):
+        record = read(folder)
+        if record is None:
+            with contextlib.suppress(OSError):
+                if time.time() - folder.stat().st_mtime > ABANDONED:
+                    shutil.rmtree(folder, ignore_errors=True)
+            continue
+        if record.state() == "dead":
+            end(record)
+        else:
+            found.append(record)
+    return sorted(found, key=lambda record: record.started)
+
+
+def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
+    """A new folder for a cluster called `name`, or STEM, STEM-2 and so on if None.
+
+    Raises ClusterError if there is a cluster of that name, ValueError if it cannot be one's.
+    """
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
+        raise ValueError(f"name is {name!r}: 1 to 40 letters, digits and -_. are right")
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:32]
+    load_all()  # frees the names of dead ones
+    number = 1
+    while True:
+        candidate = name or (stem if number == 1 else f"{stem}-{number}")
+        folder = home() / (PREFIX + candidate)
+        try:
+            folder.mkdir(mode=0o700)  # one of two that try at the same time gets it
+            return candidate, folder
+        except FileExistsError:
+            if name is not None:
+                raise ClusterError(
+                    f"there is a cluster {name!r} already: join({name!r}) it, stop it, or take "
+                    "another name"
+                ) from None
+            number += 1
+
+
+def choose(name: str | None = None) -> Record:
+    """The record of the cluster `name`; of the only one there is if None."""
+    records = load_all()
+    names = ", ".join(record.name for record in records) or "none"
+    if name is not None:
+        records = [record for record in records if record.name == name]
+        if not records:
+            raise ClusterError(f"there is no cluster {name!r}; running: {names}")
+    if not records:
+        raise ClusterError("there is no cluster; cluster.start() starts one")
+    if len(records) > 1:
+        raise ClusterError(f"there are several clusters, name one of them: {names}")
+    return records[0]
+
+
+# Ending ----------------------------------------------------------------------------------------
+
+
+def end_process(named: list[float], seconds: float = 15.0) -> None:
+    """SIGTERM to a guard, which ends what is below it; SIGKILL after `seconds`."""
+    guard = find(named)
+    if guard is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        guard.terminate()
+        # Not psutil's wait: a guard that another kernel started stays as a zombie until that looks.
+        deadline = time.monotonic() + seconds
+        while alive(named) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if alive(named):
+            for one in [guard, *guard.children(recursive=True)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+
+
+def end(record: Record) -> None:
+    """End all that belongs to a cluster and remove its folder, from any process of the user.
+
+    Raises ClusterError if it runs on another machine and has no lease to take away.
+    """
+    if not record.here:
+        return _end_from_afar(record)
+    end_process(record.engines)
+    job = record.batch_job()
+    if job is not None:
+        job.cancel()
+    end_process(record.controller)
+    end_process(record.keeper)
+    if record.now() is not None:
+        shutil.rmtree(record.folder, ignore_errors=True)
+
+
+def _end_from_afar(record: Record) -> None:
+    if record.keep is None:
+        raise ClusterError(
+            f"cluster {record.name!r} runs on {record.host}, and ends with its kernel there: "
+            f"stop it on {record.host}"
+        )
+    (record.path / LEASE).unlink(missing_ok=True)
+    deadline = time.monotonic() + 60  # network file systems show changes late
+    while (record.path / "cluster.json").exists():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"cluster {record.name!r} on {record.host} has not stopped in 60 s")
+        time.sleep(0.2)

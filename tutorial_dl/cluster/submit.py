@@ -1,0 +1,144 @@
+"""The batch job of a cluster's engines: its script, and putting it into the queue.
+
+The script starts the site's launcher once, so all engines are ranks of one MPI world.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from numba_kernels import launch
+
+from . import processes
+from .batch import Job, JobError
+from .profile import Profile
+from .registry import ClusterError, Record
+
+IN_JOB = Path(__file__).with_name("in_job.py")
+
+
+def engines(record: Record, of: Profile, run: Path) -> Job:
+    """The job of the engines of `record`, which find the controller by the files in `run`.
+
+    After a restart the job that is there goes on: in_job.py starts new engines in it.
+    Raises ClusterError if the job is refused.
+    """
+    job = record.batch_job()
+    if job is not None and job.state() is not None:
+        return job
+    file, log = record.path / "job.sh", record.path / "job.log"
+    text = script(
+        of,
+        f"tutorial-{record.name}",
+        record.n,
+        processes.engine(run),
+        processes.connection_file(run, "engine"),
+        log,
+    )
+    # The job would create its logs as readable as its umask allows.
+    for path, content, mode in (
+        (file, text, 0o700),
+        (log, "", 0o600),
+        (log.with_suffix(".head"), "", 0o600),
+    ):
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
+            out.write(content)
+    with interrupted_later():  # a job whose number is not known cannot be cancelled
+        try:
+            job = Job.submit(of.system, file, log)
+        except JobError as error:
+            raise ClusterError(str(error)) from None
+        record.job = {
+            "system": job.system,
+            "number": job.number,
+            "log": str(log),
+            "cancel": job.cancel_command,
+        }
+        record.save()
+    return job
+
+
+def directives(profile: Profile, name: str, n: int, output: Path) -> list[str]:
+    """The lines at the head of the script, which the batch system reads."""
+    shape = profile.shape(n)
+    if profile.system == "slurm":
+        head = [f"--job-name={name}", f"--output={output}", f"--nodes={shape['nodes']}"]
+        head += [f"--ntasks={n}", f"--ntasks-per-node={shape['ranks_per_node']}"]
+        head += [f"--cpus-per-task={shape['cores_per_rank']}"]
+        head += [f"--partition={profile.queue}"] if profile.queue else []
+        head += [f"--account={profile.account}"] if profile.account else []
+        head += [f"--time={profile.time}"] if profile.time else []
+        prefix = "#SBATCH"
+    elif profile.system == "pbs":
+        # -V: the environment of the submitting process, which Slurm and LSF hand on unasked.
+        head = [f"-N {name[:15]}", "-V", "-j oe", f"-o {output}"]
+        head += [f"-l {profile.fill(profile.resources, n)}"]
+        head += [f"-q {profile.queue}"] if profile.queue else []
+        head += [f"-A {profile.account}"] if profile.account else []
+        head += [f"-l walltime={profile.time}"] if profile.time else []
+        prefix = "#PBS"
+    else:
+        head = [f"-J {name}", f"-o {output}", f"-n {n}"]
+        head += [f'-R "span[ptile={shape["ranks_per_node"]}]"']
+        if shape["cores_per_rank"] > 1:
+            head += [f'-R "affinity[core({shape["cores_per_rank"]})]"']
+        head += [f"-q {profile.queue}"] if profile.queue else []
+        head += [f"-P {profile.account}"] if profile.account else []
+        head += [f"-W {profile.time.rpartition(':')[0]}"] if profile.time else []  # no seconds
+        prefix = "#BSUB"
+    return [f"{prefix} {line}" for line in [*head, *profile.directives]]
+
+
+def script(
+    profile: Profile, name: str, n: int, engine: Sequence[str], connection: Path, log: Path
+) -> str:
+    """The batch script of a job in which `profile`'s launcher starts `n` engines once.
+
+    Args:
+        name: the job's.
+        engine: the command of an engine.
+        connection: the file by which engines find the controller; on a shared file system.
+        log: where all that the job writes goes.
+    """
+    threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
+    if profile.system == "slurm":  # since 22.05, srun does not take this from the job by itself
+        threads += [f"export SRUN_CPUS_PER_TASK={profile.cores_per_rank}"]
+    job = [sys.executable, "-I", "-S", str(IN_JOB), "--guard", str(launch.GUARD)]
+    job += ["--connection", str(connection), "--"]
+    lines = [
+        "#!/bin/bash",
+        *directives(profile, name, n, log.with_suffix(".head")),
+        # Not only at the end, as some systems copy it; what comes before this line is in .head.
+        f"exec >> {shlex.quote(str(log))} 2>&1",
+        f"cd {shlex.quote(os.getcwd())}",
+        *(f"module load {module}" for module in profile.modules),
+        *profile.setup,
+        *threads,
+        # In place of the shell, so that signals for the job reach it.
+        f"exec {shlex.join(job)} {profile.fill(profile.launcher, n)} {shlex.join(engine)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+@contextlib.contextmanager
+def interrupted_later() -> Iterator[None]:
+    """Ctrl-C within the block is raised at its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Ctrl-C goes to the main thread
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt

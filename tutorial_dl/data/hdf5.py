@@ -1,0 +1,236 @@
+"""`Hdf5Data`: samples that stay in their files and are read while the ranks compute.
+
+    dataset = data.load("events_*.h5")                       # or a list, or a text file of paths
+    for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
+
+blocks.py says in which order, ahead.py how reading keeps ahead, files.py which files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.data import blocks
+from tutorial_dl.data.ahead import Waited, ahead
+from tutorial_dl.data.dataset import each_array
+from tutorial_dl.data.files import DataError
+from tutorial_dl.data.hdf5_files import Reader, Table
+from tutorial_dl.replica.base import Batch
+
+WINDOW = 64 << 20  # bytes, over all ranks together; up to two windows are held
+SPLIT = 256  # stretches kept out for validation
+
+
+class Hdf5Data:
+    """Samples in files, with what `Data` has: `len`, `take`, `order`, `read`, `part`.
+
+    Parameters
+    ----------
+    table : the files
+    inputs, targets : name of a dataset, or a tuple or dict of names
+    stretches : which samples, in order: (file, first, number of samples), shape (k, 3); all if None
+    window : bytes that are mixed and read together, over all ranks; up to two are held
+
+    Attributes
+    ----------
+    inputs, targets : `Column`, or a tuple or dict of them
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        inputs: Any,
+        targets: Any,
+        stretches: np.ndarray | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        if stretches is None:
+            stretches = np.array([(i, 0, n) for i, n in enumerate(table.rows)])
+        self.table, self.window = table, window
+        self._names = inputs, targets
+        self._file, self._first, self._length = stretches[stretches[:, 2] > 0].T
+        self._ends = np.cumsum(self._length)
+
+    @cached_property
+    def inputs(self) -> Any:
+        return each_array(partial(Column, self), self._names[0])
+
+    @cached_property
+    def targets(self) -> Any:
+        return each_array(partial(Column, self), self._names[1])
+
+    def __len__(self) -> int:
+        """Samples."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def take(self, indices: np.ndarray | slice) -> Batch:
+        """The samples at `indices`, read now."""
+        with Reader(self.table) as reader:
+            arrays = reader.take(*self._places(indices))
+        return self._batch(arrays, slice(None))
+
+    def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
+        """The samples' indices in an order that `seed` decides, in windows (blocks.py)."""
+        window = self.window // self.table.sample_bytes
+        return blocks.windows(*self._blocks, window, batch_size, seed)
+
+    def read(self, windows: Iterable[list[np.ndarray]]) -> Iterator[Batch]:
+        """The samples at each array of indices, the next window being read meanwhile.
+
+        Raises
+        ------
+        DataError : a file can't be read, or takes minutes
+        """
+        arrays = None
+        readings = ahead(windows, self._reading)
+        try:
+            for sizes, arrays in readings:
+                begin = 0
+                for size in sizes[:-1]:
+                    yield self._batch(arrays, slice(begin, begin + size))
+                    begin += size
+                # The last one is a copy: who holds it a little longer doesn't hold the window.
+                last = self._batch({k: a[begin:].copy() for k, a in arrays.items()}, slice(None))
+                del arrays
+                yield last
+                del last
+        except Waited as error:
+            raise DataError(f"{self.table.shown[0]} and others: {error} of the files") from None
+        finally:
+            readings.close()
+
+    def part(self, samples: slice) -> Hdf5Data:
+        """The samples of a slice; nothing is read."""
+        first, end, _ = samples.indices(len(self))
+        return self._parts(np.array([[first, max(first, end)]]))
+
+    def split(self, share: float) -> tuple[Hdf5Data, Hdf5Data]:
+        """(to train on, kept out): always the same, and without seeks for single samples.
+
+        `share` of the samples are kept out in up to 256 stretches at equal distances, so that they
+        are like the others even where files are sorted.
+        """
+        n = len(self)
+        out = min(n, max(1, round(share * n)))
+        count = max(1, min(SPLIT, out, n - out))  # so that none is longer than its distance
+        ends = n * np.arange(1, count + 1) // count
+        begins = ends - np.diff(out * np.arange(count + 1) // count)
+        kept = np.stack([begins, ends], axis=1)
+        rest = np.stack([np.concatenate([[0], ends[:-1]]), begins], axis=1)
+        return self._parts(rest), self._parts(kept)
+
+    def _parts(self, ranges: np.ndarray) -> Hdf5Data:
+        """The samples from ranges[i, 0] up to ranges[i, 1], for each i; ranges do not overlap."""
+        stretches = []
+        begins = self._ends - self._length
+        for low, high in ranges:
+            if low >= high:
+                continue
+            here = slice(*np.searchsorted(self._ends, [low, high - 1], side="right") + [0, 1])
+            skipped = np.maximum(0, low - begins[here])
+            taken = np.minimum(self._ends[here], high) - begins[here] - skipped
+            stretches.append(np.stack([self._file[here], self._first[here] + skipped, taken], 1))
+        joined = np.concatenate([np.empty((0, 3), int), *stretches])
+        return Hdf5Data(self.table, *self._names, joined, self.window)
+
+    @cached_property
+    def _blocks(self) -> tuple[np.ndarray, np.ndarray]:
+        """First sample and length of each block: pieces of the files, more where data are few."""
+        size = min(self.table.piece, -(-len(self) // 256))
+        size = max(1, size)
+        low, high = self._first // size, -(-(self._first + self._length) // size)
+        count = high - low
+        stretch = np.repeat(np.arange(len(count)), count)
+        nth = np.arange(len(stretch)) - np.repeat(np.cumsum(count) - count, count)
+        begin = np.maximum((low[stretch] + nth) * size, self._first[stretch])
+        end = (low[stretch] + nth + 1) * size
+        end = np.minimum(end, (self._first + self._length)[stretch])
+        sample = begin - self._first[stretch] + (self._ends - self._length)[stretch]
+        return sample, end - begin
+
+    def _places(self, indices: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
+        """(file, row) of each sample."""
+        if isinstance(indices, slice):
+            indices = np.arange(*indices.indices(len(self)))
+        indices = np.asarray(indices, int)
+        if indices.size and not -len(self) <= indices.min() <= indices.max() < len(self):
+            raise IndexError(f"samples {indices.min()} to {indices.max()} of {len(self)}")
+        indices = indices % max(1, len(self))
+        stretch = np.searchsorted(self._ends, indices, side="right")
+        offset = indices - (self._ends - self._length)[stretch]
+        return self._file[stretch], self._first[stretch] + offset
+
+    def _reading(self, check) -> _Windows:
+        return _Windows(self, check)
+
+    def _batch(self, arrays: Mapping[str, np.ndarray], samples: slice) -> Batch:
+        inputs, targets = (each_array(lambda key: arrays[key][samples], n) for n in self._names)
+        return inputs, targets
+
+
+class _Windows:
+    """What the thread does: the samples of a window, and how many each of its rounds has."""
+
+    def __init__(self, data: Hdf5Data, check) -> None:
+        self.data, self.reader = data, Reader(data.table, check)
+
+    def __enter__(self):
+        return self._read
+
+    def __exit__(self, *error) -> None:
+        self.reader.__exit__(*error)
+
+    def _read(self, window: list[np.ndarray]) -> tuple[list[int], dict[str, np.ndarray]]:
+        places = self.data._places(np.concatenate(window))
+        return [len(indices) for indices in window], self.reader.take(*places)
+
+
+class Column:
+    """One dataset of the files as far as it can be known without having it in memory.
+
+    Attributes
+    ----------
+    shape, dtype, ndim, size : as of a numpy array, samples first
+    """
+
+    def __init__(self, data: Hdf5Data, name: str) -> None:
+        self._data, self._field = data, data.table.fields[name]
+        self.shape, self.dtype = (len(data), *self._field.shape), self._field.dtype
+        self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"Column({self._field.name!r}, {self.shape}, {self.dtype})"
+
+    def min(self, initial: int | None = None):
+        """Of a column of single numbers; like the three below, it reads all of it the first time"""
+        return self._extremes[0] if initial is None else min(self._extremes[0], initial)
+
+    def max(self, initial: int | None = None):
+        return self._extremes[2] if initial is None else max(self._extremes[2], initial)
+
+    def argmin(self) -> int:
+        return self._extremes[1]
+
+    def argmax(self) -> int:
+        return self._extremes[3]
+
+    @cached_property
+    def _extremes(self) -> tuple:
+        """Least number, where it is first; greatest, where it is first. In pieces of a MiB."""
+        least, greatest, first = [], [], 0
+        step = max(1, (1 << 20) // max(1, self._field.nbytes))
+        with Reader(self._data.table) as reader:
+            for first in range(0, len(self), step):
+                places = self._data._places(slice(first, first + step))
+                piece = reader.take(*places, [self._field.name])[self._field.name].ravel()
+                least.append((piece.min(), first + int(piece.argmin())))
+                greatest.append((piece.max(), -first - int(piece.argmax())))
+        (low, at), (high, minus) = min(least), max(greatest)
+        return low, at, high, -minus

@@ -1,0 +1,182 @@
+"""A Dataset of HDF5 files, and the way back: `write_hdf5`."""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tutorial_dl.data.dataset import Data, Dataset, classes
+from tutorial_dl.data.files import DataError, paths
+from tutorial_dl.data.hdf5 import WINDOW, Hdf5Data
+from tutorial_dl.data.hdf5_files import Table, look
+
+SHARE = 0.2  # kept out for validation where nothing else is said
+
+
+def hdf5(
+    files: Any,
+    features: Any = "features",
+    labels: Any = "labels",
+    validation: Any = SHARE,
+    cache: str | os.PathLike | None = None,
+    window: int = WINDOW,
+    name: str | None = None,
+) -> Dataset:
+    """The samples of HDF5 files, which stay there until they are needed.
+
+    Parameters
+    ----------
+    files : see `files.paths`
+    features, labels : name of the dataset in every file; several, joined by commas or as a tuple,
+        for a model of several inputs or outputs; or a dict of datasets' names by inputs' names,
+        as text "image=pixels,angle=alpha"
+    validation : files to validate on; or the share of the samples to keep out, between 0 and 1:
+        always the same ones, in stretches at equal distances (`Hdf5Data.split`)
+    cache : folder on a disk of this node, to which files are copied first (local_copy.py)
+    window : bytes that are mixed and read together, over all ranks; up to two are held in memory
+    name : of the dataset
+
+    Raises
+    ------
+    DataError : what is wrong with which file, in one line
+    """
+    if window < 1:
+        raise ValueError(f"window of {window} bytes: expected at least 1")
+    inputs, targets = names(features, "features"), names(labels, "labels")
+    keys = [*_leaves(inputs), *_leaves(targets)]
+    share, others = share_or_files(validation)
+    table = _table(paths(files), keys, cache)
+    train = Hdf5Data(table, inputs, targets, window=window)
+    if others is None:
+        train, kept = train.split(share)
+        if len(train) == 0:
+            raise DataError(
+                f"{table.shown[0]}: {sum(table.rows)} samples in all, none left to train on after "
+                f"a share of {share} is kept out to validate on"
+            )
+    else:
+        kept = Hdf5Data(_table(others, keys, cache, table), inputs, targets, window=window)
+    name = name or (files if isinstance(files, str) else str(table.shown[0]))
+    return Dataset(name, train, kept, classes(train, kept))
+
+
+def check_words(features: Any = None, labels: Any = None, validation: Any = None) -> None:
+    """ValueError where names are no names, or there are no files to validate on."""
+    for spec, what in ((features, "features"), (labels, "labels")):
+        if spec is not None:
+            names(spec, what)
+    if validation is not None:
+        share_or_files(validation)
+
+
+def share_or_files(validation: Any) -> tuple[float, list[Path] | None]:
+    """(share to keep out, None) or (0, files), whichever `validation` says."""
+    try:
+        share = float(validation)
+    except (TypeError, ValueError):
+        return 0.0, paths(validation, "validation")
+    if not 0 < share < 1:
+        raise ValueError(
+            f"validation {validation}: expected a share between 0 and 1, or HDF5 files"
+        )
+    return share, None
+
+
+def names(spec: Any, what: str) -> Any:
+    """Datasets' names as one string, or a tuple or dict of strings.
+
+    >>> names("features", ""), names("a,b", ""), names("x=a,y=b", "")
+    ('features', ('a', 'b'), {'x': 'a', 'y': 'b'})
+    """
+    given = spec
+    if isinstance(spec, str):
+        parts = tuple(part.strip() for part in spec.split(","))
+        if all("=" in part for part in parts):
+            pairs = [[side.strip() for side in part.split("=", 1)] for part in parts]
+            if len(dict(pairs)) < len(pairs):
+                raise ValueError(f"{what} '{spec}': expected every input's name once")
+            spec = dict(pairs)
+        else:
+            spec = parts if len(parts) > 1 else parts[0]
+    elif isinstance(spec, list):
+        spec = tuple(spec)
+    every = _leaves(spec)
+    if not every or not all(isinstance(n, str) and n and "=" not in n for n in every):
+        raise ValueError(f"{what} {given!r}: expected NAME, NAME,NAME or INPUT=NAME,INPUT=NAME")
+    return spec
+
+
+def _leaves(spec: Any) -> list:
+    """Names, or arrays, of a structure of them."""
+    if isinstance(spec, dict):
+        return list(spec.values())
+    return list(spec) if isinstance(spec, tuple) else [spec]
+
+
+def _kind(spec: Any) -> object:
+    """What two structures have in common that can be put together."""
+    if isinstance(spec, dict):
+        return set(spec)
+    return len(spec) if isinstance(spec, tuple) else None
+
+
+def _table(files: list[Path], keys: list[str], cache: Any, like: Table | None = None) -> Table:
+    if cache is None:
+        return look(files, keys, like=like)
+    from tutorial_dl.data.local_copy import copies
+
+    return look(copies(files, Path(cache)), keys, shown=files, like=like)
+
+
+def write_hdf5(
+    data: Data | Hdf5Data,
+    path: str | os.PathLike,
+    features: Any = "features",
+    labels: Any = "labels",
+    **options: Any,
+) -> Path:
+    """Write samples to a new HDF5 file, complete or not at all; returns its path.
+
+    Parameters
+    ----------
+    data : `dataset.train`, say, or `data.shard(dataset.train, i, n)` for the i-th of n files
+    path : an existing file is replaced
+    features, labels : names of the datasets in the file, of the same structure as the data's
+        inputs and targets (see `hdf5`)
+    options : of h5py's create_dataset: compression="gzip", chunks=(100, 338, 20)
+
+    Raises
+    ------
+    ValueError : names don't fit the data
+    """
+    import h5py
+
+    path, keys = Path(path), []
+    for spec, what in ((features, "inputs"), (labels, "targets")):
+        arrays, spec = getattr(data, what), names(spec, what)
+        if _kind(spec) != _kind(arrays):
+            raise ValueError(
+                f"names {spec!r} don't fit the data's {what}: expected one for each of "
+                + (f"{sorted(arrays)}" if isinstance(arrays, dict) else f"{len(_leaves(arrays))}")
+            )
+        keys += [spec[name] for name in arrays] if isinstance(spec, dict) else _leaves(spec)
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"datasets {', '.join(keys)}: expected each name once")
+    columns = [*_leaves(data.inputs), *_leaves(data.targets)]
+    here = path.with_name(f"{path.name}.{os.getpid()}.part")
+    step = max(1, (1 << 20) // max(1, sum(c.dtype.itemsize * prod(c.shape[1:]) for c in columns)))
+    try:
+        with h5py.File(here, "w") as file:
+            for key, column in zip(keys, columns, strict=True):
+                file.create_dataset(key, column.shape, column.dtype, **options)
+            for first in range(0, len(data), step):
+                batch = data.take(slice(first, first + step))
+                arrays = [*_leaves(batch[0]), *_leaves(batch[1])]
+                for key, array in zip(keys, arrays, strict=True):
+                    file[key][first : first + len(array)] = array
+        os.replace(here, path)
+    finally:
+        here.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,138 @@
+"""`copies`: files on a disk of this node, copied there once by whichever rank comes first.
+
+A file server that all nodes ask for all samples in every epoch is slow; the node's own disk is
+not. Ranks need no messages for it: who holds a file's lock copies it, under a name that nobody
+reads, and then gives it its own name, so that a copy is there as a whole or not at all, whatever
+ends the copying. The others copy files that are still missing meanwhile. Copies stay for the next
+run. One is used as long as its size and its time of change are those of the source.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tutorial_dl.data.files import DataError
+
+SECONDS = 300  # that another rank may take without its copy growing
+_LOOK = 0.05  # seconds between two looks at a lock that another rank holds
+_PIECE = 4 << 20  # bytes
+
+
+def copies(files: Iterable[Path], folder: Path, seconds: float = SECONDS) -> list[Path]:
+    """Where in `folder` the copies of `files` are; makes those that are missing or out of date.
+
+    Parameters
+    ----------
+    files : to copy
+    folder : on a local disk; made if it isn't there. Any number of processes may use it at once.
+    seconds : to wait for another process that makes no progress with its copy
+
+    Raises
+    ------
+    DataError : the folder can't be written, the disk is full, a file is gone; in one line
+    """
+    files = list(files)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cache {folder}: it can't be made: {error.strerror}") from None
+    places = [folder / _name(path) for path in files]
+    left = dict(zip(files, places, strict=True))
+    seen, end = -1, time.monotonic() + seconds
+    while left:
+        for path, place in list(left.items()):
+            if _made(path, place, folder):
+                del left[path]
+                end = time.monotonic() + seconds
+        grown = sum(_size(_part(place)) for place in left.values())
+        if grown != seen:
+            seen, end = grown, time.monotonic() + seconds
+        if left and time.monotonic() > end:
+            raise DataError(
+                f"cache {folder}: another process holds the lock of {next(iter(left))} and has "
+                f"copied nothing for {seconds:g} s"
+            )
+        if left:
+            time.sleep(_LOOK)
+    return places
+
+
+def _name(path: Path) -> str:
+    """Files of one name in several folders have several copies."""
+    whole = str(path.resolve())
+    return f"{hashlib.sha256(whole.encode()).hexdigest()[:12]}-{path.name}"
+
+
+def _part(place: Path) -> Path:
+    return place.with_name(place.name + ".part")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _made(path: Path, place: Path, folder: Path) -> bool:
+    """Whether `place` is a copy of `path` now; False while another process is making it."""
+    try:
+        source = path.stat()
+        if _same(source, place):
+            return True
+        with open(place.with_name(place.name + ".lock"), "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            if not _same(source, place):  # nobody has made it since
+                _copy(path, source, place, folder)
+        return True
+    except OSError as error:
+        raise _told(error, path, folder) from None
+
+
+def _same(source: os.stat_result, place: Path) -> bool:
+    try:
+        have = place.stat()
+    except FileNotFoundError:
+        return False
+    return (have.st_size, have.st_mtime_ns) == (source.st_size, source.st_mtime_ns)
+
+
+def _copy(path: Path, source: os.stat_result, place: Path, folder: Path) -> None:
+    """The lock is held: what lies at the copy's first name was left by a process that was ended."""
+    part = _part(place)
+    part.unlink(missing_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < source.st_size:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    try:
+        with open(path, "rb") as original, open(part, "wb") as copy:
+            shutil.copyfileobj(original, copy, _PIECE)
+            copy.flush()
+            os.fsync(copy.fileno())  # its name must not reach the disk before it does
+        os.utime(part, ns=(source.st_atime_ns, source.st_mtime_ns))
+        if not _same(path.stat(), part):
+            raise DataError(f"{path}: it changed while it was copied to cache {folder}")
+        os.replace(part, place)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _told(error: OSError, path: Path, folder: Path) -> DataError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        need, free = _size(path) / 2**20, shutil.disk_usage(folder).free / 2**20
+        return DataError(
+            f"cache {folder}: no space for {path}: it needs {need:.1f} MiB, {free:.1f} are free"
+        )
+    if error.filename is not None and Path(error.filename) == path:
+        return DataError(f"{path}: it can't be copied to cache {folder}: {error.strerror}")
+    return DataError(f"cache {folder}: {path} can't be copied there: {error.strerror}")

@@ -1,0 +1,37 @@
+"""The interface that users of Horovod know, on Teams, for Keras 3 on TensorFlow.
+
+    import tutorial_dl.horovod.tensorflow.keras as hvd      # was: horovod.tensorflow.keras
+    import tutorial_dl.horovod.keras as hvd                 # was: horovod.keras
+    import tutorial_dl.horovod.tensorflow as hvd            # was: horovod.tensorflow
+
+    mpiexec -n 4 python train.py                            # was: horovodrun -np 4 python train.py
+    python -m tutorial_dl.horovod -np 4 python train.py     # or so
+
+`tutorial_dl.horovod` itself has all of `tutorial_dl.horovod.tensorflow`, and `run`. docs/horovod.md
+says how to move a script over and what differs.
+
+A collective, from top to bottom: collectives.py (tensors, gradients), graph.py (order inside
+tf.function), wire.py (what ranks agree on), numba_kernels.team.
+"""
+
+from importlib import import_module
+
+__all__ = ["run"]
+
+
+def __getattr__(name):
+    # Lazily: whoever only starts ranks must load neither MPI nor TensorFlow.
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if name == "run":
+        return import_module(".launching", __name__).run
+    if name in ("callbacks", "elastic", "keras"):
+        return import_module(f".{name}", __name__)
+    try:
+        return getattr(import_module(".tensorflow", __name__), name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__():
+    return sorted([*globals(), "run", *import_module(".tensorflow", __name__).__all__])

@@ -1,0 +1,97 @@
+"""Tensors as numpy arrays for the wire: which dtypes travel as what, and where in a vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
+# What a Team does not know travels as what it knows. Numbers stay exact.
+CARRIERS = dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), "int32") | dict.fromkeys(
+    ("uint32", "uint64"), "int64"
+)
+LINE = 16  # elements: what a Team cuts vectors at
+
+
+def share(n: int, ranks: int, rank: int) -> tuple[int, int]:
+    """[first, last) of n rows that are `rank`'s: n // ranks each, the first n % ranks one more."""
+    each, more = divmod(n, ranks)
+    first = rank * each + min(rank, more)
+    return first, first + each + (rank < more)
+
+
+def describe(dtype: np.dtype, shape: Sequence) -> str:
+    return f"{dtype.name}[{', '.join(map(str, shape))}]"
+
+
+def named(name: str | None) -> str:
+    return f", name={name!r}" if name else ""
+
+
+def named_dtype(name: str) -> np.dtype:
+    if name == "bfloat16":
+        from ml_dtypes import bfloat16
+
+        return np.dtype(bfloat16)
+    return np.dtype(name)
+
+
+def carrier(dtype: np.dtype) -> np.dtype:
+    """The dtype as which `dtype` travels; TypeError where there is none."""
+    name = CARRIERS.get(dtype.name, dtype.name)
+    if name not in DTYPES:
+        raise TypeError(f"no collectives of {dtype.name}; {', '.join([*DTYPES, *CARRIERS])} are")
+    return named_dtype(name)
+
+
+def carried(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(x).astype(carrier(x.dtype), copy=False)
+
+
+def uncarried(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return x.astype(dtype, copy=False)
+
+
+def by_dtype(arrays: Sequence[np.ndarray], widened: bool = False) -> dict[np.dtype, list[int]]:
+    """{as what they travel: which arrays}, in the order in which dtypes first come.
+
+    `widened`: halves travel as float32.
+    """
+    groups: dict[np.dtype, list[int]] = {}
+    for i, a in enumerate(arrays):
+        dtype = carrier(a.dtype)
+        if widened and dtype.itemsize == 2:
+            dtype = np.dtype("float32")
+        groups.setdefault(dtype, []).append(i)
+    return groups
+
+
+def join_flat(arrays: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return np.concatenate([a.reshape(-1) for a in arrays]).astype(dtype, copy=False)
+
+
+def lay_out(shapes: list, itemsize: int) -> tuple[list[int], int]:
+    """(where each array begins, length of all), in elements; each begins on a cache line."""
+    offsets, end, line = [], 0, 64 // itemsize
+    for shape in shapes:
+        offsets.append(end)
+        end += -(-math.prod(shape) // line) * line
+    return offsets, end
+
+
+def scale(x: np.ndarray, factor: float, out: np.ndarray) -> None:
+    """out = factor x, in the dtype of `out`; integers are cut off towards zero."""
+    if factor == 1.0:
+        np.copyto(out, x, casting="unsafe")
+    elif out.dtype.kind == "f":
+        np.multiply(x, out.dtype.type(factor), out=out, casting="unsafe")
+    else:
+        np.copyto(out, x * factor, casting="unsafe")
+
+
+def check_rows(arrays: Sequence[np.ndarray]) -> None:
+    for a in arrays:
+        if a.ndim == 0:
+            raise ValueError("a scalar has no rows; reshape it to one dimension first")

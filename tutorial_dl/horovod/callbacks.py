@@ -1,0 +1,193 @@
+"""Callbacks for `model.fit`: equal weights at the start, averaged metrics, learning rates."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+from . import basics
+from .gradients import key
+from .objects import broadcast_variables
+from .process_sets import global_process_set
+from .reductions import Average
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """All ranks start with the weights and the optimizer's state that `root_rank` has.
+
+    Before the first batch; what is only made in it (a model without an input shape), after it.
+    Random seeds, of dropout for instance, stay each rank's own.
+
+    Args:
+        root_rank: whose variables
+        local_variables: variables that stay each rank's own
+    """
+
+    def __init__(self, root_rank, device="", local_variables=None):
+        super().__init__()
+        self.root_rank = root_rank
+        if hasattr(local_variables, "assign"):
+            local_variables = [local_variables]
+        self.local = {key(v) for v in local_variables or []}
+        self.done: set[int] | None = set()
+
+    def register_local_var(self, variable) -> None:
+        self.local.add(key(variable))
+
+    def on_train_begin(self, logs=None):
+        self._broadcast()
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.done is not None:
+            self._broadcast()
+            self.done = None
+
+    def _broadcast(self) -> None:
+        if self.done is None:
+            return
+        variables, optimizer = [*self.model.weights], self.model.optimizer
+        if optimizer is not None:
+            if self.model.built and not optimizer.built:
+                optimizer.build(self.model.trainable_variables)
+            variables += optimizer.variables
+            # What is being accumulated is a rank's own until it is reduced.
+            inner = getattr(optimizer, "inner_optimizer", optimizer)
+            self.local |= {key(v) for v in getattr(inner, "_accumulated_gradients", [])}
+        new = {key(v): v for v in variables if key(v) not in self.done | self.local}
+        broadcast_variables(new.values(), self.root_rank)
+        self.done |= new.keys()
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Averages the epoch's metrics over ranks, for the callbacks after this one and for History.
+
+    Every rank counts alike, whatever the number of its samples.
+    """
+
+    def __init__(self, device=""):
+        super().__init__()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not logs or basics.size() == 1:
+            return
+        names = sorted(logs)
+        wire = global_process_set.wire()
+        mean = wire.allreduce(
+            [np.array([float(logs[name]) for name in names])], Average, name=", ".join(names)
+        )[0]
+        logs.update(zip(names, mean.tolist(), strict=True))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """learning rate = initial_lr x multiplier(epoch), from `start_epoch` until before `end_epoch`.
+
+    Args:
+        initial_lr: learning rate at the start of training
+        multiplier: a function of the epoch; or a number m, for m ** (epoch - start_epoch)
+        staircase: once an epoch; False: every batch, the epoch being epoch + batch / steps
+        momentum_correction: when the rate of an SGD with momentum changes, scale its velocity,
+            which has the old rate in it, by new / old (Goyal et al., arXiv 1706.02677, section 3)
+        steps_per_epoch: where Keras does not know the number of batches
+    """
+
+    def __init__(
+        self, initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True,
+        momentum_correction=True, steps_per_epoch=None,
+    ):  # fmt: skip
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("initial_lr is None: the learning rate at the start is needed")
+        self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
+        self.staircase, self.momentum_correction = staircase, momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        if callable(multiplier):
+            self.multiplier = multiplier
+        else:
+            self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
+        self.epoch = 0
+
+    def on_train_begin(self, logs=None):
+        if self.staircase or self.steps_per_epoch:
+            return
+        self.steps_per_epoch = (self.params or {}).get("steps")
+        if not self.steps_per_epoch:
+            raise ValueError(
+                f"{type(self).__name__}: the number of batches is not known; give steps_per_epoch"
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        over = self.end_epoch is not None and self.epoch >= self.end_epoch
+        if self.epoch < self.start_epoch or over:
+            return
+        if not self.staircase:
+            self._set(self.epoch + batch / self.steps_per_epoch)
+        elif batch == 0:
+            self._set(self.epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None:
+            logs["lr"] = float(self.model.optimizer.learning_rate)
+
+    def _set(self, epoch: float) -> None:
+        optimizer = self.model.optimizer
+        old, new = float(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
+        optimizer.learning_rate = new
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        if self.momentum_correction and old and new != old and getattr(optimizer, "momentum", 0):
+            velocities = getattr(optimizer, "momentums", getattr(optimizer, "_momentums", []))
+            for velocity in velocities:
+                if velocity is not None:
+                    velocity.assign(velocity * (new / old))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """From initial_lr / size at the start to initial_lr after `warmup_epochs`, batch by batch.
+
+    `initial_lr` is the rate for all ranks together. Goyal et al., arXiv 1706.02677, section 2.2.
+    """
+
+    def __init__(
+        self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0
+    ):
+        def multiplier(epoch):
+            epoch += 1 / self.steps_per_epoch  # round numbers at the end of each epoch
+            size = basics.size()
+            return (epoch * (size - 1) / warmup_epochs + 1) / size
+
+        super().__init__(
+            initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if epoch == self.end_epoch - 1 and self.verbose and basics.rank() == 0:
+            rate = float(self.model.optimizer.learning_rate)
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the best model so far: rank 0 does, the others write nothing.
+
+    After MetricAverageCallback, so that "best" is that of all ranks. `filepath` may also be
+    assigned later; by default it is best_model.keras, or best_model.weights.h5 for weights only.
+    Arguments are those of keras.callbacks.ModelCheckpoint.
+    """
+
+    def __init__(
+        self, monitor="val_loss", verbose=0, save_weights_only=False, mode="auto",
+        save_freq="epoch", filepath=None,
+    ):  # fmt: skip
+        if filepath is None:
+            filepath = "best_model.weights.h5" if save_weights_only else "best_model.keras"
+        super().__init__(
+            filepath, monitor, verbose, save_best_only=True, save_weights_only=save_weights_only,
+            mode=mode, save_freq=save_freq,
+        )  # fmt: skip
+
+    def _save_model(self, *args, **kwargs):
+        if basics.rank() == 0:
+            super()._save_model(*args, **kwargs)

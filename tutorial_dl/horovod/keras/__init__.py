@@ -1,0 +1,90 @@
+"""What horovod.keras offers: `import tutorial_dl.horovod.keras as hvd`."""
+
+import keras as _keras
+
+from .. import tensorflow as _tensorflow
+from ..compression import Compression
+from ..gradients import trainable_in as _trainable_in
+from ..process_sets import global_process_set
+from ..reductions import Average
+from ..tensorflow import *  # noqa: F403
+from . import callbacks
+
+
+def DistributedOptimizer(
+    optimizer, name=None, device_dense="", device_sparse="", compression=Compression.none,
+    sparse_as_dense=False, gradient_predivide_factor=1.0, op=Average, backward_passes_per_step=1,
+    average_aggregated_gradients=False, num_groups=0, groups=None, process_set=global_process_set,
+    scale_local_gradients=True,
+):  # fmt: skip
+    """See `tutorial_dl.horovod.tensorflow.DistributedOptimizer`; arguments in another order."""
+    return _tensorflow.DistributedOptimizer(
+        optimizer, name, False, device_dense, device_sparse, compression, sparse_as_dense,
+        backward_passes_per_step, op, gradient_predivide_factor, average_aggregated_gradients,
+        num_groups, groups, process_set, scale_local_gradients,
+    )  # fmt: skip
+
+
+def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
+    """A DistributedOptimizer that leaves the gradients of `local_layers` to each rank."""
+    new = DistributedOptimizer(optimizer, *args, **kwargs)
+    for variable in _trainable_in(local_layers):
+        new.register_local_var(variable)
+    return new
+
+
+def allreduce(
+    value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None,
+    compression=Compression.none, process_set=global_process_set,
+):  # fmt: skip
+    """`value`, whatever can be made a tensor, reduced over all ranks; arguments in this order."""
+    return _tensorflow.allreduce(
+        value, average, compression=compression, op=op, prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor, name=name, process_set=process_set,
+    )  # fmt: skip
+
+
+def reducescatter(
+    value, name=None, op=Average, compression=Compression.none, prescale_factor=1.0,
+    postscale_factor=1.0, process_set=global_process_set,
+):  # fmt: skip
+    """This rank's rows of `value` reduced over all ranks; arguments in this order."""
+    return _tensorflow.reducescatter(
+        value, compression=compression, op=op, name=name, process_set=process_set,
+        prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+    )  # fmt: skip
+
+
+def load_model(
+    filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none,
+    legacy_opts=False, backward_passes_per_step=1, average_aggregated_gradients=False,
+):  # fmt: skip
+    """A saved model, whose optimizer, with its state, is a DistributedOptimizer again.
+
+    The file has the settings of the Keras optimizer, not those of the DistributedOptimizer: give
+    them again.
+
+    Args:
+        filepath: of the model, ".keras" or ".h5"; every rank reads it
+        custom_optimizers: optimizer classes of yours that it may need
+        custom_objects: names and classes or functions that it may need
+        compression: see `DistributedOptimizer`
+        legacy_opts: accepted, without effect
+        backward_passes_per_step, average_aggregated_gradients: see `DistributedOptimizer`. Left
+            out for an optimizer that accumulates, it does so as Keras does: it averages.
+    """
+    objects = {c.__name__: c for c in custom_optimizers or []} | (custom_objects or {})
+    model = _keras.saving.load_model(filepath, custom_objects=objects)
+    if model.optimizer is not None:
+        model.optimizer = DistributedOptimizer(
+            model.optimizer,
+            compression=compression,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+        )
+        if model.compiled:
+            model.jit_compile = model._resolve_auto_jit_compile()
+    return model
+
+
+__all__ = [*_tensorflow.__all__, "callbacks", "load_model"]

@@ -1,0 +1,133 @@
+"""Process sets: some of the ranks call collectives of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from .wire import Wire
+
+
+class ProcessSet:
+    """Some ranks of the job. Pass it to `init` or `add_process_set`, then to collectives.
+
+    Attributes:
+        ranks: their numbers in the job, in order
+        process_set_id: its number, the same on all ranks; None while it is not in use
+    """
+
+    def __init__(self, ranks: Iterable[int] = ()):
+        try:
+            self.ranks = sorted(int(r) for r in ranks)
+        except TypeError:
+            raise TypeError(f"a ProcessSet is made of a list of ranks, not {ranks!r}") from None
+        if len(set(self.ranks)) < len(self.ranks):
+            raise ValueError(f"a ProcessSet has each rank once, not {self.ranks}")
+        self.process_set_id: int | None = None
+        self._wire: Wire | None = None
+
+    def adopt(self, number: int, team) -> None:
+        """It is in use from now on; `team` is None on ranks that are not in it."""
+        self.process_set_id = number
+        self._wire = None if team is None else Wire(team)
+        _used[number] = self
+
+    def included(self) -> bool:
+        """Whether this rank is in it."""
+        self._check()
+        return self._wire is not None
+
+    def size(self) -> int:
+        """How many ranks it has."""
+        self._check()
+        return len(self.ranks)
+
+    def rank(self) -> int:
+        """This rank's number in it."""
+        return self.wire().team.rank
+
+    def wire(self) -> Wire:
+        """What its collectives go through; ValueError on ranks that are not in it."""
+        self._check()
+        if self._wire is None:
+            raise ValueError(f"this rank is not in {self}: it can't call its collectives")
+        return self._wire
+
+    def place_of(self, root: int) -> int:
+        """The number in this set of rank `root` of the job."""
+        self._check()
+        if root not in self.ranks:
+            raise ValueError(f"root_rank is {root}, but the ranks are {self.ranks}")
+        return self.ranks.index(root)
+
+    def _check(self) -> None:
+        if self.process_set_id is None:
+            why = "call hvd.init() first" if self is global_process_set else "not in use"
+            raise ValueError(f"{self}: {why}")
+
+    def __repr__(self) -> str:
+        if self is global_process_set:
+            return "the global process set"
+        return f"ProcessSet({self.ranks})"
+
+
+_used: dict[int, ProcessSet] = {}
+_made = 0  # how many were ever made: numbers are not used again
+global_process_set = ProcessSet()
+
+
+def add(team, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """See `basics.add_process_set`."""
+    global _made
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    # All ranks have to mean the same set, or they would wait for each other in different ones.
+    ranks = process_set.ranks
+    global_process_set.wire().broadcast(
+        [np.zeros(0, np.int32)], 0, name=f"process set {','.join(map(str, ranks))}"
+    )
+    if not ranks or not set(ranks) <= set(range(team.size)):
+        raise ValueError(f"process set {ranks}: some of the ranks 0 to {team.size - 1} are right")
+    if any(each.ranks == ranks for each in _used.values()):
+        raise ValueError(f"process set {ranks} exists already")
+    part = team.split(0 if team.rank in ranks else 1)
+    if team.rank not in ranks:
+        part.close()
+        part = None
+    _made += 1
+    process_set.adopt(_made, part)
+    return process_set
+
+
+def remove(process_set: ProcessSet) -> bool:
+    """See `basics.remove_process_set`."""
+    number = process_set.process_set_id
+    if number is None or process_set is global_process_set:
+        return False
+    _drop(process_set)
+    return True
+
+
+def _drop(process_set: ProcessSet) -> None:
+    del _used[process_set.process_set_id]
+    if process_set._wire is not None:
+        process_set._wire.team.say_the_end()
+        process_set._wire.team.forget()
+    process_set._wire = process_set.process_set_id = None
+
+
+def forget_all() -> None:
+    for process_set in list(_used.values()):
+        _drop(process_set)
+
+
+def process_set_by_id(process_set_id: int) -> ProcessSet:
+    if process_set_id not in _used:
+        raise ValueError(f"no process set has the number {process_set_id}")
+    return _used[process_set_id]
+
+
+def process_sets() -> list[ProcessSet]:
+    """All that are in use, by number."""
+    return [_used[number] for number in sorted(_used)]

@@ -1,0 +1,3 @@
+"""What horovod.tensorflow.keras.callbacks offers."""
+
+from ...callbacks import *  # noqa: F403

@@ -1,0 +1,194 @@
+"""`Layout`: how many ranks a run needs, and who is who among them.
+
+NNLO's talk counts nodes = 1 + N_G N_F (N_M N_W N_GPU): the coordinator of a search, parameter sets
+tried at once, folds, masters, workers a master, devices a worker. Masters are ranks of ours too:
+
+    ranks = [1] + N_G N_F (M + N_M N_W N_GPU)
+
+with M = 1 for one master, N_M + 1 for N_M >= 2 (sub-masters under one master), and M = 0 for
+N_M = 0 (no master: N_W N_GPU ranks reduce together). The 1 is there only when there is a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING
+
+from tutorial_dl.layout import fitting
+from tutorial_dl.layout.placing import Places
+from tutorial_dl.layout.roles import Role
+
+if TYPE_CHECKING:
+    from tutorial_dl.plotting.style import Figure
+
+LEAST = {"groups": 1, "folds": 1, "masters": 0, "workers": 1, "devices": 1}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks by role.
+
+    Parameters
+    ----------
+    groups : parameter sets that a search tries at once, N_G.
+    folds : of cross-validation, trained at once, N_F.
+    masters : 1: one master. 2 or more: sub-masters under one master. 0: none, all synchronous. N_M.
+    workers : below each master, or in all where there is none, N_W.
+    devices : ranks of a worker, which compute one batch together, N_GPU.
+    search : whether a coordinator leads; None: if there is more than one group or fold.
+
+    Raises
+    ------
+    ValueError : a number that is too low, or a search that would have nobody to lead it.
+
+    >>> Layout(masters=2, workers=3, devices=2).ranks
+    15
+    """
+
+    groups: int = 1
+    folds: int = 1
+    masters: int = 1
+    workers: int = 1
+    devices: int = 1
+    search: bool | None = None
+
+    def __post_init__(self):
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+                raise ValueError(f"{name} is {value!r}; a whole number from {least} up is right")
+            object.__setattr__(self, name, int(value))
+        many = self.groups > 1 or self.folds > 1
+        if self.search is None:
+            object.__setattr__(self, "search", many)
+        elif many and not self.search:
+            raise ValueError(
+                f"groups {self.groups} x folds {self.folds} without a search: a coordinator "
+                "(search=True), or one group and one fold, is right"
+            )
+
+    @classmethod
+    def for_ranks(
+        cls,
+        ranks: int,
+        masters: int | None = None,
+        workers: int | None = None,
+        devices: int | None = None,
+        groups: int = 1,
+        folds: int = 1,
+    ) -> Layout:
+        """The layout of an asynchronous run on so many ranks, masters included.
+
+        One number that is not said follows from the others: workers; if those are said, devices;
+        if both are, masters. The rest is 1. So without any it is one master, and workers.
+
+        Raises
+        ------
+        ValueError : no layout of that many ranks has these numbers; it names the nearest that do.
+
+        >>> Layout.for_ranks(7, devices=2)
+        Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
+        """
+        return fitting.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
+
+    def check_ranks(self, ranks: int) -> None:
+        """ValueError unless it needs exactly `ranks` ranks; it names the nearest that fit."""
+        fitting.check_ranks(self, ranks)
+
+    @property
+    def masters_each(self) -> int:
+        """Masters and sub-masters of one group and fold, M."""
+        return self.masters + (self.masters >= 2)
+
+    @property
+    def workers_each(self) -> int:
+        """Workers of one group and fold."""
+        return max(self.masters, 1) * self.workers
+
+    @property
+    def ranks_each(self) -> int:
+        """Ranks of one group and fold."""
+        return self.masters_each + self.workers_each * self.devices
+
+    @property
+    def ranks(self) -> int:
+        """Ranks in all."""
+        return int(self.search) + self.groups * self.folds * self.ranks_each
+
+    @property
+    def nodes_in_talk(self) -> int:
+        """Nodes as NNLO's talk counts them: always a coordinator, masters not counted."""
+        return 1 + self.groups * self.folds * self.workers_each * self.devices
+
+    def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
+        """The role of each rank, by rank.
+
+        The coordinator is rank 0; without one the master is, if there is one. The ranks of a worker
+        are on one node for as many workers as possible (see placing.py), in ascending order.
+
+        Parameters
+        ----------
+        nodes : the node of each rank, numbers or names, (ranks,); None: all on one.
+
+        Raises
+        ------
+        ValueError : another number of ranks than the layout needs.
+        """
+        nodes = [0] * self.ranks if nodes is None else list(nodes)
+        self.check_ranks(len(nodes))
+        blocks = [(group, fold) for group in range(self.groups) for fold in range(self.folds)]
+        places = Places(nodes, self.devices, len(blocks) * self.workers_each)
+        roles: list[Role] = []
+        if self.search:
+            roles.append(Role(places.first(), "coordinator", None, None, None, None, None))
+        node = nodes[0]
+        for group, fold in blocks:
+            found = self._block(places, group, fold, node, leads=not roles)
+            node = nodes[found[-1].rank]
+            roles += found
+        return sorted(roles)
+
+    def _block(
+        self, places: Places, group: int, fold: int, near: Hashable, leads: bool
+    ) -> list[Role]:
+        """The roles of one group and fold, `near` that node; `leads`: its master is rank 0."""
+        roles, top = [], None
+        node = places.node_for(self.ranks_each, near)
+        if self.masters:
+            top = places.first() if leads else places.single(node)
+            roles.append(Role(top, "master", group, fold, None, None, None))
+            node = places.nodes[top]
+        for star in range(max(self.masters, 1)):
+            hub, size = top, self.workers * self.devices
+            if self.masters >= 2:
+                node = places.node_for(size + 1, node)
+                hub = places.single(node)
+                roles.append(Role(hub, "sub_master", group, fold, top, None, None))
+                node = places.nodes[hub]
+            else:
+                node = places.node_for(size, node)
+            for worker in range(star * self.workers, (star + 1) * self.workers):
+                ranks = places.worker(node)
+                node = places.nodes[ranks[-1]]
+                for device, rank in enumerate(sorted(ranks)):
+                    roles.append(Role(rank, "worker", group, fold, hub, worker, device))
+        return roles
+
+    def text(self, nodes: Sequence[Hashable] | None = None) -> str:
+        """A tree of who reports to whom; `nodes` as for `roles`."""
+        from tutorial_dl.layout.text import tree
+
+        return tree(self, nodes)
+
+    __str__ = text
+
+    def figure(self, nodes: Sequence[Hashable] | None = None) -> Figure:
+        """The tree as a figure, with the nodes below it if they are given, as for `roles`."""
+        from tutorial_dl import plotting
+
+        return plotting.draw_layout(self, nodes)
+
+    def _repr_png_(self) -> bytes:
+        return self.figure()._repr_png_()

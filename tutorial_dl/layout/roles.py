@@ -1,0 +1,63 @@
+"""A rank's role, and whom it works with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+ROLES = ("coordinator", "master", "sub_master", "worker")
+
+
+class Role(NamedTuple):
+    """What one rank does."""
+
+    rank: int
+    role: str  # one of ROLES
+    group: int | None  # parameter set of the search; None for the coordinator
+    fold: int | None  # of the cross-validation; None for the coordinator
+    master: int | None  # the rank that its updates go to; None where there is none above
+    worker: int | None  # number in its group and fold; None for those that compute no gradients
+    device: int | None  # number in its worker; 0 speaks for the worker; None as above
+
+
+def hub_ranks(roles: Sequence[Role], rank: int) -> list[int]:
+    """The star that `rank` is the hub of: itself, then those that exchange with it directly.
+
+    Below a master are the first ranks of its workers (device 0), or its sub-masters; below the
+    coordinator is the first rank of each group and fold. A worker is nobody's hub: [rank].
+
+    >>> from tutorial_dl.layout import Layout
+    >>> hub_ranks(Layout(masters=2, workers=2, devices=2).roles(), 0)
+    [0, 1, 6]
+    >>> hub_ranks(Layout(masters=2, workers=2, devices=2).roles(), 6)
+    [6, 7, 9]
+    """
+    if roles[rank].role == "coordinator":
+        tops = (r for r in roles if r.master is None and r.group is not None)
+        firsts: dict[tuple, int] = {}
+        for one in tops:
+            firsts.setdefault((one.group, one.fold), one.rank)
+        return [rank, *firsts.values()]
+    return [rank, *(r.rank for r in roles if r.master == rank and not r.device)]
+
+
+def worker_ranks(roles: Sequence[Role], rank: int) -> list[int]:
+    """The ranks that compute one batch together with `rank`, by device.
+
+    Those of its worker; or, where there is no master, all of its group and fold, as there is
+    nobody between them. A master computes nothing: [].
+
+    >>> from tutorial_dl.layout import Layout
+    >>> worker_ranks(Layout(masters=1, workers=2, devices=3).roles(), 5)
+    [4, 5, 6]
+    """
+    own = roles[rank]
+    if own.worker is None:
+        return []
+    together = [
+        r
+        for r in roles
+        if r.worker is not None and (r.group, r.fold) == (own.group, own.fold)
+        if own.master is None or r.worker == own.worker
+    ]
+    return [r.rank for r in sorted(together, key=lambda r: (r.worker, r.device))]

@@ -1,0 +1,72 @@
+"""Which Keras models can be trained as two flat vectors; of any other, one line says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+
+hide_tensorflow_chatter()
+
+import keras  # noqa: E402
+
+
+def check_model(model: Any) -> None:
+    """Raise where the model cannot be trained as two flat vectors, in one line that says why."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow "
+            "before it is imported"
+        )
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"a {type(model).__name__} is no keras.Model")
+    name = f"model '{model.name}'"
+    if not model.built:
+        raise ValueError(
+            f"{name} has no weights yet: give it a keras.Input, or call it on a batch first"
+        )
+    if not model.compiled:
+        raise ValueError(f"{name} is not compiled: call model.compile(loss=..., metrics=[...])")
+    if type(model).train_step is not keras.Model.train_step:
+        raise ValueError(
+            f"{name} has a train_step of its own, which would not be called: "
+            "override compute_loss, or write a Replica"
+        )
+    for loss in keras.tree.flatten(model.loss):
+        reduction = getattr(loss, "reduction", "mean")
+        if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
+            raise ValueError(
+                f"{name}: its loss has reduction '{reduction}'; averages over ranks need "
+                "a mean over samples, 'sum_over_batch_size'"
+            )
+    if not model.trainable_weights:
+        raise ValueError(f"{name} has no trainable weights")
+    dtypes = {v.dtype for v in model.trainable_weights}
+    if dtypes not in ({"float32"}, {"float64"}):
+        raise ValueError(
+            f"{name} has trainable weights of dtype {', '.join(sorted(dtypes))}: "
+            "expected all float32 or all float64"
+        )
+    # Keras computes losses in the precision that was its default when the model was compiled.
+    if dtypes == {"float64"} and "float32" in _loss_dtypes(model):
+        raise ValueError(
+            f"{name} has weights of float64 but a loss of float32: make and compile it under "
+            "keras.config.set_floatx('float64')"
+        )
+
+
+def check_metrics(model: keras.Model) -> None:
+    """Raise unless every metric is a mean over samples: others can't be had from ranks' shares."""
+    compiled = model._compile_metrics
+    for metric in compiled.metrics if compiled is not None else []:
+        if not isinstance(metric, keras.metrics.Mean):
+            raise ValueError(
+                f"model '{model.name}': metric '{metric.name}' is no mean over samples, so it "
+                "can't be put together from what ranks see: leave it out of compile, and call "
+                "model.evaluate after training"
+            )
+
+
+def _loss_dtypes(model: keras.Model) -> set[str]:
+    losses = [model._compile_loss, *keras.tree.flatten(model.loss)]
+    return {loss.dtype for loss in losses if isinstance(loss, keras.losses.Loss)}

@@ -1,0 +1,135 @@
+"""Downpour SGD: workers send gradients when they have them, a master updates with each.
+
+    worker:  w    <- the master's weights
+             u    =  sum of the gradients of `every` steps, between which w <- w - eta g
+    master:  w    <- optimizer(w, u)                    at once, whoever sent it
+    worker:  w    <- the master's weights               and so on
+
+Nobody waits for anybody. The price: when u arrives the master's weights are not those that its
+gradients were taken at; they have had tau more updates, its *staleness*. Dean et al., Large scale
+distributed deep networks, NIPS 2012, section 4.1.
+
+    master   w0 --- w1 ------ w2 ---- w3 ------      w1 = w0 - eta g_A(w0)
+    A        g(w0)  '-> g(w1) '        '-> ...       w2 = w1 - eta g_B(w0)      staleness 1
+    B        g(w0) ---'-> g(w2) -------'             w3 = w2 - eta g_A(w1)      staleness 1
+
+(The paper's master gets u = w_pulled - w_local, which for one step is eta g. Here the sum of the
+gradients is sent, so that any optimizer on the master makes of it what it makes of a gradient; for
+SGD the two are the same.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_kernels.optimizers.clipping import clip_by_norm
+from numba_kernels.served import serve
+
+from .rule import Rule
+
+SEE_VECTORS = ("begin_worker", "look_ahead", "step", "after_break", "serve")
+
+
+class Downpour(Rule):
+    """Gradients to a master, weights back.
+
+    Args:
+        every: steps from one exchange to the next; in between a worker goes on by itself with
+            plain gradient descent at the same learning rate
+        synchronous: the master waits for all workers and updates with their mean: for every=1 that
+            is synchronous data parallelism
+        staleness_aware: divide the learning rate of an update by 1 + its staleness (Zhang et al.,
+            arXiv 1511.05950)
+        lower_momentum: asynchrony acts as if there was a momentum of 1 - 1/workers (Mitliagkas et
+            al., arXiv 1605.09774; Omnivore, arXiv 1606.04487): take that much off the optimizer's
+        upward, team, layout: see Rule
+    """
+
+    receives = "parameters"
+
+    def __init__(
+        self,
+        every: int = 1,
+        synchronous: bool = False,
+        staleness_aware: bool = False,
+        lower_momentum: bool = False,
+        **where,
+    ):
+        super().__init__(every, synchronous, **where)
+        if synchronous and (staleness_aware or lower_momentum):
+            raise ValueError("nothing is stale in the synchronous form; leave the option out")
+        self.staleness_aware, self.lower_momentum = staleness_aware, lower_momentum
+
+    def use(self, optimizer) -> None:
+        if self.lower_momentum and not getattr(optimizer, "momentum", 0):
+            raise ValueError(f"lower momentum, but {optimizer.name} has none; sgd or rmsprop may")
+        super().use(optimizer)
+        self._slots = optimizer.slots  # (of a momentum that `begin_master` lowers, too)
+
+    @property
+    def sends(self) -> str | None:
+        return "gradient" if self.every == 1 else None
+
+    @property
+    def swaps(self) -> bool:
+        # Another's methods may keep the weights, or fill an answer before they read what was sent.
+        own = all(getattr(type(self), name) is getattr(Downpour, name) for name in SEE_VECTORS)
+        return own and self.every == 1 and not self.synchronous
+
+    # A worker
+
+    def begin_worker(self, x, segments=None) -> None:
+        self.sum = np.zeros_like(x) if self.every > 1 else None
+
+    def step(self, x, g, server, due) -> None:
+        if self.every == 1:
+            server.push(g, into=x)
+            return
+        self.sum += g
+        if due:
+            server.push(self.sum, into=x)
+            self.sum[:] = 0
+        else:
+            x -= x.dtype.type(self.rate) * g
+
+    def after_break(self, x, server) -> None:
+        server.pull(into=x)
+
+    # The master
+
+    def begin_master(self, center, segments=None) -> None:
+        if self.lower_momentum:
+            from dataclasses import replace
+
+            lower = max(0.0, self.optimizer.momentum - (1 - 1 / self.workers))
+            self.optimizer = replace(self.optimizer, momentum=lower)
+        self.state = self.optimizer.init(center.size, center.dtype, segments)
+
+    def serve(self, center, sent, answer) -> None:
+        optimizer = self.optimizer
+        if self.staleness_aware:
+            optimizer = optimizer.at_rate(self.rate / (1 + self.staleness))
+        serve(optimizer, center, sent, self.state, answer)
+
+    @property
+    def kept(self) -> int:
+        return 0 if self.synchronous else 1 + self._slots
+
+    @property
+    def clips(self) -> bool:
+        return self.synchronous  # the gradient of the whole batch, not each worker's
+
+    def serve_all(self, center, sent, answers, weights) -> None:
+        mean = np.zeros_like(center)
+        for vector, weight in zip(sent, weights, strict=True):
+            if weight:  # what a worker without samples sends is no matter
+                mean += center.dtype.type(weight) * vector
+        if any(weights):
+            if self.clip_norm is not None:
+                clip_by_norm(mean, self.clip_norm)
+            self.optimizer.update(center, mean, self.state)
+        for answer in answers:
+            answer[:] = center
+
+    def refresh(self, center, answer) -> None:
+        answer[:] = center

@@ -1,0 +1,124 @@
+"""Hogwild: no master, no locks. All ranks of a node update one copy of the weights, all at once.
+
+    rank i, for ever:   g <- gradient(w, a batch)
+                        w <- update(w, g)              where w lies, whoever else is writing there
+
+Nobody waits for anybody. A rank reads weights that others are in the middle of changing, and two
+that write the same number at once may lose one of the two changes. For small steps that does little
+harm: Niu, Recht, Re, Wright, Hogwild!, NIPS 2011, show it for sparse gradients, which seldom touch
+the same weights; a network's are dense, and it works in practice with about the staleness of
+downpour. Each rank keeps an optimizer's state of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numba_kernels.optimizers import Optimizer
+from numba_kernels.optimizers.clipping import clip_by_norm
+from numba_kernels.team import Team
+from numba_kernels.trace import span
+from numba_kernels.window import aligned
+
+from ..replica.base import Batch, Replica
+from .base import OneModel
+
+
+class Own:
+    """A rank's optimizer, and its state for all weights."""
+
+    def __init__(self, optimizer: Optimizer, n: int, dtype, segments):
+        self.optimizer, self.state = optimizer, optimizer.init(n, dtype, segments)
+
+
+class Hogwild(OneModel):
+    """All ranks of a node on one copy of the weights.
+
+    Args:
+        team: ranks that share memory; all of the run if None. ValueError if some don't.
+    """
+
+    default_optimizer = "adam"
+
+    def __init__(self, team: Team | None = None):
+        self.team = team or Team()
+        if not self.team.single_node or not self.team.shared:
+            raise ValueError(
+                f"strategy 'hogwild' needs ranks that share memory, and {self.team.size} ranks are "
+                f"on {len(self.team.nodes)} nodes; 'downpour' sends messages"
+            )
+        self.updates_a_step = self.team.size
+
+    def attach(
+        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
+    ) -> None:
+        self.replica, self.clip_norm, self._seen = replica, clip_norm, 0
+        n, dtype = replica.parameters.size, replica.parameters.dtype
+        self.team.broadcast(replica.parameters)
+        own = replica.parameters.copy()
+        common = self.team.empty(n, dtype, common=True)
+        replica.place(common, aligned(n, dtype))  # all ranks write the same there
+        if replica.state.size:
+            replica.state = self.team.broadcast(replica.state.copy())
+        self.update = Own(optimizer, n, dtype, replica.segments)
+        self.team.barrier()
+        replica.parameters[:] = own
+        self.team.barrier()
+
+    def step(self, batch: Batch) -> tuple[float, int]:
+        """One update by this rank; mean loss over its own samples, and how many those are."""
+        with span("gradient"):
+            loss, samples = self.gradient(batch)
+        self._seen += samples
+        if self.loss_scale is not None:
+            self.loss_scale.update(finite=self._finite)
+            if not self._finite:
+                return (loss if np.isfinite(loss) else 0.0), samples
+        if samples:
+            with span("update"):
+                if self.clip_norm is not None:
+                    clip_by_norm(self.replica.gradient, self.clip_norm)
+                update = self.update
+                update.optimizer.update(
+                    self.replica.parameters, self.replica.gradient, update.state
+                )
+        return loss, samples
+
+    def settle(self) -> None:
+        self.team.barrier()
+
+    def total(self, sums: np.ndarray) -> np.ndarray:
+        return self.team.allreduce(sums.copy()) if self.team.size > 1 else sums
+
+    def resume(self) -> None:
+        """After a failure: there is one copy of the weights, and nothing to agree on but states."""
+        if self.replica.state.size:
+            self.replica.state = self.team.broadcast(self.replica.state.copy())
+        self._seen = 0
+        self.settle()
+
+    def save(self) -> tuple[dict, dict, dict]:
+        first, last = self.team.slice_of(self.replica.parameters.size)
+        vectors = {"parameters": self.replica.parameters[first:last]}
+        state = self.update.state
+        own = {"state": self.replica.state, "seen": np.array([self._seen])}
+        own |= {"slots": state.slots, "updates": np.array([state.step])}
+        values = {"rate": self.update.optimizer.learning_rate}
+        if self.loss_scale is not None:
+            values["loss_scale"] = self.loss_scale.values
+        return values, vectors, own
+
+    def restore(self, saved) -> None:
+        of = self.team.rank
+        self.settle()
+        self.replica.parameters[:] = saved.vector("parameters", 0, self.replica.parameters.size)
+        self.settle()
+        state = self.update.state
+        state.slots[:], state.step = saved.own("slots", of), int(saved.own("updates", of)[0])
+        self._seen = int(saved.own("seen", of)[0])
+        values = saved.values["strategy"]
+        self.set_rate(values["rate"], correct_momentum=False)
+        if self.loss_scale is not None and "loss_scale" in values:
+            self.loss_scale.values = values["loss_scale"]
+        if self.replica.state.size:
+            self.replica.state = saved.own("state", of).astype(self.replica.state.dtype)

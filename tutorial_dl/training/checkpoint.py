@@ -1,0 +1,236 @@
+"""Checkpoints: folders that are whole or are not there, written by all ranks at once.
+
+    checkpoints/
+        step_00000200/
+            rank_00000.npz      slice 0 of the vectors, and what is rank 0's own
+            rank_00001.npz      slice 1, and what is rank 1's own
+            manifest            numbers, and size and checksum of every file
+        step_00000300/
+
+A checkpoint is written in a hidden folder, forced to the disk, and gets its name last, by a rename,
+which a file system does at once or not at all: whoever is killed meanwhile leaves the one before.
+Reading it checks sizes and checksums; one that is damaged is named, and the one before it taken.
+Arrays are in NumPy's own format without pickle, so nothing in a checkpoint is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+FORMAT = 1
+NAME = re.compile(r"step_(\d{8,})")
+BLOCK = 1 << 22  # bytes read at once
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that can't be used here; says why."""
+
+
+class Checkpoints:
+    """The checkpoints of a run in `folder`, which all ranks see. Methods are collective.
+
+    Args:
+        team: the ranks that write and read
+        folder: made where it does not exist
+        keep: that many newest ones stay; two at least, as the newest may turn out to be damaged
+    """
+
+    def __init__(self, team, folder: str | os.PathLike, keep: int = 3):
+        if keep < 2:
+            raise ValueError(f"keep {keep} checkpoints: 2 or more are needed, one may be damaged")
+        self.team, self.folder, self.keep = team, Path(folder), keep
+
+    def steps(self) -> list[int]:
+        """The steps of which there are checkpoints, damaged ones included; not collective."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(m[1]) for m in map(NAME.fullmatch, os.listdir(self.folder)) if m)
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step_{step:08}"
+
+    # Writing
+
+    def write(self, step: int, values: dict, vectors: dict, own: dict) -> Path:
+        """Write the checkpoint of `step`, and remove the oldest beyond `keep`.
+
+        Args:
+            values: what JSON can hold; rank 0's are written
+            vectors: name -> slice `team.slice_of(n)` (of the last axis) of an array [..., n]
+            own: name -> array that only this rank has
+
+        Raises CheckpointError where it can't be written (PeerError on the others): then the folder
+        is as it was, but for a hidden part of a checkpoint that the next one overwrites.
+        """
+        try:
+            return self._write(step, values, vectors, own)
+        except OSError as error:
+            raise CheckpointError(
+                f"checkpoint {self.path(step)} can't be written: {error.strerror or error}"
+            ) from error
+
+    def _write(self, step: int, values: dict, vectors: dict, own: dict) -> Path:
+        team, part = self.team, self.folder / f".step_{step:08}.part"
+        if team.rank == 0:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for old in self.folder.glob(".step_*"):
+                shutil.rmtree(old)
+            part.mkdir()
+        team.barrier()
+        arrays = {f"vector:{name}": a for name, a in vectors.items()}
+        arrays |= {f"own:{name}": a for name, a in own.items()}
+        size, checksum = write_arrays(part / file_of(team.rank), arrays)
+        table = team.allgather(np.array([size, checksum]))
+        if team.rank == 0:
+            files = {
+                file_of(r): {"bytes": int(b), "crc32": int(c)} for r, (b, c) in enumerate(table)
+            }
+            content = {"format": FORMAT, "ranks": team.size, "files": files, "values": values}
+            write_manifest(part / "manifest", content)
+            self._publish(part, self.path(step))
+        team.barrier()
+        return self.path(step)
+
+    def _publish(self, part: Path, path: Path) -> None:
+        sync_folder(part)
+        if path.exists():  # a damaged one of this step, or one of a run that was resumed before it
+            os.rename(path, part.with_suffix(".old"))
+        os.rename(part, path)
+        sync_folder(self.folder)
+        shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
+        for step in self.steps()[: -self.keep]:
+            os.rename(self.path(step), part)  # out of sight at once, whatever happens to us
+            shutil.rmtree(part)
+
+    # Reading
+
+    def newest(self) -> Snapshot | None:
+        """The newest checkpoint that is whole, on all ranks the same; None if there is none.
+
+        Each damaged one that is passed over is named in a line on stderr. Raises CheckpointError
+        if there are checkpoints, but all damaged.
+        """
+        steps = self.steps() if self.team.rank == 0 else []
+        count = int(self.team.broadcast(np.array([len(steps)]))[0])
+        if count == 0:
+            return None
+        steps = self.team.broadcast(np.array(steps if steps else [0] * count, np.int64))
+        for step in steps[::-1]:
+            problem = self._problem(self.path(int(step)))
+            if not self.team.allreduce(np.array([float(problem is not None)]), "max")[0]:
+                return Snapshot(self.path(int(step)))
+            if problem is not None:
+                print(f"warning: checkpoint {problem}; trying the one before it", file=sys.stderr)
+        raise CheckpointError(f"no checkpoint in {self.folder} is whole")
+
+    def _problem(self, path: Path) -> str | None:
+        """What is wrong with this checkpoint, of what this rank looks at."""
+        team = self.team
+        try:
+            content = read_manifest(path / "manifest")
+            files = sorted(content["files"].items())
+            for name, says in files[team.rank :: team.size]:
+                size, checksum = measure(path / name)
+                if size != says["bytes"]:
+                    return f"{path / name} has {size} bytes of {says['bytes']}"
+                if checksum != says["crc32"]:
+                    return f"{path / name} is damaged: its checksum is wrong"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            file = getattr(error, "filename", None) or path / "manifest"
+            return f"{file} can't be read: {why}"
+        return None
+
+
+class Snapshot:
+    """A checkpoint that was read: its `values`, its number of `ranks`, and its arrays."""
+
+    def __init__(self, path: Path):
+        content = read_manifest(path / "manifest")
+        self.path, self.values, self.ranks = path, content["values"], content["ranks"]
+
+    def vector(self, name: str, first: int, last: int) -> np.ndarray:
+        """Elements [first, last) of a vector, whoever wrote them; of the last axis of an array."""
+        pieces, low = [], 0
+        for rank in range(self.ranks):
+            size = self.values["slices"][rank]
+            a, b = max(first, low), min(last, low + size)
+            if a < b:
+                pieces.append(self._read(rank, f"vector:{name}")[..., a - low : b - low])
+            low += size
+        if not pieces:  # of no elements, but of the right shape
+            return self._read(0, f"vector:{name}")[..., :0]
+        return np.concatenate(pieces, axis=-1)
+
+    def own(self, name: str, rank: int) -> np.ndarray:
+        """What only `rank` (of the ranks that wrote) had."""
+        return self._read(rank, f"own:{name}")
+
+    def has_own(self, name: str) -> bool:
+        with np.load(self.path / file_of(0), allow_pickle=False) as file:
+            return f"own:{name}" in file.files
+
+    def _read(self, rank: int, name: str) -> np.ndarray:
+        with np.load(self.path / file_of(rank), allow_pickle=False) as file:
+            return file[name]
+
+
+# Files -----------------------------------------------------------------------------------------
+
+
+def file_of(rank: int) -> str:
+    return f"rank_{rank:05}.npz"
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> tuple[int, int]:
+    """Write, force to the disk; the file's size, and the checksum of what now is on it."""
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    return measure(path)
+
+
+def measure(path: Path) -> tuple[int, int]:
+    """Size and CRC-32 of a file."""
+    size = checksum = 0
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            size, checksum = size + len(block), zlib.crc32(block, checksum)
+    return size, checksum
+
+
+def write_manifest(path: Path, content: dict) -> None:
+    text = json.dumps(content, default=lambda number: number.item()) + "\n"  # NumPy's
+    with open(path, "w") as file:
+        file.write(f"{zlib.crc32(text.encode()):08x} {text}")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_manifest(path: Path) -> dict:
+    """ValueError where it is not what was written."""
+    checksum, _, text = path.read_text().partition(" ")
+    if checksum != f"{zlib.crc32(text.encode()):08x}":
+        raise ValueError("its checksum is wrong")
+    content = json.loads(text)
+    if content["format"] != FORMAT:
+        raise ValueError(f"it has format {content['format']}, not {FORMAT}")
+    return content
+
+
+def sync_folder(path: Path) -> None:
+    """Force names in a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""Loss scaling: what training in float16 needs, so that small gradients are not zero.
+
+float16 has 5 bits of exponent: what is below 6e-8 is zero, what is above 65504 infinite. Gradients
+are often that small. So the loss is multiplied by a scale S, with it every gradient on its way back
+through the layers, and the gradient of the weights, in float32, is divided by S again: the same
+gradient, from numbers that fitted.
+
+How large S may be shows when something overflows. Dynamic scaling tries: after `growth_steps` good
+steps S is doubled; when a gradient is not finite the step is skipped, and S is halved. All ranks
+have one S: one rank's overflow skips the step on all of them. (bfloat16 has the exponents of
+float32, and needs none of this.)
+
+The rule is that of keras.optimizers.LossScaleOptimizer; Micikevicius et al., arXiv 1710.03740.
+"""
+
+from __future__ import annotations
+
+from math import isfinite, log2
+
+import numpy as np
+
+from ..replica.base import Batch, Replica, gradient_is_finite
+
+FIRST, GROWTH_STEPS = 2.0**15, 2000  # as Keras has them
+LEAST = 2.0**-14  # a gradient that overflows even so is infinite for another reason
+
+
+class LossScale:
+    """The scale of the next step, and when it changes. Equal on all ranks.
+
+    Args:
+        scale: the first one, or the one and only; a power of 2, which rounds nothing
+        growth_steps: good steps in a row after which it is doubled
+        dynamic: False: it stays, and a gradient that is not finite is an error
+    """
+
+    def __init__(
+        self, scale: float = FIRST, growth_steps: int = GROWTH_STEPS, dynamic: bool = True
+    ):
+        if not (isfinite(scale) and scale > 0 and log2(scale).is_integer()):
+            raise ValueError(f"loss scale {scale}: a power of 2 is needed")
+        if growth_steps < 1:
+            raise ValueError(f"{growth_steps} steps until the loss scale grows; 1 or more")
+        self.scale, self.growth_steps, self.dynamic = float(scale), growth_steps, dynamic
+        self.good = 0  # steps since it changed
+
+    @property
+    def values(self) -> list[float]:
+        """[scale, good steps since it changed]: what a checkpoint keeps. May be assigned."""
+        return [self.scale, float(self.good)]
+
+    @values.setter
+    def values(self, values) -> None:
+        self.scale, self.good = float(values[0]), int(values[1])
+
+    def gradient(self, replica: Replica, batch: Batch, **options) -> tuple[float, int, bool]:
+        """`replica.compute_gradient(batch, ...)` at this scale: loss, samples, is all of it finite?
+
+        Raises FloatingPointError where it is not, and the scale is fixed.
+        """
+        replica.loss_scale = self.scale
+        loss, samples = replica.compute_gradient(batch, **options)
+        finite = isfinite(loss) and gradient_is_finite(replica)
+        if not finite and not self.dynamic:
+            raise FloatingPointError(f"the gradient is not finite at a loss scale of {self.scale}")
+        return loss, samples, finite
+
+    def update(self, finite: bool) -> None:
+        """After a step: were all ranks' gradients finite? The same answer on all of them."""
+        if not self.dynamic:
+            return
+        if not finite:
+            self.scale, self.good = self.scale / 2, 0
+            if self.scale < LEAST:
+                raise FloatingPointError(
+                    f"the gradient is not finite, not even at a loss scale of {2 * self.scale}"
+                )
+        elif self.good == self.growth_steps - 1:
+            self.scale, self.good = self.scale * 2, 0
+        else:
+            self.good += 1
+
+    def __repr__(self) -> str:
+        return f"LossScale({self.scale:g}{'' if self.dynamic else ', fixed'})"
+
+
+def loss_scale_of(given, replica: Replica) -> LossScale | None:
+    """The loss scale of a Trainer's `loss_scale`.
+
+    given: "auto" ("dynamic" for a model that computes in float16, else None), "dynamic", a number
+    (fixed), a LossScale, or None
+
+    Raises ValueError for anything else, and for a replica that can't scale its loss.
+    """
+    if isinstance(given, str) and given == "auto":
+        given = "dynamic" if getattr(replica, "computes_in_float16", False) else None
+    if given is None:
+        return None
+    if not hasattr(replica, "loss_scale"):
+        raise ValueError(f"loss scale {given!r}: this model has none, only Keras models do")
+    if isinstance(given, LossScale):
+        return given
+    if given == "dynamic":
+        return LossScale()
+    if isinstance(given, int | float | np.number) and not isinstance(given, bool):
+        return LossScale(given, dynamic=False)
+    raise ValueError(f"loss scale {given!r}: 'auto', 'dynamic', a power of 2 or None is right")

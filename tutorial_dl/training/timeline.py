@@ -1,0 +1,243 @@
+"""Timelines: what every rank does when. Spans of time, as a figure and as a trace for Perfetto.
+
+Training, the same on every rank; after `fit` rank 0 has the spans of all ranks:
+
+    from tutorial_dl import Trainer, timeline
+    seen = timeline.Timeline()
+    Trainer(model, dataset, timeline=seen).fit(2)
+    if rank == 0:
+        seen.save("train.json")     # open it at https://ui.perfetto.dev, or chrome://tracing
+        seen.save("train.png")      # or .svg, .pdf; seen.figure() in a notebook
+
+Spans of one's own, anywhere (they cost 0.1 us while nothing records):
+
+    with timeline.span("load"):
+        ...
+    for batch in timeline.each("data", batches):
+        ...
+
+Any cell, without a Trainer. On each rank (it needs no MPI and no Team, and uses them if there):
+
+    with timeline.record() as recording:        # or recording = timeline.record().start() ...
+        ...                                     # ... recording.stop()
+    recording.taken                             # a dict of plain numbers, lists and texts
+
+and where the ranks' dicts have been pulled to (no MPI is needed there):
+
+    whole = timeline.gather([taken of rank 0, taken of rank 1, ...])    # a Timeline
+    whole.figure();  whole.chrome();  whole.shares();  whole.notes()
+    whole.save("cell.json");  whole is shown as its figure when it is a cell's value
+
+While a rank records, every collective of a Team is a span named by its call ("allreduce"), in which
+the waiting is a span "wait"; a synchronous step has "gradient" and "reduce + update", which are one
+pass through memory. Time in no span is the user's own code, that is, computing.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from numba_kernels.trace import LIMIT, Recording, each, span
+
+from . import chrome_trace
+from .options import check_timeline
+from .spans import Row, flat, share_out
+
+__all__ = ["Timeline", "each", "gather", "record", "span"]
+
+
+class Record(Recording):
+    """See `record`. After `stop`, `taken` is what `gather` takes, besides what a Recording has."""
+
+    def __init__(self, limit: int, rank: int | None, node: str | None):
+        super().__init__(limit)
+        self.rank = _world_rank() if rank is None else rank
+        self.node = socket.gethostname() if node is None else node
+        self.taken: dict | None = None
+
+    def stop(self) -> Record:
+        super().stop()
+        self.taken = {
+            "rank": self.rank,
+            "node": self.node,
+            "begin": self.begin,  # ns, of the node's monotonic clock, as those of the spans
+            "end": self.end,
+            "spans": [list(each) for each in self.spans],  # [name, begin, end]
+            "lost": self.lost,
+            "others": self.others,
+            "clock": [],  # [time, ahead of rank 0, error], where nodes have compared clocks
+            "wall": time.time_ns() - time.perf_counter_ns(),  # time of day = clock + wall
+        }
+        return self
+
+
+def record(limit: int = LIMIT, rank: int | None = None, node: str | None = None) -> Record:
+    """A context manager that records what this process does; `taken` is the result.
+
+    Args:
+        limit: of more spans (and of more waits in compiled code) the last ones are kept
+        rank: the row in the figure; MPI's number of this process if None
+        node: what it runs on; the host's name if None
+    """
+    return Record(limit, rank, node)
+
+
+def gather(taken: Sequence[dict]) -> Timeline:
+    """The timeline of ranks whose recordings ended as `taken` (see `Record.stop`), in any order.
+
+    Nodes that did not compare their clocks are put side by side by their time of day, and `notes`
+    says so.
+    """
+    whole = Timeline()
+    whole.ranks = sorted(taken, key=lambda rank: rank["rank"])
+    numbers = [rank["rank"] for rank in whole.ranks]
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"recordings of ranks {numbers}; one of each rank is needed")
+    return whole
+
+
+class Timeline:
+    """The spans of all ranks. Give an empty one to a Trainer, or let `gather` make one.
+
+    Args:
+        limit: spans that each rank keeps (see `record`)
+
+    Attributes:
+        ranks: a dict a rank, as `record` gives it. After `fit` rank 0 has all ranks' of the last
+            fit, the others have their own, as every rank does where `fit` failed.
+    """
+
+    def __init__(self, limit: int = LIMIT):
+        self.limit = Recording(limit).limit  # ValueError for what is no limit
+        self.ranks: list[dict] = []
+
+    @contextmanager
+    def over(self, team, complete=lambda: True) -> Iterator[None]:
+        """Record what happens inside, on all ranks of `team`; collective, as Trainer.fit is.
+
+        If it is not `complete()` then, because ranks are lost, each keeps its own spans only.
+        """
+        from numba_kernels.trace_ranks import collect, compare_clocks
+
+        number = next(i for i, ranks in enumerate(team.nodes) if team.rank in ranks)
+        node = f"node {number} ({socket.gethostname()})"
+        first = compare_clocks(team)
+        recording = record(self.limit, team.rank, node).start()
+        try:
+            yield
+        except BaseException:
+            self.ranks = [recording.stop().taken]  # what others have can't be asked for any more
+            raise
+        own = recording.stop().taken
+        if not complete():
+            self.ranks = [own]
+            return
+        own["clock"] = [first, compare_clocks(team)]
+        texts = collect(team, json.dumps(own).encode())
+        self.ranks = [own] if texts is None else [json.loads(text) for text in texts]
+
+    # What there is to see
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every rank's spans by one clock, in ns since the first recording began."""
+        if not self.ranks:
+            raise ValueError("nothing has been recorded: this timeline is to be given to a Trainer")
+        by_wall = self._by_wall()
+        rows = []
+        for rank in self.ranks:
+            ahead = _ahead(rank["clock"]) if not by_wall else lambda t, w=rank["wall"]: -w
+            rows.append(
+                Row(
+                    rank["rank"],
+                    rank["node"],
+                    rank["begin"] - ahead(rank["begin"]),
+                    rank["end"] - ahead(rank["end"]),
+                    [(name, b - ahead(b), e - ahead(e)) for name, b, e in rank["spans"]],
+                )
+            )
+        first = min(row.begin for row in rows)
+        return [
+            row._replace(
+                begin=row.begin - first,
+                end=row.end - first,
+                spans=[(name, b - first, e - first) for name, b, e in row.spans],
+            )
+            for row in rows
+        ]
+
+    def shares(self) -> list[dict]:
+        """A dict a rank: "rank", and "computing", "communicating", "waiting" as parts of 1."""
+        return [
+            {"rank": row.rank} | share_out(flat(row.spans), row.begin, row.end) for row in self.rows
+        ]
+
+    def notes(self) -> list[str]:
+        """What has to be known of the spans: which are missing, and how well clocks agree."""
+        notes = []
+        for rank in self.ranks:
+            who = f"rank {rank['rank']}"
+            if rank["lost"]:
+                notes.append(
+                    f"{who}: the first {rank['lost']} spans are missing, the last "
+                    f"{len(rank['spans'])} were kept"
+                )
+            if rank["others"]:
+                notes.append(f"{who}: {rank['others']} spans of other threads are left out")
+        if self._by_wall():
+            notes.append("nodes are compared by their time of day, which may differ by some ms")
+        error = max((each[2] for rank in self.ranks for each in rank["clock"]), default=0)
+        if error:
+            notes.append(f"the clocks of nodes agree within {error / 1000:.1f} us")
+        return notes
+
+    def _by_wall(self) -> bool:
+        compared = all(rank["clock"] for rank in self.ranks)
+        return not compared and len({rank["node"] for rank in self.ranks}) > 1
+
+    def chrome(self) -> dict:
+        """The Trace Event Format's JSON object, which Perfetto and chrome://tracing open."""
+        return chrome_trace.trace(self.rows, self.notes())
+
+    def figure(self, window: tuple[float, float] | str = "auto"):
+        """One row a rank, over time; see `plotting.timeline.spans`."""
+        from ..plotting.timeline import spans
+
+        return spans(self, window)
+
+    def save(self, path) -> None:
+        """Write the trace (.json) or the figure (.png, .svg, .pdf). ValueError for another name."""
+        path = Path(path)
+        check_timeline(path)
+        if path.suffix.lower() == ".json":
+            path.write_text(json.dumps(self.chrome(), separators=(",", ":")) + "\n")
+        else:
+            self.figure().savefig(path, bbox_inches="tight")
+
+    def _repr_png_(self) -> bytes | None:
+        return self.figure()._repr_png_() if self.ranks else None
+
+    def __repr__(self) -> str:
+        spans = sum(len(rank["spans"]) for rank in self.ranks)
+        return f"Timeline({len(self.ranks)} rank{'s'[: len(self.ranks) != 1]}, {spans} spans)"
+
+
+def _ahead(clock: list[list[int]]):
+    """How far a rank's clock is ahead at a time, in ns: a line through what was compared."""
+    if not clock:
+        return lambda time: 0
+    (first, at_first, _), (last, at_last, _) = clock[0], clock[-1]
+    drift = (at_last - at_first) / max(1, last - first)
+    return lambda time: at_first + round(drift * (time - first))
+
+
+def _world_rank() -> int:
+    """MPI's number of this process, if MPI is in use here; else 0."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi.COMM_WORLD.rank if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else 0
