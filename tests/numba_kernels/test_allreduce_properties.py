@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from worlds import PATIENCE
 
 
 def properties():
@@ -13,7 +14,7 @@ def properties():
     from numba_kernels.calls import ALGORITHMS
 
     # Every rank draws the same examples; should one fail, the others don't wait for it.
-    team = Team(deadline=30)
+    team = Team(deadline=30 * PATIENCE)
     p, r = team.size, team.rank
     numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
     tables = st.integers(0, 700).flatmap(

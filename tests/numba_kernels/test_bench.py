@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from worlds import PATIENCE
 
 from numba_kernels import bench, launch
 from numba_kernels.bench import plot, timing
@@ -33,7 +34,7 @@ def no_peers(tmp_path):
 
 def command(*words, env=None):
     call = [sys.executable, "-m", "numba_kernels", "bench", *words]
-    return subprocess.run(call, capture_output=True, text=True, timeout=240, env=env)
+    return subprocess.run(call, capture_output=True, text=True, timeout=240 * PATIENCE, env=env)
 
 
 def check(one, size):

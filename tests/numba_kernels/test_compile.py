@@ -16,6 +16,7 @@ import numba
 import numpy as np
 import on_ranks as ranks_of
 import pytest
+from worlds import PATIENCE
 
 from numba_kernels import cache, compiled
 
@@ -66,7 +67,7 @@ def obey_permissions():
 
 def ended(process):
     """(what it printed, what it complained of)"""
-    out, errors = process.communicate(timeout=100)
+    out, errors = process.communicate(timeout=100 * PATIENCE)
     assert process.returncode == 0, errors
     return out.split(), errors
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from worlds import PATIENCE
 
 from numba_kernels import launch
 
@@ -58,7 +59,7 @@ def command(tmp_path):
     (tmp_path / "broken.py").write_text("def build(:\n")
     mark = uuid.uuid4().hex
 
-    def run(*words, start=(), timeout=120, **options):
+    def run(*words, start=(), timeout=120 * PATIENCE, **options):
         return subprocess.run(
             [*start, sys.executable, "-m", "tutorial_dl", *words],
             cwd=tmp_path, env=dict(os.environ, TEST_MARK=mark), timeout=timeout,
@@ -299,13 +300,13 @@ def nan():
 )
 def test_wrong_on_one_rank(command, tmp_path, function, status, message):
     (tmp_path / "one_rank.py").write_text(ONE_RANK)
-    done = command("train", "-n", "2", "--quiet", "--data", f"one_rank:{function}", timeout=60)
+    done = command("train", "-n", "2", "--quiet", "--data", f"one_rank:{function}")
     assert message in error_of(done, status)
 
 
 def test_the_main_job(command, tmp_path):
     """`run`: table, accuracy of the CNN, and a report with everything in it."""
-    done = command("run", "--json", "all.json", timeout=240)
+    done = command("run", "--json", "all.json", timeout=240 * PATIENCE)
     assert done.returncode == 0, done.stderr
     for word in ("strategy", "accuracy", "samples/s", "speed-up", "predicted", "synchronous"):
         assert word in done.stdout
