@@ -58,9 +58,10 @@ notebooks: notebooks::notebook[09_large_batches] notebooks::notebook[10_batch_no
 """
 TIMED = """
 tests: worlds
-numba_kernels: bench costs failures keeper launch recovery running star star_faults trace turns
-tutorial_dl: cells cli cluster cluster_list doctor faults hogwild master_errors measure profiles
-tutorial_dl: timeline timeline_training train_faults view worker_faults
+numba_kernels: bench costs failures keeper launch recovery running star star_faults team trace turns
+tutorial_dl: cells cli cluster cluster_list doctor faults hdf5 hdf5_cache hogwild
+tutorial_dl: master_checkpoints master_errors measure profiles timeline timeline_training
+tutorial_dl: train_faults view worker_faults
 notebooks: notebooks 04_exercises 05_exercises 06_exercises 07_exercises 08_exercises 11_exercises
 """
 AGAIN = 10  # more failures than that are not the machine's pace
