@@ -36,7 +36,7 @@ BESIDE = """
 numba_kernels: vector_code allreduce allreduce_properties assembly compile compression
 numba_kernels: compression_methods fused bench::step_prints_json
 tutorial_dl: bench_networks horovod keras_checkpoints keras_masters keras_replica keras_memory
-tutorial_dl: keras_refused keras_chatter mixed_precision
+tutorial_dl: keras_refused keras_chatter mixed_precision user_errors
 tutorial_dl: sync_batch_normalization synchronous models
 tutorial_dl: checkpoints data descent foundations hdf5_training
 tutorial_dl: plotting_allreduce plotting_batch_norm

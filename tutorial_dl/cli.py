@@ -261,7 +261,8 @@ def train(
     except (ValueError, launch.LaunchError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:
-        fail("interrupted", 130)
+        newest = max(Path(checkpoint).glob("step_*"), default=None) if checkpoint else None
+        fail("interrupted" + (f"; --resume goes on from {newest}" if newest else ""), 130)
     if done.returncode not in (0, 1, 2):  # those have said why
         who = "the master (rank 0)" if options.has_master else "a rank"  # workers may be lost
         fail(f"{who} was ended by {ending(done.returncode)}", 1)

@@ -221,16 +221,17 @@ def test_results_and_every_option(command):
     assert train(optimizer="momentum")["momentum"] == 0.9
 
 
-def test_interrupt():
+def test_interrupt(tmp_path):
     """Ctrl-C ends all ranks and says so once."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tutorial_dl", "train", "-n", "2", "--epochs", "100000"],
+        [sys.executable, "-m", "tutorial_dl", "train", "-n", "2", "--epochs", "100000",
+         "--checkpoint", str(tmp_path / "run"), "--checkpoint-every", "20"],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         os.set_blocking(process.stderr.fileno(), False)
         seen, end = b"", time.monotonic() + 60
-        while b"samples/s, loss" not in seen:  # training has begun
+        while b"samples/s, loss" not in seen or not [*tmp_path.glob("run/step_*")]:
             assert process.poll() is None and time.monotonic() < end, seen
             seen += process.stderr.read() or b""
             time.sleep(0.02)
@@ -238,7 +239,9 @@ def test_interrupt():
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate(timeout=20)
         assert process.returncode == 130
-        assert rest.count(b"interrupted") == 1 and b"Traceback" not in rest, rest
+        assert (
+            rest.count(b"interrupted; --resume goes on from") == 1 and b"Traceback" not in rest
+        ), rest
     finally:
         process.kill()
 

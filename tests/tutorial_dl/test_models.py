@@ -232,8 +232,13 @@ def test_a_model_itself():
         ("mlp", TWO_INPUTS, ValueError, "model 'mlp' has one input: dataset 'two' has 2"),
         ("dense", TWO_TARGETS, ValueError, "has one output: dataset 'targets' has 2"),
         ("users_model:gone", DIGITS, ValueError, "has no function 'gone'"),
-        ("users_model:nothing", DIGITS, TypeError, "model 'users_model:nothing': it returned a"),
-        ("users_model:not_compiled", CURVE, ValueError, "returned model 'mine' is not compiled"),
+        (
+            "users_model:nothing",
+            DIGITS,
+            TypeError,
+            "model 'users_model:nothing': a builtins.NoneType is no model",
+        ),
+        ("users_model:not_compiled", CURVE, ValueError, "': model 'mine' is not compiled"),
         (3, CURVE, TypeError, r"a builtins\.int is no model"),
     ],
 )

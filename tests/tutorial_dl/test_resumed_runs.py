@@ -140,6 +140,8 @@ def test_stopped_runs(tmp_path):
     assert "the run was stopped before: val_loss" in err and "nothing is left to train" in err
     further = result(start(folder, "--resume", "--json", "-", ranks=1))
     assert len(further["history"]) == 6
+    _, err = start(folder, "--resume", ranks=1).communicate(timeout=60 * PATIENCE)
+    assert err == "6 epochs are done; nothing is left to train of --epochs 6\n"
     wrong = start(tmp_path / "other", "--target", "val_acc=0.9", ranks=1)
     out, err = wrong.communicate(timeout=60 * PATIENCE)
     assert wrong.returncode == 2 and err.count("\n") == 1 and "there is no 'val_acc'; one of" in err

@@ -68,9 +68,6 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
     check(spec)
     if spec in NAMES:
         return replica.of(__getattr__(spec)(dataset, seed=seed))
-    from tutorial_dl.replica.quiet import hide_tensorflow_chatter
-
-    hide_tensorflow_chatter()  # their file may be the first to import it
     function = user_function.find(spec, "model")
     if "keras" in sys.modules:
         sys.modules["keras"].utils.set_random_seed(seed)
@@ -81,7 +78,7 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
     try:
         return replica.of(made)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"model '{spec}': it returned {error}") from None
+        raise type(error)(f"model '{spec}': {error}") from None
 
 
 def _built(model: Any, dataset: Dataset) -> Any:

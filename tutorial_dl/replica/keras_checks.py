@@ -58,7 +58,11 @@ def check_model(model: Any) -> None:
 def check_metrics(model: keras.Model) -> None:
     """Raise unless every metric is a mean over samples: others can't be had from ranks' shares."""
     compiled = model._compile_metrics
-    for metric in compiled.metrics if compiled is not None else []:
+    if compiled is None:
+        return
+    given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    objects = [metric for metric in given if isinstance(metric, keras.metrics.Metric)]
+    for metric in [*objects, *compiled.metrics]:  # those named by a string are made later
         if not isinstance(metric, keras.metrics.Mean):
             raise ValueError(
                 f"model '{model.name}': metric '{metric.name}' is no mean over samples, so it "

@@ -330,6 +330,7 @@ class KerasReplica:
             one = keras.tree.map_structure(
                 lambda a: tf.zeros((1, *a.shape[1:]), a.dtype), (batch[0], batch[1])
             )
+            check_metrics(self.model)
             self.model.test_step(one)
             self.model.reset_metrics()
             check_metrics(self.model)

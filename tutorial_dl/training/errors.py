@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
+
+# What Keras and TensorFlow put around what they have to say.
+FRAME = re.compile(
+    r"Exception encountered when calling|Graph execution error|Detected at node|File \"|Stack trace"
+)
+HINTS = {
+    "must have the same rank": "for labels that are whole numbers, compile with "
+    "loss='sparse_categorical_crossentropy'",
+}
 
 
 class TrainingError(RuntimeError):
@@ -22,3 +32,16 @@ class Terminated(SystemExit):
 
     def __str__(self) -> str:
         return f"ended by SIGTERM after step {self.steps}; {self.path} is written, resume from it"
+
+
+def telling_line(text: str) -> str:
+    """What a message says, in one line: its first, or the first that is no frame around others."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", text)
+    first = next((line for line in text.splitlines() if line.strip()), "no message").strip()
+    if FRAME.match(first):
+        text = re.sub(r"\[\[[-+\d\s.eE,\[\]]*\]\]", "[...]", text)  # an array
+        text = re.sub(r"\[\[\{\{[^\n]*", "", text)  # a node of the graph
+        paragraphs = [" ".join(p.split()) for p in re.split(r"\n\s*\n", text)]
+        first = next((p for p in paragraphs if p and not FRAME.match(p)), first)
+    hint = next((f" ({hint})" for words, hint in HINTS.items() if words in first), "")
+    return first if hint in first else first + hint

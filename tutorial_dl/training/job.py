@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 
 import numba_kernels
 
 from .. import data as datasets
 from .. import models, strategies
+from ..replica.quiet import chatter_hidden
+from .errors import telling_line
 from .options import Options, target_of
 from .summary import summary, write, write_timeline
 
@@ -36,7 +39,7 @@ def run_rank(options: Options) -> int:
         team.barrier()  # set-up fails on all ranks or on none
         setting_up = False
         if options.resume:
-            tell_resumed(trainer, trainer.resume())
+            tell_resumed(trainer, trainer.resume(), options.epochs)
         trainer.fit_to(options.epochs)
         result = summary(options, trainer)
         if team.rank == 0:
@@ -129,7 +132,9 @@ def prepare(options: Options, team):
     if team.rank == 0:
         say_which_optimizer(replica, trainer.optimizer)
     try:
-        metrics = replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
+        # What TensorFlow logs of an error is in the error, too.
+        with chatter_hidden() if "tensorflow" in sys.modules else nullcontext():
+            metrics = replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
     except Exception as error:
         raise ValueError(
             f"model {options.model!r} can't be used on data {options.data!r}: {first_line(error)}"
@@ -214,7 +219,7 @@ def tell(error: BaseException, setting_up: bool) -> None:
 
 def first_line(error: BaseException) -> str:
     """An error in one line; with the place, where it comes out of somebody else's code."""
-    text = next((line for line in str(error).splitlines() if line.strip()), "no message")
+    text = telling_line(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     packages = tuple(
         str(folder) for folder in (Path(__file__).parents[1], Path(numba_kernels.__file__).parent)

@@ -203,12 +203,15 @@ def layers(replica) -> dict:
     }
 
 
-def tell_resumed(trainer, found: bool) -> None:
-    """One line on stderr of where training goes on."""
+def tell_resumed(trainer, found: bool, epochs: int) -> None:
+    """One line on stderr of where training goes on, to `epochs` in all."""
     if trainer.team.rank == 0:
-        where = f"going on from step {trainer.steps}, epoch {len(trainer.history.epochs) + 1}"
+        done = len(trainer.history.epochs)
+        where = f"going on from step {trainer.steps}, epoch {done + 1}"
         if not found:
             where = "no checkpoint yet: training from the beginning"
         elif trainer.stopped is not None:
             where = f"the run was stopped before: {trainer.stopped}; nothing is left to train"
+        elif done >= epochs:
+            where = f"{done} epochs are done; nothing is left to train of --epochs {epochs}"
         print(where, file=sys.stderr, flush=True)

@@ -1,0 +1,78 @@
+"""A user's model and data that do not fit: one line, with what Keras or TensorFlow has to say."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from keras_networks import compiled, layers
+from worlds import PATIENCE
+
+from tutorial_dl import replica
+from tutorial_dl.replica.keras_tensorflow import keras
+from tutorial_dl.training.errors import telling_line
+
+SPARSE = "sparse_categorical_crossentropy"
+
+# As most write it: Keras is imported at once, by data and model alike.
+FILE = """
+import keras
+import numpy as np
+
+def load():
+    x, y = np.ones((40, 4), np.float32), np.arange(40) % 10
+    return (x, y), (x, y)
+
+def build():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, "softmax")])
+    model.compile(loss="sparse_categorical_crossentropy")
+    return model
+"""
+
+
+def test_one_line_and_no_chatter(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    words = ["-m", "tutorial_dl", "train", "--model", "mine:build", "--data", "mine:load"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120 * PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "a label value of 9 which is outside the valid range of [0, 5)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("made_for", "shape", "loss", "words"),
+    [
+        ((4,), (3,), SPARSE, ["to have value 4", "shape (1, 3)"]),
+        ((8, 8), (64,), SPARSE, ["Expected shape (None, 8, 8)", "shape (1, 64)"]),
+        ((64,), (8, 8, 1), SPARSE, ["Expected shape (None, 64)", "shape (1, 8, 8, 1)"]),
+        ((4,), (4,), "categorical_crossentropy", ["same rank", f"loss='{SPARSE}'"]),
+    ],
+)
+def test_what_does_not_fit_is_said(made_for, shape, loss, words):
+    model = keras.Sequential([keras.Input(made_for), layers.Flatten(), layers.Dense(10, "softmax")])
+    model.compile(loss=loss)
+    mine = replica.of(model)
+    with pytest.raises(ValueError) as error:
+        mine.evaluate([(np.ones((2, *shape), np.float32), np.arange(2))])
+    line = telling_line(str(error.value))
+    assert all(word in line for word in words), line
+    assert "\n" not in line and "\x1b" not in line and len(line) < 300, line
+    assert telling_line(line) == line  # where it is told on, it does not grow
+
+
+def test_a_metric_is_refused_before_it_fails():
+    """It would, by itself, on labels that are whole numbers."""
+    inputs = keras.Input((4,))
+    outputs = layers.Dense(10, "softmax")(inputs)
+    mine = replica.of(compiled(inputs, outputs, metrics=[keras.metrics.AUC(name="area")]))
+    with pytest.raises(ValueError, match="metric 'area' is no mean over samples"):
+        mine.evaluate([(np.ones((2, 4), np.float32), np.arange(2))])
+
+
+def test_other_messages():
+    assert telling_line("one\ntwo") == "one"
+    assert telling_line("\n \x1b[1mtwo\x1b[0m\nthree") == "two"
+    assert telling_line("") == "no message"
+    assert telling_line("Graph execution error:\n\n") == "Graph execution error:"
