@@ -132,6 +132,7 @@ def dies():
     from mpi4py import MPI
 
     print("last words", flush=True)
+    MPI.COMM_WORLD.Barrier()  # both have said them: mpiexec may end the other one at once
     if MPI.COMM_WORLD.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     MPI.COMM_WORLD.Barrier()
