@@ -25,6 +25,7 @@ CHATTER = re.compile(
     rb"|\d{4}-\d\d-\d\d [\d:.]+: I \S+\.cc:\d+\] "  # the same in TensorFlow's own format
     rb"|To enable the following instructions: "  # second line of one of them
     rb"|W\d{4} [\d:.]+ +\d+ op_kernel\.cc:\d+\] OP_REQUIRES failed"  # becomes an exception
+    rb"|E\d{4} [\d:.]+ +\d+ util\.cc:\d+\] oneDNN supports DT_BOOL only"  # of masks; it falls back
 )
 
 
