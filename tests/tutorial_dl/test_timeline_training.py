@@ -196,13 +196,9 @@ def overhead():
     step = np.median(np.diff(starts)[len(starts) // 3 :]) / 1e9
     steps = len(starts) - len(starts) // 3 - 1
     count = Counter(name for name, b, _ in found if first <= b < last)
-    number = [
-        count.pop("data"),
-        count.pop("gradient"),
-        0,
-        sum(count.pop(w, 0) for w in trace.WAITS),
-    ]
-    number[2] = count.total()  # of a Step or a Team, and the few of each epoch
+    number = [count.pop("data"), count.pop("gradient")]
+    in_kernels = sum(count.pop(name, 0) for name in trace.WAITS)
+    number += [count.total(), in_kernels]  # what is left: calls of a Step, and the few of an epoch
     assert 3 <= sum(number) / steps < 8
     cost = np.dot(number, [of_item, of_span, of_call, of_wait]) / steps
     assert cost < 0.01 * step, f"{number} of {costs[-1]} s in {steps} steps of {step} s"
