@@ -1,6 +1,6 @@
 """Kernels for distributed deep learning: collectives and optimizers on flat vectors.
 
-Needs numpy, numba and mpi4py only, and has never heard of a neural network.
+Needs numpy, numba, mpi4py and lazy-loader only, and knows nothing of neural networks.
 
     from numba_kernels import Team, optimizers
     team = Team()
@@ -8,19 +8,18 @@ Needs numpy, numba and mpi4py only, and has never heard of a neural network.
     team.allreduce(x, op="mean")       # in place; never hangs
 """
 
-from importlib import import_module
+import lazy_loader
 
-__all__ = ["DeadlineError", "MismatchError", "PeerError", "Team", "TeamError", "compiled"]
-
-_HOMES = {"Team": "team", "compiled": "compile"} | dict.fromkeys(
-    ["DeadlineError", "MismatchError", "PeerError", "TeamError"], "errors"
-)
-
-
-def __getattr__(name):
-    # Lazily: `import numba_kernels` alone must not initialise MPI.
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    if name in ("allreduce", "compression", "fused", "launch", "optimizers"):
-        return import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Lazily: `import numba_kernels` alone must not initialise MPI.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=[
+        "allreduce", "bench", "compression", "environment", "errors", "fused", "jit", "launch",
+        "optimizers", "shared", "spans", "star", "step", "team", "trace",
+    ],
+    submod_attrs={
+        "errors": ["DeadlineError", "MismatchError", "PeerError", "TeamError"],
+        "jit.compile": ["compiled"],
+        "team.team": ["Team"],
+    },
+)  # fmt: skip

@@ -200,16 +200,17 @@ def keeps_a_team():
 
 
 def keeps_a_failed_world():
-    from numba_kernels import Team, failing
+    from numba_kernels import Team
+    from numba_kernels.team import failure
 
     Team()
-    failing.abort_all(ValueError("by purpose"))
+    failure.abort_all(ValueError("by purpose"))
 
 
 def replaces_a_function():
-    from numba_kernels import trace_ranks
+    from numba_kernels.trace import clocks
 
-    trace_ranks.clock = lambda: 0
+    clocks.clock = lambda: 0
 
 
 def replaces_an_entry():

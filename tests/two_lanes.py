@@ -29,7 +29,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS.parent))
 
-from numba_kernels import guard, launch  # noqa: E402
+from numba_kernels import launch  # noqa: E402
+from numba_kernels.launch import guard
 
 # What is named after "::" is one test of a file.
 BESIDE = """

@@ -5,37 +5,36 @@ In a notebook:
     from tutorial_dl import Team, Trainer, strategies, models, data
 
 On the command line: `python -m tutorial_dl --help`. Parts are imported when they are first used,
-so nothing here costs the start-up of a library that is not needed.
+so importing this package does not load MPI, Numba or TensorFlow.
 """
 
 from importlib import import_module
 
+import lazy_loader
+
 __version__ = "0.1.0"
 
-_MODULES = (
-    "cluster", "data", "exercises", "foundations", "models", "plotting", "replica", "strategies",
-    "training",
+_attached, _dir, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=[
+        "cluster", "course", "data", "horovod", "layers", "layout", "models", "replica",
+        "strategies", "training",
+    ],
+    submod_attrs={
+        "course": ["exercises", "foundations", "measure", "plotting", "traffic"],
+        "layout.layout": ["Layout"],
+        "training": ["Trainer", "callbacks", "schedules", "timeline"],
+    },
 )  # fmt: skip
-_NAMES = {
-    "Layout": "tutorial_dl.layout",
-    "Team": "numba_kernels.team",
-    "Trainer": "tutorial_dl.training",
-    "callbacks": "tutorial_dl.training",
-    "launch": "numba_kernels",
-    "optimizers": "numba_kernels",
-    "schedules": "tutorial_dl.training",
-    "timeline": "tutorial_dl.training",
-}
-
-__all__ = [*_MODULES, *_NAMES]
+# What users of this package need of numba_kernels.
+_KERNELS = {"Team": "Team", "launch": "launch", "optimizers": "optimizers"}
+__all__ = [*__all__, *_KERNELS]
 
 
 def __getattr__(name):
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name in _NAMES:
-        return getattr(import_module(_NAMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _KERNELS:
+        return getattr(import_module("numba_kernels"), name)
+    return _attached(name)
 
 
 def __dir__():

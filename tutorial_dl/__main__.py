@@ -12,7 +12,7 @@ def main() -> None:
         if launch.rank() > 0:  # what is wrong with the command line is said once, by rank 0
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until job.run_rank)
     try:
-        from .cli import app
+        from .cli.commands import app
 
         status = app(prog_name="tutorial-dl", standalone_mode=False)
     except Exception as error:

@@ -35,7 +35,7 @@ def find(spec: str, what: str) -> Callable:
     ValueError : there is no such module, file or function. Errors inside the user's file are the
         user's to see: they pass through as they are.
     """
-    from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+    from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
     hide_tensorflow_chatter()  # their file may be the first to import it
     where, _, name = spec.rpartition(":")

@@ -3,10 +3,10 @@
 from numba import types
 from numba.extending import overload
 
-from ..compile import compiled
-from ..copying import copy  # noqa: F401  (for those who look for it here)
-from ..halves import narrow, widen
-from ..node import LINE
+from ..jit.compile import compiled
+from ..jit.copying import copy  # noqa: F401  (for those who look for it here)
+from ..jit.halves import narrow, widen
+from ..shared.node_array import LINE
 
 SUM, MIN, MAX, PRODUCT = 0, 1, 2, 3
 

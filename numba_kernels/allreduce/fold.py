@@ -9,10 +9,10 @@ and is told the result at the end. What is left is a power of two of ranks, numb
 Cost: one more message of the whole vector before and one after, for p that is no power of two.
 """
 
-from ..board import READY
-from ..compile import compiled
-from ..messages import AT, exchange
+from ..jit.compile import compiled
+from ..shared.board import READY
 from .elementwise import combine
+from .messages import AT, exchange
 
 
 @compiled

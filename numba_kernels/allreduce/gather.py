@@ -5,13 +5,13 @@ One barrier a piece: while a rank puts out piece k, it takes in the others' piec
     rank 0:  piece 0 out | barrier | piece 0 of others in, piece 1 out | barrier | ...
 """
 
-from ..board import READY, all_arrived, arrive
-from ..compile import compiled
-from ..messages import AT as DONE
-from ..messages import exchange
-from ..node import AT, LINE, PATIENCE, PIECE, RANK, SPINS, board_of
-from ..stage import count_pieces, on_stage, piece
+from ..jit.compile import compiled
+from ..shared.board import READY, all_arrived, arrive
+from ..shared.node_array import AT, LINE, PATIENCE, PIECE, RANK, SPINS, board_of
+from ..shared.stage import count_pieces, on_stage, piece
 from .elementwise import copy
+from .messages import AT as DONE
+from .messages import exchange
 
 
 @compiled

@@ -26,12 +26,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .. import calls
-from ..board import READY
-from ..compile import compiled
-from ..messages import AT, exchange
-from . import costs, gather, staged
+from ..jit.compile import compiled
+from ..shared.board import READY
+from . import calls, gather, staged
 from .elementwise import SUM, combine
+from .machine import Curve, Machine
+from .messages import AT, exchange
 
 SIZES = tuple(4**k for k in range(5, 13))  # bytes: 1 KiB to 16 MiB
 BATCH = 2**20  # bytes: as many calls are timed together, and no more than
@@ -40,7 +40,7 @@ SECONDS = 1.2  # of measuring; setting up takes some tenths more
 ROUNDS = 9  # at most
 
 
-def measure(team) -> costs.Machine:
+def measure(team) -> Machine:
     """Measure what collectives of `team` are made of; sets `team.machine`, and returns it.
 
     Collective. Takes less than two seconds (the first time it compiles), and 48 MiB a rank
@@ -65,7 +65,7 @@ def measure(team) -> costs.Machine:
     return team.machine
 
 
-def machine_of(seconds: dict[str, np.ndarray], team) -> costs.Machine:
+def machine_of(seconds: dict[str, np.ndarray], team) -> Machine:
     """What follows from the times of each contestant, shape (sizes,)."""
     call = float(max(seconds.pop("called")[0] - seconds["exchange"][0], 0))
     # In a noisy moment the difference may be anything; it is no less than of what is at hand.
@@ -74,8 +74,8 @@ def machine_of(seconds: dict[str, np.ndarray], team) -> costs.Machine:
     )
     alpha, beta = fit(seconds["message"])
     gamma = _slope(seconds["add"])
-    curves = {name: costs.Curve(SIZES, tuple(map(float, s))) for name, s in seconds.items()}
-    return costs.Machine(
+    curves = {name: Curve(SIZES, tuple(map(float, s))) for name, s in seconds.items()}
+    return Machine(
         alpha, beta, gamma, **curves, call=call, ranks=team.size, per_node=team.lanes.count
     )
 

@@ -16,12 +16,12 @@ import numpy as np
 from mpi4py import MPI
 from numba import carray, types
 
-from ..board import READY, WAIT
-from ..compile import c_function, compiled
-from ..messages import AT, COMM, DATATYPE, IN_PLACE, OP, SEND, SPINS
-from ..mpi import HANDLE, SUCCESS, Iallreduce, Test, Wtime, handle, sched_yield
-from ..trace import MESSAGE, began, ended
+from ..jit.compile import c_function, compiled
+from ..jit.mpi_functions import HANDLE, SUCCESS, Iallreduce, Test, Wtime, handle, sched_yield
+from ..shared.board import READY, WAIT
+from ..spans import MESSAGE, began, ended
 from .elementwise import MAX, MIN, PRODUCT, SUM, combine, divide
+from .messages import AT, COMM, DATATYPE, IN_PLACE, OP, SEND, SPINS
 
 FAILED = 3  # returned when the library reports an error
 

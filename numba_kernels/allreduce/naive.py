@@ -8,10 +8,10 @@ Cost: 2(p-1) alpha + 2(p-1) n beta + (p-1) n gamma. It grows with the ranks: thi
 parameter server does, and why nobody reduces this way. Good for seeing it, and as the reference.
 """
 
-from ..board import READY
-from ..compile import compiled
-from ..messages import AT, exchange
+from ..jit.compile import compiled
+from ..shared.board import READY
 from .elementwise import combine, divide
+from .messages import AT, exchange
 
 
 @compiled

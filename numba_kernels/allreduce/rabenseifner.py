@@ -13,11 +13,11 @@ messages; any number of ranks by folding (fold.py). Rabenseifner, ICCS 2004; Tha
 section 4.4.
 """
 
-from ..board import READY
-from ..compile import compiled
-from ..messages import AT, exchange
+from ..jit.compile import compiled
+from ..shared.board import READY
 from .elementwise import bounds, combine, divide
 from .fold import fold, group_of, place_of, rank_of, unfold
+from .messages import AT, exchange
 
 
 @compiled

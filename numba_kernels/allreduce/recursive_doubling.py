@@ -12,11 +12,11 @@ fewest messages there can be, so the best for short vectors; for long ones every
 times. Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4.
 """
 
-from ..board import READY
-from ..compile import compiled
-from ..messages import AT, exchange
+from ..jit.compile import compiled
+from ..shared.board import READY
 from .elementwise import combine, divide
 from .fold import fold, group_of, place_of, rank_of, unfold
+from .messages import AT, exchange
 
 
 @compiled

@@ -18,10 +18,10 @@ price of a latency that grows with p.
 
 import numpy as np
 
-from ..board import READY
-from ..compile import compiled
-from ..messages import AT, exchange
+from ..jit.compile import compiled
+from ..shared.board import READY
 from .elementwise import bounds, combine, divide
+from .messages import AT, exchange
 
 
 @compiled

@@ -15,10 +15,10 @@ its owner can write it again. The rank that reads a peer's line here also writes
 changes hands once each way and no more. Vectors that lie in no window: staged.py.
 """
 
-from ..board import LENGTHS, READY, all_arrived, arrive
-from ..compile import compiled
-from ..halves import narrow, widen
-from ..node import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
+from ..jit.compile import compiled
+from ..jit.halves import narrow, widen
+from ..shared.board import LENGTHS, READY, all_arrived, arrive
+from ..shared.node_array import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
 from .elementwise import SUM, bounds, combine, convert, copy, divide, quotient
 
 ELSEWHERE = 2  # what is returned, at once and on this rank only, if x lies in no window

@@ -8,10 +8,10 @@ Cost: one barrier + 2 p n bytes through the caches for each rank: half the barri
 shared_memory.py, p times the additions.
 """
 
-from ..board import COUNT, READY, all_arrived, arrive
-from ..compile import compiled
-from ..node import AT, PATIENCE, RANK, SPINS, TILE, board_of, tile_like
-from ..stage import short_stage
+from ..jit.compile import compiled
+from ..shared.board import COUNT, READY, all_arrived, arrive
+from ..shared.node_array import AT, PATIENCE, RANK, SPINS, TILE, board_of, tile_like
+from ..shared.stage import short_stage
 from .elementwise import combine, convert, copy, divide
 
 

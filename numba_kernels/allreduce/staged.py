@@ -16,10 +16,10 @@ Cost: a barrier a piece, 2 p n bytes through memory as in place (shared_memory.p
 caches. Short vectors: short.py.
 """
 
-from ..board import READY, all_arrived, arrive
-from ..compile import compiled
-from ..node import AT, LINE, PATIENCE, PIECE, RANK, SPINS, TILE, board_of, tile_like
-from ..stage import count_pieces, on_stage, piece
+from ..jit.compile import compiled
+from ..shared.board import READY, all_arrived, arrive
+from ..shared.node_array import AT, LINE, PATIENCE, PIECE, RANK, SPINS, TILE, board_of, tile_like
+from ..shared.stage import count_pieces, on_stage, piece
 from .elementwise import SUM, combine, convert, copy, divide
 from .shared_memory import add_two
 

@@ -11,10 +11,10 @@ Cost: 2L alpha + 2L n beta + L n gamma with L = ceil(log2 p). Few messages, so g
 counts; but the whole vector travels L times each way.
 """
 
-from ..board import READY
-from ..compile import compiled
-from ..messages import AT, exchange
+from ..jit.compile import compiled
+from ..shared.board import READY
 from .elementwise import combine, divide
+from .messages import AT, exchange
 
 
 @compiled

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from ..team import Team
+from ..team.team import Team
 from .peers import gloo
 from .rows import BY_MESSAGES, row
 from .timing import copy_bandwidth, interleaved, net, slowest

@@ -12,7 +12,7 @@ from dataclasses import asdict
 import numpy as np
 
 from .. import optimizers
-from ..window import aligned
+from ..shared.window import aligned
 from .peers import importable, keras_on_tensorflow
 from .rows import row
 from .timing import copy_bandwidth, interleaved

@@ -22,11 +22,11 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from ..compile import REASSOCIATE, compiled
+from ..jit.compile import REASSOCIATE, compiled
 from ..optimizers import SGD, Adam
-from ..served import serve
-from ..star import Star
-from ..team import Team
+from ..optimizers.serve import serve
+from ..star.star import Star
+from ..team.team import Team
 from .rows import FULL_CYCLE, row
 from .timing import copy_bandwidth, interleaved, net
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from ..allreduce import costs
-from ..team import Team
+from ..team.team import Team
 from .rows import row
 from .timing import copy_bandwidth, interleaved, slowest
 

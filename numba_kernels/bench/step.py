@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from ..fused import Step
 from ..optimizers import SGD, Adam
-from ..team import Team
+from ..step.step import Step
+from ..team.team import Team
 from .rows import row
 from .timing import copy_bandwidth, interleaved, net
 

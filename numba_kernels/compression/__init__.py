@@ -17,7 +17,7 @@ of its own kind among many ranks (`method.bytes` says exactly):
 
 from __future__ import annotations
 
-from importlib import import_module
+import lazy_loader
 
 # name: (file, class, what the name fixes)
 METHODS = {
@@ -29,15 +29,13 @@ METHODS = {
 }
 NAMES = tuple(METHODS)
 
-_HOMES = {kind: file for file, kind, _ in METHODS.values()} | {"Method": "base", "State": "base"}
-__all__ = ["NAMES", "get", *_HOMES]
-
-
-def __getattr__(name):
-    # Lazily: whoever wants the names only need not wait for Numba.
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Lazily: a process that wants only the names need not wait for Numba.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={file: [kind] for file, kind, _ in METHODS.values()}
+    | {"base": ["Method", "State"]},
+)
+__all__ += ["NAMES", "get"]
 
 
 def get(name, **settings):
@@ -53,8 +51,8 @@ def get(name, **settings):
         return name
     if name not in METHODS:
         raise ValueError(f"unknown compression {name!r}; one of {', '.join(NAMES)}")
-    file, kind, fixed = METHODS[name]
-    method = getattr(import_module(f".{file}", __name__), kind)
+    _, kind, fixed = METHODS[name]
+    method = __getattr__(kind)
     possible = [f for f in method.__dataclass_fields__ if f not in fixed]
     if wrong := [setting for setting in settings if setting not in possible]:
         has = f"it has {', '.join(possible)}" if possible else "it has none"

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..allreduce.elementwise import copy
-from ..compile import REASSOCIATE, compiled
+from ..jit.compile import REASSOCIATE, compiled
 from ..optimizers.base import cut
 from .base import Method, State, block_of, offsets_of
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import calls
+from ..allreduce import calls
 from ..errors import MismatchError
 
 DTYPES = ("float32", "float64")

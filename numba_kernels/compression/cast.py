@@ -24,8 +24,8 @@ from numba import types
 from numba.extending import overload
 
 from ..allreduce.elementwise import SUM, combine, convert, divide
-from ..compile import compiled
-from ..halves import narrow
+from ..jit.compile import compiled
+from ..jit.halves import narrow
 from .base import Method, State, block_of
 
 # How halves are kept here, and as what they travel: bfloat16 is no dtype of numpy's. Different

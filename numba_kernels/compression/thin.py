@@ -8,7 +8,7 @@ must get the same bits.)
 import numpy as np
 
 from ..allreduce.elementwise import scale
-from ..compile import REASSOCIATE, compiled
+from ..jit.compile import REASSOCIATE, compiled
 from ..optimizers.base import TINY
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..allreduce.elementwise import divide
-from ..compile import compiled
+from ..jit.compile import compiled
 from .base import Method, State
 
 

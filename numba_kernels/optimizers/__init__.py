@@ -9,21 +9,28 @@ from __future__ import annotations
 
 from importlib import import_module
 
+import lazy_loader
+
 from .names import NAMES, RULES
 
-_HOMES = {kind: file for file, kind, _ in RULES.values()} | {
+_homes = {kind: file for file, kind, _ in RULES.values()} | {
     "Optimizer": "base",
     "State": "base",
     "clip_by_norm": "clipping",
 }
-__all__ = ["NAMES", "get", *_HOMES]
+# Lazily: a process that wants only the names need not wait for Numba.
+_attached, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submodules=["base", "clipping", "names", "serve", "switch", *{f for f, _, _ in RULES.values()}],
+    submod_attrs={file: [n for n, f in _homes.items() if f == file] for file in _homes.values()},
+)
+__all__ = ["NAMES", "get", *_homes]
 
 
 def __getattr__(name):
-    # Lazily: whoever wants the names only need not wait for Numba.
-    if name in _HOMES:
-        return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _homes:
+        import_module(".switch", __name__)  # every rule needs it
+    return _attached(name)
 
 
 def get(name, learning_rate: float | None = None):
@@ -38,6 +45,6 @@ def get(name, learning_rate: float | None = None):
         return name
     if name not in RULES:
         raise ValueError(f"unknown optimizer {name!r}; one of {', '.join(NAMES)}")
-    file, kind, fixed = RULES[name]
+    _, kind, fixed = RULES[name]
     given = {} if learning_rate is None else {"learning_rate": learning_rate}
-    return getattr(import_module(f".{file}", __name__), kind)(**fixed, **given)
+    return __getattr__(kind)(**fixed, **given)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compile import compiled
+from ..jit.compile import compiled
 from .adam import Adam
 from .base import check_range
 

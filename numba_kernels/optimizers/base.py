@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 import numpy as np
 
-from ..window import aligned
+from ..shared.window import aligned
 from .names import RULES
 
 
@@ -46,7 +47,7 @@ class Optimizer:
     """Base class: `init` and `update` on top of `hyper` and `kernel` of the rule."""
 
     slots = 0  # running averages that the rule keeps
-    rule = -1  # its number in the compiled switch (kernels.py)
+    rule = -1  # its number in the compiled switch (switch.py)
     layered = False  # whether it needs norms of layers
     velocity = None  # which running average has learning rates of the past in it
 
@@ -117,12 +118,10 @@ class Optimizer:
         Column 0 is of the parameters, column 1 of what the rule takes for its direction. It may
         renew running averages, so call it once an update. Shape (0, 2) where no norms are needed.
         """
-        from .kernels import begin
-
         check_vectors(parameters, gradient, state)
         squares = np.zeros((state.layers, 2))
         if state.layers:
-            begin(
+            _compiled("begin")(
                 self.rule, parameters, gradient, state.slots, state.pieces,
                 self.hyper(state.step + 1), squares,
             )  # fmt: skip
@@ -132,19 +131,32 @@ class Optimizer:
         self, parameters: np.ndarray, gradient: np.ndarray, state: State, squares: np.ndarray
     ) -> None:
         """Second pass: the update, given the sums of `begin` over all slices; counts it."""
-        from .kernels import finish
-
         check_vectors(parameters, gradient, state)
         if squares.shape != (state.layers, 2):
             raise ValueError(f"squares have shape {squares.shape}, not {(state.layers, 2)}")
         state.step += 1
-        finish(
+        _compiled("finish")(
             self.rule, parameters, gradient, state.slots, state.pieces, self.hyper(state.step),
             squares,
         )  # fmt: skip
 
 
 NO_LAYERS = np.zeros((0, 2))
+
+# The compiled switch over all rules. It imports the rules, which import this file: so it hands its
+# functions in here, and the package loads it with the first rule that is asked for (__init__.py).
+_switch: dict = {}
+
+
+def install(begin, finish) -> None:
+    """Take the compiled `begin` and `finish` of switch.py."""
+    _switch.update(begin=begin, finish=finish)
+
+
+def _compiled(name: str):
+    if not _switch:  # the rule was imported from its own file, not from the package
+        import_module("numba_kernels.optimizers.switch")
+    return _switch[name]
 
 
 def cut(offsets: list[int], low: int, high: int) -> np.ndarray:

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from ..compile import REASSOCIATE, compiled
-from ..denormals import flush_denormals, restore
+from ..jit.compile import REASSOCIATE, compiled
+from ..jit.denormals import flush_denormals, restore
 from .base import TINY, check_range
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compile import REASSOCIATE, compiled
+from ..jit.compile import REASSOCIATE, compiled
 from .adam import Adam
 from .base import check_range
 

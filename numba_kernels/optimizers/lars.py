@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compile import REASSOCIATE, compiled
+from ..jit.compile import REASSOCIATE, compiled
 from .base import TINY, Optimizer, check_range
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compile import compiled
+from ..jit.compile import compiled
 from .base import Optimizer, check_range
 
 

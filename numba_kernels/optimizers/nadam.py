@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compile import compiled
+from ..jit.compile import compiled
 from .adam import Adam
 
 # Product of 1 - 0.96^i / 2 for i = 1..t; from t = 1000 on its factors are 1 in float64.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compile import compiled
+from ..jit.compile import compiled
 from .base import TINY, Optimizer, check_range
 
 

@@ -15,7 +15,7 @@ import pytest
 from exercise_cells import one_line, says
 from notebook_cells import Notebook
 
-from tutorial_dl.exercises import NotYet, call, check, checking, close
+from tutorial_dl.course.exercises import NotYet, call, check, checking, close
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 FILES = {"01": "01_curve_fitting.ipynb", "02": "02_gradient_descent.ipynb"}
@@ -181,6 +181,6 @@ def test_notebooks_are_stored_without_outputs_and_with_stable_cells(file):
 
 def test_judges_of_a_file_are_its_exercises():
     for notebook in FILES:
-        module = __import__(f"tutorial_dl.exercises.notebook_{notebook}", fromlist=["x"])
+        module = __import__(f"tutorial_dl.course.exercises.notebook_{notebook}", fromlist=["x"])
         mine = {exercise[3:] for exercise in EXERCISES if exercise.startswith(notebook)}
         assert set(checking._judges(module)) == mine

@@ -14,7 +14,7 @@ SECONDS = 60
 
 def run_here(code: str) -> None:
     """Runs on every rank: what a learner's cell would run."""
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
 
@@ -88,7 +88,7 @@ def test_an_error_on_one_rank_hangs_no_other(on_ranks):
 def after_a_deadlock() -> None:
     from mpi4py import MPI
 
-    from tutorial_dl.exercises.patient import Patient
+    from tutorial_dl.course.exercises.patient import Patient
 
     comm = Patient(MPI.COMM_WORLD, seconds=0.5)
     other, coming = 1 - comm.rank, np.zeros(1)
@@ -113,7 +113,7 @@ def texts(figure) -> list[str]:
 
 
 def test_the_figure_of_message_times():
-    from tutorial_dl import plotting
+    from tutorial_dl.course import plotting
 
     sizes = 2 ** np.arange(3, 23)
     alpha, beta = 2e-6, 1 / 10e9  # half the bandwidth at 20,000 bytes
@@ -134,7 +134,7 @@ def test_the_figure_of_message_times():
 def test_the_figure_of_ranks():
     from matplotlib.patches import FancyArrowPatch
 
-    from tutorial_dl import plotting
+    from tutorial_dl.course import plotting
 
     figure = plotting.ranks(["a", "b", "c"], messages=[(0, 1), (2, 0)])
     assert texts(figure) == ["rank 0", "a", "rank 1", "b", "rank 2", "c", "1", "2"]

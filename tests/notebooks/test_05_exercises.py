@@ -14,7 +14,7 @@ SECONDS = 60
 
 def run_here(code: str) -> None:
     """Runs on every rank: what a learner's cell would run."""
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
 

@@ -14,7 +14,7 @@ SECONDS = 60
 
 def run_here(code: str) -> None:
     """Runs on every rank: what a learner's cell would run."""
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
     from tutorial_dl.training.prediction import step_seconds
 
     names = {"np": np, "check": check, "step_seconds": step_seconds}
@@ -49,7 +49,7 @@ def test_the_solution_of_the_ranks(capsys):
     ],
 )
 def test_wrong_ranks(capsys, answer, says):
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
 
     assert check("06.ranks", answer) is False
     said = capsys.readouterr().out
@@ -58,7 +58,7 @@ def test_wrong_ranks(capsys, answer, says):
 
 @pytest.mark.parametrize("answer", [(4, 1.718), (np.int64(4), np.float64(1.71)), [4, 1.72]])
 def test_right_to_one_per_cent(answer):
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
 
     assert check("06.ranks", answer) is True
 

@@ -15,7 +15,7 @@ SECONDS = 60
 
 def run_here(code: str) -> None:
     """What a learner's cell would run."""
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
 
@@ -32,7 +32,7 @@ def said(capsys, code: str) -> str:
 
 
 def test_the_solution_of_the_trips_is_what_the_code_does(capsys):
-    from tutorial_dl import traffic
+    from tutorial_dl.course import traffic
 
     code = next(text for text in NOTEBOOK.cells("markdown") if "## Exercise 1" in text)
     (body,) = re.findall(r"```python\n(.*?)```", code, re.DOTALL)

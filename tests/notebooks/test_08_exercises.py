@@ -16,7 +16,7 @@ SECONDS = 60
 def run_here(code: str) -> None:
     """Runs on every rank: what a learner's cell would run."""
     from numba_kernels.errors import PeerError
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
 
     names = {"np": np, "check": check, "PeerError": PeerError}
     exec(compile(code, "cell", "exec"), names)

@@ -5,7 +5,7 @@ import pytest
 from exercise_cells import of_exercises, says
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.exercises import check, notebook_09
+from tutorial_dl.course.exercises import check, notebook_09
 from tutorial_dl.training import schedules
 
 test_solutions, test_open_cells = of_exercises(

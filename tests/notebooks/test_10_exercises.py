@@ -14,7 +14,7 @@ SECONDS = 60
 
 def run_here(*cells: str) -> None:
     """Runs on every rank, one after the other: what a learner's cells would run."""
-    from tutorial_dl.exercises import check
+    from tutorial_dl.course.exercises import check
 
     for number, code in enumerate(cells):
         print(f"cell {number}", flush=True)
@@ -80,7 +80,7 @@ def test_answers_on_three_ranks(on_ranks):
 def test_the_solution_of_the_area(on_ranks, ranks):
     from sklearn.metrics import roc_auc_score
 
-    from tutorial_dl.exercises.notebook_10 import _scores
+    from tutorial_dl.course.exercises.notebook_10 import _scores
 
     scores, labels = np.concatenate([_scores(rank, ranks) for rank in range(ranks)], axis=1)
     printed = on_ranks(ranks, run_here, NOTEBOOK.solution_of("10.auc"), timeout=SECONDS)
@@ -92,7 +92,7 @@ def test_the_mean_of_the_ranks_areas_is_far_off():
     """Else the exercise would teach nothing: scores of all ranks must not be alike."""
     from sklearn.metrics import roc_auc_score
 
-    from tutorial_dl.exercises.notebook_10 import _scores
+    from tutorial_dl.course.exercises.notebook_10 import _scores
 
     for ranks in (2, 3, 4):
         shares = [share for share in (_scores(r, ranks) for r in range(ranks)) if len(share[0])]

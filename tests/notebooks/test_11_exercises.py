@@ -9,8 +9,8 @@ import pytest
 from exercise_cells import of_exercises, says
 from notebook_cells import Notebook
 
-from tutorial_dl import foundations
-from tutorial_dl.exercises import check, notebook_11
+from tutorial_dl.course import foundations
+from tutorial_dl.course.exercises import check, notebook_11
 
 test_solutions, test_open_cells = of_exercises(
     "11", "11.answer", "11.plan", foundations=foundations

@@ -5,7 +5,7 @@ import pytest
 from exercise_cells import of_exercises, says
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl import foundations
+from tutorial_dl.course import foundations
 from tutorial_dl.strategies.downpour import Downpour
 from tutorial_dl.strategies.scripted import Scripted
 

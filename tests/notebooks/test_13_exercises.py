@@ -5,7 +5,7 @@ import pytest
 from exercise_cells import of_exercises, says
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.exercises import check
+from tutorial_dl.course.exercises import check
 from tutorial_dl.strategies import ElasticAveraging, Rule, Scripted
 
 test_solutions, test_open_cells = of_exercises("13", "13.springs", "13.moving_rates", np=np)

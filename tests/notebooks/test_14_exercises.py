@@ -6,7 +6,7 @@ from exercise_cells import of_exercises, run, says
 from notebook_cells import Notebook
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.exercises import check
+from tutorial_dl.course.exercises import check
 from tutorial_dl.strategies import GradientEnergyMatching, Scripted
 
 test_solutions, test_open_cells = of_exercises("14", "14.commit", "14.kappa", np=np)

@@ -162,7 +162,9 @@ def test_slices_of_a_window(on_ranks):
 
 def interrupted_at_every_step():
     """With no patience at all every wait returns to Python: all kernels must resume rightly."""
-    from numba_kernels import Team, messages, node
+    from numba_kernels import Team
+    from numba_kernels.allreduce import messages
+    from numba_kernels.shared import node_array
 
     waits = []
     look = Team._look_around
@@ -170,7 +172,7 @@ def interrupted_at_every_step():
     t = Team()
     link = t._routes[0].link
     link.patience[0] = 0.0
-    link.words[messages.SPINS] = t._node[node.SPINS] = t._node[node.PATIENCE] = 0
+    link.words[messages.SPINS] = t._node[node_array.SPINS] = t._node[node_array.PATIENCE] = 0
     for repeat in range(30):
         for n, algorithm in itertools.product((1, 1000, 100_000 + repeat), ALGORITHMS):
             x = inputs(t.size, n, "float32")

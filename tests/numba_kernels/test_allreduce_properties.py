@@ -11,7 +11,7 @@ def properties():
     from hypothesis.extra import numpy as hnp
 
     from numba_kernels import Team
-    from numba_kernels.calls import ALGORITHMS
+    from numba_kernels.allreduce.calls import ALGORITHMS
 
     # Every rank draws the same examples; should one fail, the others don't wait for it.
     team = Team(deadline=30 * PATIENCE)

@@ -18,7 +18,8 @@ import on_ranks as ranks_of
 import pytest
 from worlds import PATIENCE
 
-from numba_kernels import cache, compiled
+from numba_kernels import compiled
+from numba_kernels.jit import cache
 
 WIDTHS = ("float32", "float64")
 
@@ -397,8 +398,9 @@ def every_public_call(algorithms):
     import ml_dtypes  # noqa: F401  (so that numpy knows of bfloat16)
     from numba.core import event
 
-    from numba_kernels import Team, compression, fused, optimizers
-    from numba_kernels.calls import DTYPES, OPS
+    from numba_kernels import Team, compression, optimizers
+    from numba_kernels.allreduce.calls import DTYPES, OPS
+    from numba_kernels.step import step
 
     with event.install_recorder("numba:compile") as recorder:
         team = Team()
@@ -421,7 +423,7 @@ def every_public_call(algorithms):
             optimizers.clip_by_norm(g, 1.0)
             for shared, clip in itertools.product((True, False), (None, 1.0)):
                 g = team.empty(100, dtype) if shared else np.ones(100, dtype)
-                fused.Step(team, rule, w, g, [0, 50], clip)(0.5, 3)
+                step.Step(team, rule, w, g, [0, 50], clip)(0.5, 3)
         for name in compression.NAMES:
             method = compression.get(name)
             g = np.ones(100, "float32")
@@ -432,7 +434,7 @@ def every_public_call(algorithms):
 
 
 def test_a_second_process_compiles_nothing(on_ranks):
-    from numba_kernels.calls import ALGORITHMS
+    from numba_kernels.allreduce.calls import ALGORITHMS
 
     on_ranks(2, every_public_call, ALGORITHMS, fresh=True, timeout=400)  # compiles all there is
     assert on_ranks(2, every_public_call, ALGORITHMS, fresh=True).splitlines() == ["0 False"] * 2

@@ -93,8 +93,8 @@ def test_a_rank_fails(on_ranks, ranks, shared):
 def exchanges_fail():
     """The same in what strategies are made of: a fused step, and one in passes."""
     from numba_kernels import PeerError, Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import Adam
+    from numba_kernels.step.step import Step
 
     team = Team()
     n = 200_000

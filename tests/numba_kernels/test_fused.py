@@ -33,7 +33,7 @@ def compare(team, name, n, clip, dtype, window, place):
     """Six rounds of one rule; `window`: whether gradients lie there."""
     from rules import RULES
 
-    from numba_kernels.fused import Step
+    from numba_kernels.step.step import Step
 
     p, rule, layers = team.size, RULES[name][0], layers_of(n)
     generator = np.random.default_rng(n)
@@ -96,8 +96,8 @@ def own_slice_elsewhere():
     Between layers are gaps, as between the arrays of a network; one layer is empty.
     """
     from numba_kernels import Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import Adam
+    from numba_kernels.step.step import Step
 
     team, random = Team(), np.random.default_rng(4)
     sizes = np.array([1, 4000, 0, 30, 9001, 7])
@@ -145,7 +145,7 @@ def wherever_weights_are(names=None):
     from rules import RULES
 
     from numba_kernels import Team
-    from numba_kernels.node import PATIENCE
+    from numba_kernels.shared.node_array import PATIENCE
 
     team = Team()
     team._node[PATIENCE] = 0
@@ -203,8 +203,8 @@ def test_common_memory(on_ranks, nodes):
 def never_half_done(place):
     """Ranks that are quick spoil their gradient and read the weights while others may be slow."""
     from numba_kernels import Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import SGD
+    from numba_kernels.step.step import Step
 
     team, n = Team(), 400_000
     w, g = weights_in(team, place, n, "float32"), team.empty(n)
@@ -226,8 +226,8 @@ def test_never_half_done(on_ranks, place):
 def nan_is_seen():
     """A NaN gradient of a rank with samples reaches the weights; of one without, it does not."""
     from numba_kernels import Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import SGD
+    from numba_kernels.step.step import Step
 
     team = Team()
     for samples, nan in ((0, False), (3, True)):
@@ -248,8 +248,8 @@ def test_nan(on_ranks, shared):
 def clipped_to_a_length(shared):
     """SGD with learning rate 1 moves by the gradient itself: by clip_norm, however long that is."""
     from numba_kernels import Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import SGD
+    from numba_kernels.step.step import Step
 
     team = Team()
     w, g = np.zeros(1000, "f4"), team.empty(1000) if shared else np.zeros(1000, "f4")
@@ -270,8 +270,8 @@ def test_clipped_to_a_length(on_ranks, ranks, shared):
 
 def refused():
     from numba_kernels import Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import LARS, SGD
+    from numba_kernels.step.step import Step
 
     team, three = Team(), np.zeros(3, "f4")
     with pytest.raises(ValueError, match="one shape and dtype"):
@@ -284,8 +284,8 @@ def refused():
 
 def gradient_of_all():
     from numba_kernels import Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import SGD
+    from numba_kernels.step.step import Step
 
     team = Team()
     with pytest.raises(ValueError, match="the gradient is common to all ranks"):
@@ -303,8 +303,8 @@ def test_refused(on_ranks):
 def different_clipping():
     """A rank that clips where others don't calls other collectives: that is said, on every rank."""
     from numba_kernels import MismatchError, Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import SGD
+    from numba_kernels.step.step import Step
 
     team = Team()
     w, g = np.zeros(100, "f4"), team.empty(100)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from numba_kernels import launch, mpiexec
+from numba_kernels import launch
+from numba_kernels.launch import mpiexec
 
 SECONDS = 60
 

@@ -7,8 +7,8 @@ import pytest
 def calls_in_compiled_code():
     from mpi4py import MPI
 
-    from numba_kernels import mpi
-    from numba_kernels.compile import compiled
+    from numba_kernels.jit import mpi_functions as mpi
+    from numba_kernels.jit.compile import compiled
 
     @compiled(cache=False)
     def ring_of_one(x, y, handles, tags, status, flag, count):
@@ -46,7 +46,7 @@ def test_calls_in_compiled_code(on_ranks, ranks):
 def tag_is_where_we_look():
     from mpi4py import MPI
 
-    from numba_kernels import mpi
+    from numba_kernels.jit import mpi_functions as mpi
 
     status = MPI.Status()
     status.Set_tag(4711)
@@ -61,8 +61,8 @@ def test_tag_is_where_we_look(on_ranks):
 
 def kept_and_loaded(folder):
     """In another process the same kernel comes from the disk."""
-    from numba_kernels.compile import cache_folder
-    from numba_kernels.optimizers.kernels import apply
+    from numba_kernels.jit.compile import cache_folder
+    from numba_kernels.optimizers.switch import apply
 
     x = np.ones(4, "float32")
     apply(0, x, x.copy(), np.zeros((0, 4), "float32"), 0, np.array([0.1, 0.0, 0.0]))

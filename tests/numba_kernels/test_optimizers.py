@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rules import LAYERS, OFFSETS, RULES, N, problem
 
-from numba_kernels import denormals, optimizers
+from numba_kernels import optimizers
+from numba_kernels.jit import denormals
 from numba_kernels.optimizers import (
     LAMB,
     LARS,
@@ -364,6 +365,6 @@ def test_names_cost_nothing():
 
 
 def test_the_command_line_knows_all_names():
-    from tutorial_dl.cli import Optimizer
+    from tutorial_dl.cli.commands import Optimizer
 
     assert tuple(Optimizer) == optimizers.NAMES

@@ -131,7 +131,7 @@ def letters_that_come_late():
     """A rank failed while it recovered, and is back: who has gone on already must not mind."""
     from mpi4py import MPI
 
-    from numba_kernels.mailbox import AGAIN, FAILED, RECOVERS, Letter, Mailbox
+    from numba_kernels.team.mailbox import AGAIN, FAILED, RECOVERS, Letter, Mailbox
 
     mail = Mailbox(MPI.COMM_SELF.Dup())
     mail._file(Letter(1, RECOVERS, ""))
@@ -152,7 +152,7 @@ def test_letters_that_come_late(on_ranks):
 def cells():
     """What a notebook's engines do: after a cell that failed, the next one works by itself."""
     from numba_kernels import PeerError, Team, TeamError
-    from numba_kernels.failing import abort_all, new_cell
+    from numba_kernels.team.failure import abort_all, new_cell
 
     teams = {}
 

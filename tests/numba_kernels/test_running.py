@@ -11,8 +11,9 @@ import time
 import psutil
 import pytest
 
-from numba_kernels import guard, launch
-from numba_kernels.banner import Banner
+from numba_kernels import launch
+from numba_kernels.launch import guard
+from numba_kernels.launch.banner import Banner
 
 SECONDS = 60
 

@@ -41,7 +41,7 @@ def serve_all(star, handle, seconds=30.0):
 def every_request(seed):
     """All that a request can be, with vectors of several sizes and dtypes."""
     from numba_kernels import Team
-    from numba_kernels.star import HEAD, Star
+    from numba_kernels.star.star import HEAD, Star
 
     team, text = Team(), b"the end" * 1000
     for sent, received, dtype, in_place in (
@@ -104,7 +104,7 @@ def test_every_request(on_ranks, ranks, env):
 def stress(requests):
     """Many requests of many leaves, at random moments: none is lost, none taken for another."""
     from numba_kernels import Team
-    from numba_kernels.star import Star
+    from numba_kernels.star.star import Star
 
     team = Team()
     n = 64
@@ -147,7 +147,7 @@ def test_many_requests(on_ranks, env):
 def in_order():
     """Requests that wait are served in the order in which they came."""
     from numba_kernels import Team
-    from numba_kernels.star import Star
+    from numba_kernels.star.star import Star
 
     team = Team()
     star = Star(team, 4, 4)
@@ -175,8 +175,8 @@ def test_order_of_arrival(on_ranks):
 def woken():
     """Who sleeps is woken: without that every request takes 4 ms more on either side."""
     from numba_kernels import Team
-    from numba_kernels.star import Star
-    from numba_kernels.star_layout import SPINS
+    from numba_kernels.star.memory_layout import SPINS
+    from numba_kernels.star.star import Star
 
     team, turns = Team(), 60
     star = Star(team, 4, 4)
@@ -204,7 +204,7 @@ def test_who_sleeps_is_woken(on_ranks):
 def wrong():
     """What can't be is said on every rank, and the team goes on; also where ranks come late."""
     from numba_kernels import MismatchError, Team
-    from numba_kernels.star import Star
+    from numba_kernels.star.star import Star
 
     team = Team()
     me = team.rank
@@ -250,9 +250,10 @@ def test_wrong_arguments(on_ranks, env):
 
 def helped():
     """With its leaf's help a request is served to the same last bit."""
-    from numba_kernels import Team, optimizers, star_help
-    from numba_kernels.served import serve
-    from numba_kernels.star import Star
+    from numba_kernels import Team, optimizers
+    from numba_kernels.optimizers.serve import serve
+    from numba_kernels.star import helping
+    from numba_kernels.star.star import Star
 
     team, n, turns = Team(), 1_500_007, 4
     source = np.random.default_rng(1).standard_normal(n).astype("float32")
@@ -270,7 +271,7 @@ def helped():
                     rule.update(expected, (k + 1) * source, alone)
                     assert (weights == expected).all() and (state.slots == alone.slots).all()
                     assert (star.answer_vector(leaf) == expected).all()
-                    chunks[form] += star._star[star_help.LEFT]
+                    chunks[form] += star._star[helping.LEFT]
                     star.answer(leaf)
             else:
                 for k in range(turns):
@@ -298,7 +299,7 @@ def rules():
 @pytest.mark.parametrize("rule", rules(), ids=str)
 def test_served(rule):
     """One pass over tiles gives the bits of an update and a copy."""
-    from numba_kernels.served import serve
+    from numba_kernels.optimizers.serve import serve
 
     n, chance = 10_037, np.random.default_rng(3)
     weights = chance.standard_normal(n).astype("float32")

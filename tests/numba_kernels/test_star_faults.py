@@ -20,7 +20,7 @@ END = 99.0  # a word that dismisses a leaf
 def leaf_fails():
     """Leaf 1 raises, in all places that it can: hub and other leaves don't notice, until asked."""
     from numba_kernels import Team, TeamError
-    from numba_kernels.star import Star
+    from numba_kernels.star.star import Star
 
     team = Team()
     n = 60_000
@@ -78,8 +78,9 @@ def test_a_leaf_fails(on_ranks, env):
 
 def hub_fails():
     """The hub raises, is interrupted, or leaves the team: all leaves know within 2 s."""
-    from numba_kernels import PeerError, Team, stall
-    from numba_kernels.star import Star
+    from numba_kernels import PeerError, Team
+    from numba_kernels.star.star import Star
+    from numba_kernels.team import stall
 
     team = Team()
     said, before = [], (stall.REPORT, stall._say)
@@ -124,8 +125,9 @@ def test_the_hub_fails(on_ranks, env):
 
 def hub_is_stopped():
     """Until a leaf has said so: also one that may wait for long."""
-    from numba_kernels import Team, stall
-    from numba_kernels.star import Star
+    from numba_kernels import Team
+    from numba_kernels.star.star import Star
+    from numba_kernels.team import stall
 
     team = Team()
     star, hub = Star(team, 10, 10), team._processes.get(0)
@@ -158,8 +160,8 @@ def kills(seed):
     """SIGKILL of leaf 1, of leaf 2, and at last of the hub, each at a random moment."""
     from numba_kernels import PeerError, Team, launch
     from numba_kernels.optimizers import SGD
-    from numba_kernels.served import serve
-    from numba_kernels.star import Star
+    from numba_kernels.optimizers.serve import serve
+    from numba_kernels.star.star import Star
 
     team, n = Team(), 400_000
     launch.can_be_lost()

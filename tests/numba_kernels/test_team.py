@@ -199,9 +199,10 @@ def test_more_memory_than_there_is(on_ranks):
 
 def several_nodes(nodes):
     """Ranks that can't all share memory: everything works over messages and within nodes."""
-    from numba_kernels import Team, window
-    from numba_kernels.fused import Step
+    from numba_kernels import Team
     from numba_kernels.optimizers import Adam
+    from numba_kernels.shared import window
+    from numba_kernels.step.step import Step
 
     rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
     token = window.node_token()
@@ -262,7 +263,7 @@ def test_windows_run_out(on_ranks):
 
 def not_our_memory():
     """What another process's number and descriptor open here is not taken for the team's."""
-    from numba_kernels import window
+    from numba_kernels.shared import window
 
     descriptor, name = window.create(4096)
     assert window.attach(os.getpid(), descriptor, name, 4096) is not None
@@ -303,7 +304,7 @@ def test_memory_that_goes_while_other_memory_is_looked_for():
     """The collector may run at any moment, and clear a line of the table that is being searched."""
     import mmap
 
-    from numba_kernels.window import Window
+    from numba_kernels.shared.window import Window
 
     window, memory = Window(0, 1), [mmap.mmap(-1, 4096) for _ in range(3)]
     arrays = [

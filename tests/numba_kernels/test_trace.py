@@ -89,8 +89,8 @@ def test_who_waits_in_the_mpi_library(on_ranks):
 
 def steps(late):
     from numba_kernels import Team, trace
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import LAMB, SGD
+    from numba_kernels.step.step import Step
 
     team = Team()
     n, here = 5000, team.single_node
@@ -133,8 +133,8 @@ def test_a_fused_step(on_ranks, ranks, way):
 
 def off():
     from numba_kernels import Team, trace
-    from numba_kernels.fused import Step
-    from numba_kernels.waiting import Waiting
+    from numba_kernels.step.step import Step
+    from numba_kernels.team.waiting import Waiting
 
     team = Team()
     methods = {(k, n): getattr(k, n) for k in (Team, Step, Waiting) for n in dir(k)}
@@ -291,7 +291,8 @@ def test_what_reaches_beyond_is_cut():
 
 def clocks(shift):
     """Ranks 2 and 3 run ahead by `shift` ns, and are found to."""
-    from numba_kernels import Team, trace_ranks
+    from numba_kernels import Team
+    from numba_kernels.trace import clocks as trace_ranks
 
     team = Team()
     assert len(team.nodes) == (team.size + 1) // 2

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from numba_kernels import turns
+from numba_kernels.jit import turns
 
 HOLDER = """
 import sys, time

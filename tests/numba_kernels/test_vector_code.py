@@ -118,11 +118,11 @@ def entries(dtype):
     """What Python calls, and with what: kernels in whose code loops over `dtype` are looked for."""
     from mpi4py import MPI
 
-    from numba_kernels import fused_kernels, messages, node
     from numba_kernels.allreduce import (
         MESSAGES,
         elementwise,
         gather,
+        messages,
         mpi,
         ring,
         shared_memory,
@@ -130,10 +130,13 @@ def entries(dtype):
         staged,
     )
     from numba_kernels.compression import adasum, cast, thin, top_k
-    from numba_kernels.optimizers import clipping, kernels
+    from numba_kernels.optimizers import clipping
+    from numba_kernels.optimizers import switch as kernels
+    from numba_kernels.shared import node_array
+    from numba_kernels.step import kernels as fused_kernels
 
     x, edges = np.zeros(8, CARRIERS.get(dtype, dtype)), np.zeros(2, np.int64)
-    of_node, own = np.zeros(node.WORDS, np.int64), np.zeros((3, 0), np.int64)
+    of_node, own = np.zeros(node_array.WORDS, np.int64), np.zeros((3, 0), np.int64)
     link = messages.route(MPI.COMM_SELF, [0], 1, 0.0).link
     yield shared_memory.allreduce, (of_node, 0, x, 0, 1)
     yield shared_memory.reduce_scatter, (of_node, 0, x, edges, 0, 1)

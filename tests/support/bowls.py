@@ -1,6 +1,6 @@
 """A loss of few parameters, for tests of fits and of descent."""
 
-from tutorial_dl.foundations import LeastSquares
+from tutorial_dl.course.foundations import LeastSquares
 
 
 def bowl(random, s=23, k=3):

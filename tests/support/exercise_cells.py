@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from notebook_cells import Notebook
 
-from tutorial_dl.exercises import check
+from tutorial_dl.course.exercises import check
 
 
 def run(code: str, names: dict) -> dict:

@@ -33,9 +33,9 @@ def strike(moment: str, turn: int, how) -> None:
     data: it looks up samples; gradient: computes; before, after: a vector goes to the master, or
     has been answered; waiting: it has asked, and waits (only for `die`); validating.
     """
-    from numba_kernels.star import Star
-    from tutorial_dl.parameter_server.items import Items
-    from tutorial_dl.parameter_server.worker import Computing
+    from numba_kernels.star.star import Star
+    from tutorial_dl.runtime.master.task_batches import Items
+    from tutorial_dl.runtime.master.worker import Computing
 
     owner, name = {
         "data": (Items, "batch"),
@@ -119,7 +119,7 @@ class Counting:
     """
 
     def __init__(self, samples: int, delay=None):
-        from numba_kernels import window
+        from numba_kernels.shared import window
         from tutorial_dl.replica.base import lay_out
 
         self.parameters, self.gradient = (window.aligned(samples, np.float32) for _ in range(2))

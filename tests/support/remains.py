@@ -18,7 +18,7 @@ OTHERS = ("os", "time")  # that tests take the place of
 OF_THE_TEST = "of_the_test"  # the module that a test's file is loaded as
 TABLES = (dict, list, set)
 # What is made or found out once, at its first use.
-ONCE = {("numba_kernels.world", "_world"), ("numba_kernels.trace", "_last_ring")}
+ONCE = {("numba_kernels.team.world", "_world"), ("numba_kernels.trace", "_last_ring")}
 KEPT = {("numba_kernels.allreduce", "_SEEN")}  # tables of answers that are always the same
 # Variables that TensorFlow and what it imports set once.
 TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")
@@ -121,11 +121,13 @@ def of_the_test(value) -> bool:
 
 def teams() -> list[str]:
     """Teams that still live, and what happened to the world that they are made from."""
-    failing = sys.modules.get("numba_kernels.failing")
+    failing = sys.modules.get("numba_kernels.team.failure")
     if failing is None:
         return []
     world = (
-        sys.modules["numba_kernels.world"]._world if "numba_kernels.world" in sys.modules else None
+        sys.modules["numba_kernels.team.world"]._world
+        if "numba_kernels.team.world" in sys.modules
+        else None
     )
     found = [f"a team: {team!r}" for team in list(failing.live) if team is not world]
     if world is not None and (world._failure or world.generation or world._mailbox.failures):

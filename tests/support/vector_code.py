@@ -26,8 +26,8 @@ from numba.core.cpu import CPUContext, CPUTargetOptions
 from numba.core.debuginfo import DIBuilder, DummyDIBuilder
 from numba.core.dispatcher import Dispatcher
 
-from numba_kernels import assembly
-from numba_kernels.cache import KernelCache
+from numba_kernels.jit import assembly
+from numba_kernels.jit.cache import KernelCache
 
 # Sources ---------------------------------------------------------------------------------------
 

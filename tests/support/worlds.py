@@ -25,7 +25,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from numba_kernels import guard, launch
+from numba_kernels import launch
+from numba_kernels.launch import guard
 
 SERVER = Path(__file__).with_name("rank_server.py")
 CALLS = 60  # of one world: every team that is dropped costs it two communicators

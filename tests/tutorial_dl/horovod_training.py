@@ -331,7 +331,7 @@ def a_rank_that_fails_in_a_graph():
 
     An exception that nobody catches tells the teams by itself; here it is caught, so we do.
     """
-    from numba_kernels.failing import abort_all
+    from numba_kernels.team.failure import abort_all
 
     def fail(batch, logs):
         if batch == 2 and hvd.rank() == 1:

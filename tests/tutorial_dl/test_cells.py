@@ -14,7 +14,7 @@ import pytest
 
 from tutorial_dl import cluster
 from tutorial_dl.cluster import engines
-from tutorial_dl.cluster.failures import ANSI, CellError, CellInterrupted, CellTimeout
+from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 
 SECONDS = 60
 OFFER = "c.restart() gives new engines (their variables are lost)"

@@ -200,7 +200,7 @@ def damaged(folder):
     from io import StringIO
 
     from tutorial_dl import Team
-    from tutorial_dl.training.checkpoint import CheckpointError
+    from tutorial_dl.checkpoint.format import CheckpointError
 
     team = Team()
     run_until(trainer(team, folder, checkpoint_every=4), 19)  # an epoch has 11 steps
@@ -268,7 +268,7 @@ def test_damage_is_found(on_ranks, tmp_path):
 def refused(folder):
     from numba_kernels.errors import PeerError
     from tutorial_dl import Team, Trainer, data, models
-    from tutorial_dl.training.checkpoint import CheckpointError
+    from tutorial_dl.checkpoint.format import CheckpointError
 
     team = Team()
     trainer(team, folder).fit(1)
@@ -312,8 +312,8 @@ def test_what_is_refused(on_ranks, tmp_path):
 def drifted(folder):
     """Slices of different models are no checkpoint."""
     from tutorial_dl import Team
+    from tutorial_dl.replica.consistency import DriftError
     from tutorial_dl.training.callbacks import Callback
-    from tutorial_dl.training.consistency import DriftError
 
     class Bend(Callback):
         def on_step_end(self, trainer, loss, samples):
@@ -378,7 +378,7 @@ def test_after_a_failure_all_ranks_go_on_alike(on_ranks, tmp_path):
 def killed_anywhere(folder):
     """However far writing came, what can be read is one checkpoint or the next, whole."""
     from tutorial_dl import Team
-    from tutorial_dl.training import checkpoint
+    from tutorial_dl.checkpoint import format
 
     team = Team()
     made = trainer(team, folder, checkpoint_every=1, keep_checkpoints=2)
@@ -412,14 +412,14 @@ def killed_anywhere(folder):
 
     cuts, step = 0, 4
     for before_call in count():
-        newest = checkpoint.Checkpoints(team, folder).newest()
+        newest = format.Checkpoints(team, folder).newest()
         assert newest.values["place"]["steps"] in (step - 1, step)
         step = newest.values["place"]["steps"] + 1
         if write(step, before_call):
             break
         cuts += 1
         for left in Path(folder).glob("step_*"):
-            assert not checkpoint.Checkpoints(team, folder)._problem(left)
+            assert not format.Checkpoints(team, folder)._problem(left)
     assert cuts > 6
 
 

@@ -9,11 +9,8 @@ import scipy.optimize
 import scipy.stats
 from bowls import bowl
 
-from tutorial_dl import foundations
-from tutorial_dl.foundations import (
-    LeastSquares,
-    descend,
-)
+from tutorial_dl.course import foundations
+from tutorial_dl.course.foundations import LeastSquares, descend
 
 
 @pytest.fixture

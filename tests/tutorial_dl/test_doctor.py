@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from numba_kernels import launch
-from tutorial_dl import doctor
+from tutorial_dl.cli import doctor
 
 SECONDS = 120
 

@@ -7,7 +7,7 @@ import doctest
 import pytest
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.foundations import energy
+from tutorial_dl.course.foundations import energy
 from tutorial_dl.strategies import Downpour, GradientEnergyMatching, Scripted
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tutorial_dl import cluster
 from tutorial_dl.cluster import engines
-from tutorial_dl.cluster.failures import CellError, CellInterrupted
+from tutorial_dl.cluster.cell_errors import CellError, CellInterrupted
 
 SETUP = """
 import os, signal, threading, time

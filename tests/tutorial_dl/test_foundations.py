@@ -7,15 +7,8 @@ import scipy.optimize
 import scipy.stats
 from bowls import bowl
 
-from tutorial_dl import foundations
-from tutorial_dl.foundations import (
-    Bumps,
-    Chebyshev,
-    Fourier,
-    LeastSquares,
-    Polynomial,
-    fit,
-)
+from tutorial_dl.course import foundations
+from tutorial_dl.course.foundations import Bumps, Chebyshev, Fourier, LeastSquares, Polynomial, fit
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from counted_runs import EPOCHS, Cut, alike, counted, counting, cut_at, run_unti
 
 def groups():
     """Sub-masters with workers of their own: each sample once an epoch, under them too."""
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl.layout import Layout
 
     team = Team()
@@ -44,7 +44,7 @@ def counted_under(trainer):
 
 def cut_groups(folder, steps):
     """As above, with sub-masters: before, afterwards, or both times."""
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
 
     team, (under, plain) = Team(), group_layouts()
     for synchronous in (False, True):
@@ -67,8 +67,8 @@ def test_groups_do_every_sample_once_whoever_resumes(on_ranks, tmp_path):
 
 def cut_at_word(word, monkeypatch):
     """The run ends right after the master at the top was told this, or has ordered it."""
-    from tutorial_dl.parameter_server.groups import TopOfGroups
-    from tutorial_dl.parameter_server.words import Kind, Order
+    from tutorial_dl.runtime.master.hierarchical_master import TopOfGroups
+    from tutorial_dl.runtime.master.messages import Kind, Order
 
     seen, told, order_for = [], TopOfGroups.told, TopOfGroups.order_for
 
@@ -96,7 +96,7 @@ def cut_after_a_group(folder, cases):
     from faults import Fault, fail, strike
 
     from numba_kernels import PeerError
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
 
     team, (under, plain) = Team(), group_layouts()
     for number, (turn, *steps) in enumerate(cases):

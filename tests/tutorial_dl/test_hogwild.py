@@ -31,7 +31,7 @@ def counted(team, trainer):
 
 
 def every_sample():
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl.training import schedules
 
     team = Team()
@@ -61,7 +61,7 @@ def test_every_sample_once_an_epoch(on_ranks, ranks):
 def interrupted(folder):
     """In the middle of an epoch: a resumed run does the rest of it. Alone, with the same bits."""
     from numba_kernels import PeerError
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl.training.callbacks import Callback
 
     class Cut(RuntimeError): ...

@@ -14,7 +14,7 @@ from worlds import PATIENCE
 
 from numba_kernels import launch
 from tutorial_dl.horovod.__main__ import main
-from tutorial_dl.horovod.launching import run
+from tutorial_dl.interop.horovod.launching import run
 
 HERE = Path(__file__).parent
 
@@ -63,7 +63,7 @@ def test_run_gives_results_by_rank():
     offset = 10
 
     def function(factor, shift=0):
-        from numba_kernels.team import Team  # no TensorFlow: it starts in a second
+        from numba_kernels.team.team import Team  # no TensorFlow: it starts in a second
 
         team = Team()
         total = team.allreduce(np.array([float(team.rank)]))[0]
@@ -83,7 +83,7 @@ def test_a_rank_that_fails_is_named():
     """One raises while the other waits; one ends without a word; one does not end."""
 
     def function():
-        from numba_kernels.team import Team
+        from numba_kernels.team.team import Team
 
         team = Team()
         if team.rank == 1:
@@ -96,7 +96,7 @@ def test_a_rank_that_fails_is_named():
     def leave():
         import os
 
-        from numba_kernels.launch import rank
+        from numba_kernels.environment import rank
 
         if rank() == 1:
             os._exit(3)

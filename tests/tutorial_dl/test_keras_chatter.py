@@ -10,7 +10,7 @@ from tutorial_dl.replica.keras_tensorflow import tf
 
 IMPORT = (
     "import os, sys\n"
-    "from tutorial_dl.replica.quiet import hide_tensorflow_chatter\n"
+    "from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter\n"
     "hide_tensorflow_chatter()\n"
     "{before}\n"
     "import keras, tensorflow as tf\n"

@@ -7,7 +7,7 @@ def network_goes_on(folder):
     """Same bits after a resume; dropout draws on each rank its own; predict is the model's."""
     from pathlib import Path
 
-    from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+    from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
     hide_tensorflow_chatter()
     import keras

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from keras_networks import IMAGES, MODELS, addresses, build
 
-from numba_kernels.window import aligned
+from numba_kernels.shared.window import aligned
 from tutorial_dl.replica import KerasReplica
 
 

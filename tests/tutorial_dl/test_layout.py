@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from typer.testing import CliRunner
 
-from tutorial_dl import Layout, cli, plotting
+from tutorial_dl import Layout, cli
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
 from tutorial_dl.layout import fitting, hub_ranks, roles, text, worker_ranks
 from tutorial_dl.layout import layout as layout_file
-from tutorial_dl.plotting import style
 
 
 @pytest.mark.parametrize("module", [roles, text, layout_file], ids=lambda m: m.__name__)

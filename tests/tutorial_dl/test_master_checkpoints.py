@@ -32,7 +32,7 @@ def a_trainer(team, folder=None, optimizer="adam", strategy=None, samples=203, *
 
 def bit_for_bit(folder):
     """The synchronous form ends with the same bits, whenever it was interrupted; SGD and Adam."""
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl.training import schedules
 
     team = Team()
@@ -79,9 +79,9 @@ def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path):
 
 def every_sample(folder, steps):
     """Interrupted in the middle of an epoch, resumed by others: no sample is lost, none twice."""
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
+    from tutorial_dl.checkpoint.format import CheckpointError
     from tutorial_dl.layout import Layout
-    from tutorial_dl.training.checkpoint import CheckpointError
 
     team = Team()
     for synchronous in (False, True):
@@ -128,7 +128,7 @@ def test_every_sample_once_whoever_resumes(on_ranks, tmp_path):
 
 def options(folder):
     """Schedules, clipping, accumulation, callbacks, a second fit, files: as without a master."""
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl import data
     from tutorial_dl.strategies import Downpour, Serial
     from tutorial_dl.training import schedules
@@ -229,10 +229,10 @@ def spans(window):
     from faults import Counting, numbers
 
     from numba_kernels.optimizers import SGD
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl import Trainer, timeline
     from tutorial_dl.strategies import Downpour
-    from tutorial_dl.training.spans import COMMUNICATING, COMPUTING, WAITING, kind
+    from tutorial_dl.training.span_kinds import COMMUNICATING, COMPUTING, WAITING, kind
 
     team = Team()
     delay = (lambda: time.sleep(SLEEP)) if team.rank == 1 else None
@@ -272,7 +272,7 @@ def test_rounds_lose_no_sample():
     """Whatever round a worker is lost in, the last of an epoch too, and whoever saves meanwhile."""
     from collections import Counter
 
-    from tutorial_dl.parameter_server.rounds import Rounds
+    from tutorial_dl.runtime.master.synchronous_tasks import Rounds
 
     for lost_at in range(6):
         seen, rounds = Counter(), Rounds({1: 0, 2: 1}, 2, 3 * 12, 12, 0, 2)

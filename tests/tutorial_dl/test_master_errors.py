@@ -39,7 +39,7 @@ class Overflowing:
 def overflows():
     """Batches whose gradient overflows are left out, and counted in no loss."""
     from numba_kernels.optimizers import SGD, Adam
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl import Trainer, data, models
     from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
 
@@ -91,7 +91,7 @@ def test_gradients_that_overflow(on_ranks):
 def diverges(folder):
     """Under sub-masters too it is no checkpoint that one would go on from, and says which rank."""
     from numba_kernels.optimizers import SGD
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl import Trainer, data, models
     from tutorial_dl.layout import Layout
     from tutorial_dl.strategies import Downpour
@@ -119,7 +119,7 @@ def eager():
     from faults import Counting, numbers
 
     from numba_kernels.optimizers import SGD
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
     from tutorial_dl import Trainer
     from tutorial_dl.strategies import Rule
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from tutorial_dl import measure
+from tutorial_dl.course import measure
 
 
 def test_the_fit_finds_latency_and_bandwidth():

@@ -19,8 +19,8 @@ def step_alone(one_copy):
     import memory
 
     from numba_kernels import Team
-    from numba_kernels.fused import Step
     from numba_kernels.optimizers import Adam
+    from numba_kernels.step.step import Step
 
     team = Team()
 

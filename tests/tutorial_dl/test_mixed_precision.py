@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tutorial_dl.training.loss_scale import LEAST, LossScale, loss_scale_of
+from tutorial_dl.strategies.loss_scale import LEAST, LossScale, loss_scale_of
 
 # The pass that joins gradients
 

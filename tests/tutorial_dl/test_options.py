@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from numba_kernels import launch
-from tutorial_dl.cli import app
-from tutorial_dl.training import job
+from tutorial_dl.cli import train
+from tutorial_dl.cli.commands import app
 from tutorial_dl.training.options import Options
 
 FIRST = Options("dense", "digits", "synchronous", 5, 32, None, None, 0, False, None)
@@ -30,7 +30,7 @@ def as_parsed(words: list[str], monkeypatch) -> Options:
     seen = []
     monkeypatch.setattr(launch, "under_mpi", lambda: True)
     monkeypatch.setattr(Options, "check", lambda self, ranks: None)
-    monkeypatch.setattr(job, "run_rank", lambda options: seen.append(options) or 0)
+    monkeypatch.setattr(train, "run_rank", lambda options: seen.append(options) or 0)
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     return seen[0]

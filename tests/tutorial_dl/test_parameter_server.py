@@ -426,7 +426,7 @@ def refused(words):
     """The one line that `train` says, from the command line."""
     from typer.testing import CliRunner
 
-    from tutorial_dl.cli import app
+    from tutorial_dl.cli.commands import app
 
     done = CliRunner().invoke(app, ["train", *words.split()])
     assert done.exit_code == 2, f"{words}: {done.output}"

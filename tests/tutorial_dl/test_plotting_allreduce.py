@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 from worlds import PATIENCE
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import allreduce, style
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting import allreduce
 
 ALGORITHMS = ("naive", "tree", "ring")
 LADDER = (*ALGORITHMS, "recursive_doubling", "rabenseifner", "mpi", "staged", "shared_memory")
@@ -37,7 +38,7 @@ def test_the_messages_leave_the_sum_on_every_rank(algorithm, ranks):
 
 def costs_of_the_messages():
     from numba_kernels.allreduce import costs
-    from tutorial_dl import plotting
+    from tutorial_dl.course import plotting
 
     for algorithm in ALGORITHMS:
         for ranks in range(1, 10):
@@ -63,8 +64,8 @@ def messages_of_the_kernels():
     from types import FunctionType, SimpleNamespace
 
     from numba_kernels.allreduce.elementwise import SUM
-    from numba_kernels.board import READY
-    from tutorial_dl import plotting
+    from numba_kernels.shared.board import READY
+    from tutorial_dl.course import plotting
 
     def sent(algorithm, ranks, n):
         """(source, target, first, last element, as the how many-th of the source's messages)"""

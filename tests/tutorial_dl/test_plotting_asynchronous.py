@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import asynchronous, style
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting import asynchronous
 
 SLOW = [{"val_loss": v, "val_accuracy": 1 - v, "seconds": 2.0} for v in (0.4, 0.2, 0.1)]
 QUICK = [{"val_loss": v, "val_accuracy": 1 - v, "seconds": 0.5} for v in (0.6, 0.3)]

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 from worlds import PATIENCE
 
-from tutorial_dl import plotting
-from tutorial_dl.foundations import LeastSquares, Polynomial, descend
-from tutorial_dl.plotting import curves, style
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.foundations import LeastSquares, Polynomial, descend
+from tutorial_dl.course.plotting import curves
 
 
 @pytest.fixture
@@ -197,13 +198,13 @@ def test_no_name_is_offered_by_two_files():
 
     names = []
     for file in plotting._files():
-        names += getattr(import_module(f"tutorial_dl.plotting.{file}"), "__all__", [])
+        names += getattr(import_module(f"tutorial_dl.course.plotting.{file}"), "__all__", [])
     assert len(names) == len(set(names)), sorted(n for n in names if names.count(n) > 1)
 
 
 def test_matplotlib_waits_for_the_first_figure():
     code = (
-        "import sys, tutorial_dl.plotting as p\n"
+        "import sys, tutorial_dl.course.plotting as p\n"
         "assert 'matplotlib' not in sys.modules\n"
         "p.fits; assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )

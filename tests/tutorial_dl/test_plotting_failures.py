@@ -9,9 +9,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import style
-from tutorial_dl.plotting.failures import circle
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting.failures import circle
 
 
 def arrows(ax):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import hierarchies
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting import hierarchies
 
 
 def of(ax, label):

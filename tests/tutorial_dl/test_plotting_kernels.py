@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import kernels, style
-from tutorial_dl.traffic import Trip
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting import kernels
+from tutorial_dl.course.traffic import Trip
 
 PLAN = [Trip("multiply", ("g",), ("t",)), Trip("add", ("w", "t"), ("w",))]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import large_batches, style
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting import large_batches
 
 BATCHES = [32, 64, 128]
 RUNS = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from tutorial_dl import foundations, plotting
-from tutorial_dl.plotting import parameter_server
+from tutorial_dl.course import foundations, plotting
+from tutorial_dl.course.plotting import parameter_server
 
 
 def of(ax, label):

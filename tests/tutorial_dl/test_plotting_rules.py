@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import elastic, energy, staleness, style
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting import elastic, energy, staleness
 
 
 def line(ax, label):

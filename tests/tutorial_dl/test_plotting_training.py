@@ -9,8 +9,9 @@ import pytest
 from matplotlib import rcParams
 from matplotlib.colors import to_rgb
 
-from tutorial_dl import plotting
-from tutorial_dl.plotting import scaling, style, synchronous, training
+from tutorial_dl import figure_style as style
+from tutorial_dl.course import plotting
+from tutorial_dl.course.plotting import scaling, synchronous, training
 
 
 def result(model, strategy, ranks, losses):
@@ -83,7 +84,7 @@ def test_every_figure_is_drawn_and_the_global_style_is_left_alone():
 
 def test_no_figure_is_kept_by_pyplot():
     code = (
-        "import sys, tutorial_dl.plotting as p; p.fused_step(2); p.distances({'a': [1.0]});"
+        "import sys, tutorial_dl.course.plotting as p; p.fused_step(2); p.distances({'a': [1.0]});"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -162,7 +162,7 @@ def test_the_profile_of_a_model_of_ours(on_ranks):
 def test_predicting_needs_no_mpi():
     """`run` predicts in the process that starts the ranks, which must be no rank itself."""
     code = (
-        "import sys, tutorial_dl.comparison, tutorial_dl.training.prediction;"
+        "import sys, tutorial_dl.cli.run, tutorial_dl.training.prediction;"
         "assert 'mpi4py.MPI' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

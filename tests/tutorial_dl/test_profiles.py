@@ -19,7 +19,7 @@ import pytest
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import batch, engines, lease, profile, registry, submit
+from tutorial_dl.cluster import batch_job, engines, lease, profile, registry, submit
 
 SECONDS = 90
 SYSTEMS = ("slurm", "pbs", "lsf")
@@ -238,7 +238,7 @@ def test_a_job_does_not_take_itself_for_the_one_it_was_submitted_from(monkeypatc
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("SLURM_CONF", "/etc/x")
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
-    env = batch.environment()
+    env = batch_job.environment()
     assert env["SLURM_CONF"] == "/etc/x" and env["SBATCH_ACCOUNT"] == "mine"
     assert not [n for n in env if n.endswith(("JOB_ID", "JOBID", "NTASKS", "PMI_RANK"))]
 

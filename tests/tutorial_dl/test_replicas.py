@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from worlds import PATIENCE
 
-from numba_kernels.window import aligned
+from numba_kernels.shared.window import aligned
 from tutorial_dl import data, replica
 from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
 

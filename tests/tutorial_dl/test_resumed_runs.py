@@ -148,7 +148,7 @@ def test_stopped_runs(tmp_path):
 
 
 def test_a_signal_that_comes_too_late_is_not_lost():
-    from tutorial_dl.training.pulse import heeding
+    from tutorial_dl.runtime.termination import heeding
 
     told = []
     before = signal.signal(signal.SIGTERM, lambda *_: told.append("outside"))
@@ -179,7 +179,7 @@ def test_wrong_words(tmp_path, monkeypatch, words, says):
     Path("file").write_text("")
     from typer.testing import CliRunner
 
-    from tutorial_dl.cli import app
+    from tutorial_dl.cli.commands import app
 
     done = CliRunner().invoke(app, ["train", *words])
     assert done.exit_code == 2 and says in done.stderr and done.stderr.count("\n") == 1

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.foundations import staleness
-from tutorial_dl.foundations.staleness import (
+from tutorial_dl.course.foundations import staleness
+from tutorial_dl.course.foundations.staleness import (
     delay_bound,
     delayed_descent,
     delayed_growth,

@@ -245,7 +245,7 @@ def test_keras_networks(on_ranks, tmp_path):
 def ranks_that_disagree(what):
     from tutorial_dl import Team, Trainer, data, strategies
     from tutorial_dl.replica import CurveReplica
-    from tutorial_dl.training.consistency import DriftError
+    from tutorial_dl.replica.consistency import DriftError
 
     team = Team()
     n = 10 + (what == "samples" and team.rank == 1)
@@ -299,8 +299,8 @@ def overlapped_is_the_mean():
     """Layer by layer on a thread, or all of it afterwards: the same gradient; and errors come."""
     from numba_kernels.errors import PeerError
     from tutorial_dl import Team
+    from tutorial_dl.course.overlap import Overlapped, seconds
     from tutorial_dl.replica import DenseReplica
-    from tutorial_dl.strategies.overlap import Overlapped, seconds
 
     team, threads = Team(), threading.active_count()
     random = np.random.default_rng(team.rank)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tutorial_dl import data
-from tutorial_dl.parameter_server.books import Books, words_of
-from tutorial_dl.parameter_server.items import Items
-from tutorial_dl.parameter_server.rounds import Rounds
-from tutorial_dl.parameter_server.tasks import Columns, Rest, Task
+from tutorial_dl.runtime.master.asynchronous_tasks import Columns, Rest, Task
+from tutorial_dl.runtime.master.ledger import Books, words_of
+from tutorial_dl.runtime.master.synchronous_tasks import Rounds
+from tutorial_dl.runtime.master.task_batches import Items
 
 SEED = 7
 

@@ -12,9 +12,9 @@ from trace_format import check_format
 
 from numba_kernels import launch
 from tutorial_dl import timeline
-from tutorial_dl.plotting import timeline as plotting
-from tutorial_dl.training import job
-from tutorial_dl.training.spans import KINDS, flat, kind, share_out
+from tutorial_dl.cli import train
+from tutorial_dl.training import timeline_figure as plotting
+from tutorial_dl.training.span_kinds import KINDS, flat, kind, share_out
 
 # Meaning ---------------------------------------------------------------------------------------
 
@@ -294,12 +294,14 @@ def test_bad_paths(tmp_path, name, message):
 
 
 def test_the_option_reaches_the_ranks():
-    options = job.Options(
+    options = train.Options(
         "dense", "digits", "serial", 1, 32, "adam", None, 0, True, None, timeline="a b.json"
     )
     words = options.words()
     assert words[words.index("--timeline") + 1] == "a b.json"
     assert (
         "--timeline"
-        not in job.Options("dense", "digits", "serial", 1, 32, "adam", None, 0, True, None).words()
+        not in train.Options(
+            "dense", "digits", "serial", 1, 32, "adam", None, 0, True, None
+        ).words()
     )

@@ -11,7 +11,7 @@ import pytest
 from trace_format import check_format
 
 from tutorial_dl import timeline
-from tutorial_dl.training.spans import KINDS
+from tutorial_dl.training.span_kinds import KINDS
 
 SLEEP, SLACK = 0.4, 0.2  # seconds; a machine with more ranks than cores is not punctual
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
@@ -206,8 +206,8 @@ def overhead():
 
 def compiled_wait():
     """A function that records 1000 waits of compiled code."""
-    from numba_kernels.compile import compiled
-    from numba_kernels.trace import began, ended
+    from numba_kernels.jit.compile import compiled
+    from numba_kernels.spans import began, ended
 
     @compiled(cache=False)
     def waits():

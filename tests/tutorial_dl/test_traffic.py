@@ -5,8 +5,8 @@ import doctest
 import numpy as np
 import pytest
 
-from tutorial_dl import traffic
-from tutorial_dl.traffic import Trip, moved, trips
+from tutorial_dl.course import traffic
+from tutorial_dl.course.traffic import Trip, moved, trips
 
 
 def test_the_examples():

@@ -35,7 +35,7 @@ def faulty():
         if of["MOMENT"] == "loading":
             how()
         elif of["MOMENT"] == "serving":
-            from tutorial_dl.parameter_server.hub import Hub
+            from tutorial_dl.runtime.master.master import Hub
             right, seen = Hub.handle, [0]
             def handle(self, leaf):
                 seen[0] += 1
@@ -54,7 +54,7 @@ def faulty():
         else:
             strike(of["MOMENT"], int(of["TURN"]), how)
     elif of["HOW"] == "sleep" and launch.rank():
-        from tutorial_dl.parameter_server.worker import Computing
+        from tutorial_dl.runtime.master.worker import Computing
         right = Computing._own_gradient
         def noted(self, *arguments):
             with open("others", "a") as file:
@@ -270,7 +270,7 @@ def test_in_cells(tmp_path, monkeypatch):
     """A worker raises in a cell: others return trained, its error is shown, the next cell works."""
     from tutorial_dl import cluster
     from tutorial_dl.cluster import engines
-    from tutorial_dl.cluster.failures import CellError
+    from tutorial_dl.cluster.cell_errors import CellError
 
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     with cluster.start(n=3) as c:

@@ -93,10 +93,10 @@ def small_pieces():
 
 def moved():
     """A replica that has computed before it moves: nothing of its old memory is kept."""
-    from numba_kernels.window import aligned
+    from numba_kernels.shared.window import aligned
     from tutorial_dl import data
     from tutorial_dl.replica import SoftmaxReplica
-    from tutorial_dl.training.accumulating import Accumulating
+    from tutorial_dl.replica.accumulating import Accumulating
 
     batch = data.digits().train.take(slice(0, 50))
     plain, inner = SoftmaxReplica(64, 10), SoftmaxReplica(64, 10)
@@ -250,8 +250,8 @@ def test_when_training_stops(on_ranks, ranks):
 def drifts():
     """A weight that one rank changes is found within `check_every` steps, by its layer's name."""
     from tutorial_dl import Team, Trainer, data, models
+    from tutorial_dl.replica.consistency import DriftError
     from tutorial_dl.training.callbacks import Callback
-    from tutorial_dl.training.consistency import DriftError
 
     team, digits = Team(), data.digits()
 
@@ -295,7 +295,7 @@ def test_predict(on_ranks, ranks, samples):
 def compressed():
     """Every method trains; halves nearly as the exact one, on the same weights everywhere."""
     from tutorial_dl import Team, Trainer, data, models, strategies
-    from tutorial_dl.training.consistency import check_same_weights
+    from tutorial_dl.replica.consistency import check_same_weights
 
     team, digits = Team(), data.digits()
     ends = {}

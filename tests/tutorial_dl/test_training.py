@@ -29,7 +29,7 @@ def test_history():
 def shares_of_validation(n):
     """p ranks' metrics are those of one process over all samples, exactly once each."""
     from tutorial_dl import Team, data, models
-    from tutorial_dl.training.validation import evaluate
+    from tutorial_dl.runtime.evaluation import evaluate
 
     team = Team()
     digits = data.digits()

@@ -10,7 +10,7 @@ from worlds import PATIENCE
 
 from tutorial_dl import replica
 from tutorial_dl.replica.keras_tensorflow import keras
-from tutorial_dl.training.errors import telling_line
+from tutorial_dl.runtime.errors import telling_line
 
 SPARSE = "sparse_categorical_crossentropy"
 

@@ -82,8 +82,8 @@ def raising(folder, seed):
     """Fault after fault in one world: all forms, at random moments."""
     from faults import Fault, fail, strike
 
-    from numba_kernels.team import Team
-    from tutorial_dl.training.errors import TrainingError
+    from numba_kernels.team.team import Team
+    from tutorial_dl.runtime.errors import TrainingError
 
     team, chance = Team(), random.Random(seed)
     for turn, form in enumerate(FORMS):
@@ -149,9 +149,9 @@ def killed(folder, seed, form, kills, devices):
     from faults import MOMENTS, die, strike
 
     from numba_kernels import launch
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
+    from tutorial_dl.cli.train import leave
     from tutorial_dl.layout import Layout
-    from tutorial_dl.training.job import leave
 
     team, chance = Team(), random.Random(seed)
     launch.can_be_lost()
@@ -188,9 +188,9 @@ def group_killed(folder, seed, form, workers, masters):
     from faults import MOMENTS, die, strike
 
     from numba_kernels import launch
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
+    from tutorial_dl.cli.train import leave
     from tutorial_dl.layout import Layout
-    from tutorial_dl.training.job import leave
 
     team, chance = Team(), random.Random(seed)
     launch.can_be_lost()
@@ -221,9 +221,9 @@ def rests(folder, seed, form):
     from faults import die, strike
 
     from numba_kernels import launch
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
+    from tutorial_dl.cli.train import leave
     from tutorial_dl.layout import Layout
-    from tutorial_dl.training.job import leave
 
     team = Team()
     launch.can_be_lost()
@@ -261,12 +261,12 @@ def stays_away(folder, seed, masters, what):
     from faults import strike
 
     from numba_kernels import PeerError, launch
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
+    from tutorial_dl.cli.train import leave
     from tutorial_dl.layout import Layout
-    from tutorial_dl.parameter_server import hub
-    from tutorial_dl.parameter_server.server import GivenUp
-    from tutorial_dl.parameter_server.worker import Worker
-    from tutorial_dl.training.job import leave
+    from tutorial_dl.runtime.master import master as hub
+    from tutorial_dl.runtime.master.client import GivenUp
+    from tutorial_dl.runtime.master.worker import Worker
 
     team, chance = Team(), random.Random(seed)
     launch.can_be_lost()

@@ -25,11 +25,11 @@ from numba_kernels.bench.rows import row
 from numba_kernels.bench.step import moved
 from numba_kernels.bench.timing import copy_bandwidth, interleaved
 from numba_kernels.optimizers import Adam
-from numba_kernels.team import Team
+from numba_kernels.team.team import Team
 from tutorial_dl import replica, strategies
 from tutorial_dl.bench.shapes import NETWORKS, Network
+from tutorial_dl.replica.consistency import check_same_weights
 from tutorial_dl.replica.keras_tensorflow import keras, tf
-from tutorial_dl.training.consistency import check_same_weights
 
 BATCHES = 16  # different ones, in turn
 GRADIENT = "the gradient alone"

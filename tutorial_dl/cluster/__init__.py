@@ -6,22 +6,15 @@ c = cluster.start(n=4)
 ipyparallel is imported at the first use: the command line and its help do without it.
 """
 
-import importlib
+import lazy_loader
 
-_WHERE = {
-    "Cluster": "engines",
-    "ClusterError": "registry",
-    "Engine": "engines",
-    "ProfileError": "profile",
-    "join": "notebook",
-    "list": "listing",
-    "start": "notebook",
-    "stop": "listing",
-}
-__all__ = list(_WHERE)
-
-
-def __getattr__(name: str):
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "engines": ["Cluster", "Engine"],
+        "listing": ["list", "stop"],
+        "notebook": ["join", "start"],
+        "profile": ["ProfileError"],
+        "registry": ["ClusterError"],
+    },
+)

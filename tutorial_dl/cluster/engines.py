@@ -3,7 +3,7 @@
 Three kinds of processes belong to a cluster: the controller, which passes messages between the
 notebook and the engines; mpiexec; and the engines, which are the ranks mpiexec starts. The
 notebook's kernel is the only one a learner ever ends, often roughly. So the controller and mpiexec
-each run under a guard (numba_kernels/guard.py) that ends them when the kernel is gone, however it
+each run under a guard (launch/guard.py) that ends them when the kernel is gone, however it
 went; the engines' guard watches the controller as well.
 
     kernel --- guard --- controller          (removes the cluster's folder at the end)
@@ -33,11 +33,11 @@ import psutil
 from IPython import get_ipython
 
 from . import magics, processes, profile, registry, submit, view
-from .cells import Cells
+from .cell_runner import Cells
 from .lease import Lease
-from .parts import Parts
 from .progress import Progress
 from .registry import ClusterError, Record
+from .startup import Parts
 
 _running: Cluster | None = None  # one cluster a kernel, as %%px talks to one
 

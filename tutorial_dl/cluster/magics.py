@@ -15,7 +15,7 @@ from IPython import get_ipython
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
 
-from .cell_trace import drawn
+from .traced_cell import drawn
 
 
 class ClusterMagics(ParallelMagics):

@@ -1,6 +1,6 @@
 """The processes of a cluster on this machine: controller, keeper, and mpiexec with its engines.
 
-Each runs as the child of a guard (numba_kernels/guard.py), which ends it when a process that it
+Each runs as the child of a guard (launch/guard.py), which ends it when a process that it
 watches ends. The commands, and what the processes find in their environment, are made here.
 """
 

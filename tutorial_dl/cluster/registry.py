@@ -25,7 +25,7 @@ from pathlib import Path
 
 import psutil
 
-from .batch import Job
+from .batch_job import Job
 from .lease import FILE as LEASE
 
 PREFIX = "profile_tutorial_dl_"

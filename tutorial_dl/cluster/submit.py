@@ -17,11 +17,11 @@ from pathlib import Path
 from numba_kernels import launch
 
 from . import processes
-from .batch import Job, JobError
+from .batch_job import Job, JobError
 from .profile import Profile
 from .registry import ClusterError, Record
 
-IN_JOB = Path(__file__).with_name("in_job.py")
+IN_JOB = Path(__file__).with_name("job_runner.py")
 
 
 def engines(record: Record, of: Profile, run: Path) -> Job:

@@ -16,7 +16,7 @@ import psutil
 from IPython import get_ipython
 from IPython.display import display
 
-from .cell import BLOCKED
+from .running_cell import BLOCKED
 
 EVERY, SHOWN_FOR = 1.0, 300.0  # seconds
 HEAD = ("rank", "host", "pid", "state", "call", "memory", "processor")

@@ -21,8 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tutorial_dl.data.dataset import Data, share
-from tutorial_dl.replica.base import Batch
+from tutorial_dl.data.dataset import Batch, Data, share
 
 
 class Batches:

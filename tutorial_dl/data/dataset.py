@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch
+Batch = tuple[Any, Any]  # (inputs, targets): arrays, or tuples/dicts of arrays, samples first
 
 
 def each_array(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:

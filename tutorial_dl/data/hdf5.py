@@ -16,10 +16,9 @@ import numpy as np
 
 from tutorial_dl.data import blocks
 from tutorial_dl.data.ahead import Waited, ahead
-from tutorial_dl.data.dataset import each_array
+from tutorial_dl.data.dataset import Batch, each_array
 from tutorial_dl.data.files import DataError
 from tutorial_dl.data.hdf5_files import Reader, Table
-from tutorial_dl.replica.base import Batch
 
 WINDOW = 64 << 20  # bytes, over all ranks together; up to two windows are held
 SPLIT = 256  # stretches kept out for validation

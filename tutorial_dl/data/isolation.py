@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_kernels.compile import compiled
+from numba_kernels.jit.compile import compiled
 
 
 def isolation_sums(

@@ -24,9 +24,11 @@ def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
     if name == "run":
-        return import_module(".launching", __name__).run
-    if name in ("callbacks", "elastic", "keras"):
-        return import_module(f".{name}", __name__)
+        return import_module("tutorial_dl.interop.horovod.launching").run
+    if name in ("callbacks", "elastic"):
+        return import_module(f"tutorial_dl.interop.horovod.{name}")
+    if name == "keras":
+        return import_module(".keras", __name__)
     try:
         return getattr(import_module(".tensorflow", __name__), name)
     except AttributeError:

@@ -4,17 +4,10 @@ layers.SyncBatchNormalization(team)     batch normalisation over the samples of 
 layers.convert(model, team)             a model's own BatchNormalization layers become such ones
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from importlib import import_module
-
-# Loaded at first use: TensorFlow takes several seconds to import.
-_LAZY = ("SyncBatchNormalization", "convert")
-
-__all__ = [*_LAZY]
-
-
-def __getattr__(name: str):
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".sync_batch_normalization", __name__), name)
+# Lazily: TensorFlow takes several seconds to import.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    "tutorial_dl.interop.layers",
+    submod_attrs={"sync_batch_normalization": ["SyncBatchNormalization", "convert"]},
+)

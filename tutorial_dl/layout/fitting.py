@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, replace
 from itertools import count
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tutorial_dl.layout.layout import Layout
+from tutorial_dl.layout.counts import Counts, words
 
 DERIVED = ("workers", "devices", "masters")  # the first of these that is not said follows
 MOST = 100_000  # ranks
 SHOWN = 2  # layouts of exactly the right number that a message names
-
-
-def words(layout: Layout) -> str:
-    """'masters 2 x workers 3 x devices 2', with groups and folds if there is a search."""
-    names = ["groups", "folds"] if layout.search else []
-    return " x ".join(
-        f"{n} {getattr(layout, n)}" for n in [*names, "masters", "workers", "devices"]
-    )
 
 
 def check_bound(ranks: int) -> None:
@@ -29,7 +19,7 @@ def check_bound(ranks: int) -> None:
         raise ValueError(f"{ranks} ranks; {MOST} at most can be laid out")
 
 
-def check_ranks(layout: Layout, ranks: int) -> None:
+def check_ranks(layout: Counts, ranks: int) -> None:
     """ValueError unless `layout` needs `ranks` ranks; it names those that differ in one number."""
     if ranks == layout.ranks:
         return
@@ -45,8 +35,8 @@ def check_ranks(layout: Layout, ranks: int) -> None:
 
 
 def for_ranks(
-    single: Layout, ranks: int, masters: int | None, workers: int | None, devices: int | None
-) -> Layout:
+    single: Counts, ranks: int, masters: int | None, workers: int | None, devices: int | None
+) -> Counts:
     """What `Layout.for_ranks` says; `single` has the groups and folds, and 1 for the rest."""
     check_bound(ranks)
     said = {"masters": masters, "workers": workers, "devices": devices}
@@ -81,7 +71,7 @@ def for_ranks(
     )
 
 
-def _varied(layout: Layout, name: str, ranks: int, lowest: int) -> Iterator[Layout]:
+def _varied(layout: Counts, name: str, ranks: int, lowest: int) -> Iterator[Counts]:
     """`layout` with other values of `name`, up to the first that needs more than `ranks`."""
     for value in count(lowest):
         other = replace(layout, **{name: value})
@@ -90,10 +80,10 @@ def _varied(layout: Layout, name: str, ranks: int, lowest: int) -> Iterator[Layo
             return
 
 
-def _exact(ranks: int, wanted: Layout, layouts: Iterable[Layout]) -> str:
+def _exact(ranks: int, wanted: Counts, layouts: Iterable[Counts]) -> str:
     """'7 fit masters 1 x ..., or ...': those most like `wanted`; '' if there are none."""
 
-    def unlike(layout: Layout) -> int:
+    def unlike(layout: Counts) -> int:
         pairs = zip(astuple(layout), astuple(wanted), strict=True)
         return sum(abs(a - b) for a, b in pairs)
 
@@ -102,7 +92,7 @@ def _exact(ranks: int, wanted: Layout, layouts: Iterable[Layout]) -> str:
     return f"{ranks} fit {', or '.join(map(words, best))}" if best else ""
 
 
-def _next_to(ranks: int, layouts: Iterable[Layout]) -> str:
+def _next_to(ranks: int, layouts: Iterable[Counts]) -> str:
     """'5 ranks for masters ..., 9 ranks for ...': the next ones below and above `ranks`."""
     layouts = list(layouts)
     below = max((x for x in layouts if x.ranks < ranks), key=lambda x: x.ranks, default=None)

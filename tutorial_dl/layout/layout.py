@@ -13,21 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 from tutorial_dl.layout import fitting
+from tutorial_dl.layout.counts import Counts, words
 from tutorial_dl.layout.placing import Places
 from tutorial_dl.layout.roles import Role
 
 if TYPE_CHECKING:
-    from tutorial_dl.plotting.style import Figure
-
-LEAST = {"groups": 1, "folds": 1, "masters": 0, "workers": 1, "devices": 1}
+    from tutorial_dl.figure_style import Figure
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Counts):
     """Ranks by role.
 
     Parameters
@@ -46,28 +44,6 @@ class Layout:
     >>> Layout(masters=2, workers=3, devices=2).ranks
     15
     """
-
-    groups: int = 1
-    folds: int = 1
-    masters: int = 1
-    workers: int = 1
-    devices: int = 1
-    search: bool | None = None
-
-    def __post_init__(self):
-        for name, least in LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise ValueError(f"{name} is {value!r}; a whole number from {least} up is right")
-            object.__setattr__(self, name, int(value))
-        many = self.groups > 1 or self.folds > 1
-        if self.search is None:
-            object.__setattr__(self, "search", many)
-        elif many and not self.search:
-            raise ValueError(
-                f"groups {self.groups} x folds {self.folds} without a search: a coordinator "
-                "(search=True), or one group and one fold, is right"
-            )
 
     @classmethod
     def for_ranks(
@@ -96,31 +72,6 @@ class Layout:
     def check_ranks(self, ranks: int) -> None:
         """ValueError unless it needs exactly `ranks` ranks; it names the nearest that fit."""
         fitting.check_ranks(self, ranks)
-
-    @property
-    def masters_each(self) -> int:
-        """Masters and sub-masters of one group and fold, M."""
-        return self.masters + (self.masters >= 2)
-
-    @property
-    def workers_each(self) -> int:
-        """Workers of one group and fold."""
-        return max(self.masters, 1) * self.workers
-
-    @property
-    def ranks_each(self) -> int:
-        """Ranks of one group and fold."""
-        return self.masters_each + self.workers_each * self.devices
-
-    @property
-    def ranks(self) -> int:
-        """Ranks in all."""
-        return int(self.search) + self.groups * self.folds * self.ranks_each
-
-    @property
-    def nodes_in_talk(self) -> int:
-        """Nodes as NNLO's talk counts them: always a coordinator, masters not counted."""
-        return 1 + self.groups * self.folds * self.workers_each * self.devices
 
     def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
         """The role of each rank, by rank.
@@ -186,9 +137,20 @@ class Layout:
 
     def figure(self, nodes: Sequence[Hashable] | None = None) -> Figure:
         """The tree as a figure, with the nodes below it if they are given, as for `roles`."""
-        from tutorial_dl import plotting
+        from tutorial_dl.layout.figure import draw_layout
 
-        return plotting.draw_layout(self, nodes)
+        return draw_layout(self, nodes)
 
     def _repr_png_(self) -> bytes:
         return self.figure()._repr_png_()
+
+
+def layout_of(rule, team) -> Layout:
+    """The layout of a rule's run on `team`; ValueError if it does not fit."""
+    if rule.layout is None:
+        return Layout.for_ranks(team.size)
+    layout = rule.layout
+    if layout.search or not layout.masters:
+        raise ValueError(f"{rule} needs one group with a master, not {words(layout)}")
+    layout.check_ranks(team.size)
+    return layout

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
 
-from tutorial_dl.layout.fitting import words
+from tutorial_dl.layout.counts import words
 from tutorial_dl.layout.tree import Knot, roots, shortened
-
-if TYPE_CHECKING:
-    from tutorial_dl.layout.layout import Layout
 
 SHOWN = 8  # below one parent, at most
 
 
-def tree(layout: Layout, nodes: Sequence[Hashable] | None = None) -> str:
+def tree(layout, nodes: Sequence[Hashable] | None = None) -> str:
     """Who reports to whom, a line for each rank, or for all ranks of a worker.
 
     >>> from tutorial_dl.layout import Layout

@@ -9,11 +9,11 @@ numpy replicas, `mlp`, `cnn` and `lstm` compiled Keras models.
 
 from __future__ import annotations
 
-import importlib
 import random
 import sys
 from typing import Any
 
+import lazy_loader
 import numpy as np
 
 from tutorial_dl import replica, user_function
@@ -29,13 +29,13 @@ _HOMES = {
 }
 NAMES = tuple(_HOMES)
 
-__all__ = ["NAMES", "build", *_HOMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        file: [name for name in NAMES if _HOMES[name] == file] for file in _HOMES.values()
+    },
+)
+__all__ += ["NAMES", "build"]
 
 
 def check(spec: str) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _keras():
-    from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+    from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
     hide_tensorflow_chatter()
     import keras

@@ -6,27 +6,23 @@ replica.of(model)                                       a compiled Keras model, 
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Any
 
+import lazy_loader
+
 from tutorial_dl.replica.base import Batch, Replica, Segment
 
-# Loaded at first use: Numba takes a third of a second to import, TensorFlow several.
-_LAZY = {
-    "CurveReplica": "curve",
-    "DenseReplica": "dense",
-    "SoftmaxReplica": "dense",
-    "KerasReplica": "keras_tensorflow",
-}
-
-__all__ = ["Batch", "Replica", "Segment", "of", *sorted(_LAZY)]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+# Lazily: Numba takes a third of a second to import, TensorFlow several.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "curve": ["CurveReplica"],
+        "dense": ["DenseReplica", "SoftmaxReplica"],
+        "keras_tensorflow": ["KerasReplica"],
+    },
+)
+__all__ += ["Batch", "Replica", "Segment", "of"]
 
 
 def of(model: Any) -> Replica:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite, prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-Batch = tuple[Any, Any]  # (inputs, targets): arrays, or tuples/dicts of arrays, samples first
+from tutorial_dl.data.dataset import Batch
 
 
 @dataclass(frozen=True)

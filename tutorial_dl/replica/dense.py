@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica import kernels
+from tutorial_dl.replica import dense_kernels as kernels
 from tutorial_dl.replica.base import Batch, lay_out
 from tutorial_dl.replica.vectors import Vectors
 

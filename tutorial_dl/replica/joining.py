@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from numba_kernels.compile import compiled
-from numba_kernels.node import TILE, elements_at
+from numba_kernels.jit.compile import compiled
+from numba_kernels.shared.node_array import TILE, elements_at
 
 # A float's bits without its sign, as an integer, grow with the number: infinity and NaN are last.
 BITS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
 hide_tensorflow_chatter()
 

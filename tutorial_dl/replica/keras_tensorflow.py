@@ -23,13 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from numba_kernels.window import aligned
-from tutorial_dl.layers import in_graph
-from tutorial_dl.layers.sync_batch_normalization import SyncBatchNormalization, without_samples
+from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.base import Batch, check_place, lay_out, length
+from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras_checks import check_metrics, check_model
-from tutorial_dl.replica.quiet import hide_tensorflow_chatter
+from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
 hide_tensorflow_chatter()
 
@@ -94,7 +93,7 @@ class KerasReplica:
         self._seeds = [
             v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
         ]
-        collective = [x for x in model._flatten_layers() if isinstance(x, SyncBatchNormalization)]
+        collective = [x for x in model._flatten_layers() if isinstance(x, CollectiveLayer)]
         self._collective = collective
         common = {id(v) for layer in collective for v in layer.non_trainable_weights}
         self._own_state = [v for v in self._state if id(v) not in common]
@@ -278,7 +277,7 @@ class KerasReplica:
         try:
             return tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=types, f=function)
         except tf.errors.OpError as error:
-            raise in_graph.cause(error) from None
+            raise cause(error) from None
 
     def _function(self, step: Callable, batch: Batch) -> Any:
         """`step` as a graph for batches of this structure, of any number of samples.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from numba_kernels.window import aligned
+from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.base import Segment, check_place, length
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))

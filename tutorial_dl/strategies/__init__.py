@@ -17,7 +17,7 @@ is a `Rule` of what each side does (rule.py).
 
 from __future__ import annotations
 
-from importlib import import_module
+import lazy_loader
 
 NAMES = {
     "serial": "Serial",
@@ -44,15 +44,13 @@ OPTIONS = {
     "layout": RULES,
 }
 
-__all__ = ["NAMES", "Rule", "Scripted", "get", *NAMES.values()]
-_ELSEWHERE = {"Rule": "rule", "Scripted": "scripted"}
-
-
-def __getattr__(name):
-    modules = {of_it: module for module, of_it in NAMES.items()} | _ELSEWHERE
-    if name in modules:
-        return getattr(import_module(f".{modules[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["base", "center", "kernels", "loss_scale", "rule", "scripted"],
+    submod_attrs={file: [kind] for file, kind in NAMES.items()}
+    | {"rule": ["Rule"], "scripted": ["Scripted"]},
+)
+__all__ += ["NAMES", "get"]
 
 
 def check(name: str, **options) -> None:
@@ -75,7 +73,7 @@ def check(name: str, **options) -> None:
 def get(name: str, team=None, **options):
     """A new strategy by its name, on `team` (all ranks if None), with its own options."""
     check(name, **options)
-    kind = getattr(import_module(f".{name}", __name__), NAMES[name])
+    kind = __getattr__(NAMES[name])
     return kind(team=team, **_given(options))
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_kernels.optimizers.clipping import clip_by_norm
-from numba_kernels.served import serve
+from numba_kernels.optimizers.serve import serve
 
 from .rule import Rule
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from numba_kernels.optimizers import SGD
 
-from . import vectors
+from . import kernels as vectors
 from .rule import Rule
 
 

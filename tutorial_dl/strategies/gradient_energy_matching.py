@@ -25,7 +25,7 @@ import numpy as np
 
 from numba_kernels.optimizers import SGD
 
-from . import vectors
+from . import kernels as vectors
 from .rule import Rule
 
 MOST = 5.0  # of pi

@@ -16,9 +16,9 @@ import numpy as np
 
 from numba_kernels.optimizers import Optimizer
 from numba_kernels.optimizers.clipping import clip_by_norm
-from numba_kernels.team import Team
-from numba_kernels.trace import span
-from numba_kernels.window import aligned
+from numba_kernels.shared.window import aligned
+from numba_kernels.spans import span
+from numba_kernels.team.team import Team
 
 from ..replica.base import Batch, Replica
 from .base import OneModel

@@ -26,7 +26,7 @@ import numpy as np
 
 if TYPE_CHECKING:  # a notebook that only scripts a rule needs no MPI
     from numba_kernels.optimizers import Optimizer
-    from numba_kernels.team import Team
+    from numba_kernels.team.team import Team
 
 
 class Rule:
@@ -79,7 +79,7 @@ class Rule:
     def team(self) -> Team:
         """The ranks that train; made when it is first asked for, which is collective."""
         if self._team is None:
-            from numba_kernels.team import Team
+            from numba_kernels.team.team import Team
 
             self._team = Team()
         return self._team
@@ -100,7 +100,7 @@ class Rule:
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
         """How many batches an epoch of so many samples has: what schedules count."""
-        from ..parameter_server.stars import layout_of
+        from ..layout.layout import layout_of
 
         at_once = 1 if self.synchronous else layout_of(self, self.team).workers_each
         return -(-samples // (batch_size * at_once)) * at_once

@@ -18,7 +18,7 @@ import numpy as np
 
 from numba_kernels import optimizers
 
-from ..parameter_server.center import Center
+from .center import Center
 from .rule import Rule
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-from numba_kernels.fused import Step
 from numba_kernels.optimizers import Optimizer
-from numba_kernels.team import Team
-from numba_kernels.trace import span
+from numba_kernels.spans import span
+from numba_kernels.step.step import Step
+from numba_kernels.team.team import Team
 
 from ..replica.base import Batch, Replica
 from .base import OneModel

@@ -11,8 +11,8 @@ import numpy as np
 
 from numba_kernels.compression.base import Method
 from numba_kernels.optimizers import Optimizer, clip_by_norm
-from numba_kernels.team import Team
-from numba_kernels.trace import span
+from numba_kernels.spans import span
+from numba_kernels.team.team import Team
 
 from ..replica.base import Replica
 

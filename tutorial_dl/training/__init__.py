@@ -1,18 +1,15 @@
-"""The training loop: batches in, strategy step, validation, history."""
+"""Training a model: the Trainer, and what it is given.
 
-from importlib import import_module
+trainer.py    `Trainer`, a thin front
+schedules.py  learning rates by step; callbacks.py what is called after each epoch
+timeline.py   what every rank does when; prediction.py how fast training should be
+"""
 
-# Loaded at first use: a Trainer brings MPI with it, which whoever only starts ranks, or predicts
-# what they will do, must not initialise.
-_LAZY = {"History": "history", "Trainer": "trainer", "TrainingError": "errors"}
+import lazy_loader
 
-_MODULES = ("callbacks", "schedules", "timeline")
-__all__ = [*_LAZY, *_MODULES]
-
-
-def __getattr__(name):
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+# Lazily: a Trainer loads MPI, which a process that only starts ranks must not initialise.
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["callbacks", "schedules", "timeline"],
+    submod_attrs={"trainer": ["History", "Trainer", "TrainingError"]},
+)

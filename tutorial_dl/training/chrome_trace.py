@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .spans import Row, kind
+from .span_kinds import Row, kind
 
 
 def trace(rows: Sequence[Row], notes: Sequence[str] = ()) -> dict:

@@ -45,7 +45,7 @@ class Schedule:
 
     def plot(self, steps: int, ax=None):
         """The figure of the rate over the first `steps` steps."""
-        from ..plotting import learning_rates
+        from .schedule_figure import learning_rates
 
         return learning_rates({self.text: self}, steps, ax)
 

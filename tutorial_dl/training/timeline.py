@@ -43,11 +43,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from numba_kernels.trace import LIMIT, Recording, each, span
+from numba_kernels.spans import each, span
+from numba_kernels.trace.recording import LIMIT, Recording
 
 from . import chrome_trace
 from .options import check_timeline
-from .spans import Row, flat, share_out
+from .span_kinds import Row, flat, share_out
 
 __all__ = ["Timeline", "each", "gather", "record", "span"]
 
@@ -123,7 +124,7 @@ class Timeline:
 
         If it is not `complete()` then, because ranks are lost, each keeps its own spans only.
         """
-        from numba_kernels.trace_ranks import collect, compare_clocks
+        from numba_kernels.trace.clocks import collect, compare_clocks
 
         number = next(i for i, ranks in enumerate(team.nodes) if team.rank in ranks)
         node = f"node {number} ({socket.gethostname()})"
@@ -207,7 +208,7 @@ class Timeline:
 
     def figure(self, window: tuple[float, float] | str = "auto"):
         """One row a rank, over time; see `plotting.timeline.spans`."""
-        from ..plotting.timeline import spans
+        from .timeline_figure import spans
 
         return spans(self, window)
 

@@ -12,28 +12,30 @@ from tqdm import tqdm
 
 from numba_kernels import optimizers
 from numba_kernels.optimizers.clipping import check_clip_norm
-from numba_kernels.team import Team, abort_all
-from numba_kernels.trace import span
+from numba_kernels.spans import span
+from numba_kernels.team.team import Team, abort_all
 
 from .. import replica as replicas
 from .. import strategies
+from ..checkpoint.contents import Saving, agree_on_callbacks
+from ..checkpoint.master import alone
+from ..checkpoint.master import read as read_of_master
 from ..data import Batches, Dataset, dataset_of
-from ..parameter_server import run as of_masters
-from ..parameter_server.saving import alone
-from ..parameter_server.saving import read as read_of_master
-from ..parameter_server.stars import computing_team, layout_of
+from ..layout.layout import layout_of
+from ..replica import random_state
+from ..replica.accumulating import Accumulating
+from ..replica.consistency import check_same_settings
+from ..runtime import in_step
+from ..runtime.errors import Terminated
+from ..runtime.evaluation import evaluate, predict
+from ..runtime.history import History
+from ..runtime.master import loop as of_masters
+from ..runtime.master.topology import computing_team
+from ..runtime.termination import Pulse, heeding
+from ..strategies.loss_scale import loss_scale_of
 from ..strategies.rule import Rule
-from . import in_step, random_state
-from .accumulating import Accumulating
 from .callbacks import callbacks_of
-from .consistency import check_same_settings
-from .errors import Terminated
-from .history import History
-from .loss_scale import loss_scale_of
-from .pulse import Pulse, heeding
-from .saving import Saving, agree_on_callbacks
 from .schedules import schedule_of
-from .validation import evaluate, predict
 
 
 class Trainer:

@@ -2,12 +2,12 @@
 
 import keras as _keras
 
-from .. import tensorflow as _tensorflow
-from ..compression import Compression
-from ..gradients import trainable_in as _trainable_in
-from ..process_sets import global_process_set
-from ..reductions import Average
-from ..tensorflow import *  # noqa: F403
+from ...interop.horovod import interface as _tensorflow
+from ...interop.horovod.compression import Compression
+from ...interop.horovod.gradients import trainable_in as _trainable_in
+from ...interop.horovod.interface import *  # noqa: F403
+from ...interop.horovod.process_sets import global_process_set
+from ...interop.horovod.reductions import Average
 from . import callbacks
 
 

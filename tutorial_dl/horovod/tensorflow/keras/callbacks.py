@@ -1,3 +1,3 @@
 """What horovod.tensorflow.keras.callbacks offers."""
 
-from ...callbacks import *  # noqa: F403
+from ....interop.horovod.callbacks import *  # noqa: F403

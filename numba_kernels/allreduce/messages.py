@@ -1,0 +1,185 @@
+"""Point-to-point messages for the collectives: one resumable exchange, on MPI_Isend and MPI_Irecv.
+
+Every collective over messages is a sequence of exchanges; `words[AT]` counts those that are done.
+An exchange that takes longer than `patience` returns WAIT with its requests still in flight; the
+caller looks after signals and news of failures and calls the collective again, which comes straight
+back to the exchange it was in.
+
+The tag of a message is a hash of the call it belongs to (calls.py). A receive takes any tag from
+its peer and then compares: another tag, or more bytes than fit, means that the peer called
+something else, where a receive of one tag would wait for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..jit import mpi_functions as mpi
+from ..jit.compile import compiled
+from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Irecv, Isend, Testall, Wtime, sched_yield
+from ..shared.board import READY, WAIT
+from ..spans import MESSAGE, began, ended
+from .calls import MARK
+
+COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
+AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD = range(7)  # in `words`
+
+
+class Link(NamedTuple):
+    """What an exchange needs to know, in arrays that compiled code reads and writes."""
+
+    handles: np.ndarray  # (6,) HANDLE
+    words: np.ndarray  # (7,) int64
+    ranks: np.ndarray  # (p,) int64: the ranks of `comm` that take part, by number
+    status: np.ndarray  # two MPI_Status as int32
+    flag: np.ndarray  # (1,) int32
+    patience: np.ndarray  # (1,) float64, seconds
+
+
+class Route(NamedTuple):
+    """A link, and the part of this rank on it: what a collective over messages begins with."""
+
+    link: Link
+    rank: int  # this rank's number on the link
+    ranks: int  # how many there are
+
+
+def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> Route:
+    """The route between `ranks` of `comm`, numbered from 0; this rank is one of them."""
+    handles = np.zeros(6, mpi.HANDLE)
+    handles[COMM] = mpi.handle(comm)
+    handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
+    words = np.zeros(7, np.int64)
+    words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
+    # Where the second of two statuses has its tag: each MPI has its own layout, so this is no
+    # constant of the code, which is kept on disk and may meet another MPI.
+    words[TAG_WORD] = mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG
+    status = np.zeros(2 * mpi.STATUS_BYTES // 4, np.int32)
+    flag = np.zeros(1, np.int32)
+    link = Link(handles, words, np.array(ranks, np.int64), status, flag, np.array([patience]))
+    return Route(link, ranks.index(comm.rank), len(ranks))
+
+
+@compiled
+def exchange(link, outgoing, to, incoming, source):
+    """Send `outgoing` to number `to` while receiving `incoming` from `source`; -1: neither.
+
+    READY when both are done, WAIT when not yet, -1 - (rank of the source) when that called
+    something else.
+    """
+    handles, words, ranks, status, flag, patience = link
+    size = handles.itemsize
+    requests = handles.ctypes.data + SEND * size
+    if not words[POSTED]:
+        words[POSTED] = 1
+        # The receive first: a message that is waited for goes straight to its place.
+        if source >= 0:
+            Irecv(
+                incoming.ctypes.data,
+                incoming.size,
+                handles[DATATYPE],
+                ranks[source],
+                words[ANY_TAG],
+                handles[COMM],
+                requests + size,
+            )
+        if to >= 0:
+            Isend(
+                outgoing.ctypes.data,
+                outgoing.size,
+                handles[DATATYPE],
+                ranks[to],
+                words[TAG],
+                handles[COMM],
+                requests,
+            )
+    tries = 0
+    started = Wtime()
+    while True:
+        if Testall(2, requests, flag.ctypes.data, status.ctypes.data) != SUCCESS:
+            # Truncated: the peer sent more than this call can take.
+            return -1 - ranks[source] if source >= 0 else WAIT
+        if flag[0]:
+            break
+        tries += 1
+        if tries == 1:
+            began()
+        if tries > words[SPINS]:
+            sched_yield()
+        if tries % 16 == 0 and Wtime() - started > patience[0]:
+            return WAIT
+    ended(MESSAGE)
+    words[POSTED] = 0
+    handles[SEND] = handles[RECEIVE] = handles[NO_REQUEST]
+    if source >= 0 and status[words[TAG_WORD]] != words[TAG]:
+        return -1 - ranks[source]
+    return READY
+
+
+class Abandoned:
+    """The exchange that a call which failed left in flight, with its buffers."""
+
+    def __init__(self, link: Link, buffers):
+        self.requests, self.buffers = link.handles[[SEND, RECEIVE]].copy(), buffers
+        self._flag, self._status = np.zeros(1, np.int32), np.zeros_like(link.status)
+        link.handles[[SEND, RECEIVE]] = link.handles[NO_REQUEST]
+        link.words[POSTED] = 0
+
+    def over(self) -> bool:
+        """Whether MPI is done with it."""
+        if not self._flag[0]:
+            _test(self.requests, self._flag, self._status)
+        return bool(self._flag[0])
+
+    def received(self) -> MPI.Status:
+        """Once it is over: what was received."""
+        status = MPI.Status()
+        ctypes.memmove(
+            MPI._addressof(status), self._status.ctypes.data + STATUS_BYTES, STATUS_BYTES
+        )
+        return status
+
+
+class Flush:
+    """Takes all messages of a communicator off the network, after a failure. Collective.
+
+    Messages between two ranks overtake no others. So when each rank has sent every other one a last
+    message, MARK, and everybody has received up to the marks, no message is under way any more:
+    neither one that a later receive would take for its own, nor one whose buffer MPI still needs.
+    """
+
+    def __init__(self, comm: MPI.Comm, abandoned: list[Abandoned]):
+        self.comm, self.abandoned = comm, abandoned
+        self.open = set(range(comm.size)) - {comm.rank}
+        nothing = np.empty(0, np.uint8)
+        self._requests = [comm.Isend([nothing, MPI.BYTE], rank, MARK) for rank in self.open]
+
+    def missing(self) -> set[int]:
+        """Go on without waiting; returns the ranks whose messages are not all here.
+
+        This rank itself is missing while it has messages that were not taken.
+        """
+        for each in [each for each in self.abandoned if each.over()]:
+            self.abandoned.remove(each)
+            status = each.received()
+            if status.tag == MARK:
+                self.open.discard(status.source)
+        status = MPI.Status()
+        while self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+            if status.tag == MARK:
+                self.open.discard(status.source)
+            buffer = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+            request = self.comm.Irecv([buffer, MPI.BYTE], status.source, status.tag)
+            self._requests.append(request)
+        self._requests = [request for request in self._requests if not request.Test()]
+        return self.open or ({self.comm.rank} if self._requests or self.abandoned else set())
+
+
+@compiled
+def _test(handles, flag, status):
+    Testall(2, handles.ctypes.data, flag.ctypes.data, status.ctypes.data)

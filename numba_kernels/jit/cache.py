@@ -1,0 +1,249 @@
+"""Compiled kernels on disk: one file each, which any number of ranks may read and write at once.
+
+    ~/.cache/numba_kernels/<hash of the sources>/<function>-<hash of types, processor, versions>
+
+Numba's own cache is left aside, because all of this happens on a cluster:
+
+- A function *that a kernel calls* has changed. Numba would not rebuild the kernel; here the folder
+  is another one.
+- Ranks compile at the same time. Numba reads, changes and writes an index, so two of them can give
+  one file to different argument types; here a file's name says what is in it, and it is written
+  aside and renamed. And they take turns (turns.py), so that each kernel is compiled once.
+- A file is cut short or damaged. Numba would raise or crash; here a checksum comes first.
+- The home is full or can't be written, as on many compute nodes. What is there is loaded all the
+  same; what is new goes to the temporary folder, and if that fails too, training goes on.
+- A process only loads kernels. Numba would import all that compiling needs (scipy for one), which
+  takes five times as long as loading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+import weakref
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import numba
+from numba.core import config
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime import rtsys
+from numba.core.serialize import dumps
+
+from . import turns
+
+DAY = 86400.0  # seconds
+UNUSED = 30 * DAY  # after this long, kernels of other versions of the sources are removed
+VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__}"
+REMEDY = "set NUMBA_CACHE_DIR to a folder that you may write to"
+
+
+# Folders ---------------------------------------------------------------------------------------
+
+
+@cache
+def folders() -> tuple[Path, ...]:
+    """Where kernels are looked for, in order; new ones go to the first that can be written.
+
+    NUMBA_CACHE_DIR alone, where set. Nothing is made or written here.
+    """
+    sources = hashlib.sha256()
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+        sources.update(file.read_bytes())
+    name = sources.hexdigest()[:16]
+    if config.CACHE_DIR:
+        return (Path(config.CACHE_DIR) / "numba_kernels" / name,)
+    places = []
+    with suppress(RuntimeError):  # a user without a home
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        places.append(home / "numba_kernels" / name)
+    with suppress(OSError):  # no temporary folder
+        places.append(Path(tempfile.gettempdir()) / f"numba_kernels-{os.getuid()}" / name)
+    return tuple(places)
+
+
+def cache_folder() -> Path:
+    """The folder that new kernels go to. Raises OSError if none can be written."""
+    why = "there is neither a home nor a temporary folder"
+    for folder in folders():
+        try:
+            prepare(folder)
+            tempfile.TemporaryFile(dir=folder).close()
+            return folder
+        except OSError as error:
+            why = f"cannot write to {folder}: {error.strerror}"
+    raise OSError(why)
+
+
+def prepare(folder: Path) -> None:
+    """Make `folder` if need be. Raises OSError if that can't be, or if others may write to it."""
+    if not folder.is_dir():
+        mode = 0o777 if config.CACHE_DIR else 0o700
+        folder.parent.mkdir(mode=mode, parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, exist_ok=True)
+        remove_unused(folder.parent)
+    check_owner(folder)
+
+
+def check_owner(folder: Path) -> None:
+    """PermissionError if machine code from `folder` may be another user's."""
+    if config.CACHE_DIR:
+        return  # whoever names a folder trusts it
+    for each in (folder.parent, folder):
+        status = each.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise PermissionError(0, "other users may write there", str(each))
+
+
+def remove_unused(place: Path) -> None:
+    """Remove folders of other versions of the sources that no process has used for long."""
+    for folder in place.iterdir():
+        with suppress(OSError):  # another rank may be removing it
+            if re.fullmatch("[0-9a-f]{16}", folder.name) and age(folder) > UNUSED:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def age(folder: Path) -> float:
+    """Seconds since `folder` was last marked as used."""
+    return time.time() - folder.lstat().st_mtime
+
+
+# Files -----------------------------------------------------------------------------------------
+
+
+def read(file: Path) -> bytes | None:
+    """What `write` put there; None if it isn't there, or isn't that any more."""
+    try:
+        check_owner(file.parent)
+        content = file.read_bytes()
+    except OSError:
+        return None
+    digest, code = content[:32], content[32:]
+    return code if hashlib.sha256(code).digest() == digest else None
+
+
+def write(file: Path, code: bytes) -> None:
+    """Put `code` there at once, whoever else does so too. Raises OSError."""
+    prepare(file.parent)
+    aside = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
+    try:
+        aside.write_bytes(hashlib.sha256(code).digest() + code)
+        aside.replace(file)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+# What Numba asks -------------------------------------------------------------------------------
+
+
+class KernelCache(NullCache):
+    """The cache of one function, as Numba's dispatchers call it.
+
+    Functions that are in no file (entered in a notebook) or that refer to variables of another
+    function are not kept: what they mean can't be told from a source.
+    """
+
+    def __init__(self, function):
+        source = Path(function.__code__.co_filename)
+        self._usable = source.is_file() and not function.__closure__
+        self._turns: list[turns.Turn] = []
+        if self._usable:
+            place = f"{function.__module__}.{function.__qualname__}"
+            stamp = hashlib.sha256(source.read_bytes()).hexdigest()
+            self._origin = f"{place} {function.__code__.co_firstlineno} {stamp} {VERSIONS}"
+            self._name = re.sub(r"[^\w.]", "", place)[:100]
+
+    @property
+    def cache_path(self) -> str:
+        return str(folders()[0]) if folders() else ""
+
+    def in_turn(self, kernel):
+        """The `compile` of a dispatcher, after which others need no longer wait for this process.
+
+        The dispatcher does not refer to itself by it, so it goes with its last user.
+        """
+        right, kernel = type(kernel).compile, weakref.ref(kernel)
+
+        def compile(sig):
+            with global_compiler_lock:  # other threads compile too, for other types
+                before = len(self._turns)
+                try:
+                    return right(kernel(), sig)
+                finally:
+                    while len(self._turns) > before:
+                        turns.give(self._turns.pop())
+
+        return compile
+
+    def flush(self) -> None:
+        """Who recompiles has changed something that no file's name tells: keep nothing more."""
+        self._usable = False
+
+    def load_overload(self, sig, target_context) -> CompileResult | None:
+        """The kernel for argument types `sig`; None if it has to be compiled."""
+        if not self._usable:
+            return None
+        name = self._file_name(sig, target_context.codegen())
+        code = self._kept(name)
+        if code is None:
+            self._take_turn(name)
+            code = self._kept(name)
+        if code is None:
+            return None
+        rtsys.initialize(target_context)  # all that loading needs
+        return CompileResult._rebuild(target_context, *pickle.loads(code))
+
+    def _kept(self, name: str) -> bytes | None:
+        for folder in folders():
+            code = read(folder / name)
+            if code is not None:
+                with suppress(OSError):
+                    if age(folder) > DAY:
+                        os.utime(folder)  # still used
+                return code
+        return None
+
+    def _take_turn(self, name: str) -> None:
+        """Return when this process may compile, or need not; `in_turn` gives the turn back."""
+        for folder in folders():
+            with suppress(OSError):  # it can't be written
+                prepare(folder)
+                if (turn := turns.take(folder / name)) is not None:
+                    self._turns.append(turn)
+                return
+
+    def save_overload(self, sig, data: CompileResult) -> None:
+        """Keep `data`, the kernel for argument types `sig`."""
+        if not self._usable or data.library.has_dynamic_globals:
+            return
+        name, code = self._file_name(sig, data.codegen), dumps(data._reduce())
+        why = ""
+        for folder in folders():
+            try:
+                return write(folder / name, code)
+            except OSError as error:
+                why = f" in {folder} ({error.strerror})"
+        _warn(f"kernels can't be kept{why}, so every start compiles them; {REMEDY}")
+
+    def _file_name(self, sig, codegen) -> str:
+        depends = f"{self._origin} {codegen.magic_tuple()} {sig}"
+        return f"{self._name}-{hashlib.sha256(depends.encode()).hexdigest()[:32]}"
+
+
+@cache
+def _warn(what: str) -> None:
+    """Once."""
+    warnings.warn(what, RuntimeWarning, stacklevel=2)

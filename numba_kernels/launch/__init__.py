@@ -1,0 +1,36 @@
+"""Starting ranks on this machine, and ending everything that was started.
+
+ranks.py            runs a Python program on n ranks
+mpiexec.py          which MPI mpi4py loads, and which mpiexec belongs to it
+guard.py            a small process that ends all processes below it
+rank_supervisor.py  a small process per rank, which keeps its place when the rank is killed
+banner.py           removes the MPI launcher's own messages from the output
+"""
+
+import lazy_loader
+
+from ..environment import (
+    MOST_RANKS,
+    THREAD_VARIABLES,
+    check_ranks,
+    local_ranks,
+    rank,
+    set_threads,
+    thread_environment,
+    threads_per_rank,
+    under_mpi,
+    usable_cores,
+)
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["banner", "guard", "mpiexec"],
+    submod_attrs={
+        "mpiexec": ["LaunchError", "environment_without_ranks", "find_mpiexec", "mpi_library"],
+        "ranks": ["GUARD", "can_be_lost", "guarded", "rank_environment", "run_ranks"],
+    },
+)
+__all__ += [
+    "MOST_RANKS", "THREAD_VARIABLES", "check_ranks", "local_ranks", "rank", "set_threads",
+    "thread_environment", "threads_per_rank", "under_mpi", "usable_cores",
+]  # fmt: skip

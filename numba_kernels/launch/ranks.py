@@ -1,0 +1,213 @@
+"""Start ranks: the right mpiexec, threads a rank, and nothing left behind.
+
+    run_ranks(4, ["-m", "tutorial_dl", "train", "--model", "dense"])
+
+is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It takes the
+mpiexec that belongs to the MPI which mpi4py loads (another one starts N separate worlds of one
+rank each, and nobody complains). It gives every rank its share of the cores. And when this
+process is interrupted, times out or is killed, the ranks end too: see guard.py.
+
+Only the standard library is imported here, and MPI is never initialised: a process that has
+called MPI_Init must not start an mpiexec. What mpi4py would load is asked in a process of its own.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..environment import check_ranks, thread_environment, threads_per_rank, under_mpi
+from .banner import Banner
+from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
+
+GUARD = Path(__file__).with_name("guard.py")
+KEEPER = Path(__file__).with_name("rank_supervisor.py")
+
+
+# Starting ranks --------------------------------------------------------------------------------
+
+
+def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for mpiexec and its `n` ranks: threads a rank, and what Open MPI wants."""
+    merged = environment_without_ranks()
+    merged.update(thread_environment(threads_per_rank(n)))
+    if sys.stderr is not None and sys.stderr.isatty():
+        merged.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))  # progress bars
+    if FAMILIES.get(mpi_library().name) == "Open MPI":
+        merged.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # 5
+        merged.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # 4
+        merged.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")  # threads a rank
+        merged.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
+        if os.geteuid() == 0:
+            merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    merged.update(env or {})
+    return merged
+
+
+def guarded(
+    command: Sequence[str], *watch: int, grace: float = 5.0, remove: str | Path | None = None
+) -> list[str]:
+    """`command` as a child of guard.py, which ends it when one of the processes `watch` ends.
+
+    `grace`: seconds between asking and killing; `remove`: a folder that goes when it has ended.
+    """
+    options = [word for pid in watch for word in ("--watch", str(pid))]
+    options += ["--grace", str(grace)]
+    options += ["--remove", str(remove)] if remove is not None else []
+    return [sys.executable, "-I", "-S", str(GUARD), *options, "--", *command]
+
+
+def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
+    """Write bytes to sys.stdout or sys.stderr as they are, also where it is a notebook's."""
+    if stream is None:
+        return
+    buffer = getattr(stream, "buffer", None)
+    with contextlib.suppress(BrokenPipeError):  # `... | head`: the ranks go on
+        if buffer is not None:
+            stream.flush()
+            buffer.write(data)
+            buffer.flush()
+        else:
+            stream.write(decoder.decode(data))
+            stream.flush()
+
+
+def run_ranks(
+    n: int,
+    argv: Sequence[str],
+    *,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    capture: bool = False,
+    grace: float = 5.0,
+    survive: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
+
+    Args:
+        n: ranks, 1 to 1024. There may be more ranks than cores.
+        argv: what Python is given: ["-m", "package", ...], ["script.py", ...] or ["-c", code].
+        timeout: seconds; then the ranks are ended.
+        env: variables for the ranks, on top of this process's environment and of the threads a
+            rank that `thread_environment` gives.
+        capture: collect the ranks' output instead of showing it as it comes.
+        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
+        survive: when a rank dies the others go on (keeper.py), and the status is rank 0's.
+
+    Returns:
+        A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),
+        and `stdout` and `stderr` as str if `capture`, else None.
+
+    Raises:
+        ValueError: `n` is no sensible number of ranks.
+        LaunchError: no fitting mpiexec, or this process is itself a rank.
+        subprocess.TimeoutExpired: after `timeout` seconds, when all ranks have ended.
+        KeyboardInterrupt: after Ctrl-C, when all ranks have ended. (Ctrl-C and SIGTERM are passed
+            on to the ranks once; at a second one the ranks are killed.)
+    """
+    n = check_ranks(n)
+    if under_mpi():
+        raise LaunchError("this process is itself a rank of mpiexec or srun", "leave -n out")
+    command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
+    ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive else None
+    if ends is not None:
+        keeper = [sys.executable, "-I", "-S", str(KEEPER), str(ends), str(n)]
+        command[3:3] = keeper
+    environment = rank_environment(n, env)
+    process: subprocess.Popen[bytes] | None = None
+    signals: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        signals.append(number)
+        if process is not None:
+            process.send_signal(number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, forward)
+    try:
+        process = subprocess.Popen(
+            guarded(command, os.getpid(), grace=grace),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,  # the terminal's Ctrl-C comes to us alone: passed on once
+        )
+        for number in list(signals):  # that came while it started
+            process.send_signal(number)
+        texts, in_time = _collect(process, timeout, capture)
+    finally:
+        if process is not None:
+            process.send_signal(signal.SIGTERM)  # nothing if it has ended
+            process.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        status = None if process is None else process.returncode
+        if ends is not None:
+            with contextlib.suppress(OSError, ValueError):
+                status = int((ends / "0").read_text())
+            shutil.rmtree(ends, ignore_errors=True)
+    if signal.SIGINT in signals:
+        raise KeyboardInterrupt
+    if signals:  # SIGTERM: now that the ranks have ended, as if we had not been here
+        os.kill(os.getpid(), signals[0])
+    if not in_time:
+        what = f"{n} ranks of python {' '.join(map(str, argv))[:80]}"
+        raise subprocess.TimeoutExpired(what, timeout, *texts)
+    return subprocess.CompletedProcess(command, status, *texts)
+
+
+def can_be_lost() -> None:
+    """Said by a rank of `run_ranks(..., survive=True)`: now the others can do without it."""
+    kept = os.environ.get("NUMBA_KERNELS_KEPT")
+    if kept is not None:
+        with contextlib.suppress(OSError):  # on another node there is no such folder
+            Path(kept).touch()
+
+
+def _collect(
+    process: subprocess.Popen[bytes], timeout: float | None, capture: bool
+) -> tuple[tuple[str | None, str | None], bool]:
+    """Show or keep what the ranks write until they end; False if they had to be ended."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    in_time = True
+    streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
+    banners = {pipe: Banner() for pipe in streams}
+    decoders = {pipe: codecs.getincrementaldecoder("utf-8")("replace") for pipe in streams}
+    kept = {pipe: b"" for pipe in streams}
+    with selectors.DefaultSelector() as selector:
+        for pipe in streams:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select(0.5 if deadline is not None else None):
+                pipe = key.fileobj
+                data = os.read(pipe.fileno(), 1 << 16)
+                text = banners[pipe].feed(data, last=not data)
+                if capture:
+                    kept[pipe] += text
+                else:
+                    show(streams[pipe], text, decoders[pipe])
+                if not data:
+                    selector.unregister(pipe)
+                    pipe.close()
+            if in_time and deadline is not None and time.monotonic() > deadline:
+                process.send_signal(signal.SIGTERM)  # and the guard kills what does not heed it
+                in_time = False
+    process.wait()
+    if not capture:
+        return (None, None), in_time
+    return tuple(kept[pipe].decode(errors="replace") for pipe in streams), in_time

@@ -1,0 +1,82 @@
+"""All update rules behind one compiled call, so that one fused step serves every optimizer.
+
+Functions handed over as arguments would do the same, but code compiled that way can't be cached.
+"""
+
+from ..jit.compile import compiled
+from ..jit.denormals import flush_denormals, restore
+from . import adadelta, adagrad, adam, adamw, base, lamb, lars, lion, nadam, rmsprop, sgd
+
+_sgd, _adam, _adamw, _nadam = sgd.kernel, adam.kernel, adamw.kernel, nadam.kernel
+_adagrad, _adadelta, _rmsprop = adagrad.kernel, adadelta.kernel, rmsprop.kernel
+_lion, _lars, _lamb = lion.kernel, lars.kernel, lamb.kernel
+_lars_norms, _lamb_norms, _lars_rate, _lamb_rate = lars.norms, lamb.norms, lars.rate, lamb.rate
+
+
+@compiled
+def apply(rule, parameters, gradient, slots, start, hyper):
+    """Run rule number `rule` over slices of one length; slots[:, start] is of the first element."""
+    if rule == 0:
+        _sgd(parameters, gradient, slots, start, hyper)
+    elif rule == 1:
+        _adam(parameters, gradient, slots, start, hyper)
+    elif rule == 2:
+        _adamw(parameters, gradient, slots, start, hyper)
+    elif rule == 3:
+        _nadam(parameters, gradient, slots, start, hyper)
+    elif rule == 4:
+        _adagrad(parameters, gradient, slots, start, hyper)
+    elif rule == 5:
+        _adadelta(parameters, gradient, slots, start, hyper)
+    elif rule == 6:
+        _rmsprop(parameters, gradient, slots, start, hyper)
+    elif rule == 7:
+        _lion(parameters, gradient, slots, start, hyper)
+    elif rule == 8:
+        _lars(parameters, gradient, slots, start, hyper)
+    elif rule == 9:
+        _lamb(parameters, gradient, slots, start, hyper)
+
+
+@compiled
+def measure(rule, parameters, gradient, slots, start, hyper, squares):
+    """The first pass of rule number `rule` over a slice of one layer: adds to `squares`, (2,)."""
+    if rule == 8:
+        _lars_norms(parameters, gradient, squares)
+    elif rule == 9:
+        _lamb_norms(parameters, gradient, slots, start, hyper, squares)
+
+
+@compiled
+def set_rate(rule, hyper, squares):
+    """hyper[0] = the learning rate of a layer, from its sums of squares."""
+    if rule == 8:
+        hyper[0] = _lars_rate(hyper, squares)
+    elif rule == 9:
+        hyper[0] = _lamb_rate(hyper, squares)
+
+
+@compiled
+def begin(rule, parameters, gradient, slots, pieces, hyper, squares):
+    """`measure` every piece of a slice; squares: (layers, 2)."""
+    before = flush_denormals()
+    for i in range(pieces.shape[0]):
+        start, end = pieces[i, 0], pieces[i, 1]
+        w, g = parameters[start:end], gradient[start:end]
+        measure(rule, w, g, slots, start, hyper, squares[pieces[i, 2]])
+    restore(before)
+
+
+@compiled
+def finish(rule, parameters, gradient, slots, pieces, hyper, squares):
+    """`apply` to every piece of a slice, with the rate of its layer."""
+    before = flush_denormals()
+    for i in range(pieces.shape[0]):
+        start, end = pieces[i, 0], pieces[i, 1]
+        if squares.shape[0] > 0:
+            set_rate(rule, hyper, squares[pieces[i, 2]])
+        apply(rule, parameters[start:end], gradient[start:end], slots, start, hyper)
+    restore(before)
+
+
+base.install(begin, finish)

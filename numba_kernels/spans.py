@@ -1,0 +1,184 @@
+"""Spans: how code announces what it does, for a recording to keep (trace/recording.py).
+
+- `span(name)` and `each(name, items)` mark any stretch of Python code.
+- `@announces(name)` marks the methods of Team and Step.
+- `began()` and `ended(kind)` mark waits inside compiled code. They write to a ring in memory whose
+  address is in one word of the process; the word is 0 while nothing records.
+
+Times are nanoseconds of the system's monotonic clock (that of `time.perf_counter_ns`). While
+nothing records, `sink` is None and a span costs one comparison. This module does not import MPI.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter_ns
+
+from llvmlite import ir
+from llvmlite.binding import add_symbol
+from numba import types
+from numba.extending import intrinsic
+
+from .jit.atomics import load_acquire, store_release
+from .jit.compile import compiled
+
+# The ring, in int64 words: a head, then (kind, begin, end) of each wait.
+COUNT, CAPACITY, BEGAN, SECONDS, NANOSECONDS = range(5)
+HEAD, RECORD = 8, 3
+FLAG, MESSAGE = 0, 1  # kinds: what is waited for
+WAITS = ("wait", "wait (message)")  # their names
+# The names under which Team and Step announce their calls.
+COLLECTIVES = (
+    "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "barrier", "split",
+    "empty",
+)  # fmt: skip
+STEP = ("reduce + update", "reduce", "update", "hand out")
+_CLOCK_MONOTONIC = 1  # on Linux
+
+_WORD = "numba_kernels_trace"  # names a word that holds the ring's address; 0: tracing is off
+_word = ctypes.c_int64(0)
+add_symbol(_WORD, ctypes.addressof(_word))
+
+#                                                             clock        timespec
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+
+
+# In compiled code ------------------------------------------------------------------------------
+
+
+@intrinsic
+def ring(typingctx):
+    """The address of this process's ring; 0 while tracing is off. The word is found by its name,
+    so code that is kept on disk finds that of the process it is loaded into."""
+
+    def generate(context, builder, signature, arguments):
+        module, word = builder.module, ir.IntType(64)
+        variable = module.globals.get(_WORD) or ir.GlobalVariable(module, word, _WORD)
+        return builder.load(variable)
+
+    return types.int64(), generate
+
+
+@compiled
+def began():
+    """This rank has to wait, or still has to."""
+    at = ring()
+    if at != 0 and load_acquire(at + 8 * BEGAN) == 0:
+        store_release(at + 8 * BEGAN, now(at))
+
+
+@compiled
+def ended(kind):
+    """This rank need not wait any more, if it had to."""
+    at = ring()
+    if at == 0:
+        return
+    begin = load_acquire(at + 8 * BEGAN)
+    if begin == 0:
+        return
+    count = load_acquire(at + 8 * COUNT)
+    place = at + 8 * (HEAD + RECORD * (count % load_acquire(at + 8 * CAPACITY)))
+    store_release(place, kind)
+    store_release(place + 8, begin)
+    store_release(place + 16, now(at))
+    store_release(at + 8 * COUNT, count + 1)
+    store_release(at + 8 * BEGAN, 0)
+
+
+@compiled
+def now(at):
+    """Nanoseconds, as of `time.perf_counter_ns`; the head of the ring is room for the answer."""
+    _clock_gettime(_CLOCK_MONOTONIC, at + 8 * SECONDS)
+    return 1_000_000_000 * load_acquire(at + 8 * SECONDS) + load_acquire(at + 8 * NANOSECONDS)
+
+
+# In Python -------------------------------------------------------------------------------------
+
+# Where finished spans go: sink(name, begin, end). None while nothing records.
+sink: Callable[[str, int, int], None] | None = None
+# Ends a wait of compiled code that an error interrupted; set together with `sink`. (`bool` does
+# nothing.)
+end_wait: Callable[[], None] = bool
+
+
+def record_to(ring_address: int, keep: Callable | None, finish_wait: Callable[[], None]) -> None:
+    """Have all spans of this process go to `keep`, and waits of compiled code to the ring.
+
+    Args:
+        ring_address: of an int64 array of HEAD + RECORD * capacity words; 0 stops recording
+        keep: called with (name, begin, end); None stops recording
+        finish_wait: see `end_wait`
+    """
+    global sink, end_wait
+    _word.value, sink, end_wait = ring_address, keep, finish_wait
+
+
+def announces(name: str):
+    """Decorator: every call of the method is a span called `name`, while this process records."""
+
+    def decorate(method):
+        @functools.wraps(method)
+        def call(*arguments, **options):
+            if sink is None:
+                return method(*arguments, **options)
+            begin = perf_counter_ns()
+            try:
+                return method(*arguments, **options)
+            finally:
+                end = perf_counter_ns()
+                if sink is not None:
+                    sink(name, begin, end)
+
+        return call
+
+    return decorate
+
+
+class Span:
+    """See `span`."""
+
+    __slots__ = ("begin", "name")
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.begin = perf_counter_ns()
+
+    def __exit__(self, *error) -> None:
+        end = perf_counter_ns()
+        if sink is not None:
+            sink(self.name, self.begin, end)
+
+
+class _Nothing:
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error) -> None: ...
+
+
+_nothing = _Nothing()
+
+
+def span(name: str) -> Span | _Nothing:
+    """`with span(name):` what happens in it is a span, while this process records."""
+    return _nothing if sink is None else Span(name)
+
+
+def each(name: str, items: Iterable) -> Iterator:
+    """The same items; a span each time that one is waited for."""
+    items = iter(items)
+    while True:
+        begin = perf_counter_ns()
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        end = perf_counter_ns()
+        if sink is not None:
+            sink(name, begin, end)
+        yield item

@@ -1,0 +1,13 @@
+"""Star: one rank serves the others, a vector each way. A parameter server's data travels by it.
+
+star.py            `Star`, which users call
+hub.py, leaf.py    the serving rank, and each of the others
+doorbell.py        requests and answers within a node: compiled waits on flags
+helping.py         a waiting leaf does part of its own update
+memory_layout.py   where everything lies in the shared memory
+messages.py        the same between nodes; hub_messages.py and leaf_messages.py are its two ends
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"star": ["Star"]})

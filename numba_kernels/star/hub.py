@@ -1,0 +1,214 @@
+"""What the hub of a star does: serve whoever asks, in order, and notice who is gone."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..optimizers.serve import helpers
+from ..shared import window
+from ..shared.board import READY, WAIT
+from ..team.mailbox import LEFT, cause_first
+from ..team.stall import has_ended
+from . import doorbell, helping, hub_messages, messages
+from .leaf import put
+from .memory_layout import AT, CONTROL, HEAD, PATIENCE, ROWS, SECOND, SWAP, WANTED
+
+# By the flags of a request: the blocks of its vector and of the answer's.
+PLACES = {0: (0, 1), SECOND: (1, 0), SWAP: (0, 0), SECOND | SWAP: (1, 1)}
+
+
+class Hub:
+    """The part of a Star that the hub calls."""
+
+    def next(self, seconds: float) -> int | None:
+        """The leaf (its rank, from 1 up) whose request came first of all that are not served.
+
+        None if none comes within so many seconds; 0 only looks.
+        """
+        if not self.is_hub:
+            raise RuntimeError(f"rank {self.team.rank} is a leaf of this star: it asks")
+        self._ready()
+        patience, left, end = float(self._star[PATIENCE]), 1e6 * seconds, None
+        try:
+            while True:
+                leaf = doorbell.next_leaf(
+                    self._star, self._table, self._messages, min(left, patience)
+                )
+                if leaf:
+                    self._current = leaf
+                    return leaf
+                if end is None:
+                    end = time.monotonic() + seconds - 1e-6 * min(left, patience)
+                left = 1e6 * (end - time.monotonic())
+                if left <= 0:
+                    doorbell.rest()
+                    return None
+        except BaseException as error:
+            self.team.abort(error)
+            raise
+
+    def words(self, leaf: int) -> np.ndarray:
+        """What `leaf` wrote into its head, float64 [HEAD]. Valid until it is answered."""
+        return self._requests[leaf][1]
+
+    def sent(self, leaf: int) -> np.ndarray:
+        """The vector of `leaf`'s request, [sent]. Valid until it is answered.
+
+        The leaf waits meanwhile, so it may be written too.
+        """
+        return self._vectors[leaf][self._places(leaf)[0]]
+
+    def wanted(self, leaf: int) -> bool:
+        """Whether `leaf` asked for a vector."""
+        return bool(self._requests[leaf][0][0] & WANTED)
+
+    def answer_vector(self, leaf: int) -> np.ndarray:
+        """Where to write the vector of the answer, [received], once `leaf` has asked.
+
+        It may be the memory of what was sent: see `in_place` of Star, and `swap` of `ask`.
+        """
+        return self._vectors[leaf][self._places(leaf)[1]]
+
+    def _places(self, leaf: int) -> tuple[int, int]:
+        """In which block the vector of `leaf`'s request lies, and in which that of the answer."""
+        return PLACES[int(self._requests[leaf][0][0]) & (SECOND | SWAP)]
+
+    def answer(self, leaf: int, words: Sequence[float] = (), vector: bool = True) -> None:
+        """Send the answer to `leaf`'s request. `vector=False`: only `words` need get there."""
+        self._ready()
+        put(self._heads[leaf], words)
+        if self._table[ROWS, leaf]:
+            self._replies[leaf][0][0] = vector
+            doorbell.answer(self._star, self._table, leaf)
+        elif leaf in self._open:
+            hub_messages.send(self._inbox, leaf, self.wanted(leaf), bool(vector))
+
+    def keep(self, n: int) -> np.ndarray:
+        """Zeroed memory for `n` elements, from that which leaves of this node see, if any is left.
+
+        With weights and an optimizer's state there (`adopt`) leaves help with `served.serve`.
+        """
+        first = self._used
+        if self._memory is None or first + n > self._memory.size:
+            return window.aligned(n, self.dtype)
+        line = 64 // self.dtype.itemsize
+        self._used += -(-n // line) * line
+        return self._memory[first : first + n]
+
+    def adopt(self, state) -> None:
+        """Move an optimizer's state to memory of `keep`."""
+        slots = self.keep(state.slots.size).reshape(state.slots.shape)
+        slots[:] = state.slots
+        state.slots = slots
+
+    def _help(self, rule, weights, sent, slots, hyper, answer) -> bool:
+        """Serve the leaf whose turn it is, with its help or while the answer is on its way.
+
+        False if these are not its vectors, or nothing can be gained.
+        """
+        leaf = self._current
+        if not leaf or not sent.dtype == weights.dtype == self.dtype:
+            return False
+        vectors = rule, weights, sent, slots, hyper, answer
+        if not self._table[ROWS, leaf]:
+            return hub_messages.stream(self._inbox, leaf, *vectors) == READY
+        if self._memory is None:
+            return False
+        self._star[AT] = 0
+        starts = self._starts[self._places(leaf)]
+        how = self._star, self._table, leaf, starts, self._memory, *vectors
+        done = helping.together(*how)
+        end = time.monotonic() + helping.GIVE_UP if done == WAIT else None
+        while done == WAIT:
+            pid = self.team._processes.get(leaf)
+            if time.monotonic() > end or has_ended(pid):
+                return True
+            done = helping.together(*how)
+        return done == READY
+
+    def lost(self) -> dict[int, str]:
+        """{leaf: why} of leaves that have failed, left, or ended, since this was last called.
+
+        It takes some ten microseconds a leaf. A request that such a leaf made before is still
+        served, unless it is dropped.
+        """
+        team = self.team
+        mail, open_ = team._mailbox, sorted(self._open - self._told)
+        found = {}
+        for leaf in open_:  # before the mail: a process that has ended may have written
+            pid = team._processes.get(leaf)
+            if has_ended(pid):
+                found[leaf] = f"its process {pid} has ended"
+        mail.collect()
+        for leaf in open_:
+            letters = [mail.failures.get(leaf), *mail.fails_again(leaf)]
+            letters = sorted(filter(None, letters), key=cause_first)
+            if letters:
+                found[leaf] = letters[0].text
+            elif leaf in mail.ended:
+                found[leaf] = LEFT
+            elif leaf in mail.recovering:
+                found[leaf] = "it called recover()"
+            elif self._inbox.leaves[leaf, hub_messages.BROKEN]:
+                found.setdefault(leaf, "MPI reports an error in its messages")
+        self._told |= found.keys()
+        return found
+
+    def drop(self, leaf: int) -> None:
+        """Be done with `leaf`: it is no longer served, nor reported by `lost`.
+
+        Whether it was dismissed (its last answer still arrives) or lost is no matter.
+        """
+        if leaf not in self._open:
+            return
+        self._open.discard(leaf)
+        self._table[:, leaf] = 0
+        if self._inbox.leaves[leaf, hub_messages.IN]:
+            dead = has_ended(self.team._processes.get(leaf))
+            hub_messages.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
+
+    def tell(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:
+        """Send bytes to a leaf that calls `told()`; whether they got there within `seconds`."""
+        self._ready()
+        return messages.tell(self._comm, leaf, data, seconds)
+
+    @property
+    def leaves(self) -> list[int]:
+        """Those that are served: all but the dropped."""
+        return sorted(self._open)
+
+    def _be_hub(self, comm, rows: dict[int, np.ndarray]) -> None:
+        size = self.team.size
+        self._inbox = hub_messages.make_inbox(comm, self._blocks[1][1])
+        self._table, self._current = np.zeros((3, size), np.int64), 0
+        self._open, self._told = set(range(1, size)), set()
+        self._row_of = dict(rows)
+        for leaf in self._open:
+            if leaf in rows:
+                self._table[ROWS, leaf] = rows[leaf].ctypes.data
+            else:
+                self._row_of[leaf] = row = window.aligned(self._row.size, np.int64)
+                here = [(8 * at + row.ctypes.data, words) for at, words, _ in self._blocks]
+                hub_messages.add(self._inbox, leaf, *here[0], *here[1])
+        self._messages = None if self.near else self._inbox
+        views = [self._views(self._row_of[leaf]) for leaf in range(size)]
+        self._requests, self._replies = zip(*views, strict=True)
+        self._vectors = [(asked[2], reply[2]) for asked, reply in views]
+        self._heads = [memoryview(head).cast("B") for _, head, _ in self._replies]
+        starts = [8 * (start + CONTROL + HEAD) for start, *_ in self._blocks]
+        self._starts = {(i, j): np.array([starts[i], starts[j]]) for i, j in PLACES.values()}
+        self._used, star = 0, weakref.ref(self)  # the list shall not keep it
+
+        def helper(*vectors) -> bool:
+            return star() is not None and star()._help(*vectors)
+
+        self._helper = helper
+        helpers.append(helper)
+
+    def _stop_help(self) -> None:
+        if self._helper in helpers:
+            helpers.remove(self._helper)

@@ -1,0 +1,160 @@
+"""The hub of a star, for leaves that send messages (star_messages.py)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from ..jit.atomics import fetch_add
+from ..jit.compile import compiled
+from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Irecv, Isend, Test, Testall
+from ..optimizers.serve import update_and_answer
+from ..shared.board import READY
+from .memory_layout import CONTROL, HEAD, NO
+from .messages import (
+    ASK,
+    COMM,
+    DATATYPE,
+    NO_REQUEST,
+    PIECE,
+    PIECE_WORDS,
+    abandon,
+    cancel,
+    give_up,
+    handles_of,
+    pieces,
+)  # fmt: skip
+
+IN, TAKES, OUT, GIVES, SENT, SENDING, BROKEN = range(7)  # columns of `leaves`
+
+
+class Inbox(NamedTuple):
+    """What the hub knows of leaves that send messages, in arrays for compiled code."""
+
+    handles: np.ndarray  # (3,) HANDLE
+    receives: np.ndarray  # (p,) HANDLE: of the request that is waited for
+    sends: np.ndarray  # (p, pieces + 1) HANDLE: of the last answer
+    leaves: np.ndarray  # (p, 7) int64: addresses of both blocks (0: no such leaf), each with its
+    # words; pieces of the answer that are on their way; whether any message is; whether MPI
+    # reported an error
+    status: np.ndarray  # (pieces + 1) MPI_Status as int32
+    flag: np.ndarray  # (1,) int32
+
+
+def make_inbox(comm: MPI.Comm, words: int) -> Inbox:
+    """`words`: of an answer's block."""
+    handles, p, messages = handles_of(comm), comm.size, pieces(words) + 1
+    return Inbox(
+        handles,
+        np.full(p, handles[NO_REQUEST]),
+        np.full((p, messages), handles[NO_REQUEST]),
+        np.zeros((p, 7), np.int64),
+        np.zeros(messages * STATUS_BYTES // 4, np.int32),
+        np.zeros(1, np.int32),
+    )
+
+
+def add(inbox: Inbox, leaf: int, request: int, takes: int, reply: int, gives: int) -> None:
+    """Serve a leaf: the addresses of both its blocks, each with its words."""
+    inbox.leaves[leaf] = request, takes, reply, gives, 0, 0, 0
+    receive(inbox, leaf)
+
+
+@compiled
+def receive(inbox, leaf):
+    """Be ready for the next request of a leaf."""
+    handles, leaves = inbox.handles, inbox.leaves
+    place = inbox.receives.ctypes.data + leaf * handles.itemsize
+    Irecv(leaves[leaf, IN], leaves[leaf, TAKES], handles[DATATYPE], leaf, ASK, handles[COMM], place)
+
+
+@compiled
+def send_piece(inbox, leaf, words):
+    """Send the next piece of an answer, or an empty one; `words` of the vector in all."""
+    handles, leaves = inbox.handles, inbox.leaves
+    number = leaves[leaf, SENT]
+    first = number * PIECE_WORDS
+    start = leaves[leaf, OUT] + 8 * (CONTROL + HEAD + first)
+    count = max(0, min(PIECE_WORDS, words - first))
+    place = inbox.sends.ctypes.data + (leaf * inbox.sends.shape[1] + number) * handles.itemsize
+    Isend(start, count, handles[DATATYPE], leaf, PIECE, handles[COMM], place)
+    leaves[leaf, SENT], leaves[leaf, SENDING] = number + 1, 1
+
+
+@compiled
+def send(inbox, leaf, wanted, vector):
+    """Send the answer to a leaf. The next request may come any time."""
+    handles, leaves, most = inbox.handles, inbox.leaves, inbox.sends.shape[1]
+    if leaves[leaf, IN] != leaves[leaf, OUT]:
+        receive(inbox, leaf)
+    if wanted:
+        words = leaves[leaf, GIVES] - CONTROL - HEAD if vector else 0
+        while leaves[leaf, SENT] < most - 1:
+            send_piece(inbox, leaf, words)
+    place = inbox.sends.ctypes.data + (leaf * most + most - 1) * handles.itemsize
+    Isend(leaves[leaf, OUT], CONTROL + HEAD, handles[DATATYPE], leaf, ASK, handles[COMM], place)
+    leaves[leaf, SENT], leaves[leaf, SENDING] = 0, 1
+
+
+@compiled
+def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
+    """Serve a request (served.py) and send each piece of the answer as soon as it is there.
+
+    READY, or NO: these are not the vectors of the leaf's request.
+    """
+    leaves = inbox.leaves
+    behind = 8 * (CONTROL + HEAD)
+    at_home = sent.ctypes.data == leaves[leaf, IN] + behind
+    if leaves[leaf, IN] == 0 or not at_home or answer.ctypes.data != leaves[leaf, OUT] + behind:
+        return NO
+    n, words = weights.size, leaves[leaf, GIVES] - CONTROL - HEAD
+    whole = n * weights.itemsize > 8 * (words - 1)  # else there is more behind the last element
+    part, squares = np.zeros((1, 3), np.int64), np.zeros((0, 2))
+    step = PIECE_WORDS * 8 // weights.itemsize
+    for start in range(0, n, step):
+        part[0, 0], part[0, 1] = start, min(start + step, n)
+        update_and_answer(rule, weights, sent, slots, part, hyper, squares, answer)
+        if start + step <= n or whole:
+            send_piece(inbox, leaf, words)
+    return READY
+
+
+@compiled
+def look_into(inbox, arrived, tickets):
+    """See which requests have come, and give them tickets."""
+    handles, receives, sends, leaves, status, flag = inbox
+    size, most, nothing = handles.itemsize, sends.shape[1], handles[NO_REQUEST]
+    for leaf in range(receives.size):
+        if leaves[leaf, IN] == 0 or leaves[leaf, BROKEN] != 0:
+            continue
+        if leaves[leaf, SENDING] != 0:
+            place = sends.ctypes.data + leaf * most * size
+            if Testall(most, place, flag.ctypes.data, status.ctypes.data) != SUCCESS:
+                leaves[leaf, BROKEN] = 1
+                continue
+            if flag[0] == 0:
+                continue  # the block must not be written before that: a request may wait
+            leaves[leaf, SENDING] = 0
+            if leaves[leaf, IN] == leaves[leaf, OUT]:
+                receive(inbox, leaf)
+        if receives[leaf] != nothing:
+            done = Test(receives.ctypes.data + leaf * size, flag.ctypes.data, status.ctypes.data)
+            if done != SUCCESS:
+                leaves[leaf, BROKEN] = 1
+            elif flag[0] != 0:
+                arrived[leaf] = fetch_add(tickets, 1) + 1
+
+
+def drop(comm: MPI.Comm, inbox: Inbox, leaf: int, row: np.ndarray, dead: bool) -> None:
+    """Serve a leaf no longer; what was sent to it still gets there, unless it is `dead`."""
+    dead = dead or bool(inbox.leaves[leaf, BROKEN])
+    inbox.leaves[leaf] = 0
+    if dead:
+        abandon(inbox.sends[leaf], row)
+        abandon(inbox.receives[leaf : leaf + 1], row)
+        return
+    for number in range(inbox.sends.shape[1]):
+        give_up(comm, inbox.sends[leaf], number, row)
+    cancel(comm, inbox.receives, leaf, row)

@@ -1,0 +1,179 @@
+"""What a leaf of a star does: ask, and wait for the hub and nobody else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from struct import Struct
+
+from ..errors import DeadlineError, PeerError
+from ..shared.board import READY, WAIT
+from ..team.mailbox import LEFT
+from ..team.stall import HubWatch, has_ended
+from . import doorbell, helping, leaf_messages, messages
+from .memory_layout import AT, CONTROL, HEAD, PATIENCE, SECOND, SENT, SPINS, SWAP, WANTED
+
+GRACE = 0.5  # seconds that the last answer of a hub that has ended may be under way
+FORMATS = [Struct(f"{n}d{8 * (HEAD - n)}x") for n in range(HEAD + 1)]  # zeros behind n numbers
+
+
+class Leaf:
+    """The part of a Star that leaves call."""
+
+    def ask(
+        self,
+        words: Sequence[float] = (),
+        vector: bool = True,
+        answer: bool = True,
+        swap: bool = False,
+        idle: bool = False,
+    ):
+        """Send `words` and `out` to the hub; returns the words of its answer, float64 [HEAD].
+
+        The answer's vector is in `into` then.
+
+        Args:
+            words: up to HEAD numbers
+            vector: False: the hub need not get `out`. It may see what it got before, or `out`.
+            answer: False: the vector of the answer is not needed. `into` may have changed or not.
+            swap: let the answer come in the memory of what was sent, which spares a pass over
+                other memory; `out` and `into` change places then. (Where messages travel nothing
+                is gained, and they stay: look at them afresh.)
+            idle: the hub may have nothing for this leaf for long, and it is no stall
+
+        The wait has no limit but the team's deadline. A wait of 10 s is reported; an idle one, if
+        the hub was stopped.
+
+        Raises:
+            PeerError: the hub failed, or its process ended
+            RuntimeError: on the hub, or after `close`
+            ValueError: too many words; vectors of two lengths can't change places
+        """
+        if self.is_hub:
+            raise RuntimeError("rank 0 is the hub of this star: it answers, and does not ask")
+        self._ready()
+        put(self._head, words)
+        self._idle = idle
+        swap = self._may_swap(answer) if swap else False
+        self._swap = SWAP * swap
+        self._flags[0] = SENT * bool(vector) | WANTED * bool(answer) | self._swap | self._second
+        if self.near:
+            self._star[AT] = 0
+            done = self._ask_near()
+            if done != READY:
+                self._until_answered(done, self._ask_near)
+        else:
+            (first, size, _), (second, most, _) = self._blocks
+            outgoing = self._row[first : first + (size if vector else CONTROL + HEAD)]
+            how = self._line, outgoing, self._row[second : second + most], bool(answer)
+            self._line.numbers[0] = 0
+            self._until_answered(WAIT, lambda: leaf_messages.ask(*how))
+        if swap and self._given[0]:
+            self.out, self.into = self.into, self.out
+            self._second ^= SECOND
+        return self._reply.copy()
+
+    def _may_swap(self, answer: bool) -> bool:
+        if self.out.size != self.into.size or not answer:
+            raise ValueError(
+                f"{self.out.size} elements are sent and {self.into.size if answer else 'none'} "
+                "come back: they can't change places"
+            )
+        return self.near and not self._in_place
+
+    def _ask_near(self) -> int:
+        if self._memory is None:
+            return doorbell.ask(self._star)
+        into = self.out if self._swap else self.into
+        return helping.ask(self._star, self._memory, self.out, into)
+
+    def told(self) -> bytes:
+        """What the hub tells this leaf (`Star.tell`). Waits for it as `ask` does."""
+        self._ready()
+        news = messages.News(self._comm)
+        self._until_answered(WAIT, news.come)
+        return news.data
+
+    def _be_leaf(self, comm) -> None:
+        (self._flags, asked, _), (self._given, self._reply, _) = self._views(self._row)
+        self._second = self._swap = 0
+        self._idle = False
+        self._head = memoryview(asked).cast("B")
+        if not self.near:
+            spins, patience = int(self._star[SPINS]) // 2, 1e-6 * int(self._star[PATIENCE])
+            words = self._blocks[1][1]
+            self._line = leaf_messages.make_line(comm, words, self._in_place, spins, patience)
+
+    def _until_answered(self, done: int, again: Callable[[], int]) -> None:
+        """Go on with a kernel that said WAIT; in between see whether the hub is still there."""
+        if done == WAIT and not self.near:
+            done = again()
+            if done == READY:
+                return
+        team, started = self.team, time.monotonic()
+        team._doing, self._ended = "Star.ask()", None
+        watch = HubWatch(team, self._idle)
+        try:
+            while done != READY:
+                if done != WAIT:
+                    raise PeerError(0, self._why_broken())
+                waited = time.monotonic() - started
+                try:
+                    self._heed_hub(waited)
+                    watch.look(waited)
+                except PeerError:
+                    if again() == READY:  # it answered before that
+                        break
+                    raise
+                if again != self._ask_near:  # that one sleeps by itself
+                    time.sleep(min(0.001, waited / 100))
+                done = again()
+        except BaseException as error:
+            if not self.near:
+                self._abandon()
+            team.abort(error)
+            raise
+        watch.end(time.monotonic() - started)
+
+    def _abandon(self) -> None:
+        """Wait for no answer any more."""
+        dead = has_ended(self.team._processes.get(0))
+        leaf_messages.abandon(self._comm, self._line, dead, self._row)
+
+    def _why_broken(self) -> str:
+        """MPI reports an error of the messages with the hub: it may notice first that that died."""
+        pid, end = self.team._processes.get(0), time.monotonic() + GRACE
+        while pid is not None and time.monotonic() < end:
+            if has_ended(pid):
+                return f"its process {pid} has ended"
+            time.sleep(0.01)
+        return "MPI reports an error in the messages with it"
+
+    def _heed_hub(self, waited: float) -> None:
+        """Raise what the hub wrote of itself; what other leaves wrote is not for this one."""
+        team = self.team
+        mail = team._mailbox
+        mail.collect()
+        letter = mail.failures.get(0)
+        if letter is not None:
+            raise PeerError(0, letter.text)
+        for letter in mail.fails_again(0):
+            raise PeerError(0, letter.text)
+        if 0 in mail.recovering:
+            raise PeerError(0, "it recovers from a failure of its own")
+        if 0 in mail.ended:
+            self._ended = waited if self._ended is None else self._ended
+            if waited - self._ended > GRACE:
+                raise PeerError(0, LEFT)
+        if team.deadline is not None and waited > team.deadline:
+            raise DeadlineError(
+                f"rank {team.rank} waited {waited:.1f} s in {team._doing}; "
+                f"the limit is {team.deadline} s"
+            )
+
+
+def put(block: memoryview, words: Sequence[float]) -> None:
+    """Write `words` into a head, zeros behind them."""
+    if len(words) > HEAD:
+        raise ValueError(f"{len(words)} words; a head has room for {HEAD}")
+    FORMATS[len(words)].pack_into(block, 0, *words)

@@ -1,0 +1,9 @@
+"""The synchronous step: gradients of all ranks reduced and weights updated, in one pass.
+
+step.py     `Step`, which users call
+kernels.py  the compiled passes over the ranks' shared memory
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"step": ["Step"]})

@@ -1,0 +1,226 @@
+"""The compiled kernels of the synchronous step; fused.py has the picture and says why it is right.
+
+Rows of the gradient lie in the window. Where the parameters lie there too, their owner writes new
+weights straight into every rank's row of them; rows that are all the same memory (a stride of 0)
+need no writing. Otherwise new weights travel through the rows of the gradient.
+"""
+
+from __future__ import annotations
+
+from numba import carray
+
+from ..allreduce.elementwise import bounds, copy, scale
+from ..allreduce.shared_memory import ELSEWHERE
+from ..jit.compile import compiled
+from ..jit.denormals import flush_denormals, restore
+from ..optimizers.switch import apply
+from ..shared.board import LENGTHS, LOSS, READY, SAMPLES, all_arrived, arrive
+from ..shared.node_array import (
+    AT,
+    BOARD,
+    PATIENCE,
+    RANK,
+    RANKS,
+    SPINS,
+    TILE,
+    board_of,
+    elements_at,
+    locate,
+    pointer,
+    row_of,
+    tile_like,
+)
+
+
+@compiled
+def step(node, call, gradient, parameters, slots, rule, hyper, sums, own, factor):
+    """The step in shared memory, in one pass. Resumable.
+
+    `sums`: this rank's [samples, mean loss]; on return those of all ranks. `own`, `factor`: where
+    else this rank's slice of its own gradient lies (see `Step.own`).
+    """
+    first, stride, place = locate(node, gradient)
+    if first == 0:
+        return ELSEWHERE
+    to, apart, place = rows_for_weights(node, gradient, parameters)
+    board, rank, n = board_of(node), node[RANK], gradient.size
+    length = n + LENGTHS * place
+    if node[AT] < 2:
+        done = all_there(node, call, length, sums)
+        if done != READY:
+            return done
+        if sums[0] > 0:
+            low, high = bounds(n, node[RANKS], rank)
+            before = flush_denormals()
+            for start in range(low, high, TILE):
+                end = min(start + TILE, high)
+                w, g = parameters[start:end], tile_like(node, gradient)[: end - start]
+                average(node, first, stride, gradient, start, sums, g, own, factor)
+                apply(rule, w, g, slots, start - low, hyper)
+                to_all(node, to, apart, gradient, start, w)
+            restore(before)
+        arrive(board, rank, call, length)
+        node[AT] = 2
+    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    if done == READY and sums[0] > 0 and to == first:
+        copy(parameters, gradient)  # by now these are the new weights
+    return done
+
+
+@compiled
+def rows_for_weights(node, gradient, parameters):
+    """Where new weights go, as `locate` says it; a place that tells both arrays' places."""
+    first, stride, place = locate(node, gradient)
+    to, apart, of_weights = locate(node, parameters)
+    if to == 0:
+        return first, stride, place
+    return to, apart, 1 + (place + 1009 * of_weights) % 8_388_592
+
+
+@compiled
+def reduce(node, call, gradient, parameters, sums, own):
+    """The mean over all ranks into this rank's slice of its own gradient. Resumable."""
+    first, stride, _ = locate(node, gradient)
+    if first == 0:
+        return ELSEWHERE
+    _, _, place = rows_for_weights(node, gradient, parameters)
+    done = all_there(node, call, gradient.size + LENGTHS * place, sums)
+    if done == READY and sums[0] > 0:
+        low, high = bounds(gradient.size, node[RANKS], node[RANK])
+        before = flush_denormals()
+        for start in range(low, high, TILE):
+            end = min(start + TILE, high)
+            g = tile_like(node, gradient)[: end - start]
+            average(node, first, stride, gradient, start, sums, g, own, 1.0)
+            copy(gradient[start:end], g)
+        restore(before)
+    return done
+
+
+@compiled
+def hand_out(node, call, gradient, parameters, changed):
+    """This rank's slice of the weights to all ranks. Resumable."""
+    first, _, _ = locate(node, gradient)
+    if first == 0:
+        return ELSEWHERE
+    to, apart, place = rows_for_weights(node, gradient, parameters)
+    board, rank, n = board_of(node), node[RANK], gradient.size
+    if node[AT] == 0:
+        if changed:
+            low, high = bounds(n, node[RANKS], rank)
+            for start in range(low, high, TILE):
+                w = parameters[start : min(start + TILE, high)]
+                to_all(node, to, apart, gradient, start, w)
+        arrive(board, rank, call, n + LENGTHS * place)
+        node[AT] = 1
+    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    if done == READY and changed and to == first:
+        copy(parameters, gradient)
+    return done
+
+
+@compiled
+def all_there(node, call, length, sums):
+    """The barrier before: gradients are complete, `sums` become those of all ranks."""
+    board, rank = board_of(node), node[RANK]
+    floats = floats_of(node, sums)
+    if node[AT] == 0:
+        floats[rank, SAMPLES] = sums[0]
+        floats[rank, LOSS] = sums[1]
+        arrive(board, rank, call, length)
+        node[AT] = 1
+    done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+    if done == READY:
+        add_up(floats, sums)
+    return done
+
+
+@compiled
+def floats_of(node, sums):
+    """The board's memory as float64."""
+    return carray(pointer(node[BOARD], sums), board_of(node).shape)
+
+
+@compiled
+def average(node, first, stride, gradient, start, sums, g, own, factor):
+    """g = mean over all samples of all ranks' gradients, from element `start` on"""
+    floats, end = floats_of(node, sums), start + g.size
+    g[:] = 0
+    for peer in range(node[RANKS]):
+        if floats[peer, SAMPLES] > 0:  # what a rank without samples holds is no matter
+            weight = floats[peer, SAMPLES] / sums[0]
+            if peer == node[RANK] and own.shape[1] > 0:
+                add_own(g, weight * factor, gradient, start, own)
+            else:
+                row = row_of(first + peer * stride, gradient)[start:end]
+                add_weighted(g, weight, row)
+
+
+@compiled
+def layer_of(own, start):
+    """The last layer that begins at `start` or before; 0 if none does.
+
+    (np.searchsorted would have every process import what compiling needs: 0.3 s.)
+    """
+    low, high = 0, own.shape[1]
+    while low < high:
+        middle = (low + high) // 2
+        if own[0, middle] <= start:
+            low = middle + 1
+        else:
+            high = middle
+    return max(0, low - 1)
+
+
+@compiled
+def add_own(g, weight, gradient, start, own):
+    """g += weight * this rank's gradient, from element `start` on, of which `own` tells the place.
+
+    What lies between two layers is zero.
+    """
+    end = start + g.size
+    part = layer_of(own, start)
+    while part < own.shape[1] and own[0, part] < end:
+        offset, size, address = own[0, part], own[1, part], own[2, part]
+        low, high = max(start, offset), min(end, offset + size)
+        if low < high:
+            layer = elements_at(address, gradient, size)[low - offset : high - offset]
+            add_weighted(g[low - start : high - start], weight, layer)
+        part += 1
+
+
+@compiled
+def to_all(node, first, stride, gradient, start, w):
+    """Every rank's row, from element `start` on, = w; but not the row that `w` is part of."""
+    for peer in range(node[RANKS]):
+        row = row_of(first + peer * stride, gradient)[start : start + w.size]
+        if row.ctypes.data != w.ctypes.data:
+            copy(row, w)
+
+
+@compiled
+def add_up(floats, sums):
+    """sums = [samples of all ranks, mean loss over them]"""
+    sums[:] = 0
+    for peer in range(floats.shape[0]):
+        if floats[peer, SAMPLES] > 0:
+            sums[0] += floats[peer, SAMPLES]
+            sums[1] += floats[peer, SAMPLES] * floats[peer, LOSS]
+    if sums[0] > 0:
+        sums[1] /= sums[0]
+
+
+@compiled
+def add_weighted(g, weight, row):
+    """g += weight * row"""
+    weight = g.dtype.type(weight)
+    for i in range(g.size):
+        g[i] += weight * row[i]
+
+
+@compiled
+def weigh(x, factor):
+    """x *= factor"""
+    before = flush_denormals()
+    scale(x, factor)
+    restore(before)

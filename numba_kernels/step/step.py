@@ -1,0 +1,207 @@
+"""The synchronous step: average the gradients of all ranks and update the weights, in one pass.
+
+Rank i's gradient is the mean over its s_i samples, so the gradient of the whole batch is
+
+    g = sum_i s_i g_i / sum_i s_i
+
+and p ranks do exactly what one process would on the whole batch, however uneven their shares.
+
+In shared memory every rank's gradient is a row of the node's window, and so are its weights.
+Rank r, for its slice only:
+
+    for each tile of slice r:
+        tile        = sum_i s_i gradient_i[tile] / sum_i s_i  read what all ranks wrote
+        w_r[tile]   = update(w_r[tile], tile, state[tile])    state: this slice only, 1/p a rank
+        w_i[tile]   = w_r[tile]  for all i                    the new weights, to every rank
+
+    rank 0:  gradient | barrier | reduce, update, write slice 0 of all rows | barrier
+    rank 1:  gradient | barrier | reduce, update, write slice 1 of all rows | barrier
+
+The first barrier: gradients are complete, and nobody works with the old weights any more. The
+second one: the new weights are complete, and nobody reads gradients any more. With Adam 2p + 5
+numbers are read or written for each parameter.
+
+Where the weights are
+
+- rows of the window (`team.empty(n)`): as above, the fastest
+- one row for all ranks (`team.empty(n, common=True)`): nothing to hand out, p - 1 copies less
+- anywhere else: new weights travel through the rows of the gradient, and each rank copies its row
+  to its weights, after the second barrier
+
+Over messages the same is a reduce-scatter, an update of this rank's slice, and an allgather of the
+weights. That the state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv
+1910.02054).
+
+Nobody else reads slice r of rank r's gradient. Where that is computed in memory of another
+library's, it may stay there (`Step.own`), and only what others read is copied to the window.
+
+LARS, LAMB and clipping need norms that reach over the slices of several ranks before any weight can
+change. Their step goes over slice r in several passes, and sums of squares, two numbers a layer,
+are added up over the ranks on the way:
+
+    gradient | barrier | reduce slice r | (clip) squares | allreduce | update | write | barrier ...
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..allreduce import calls, ring
+from ..allreduce.elementwise import SUM
+from ..optimizers.base import Optimizer
+from ..optimizers.clipping import check_clip_norm, clip_factor, squared_length
+from ..spans import announces
+from .kernels import hand_out, reduce, step, weigh
+
+
+class Step:
+    """A synchronous update of `parameters` from every rank's `gradient`. Making it is collective.
+
+    Args:
+        team: the ranks that train together
+        optimizer: its rule; the state made here covers this rank's slice of the parameters only
+        parameters: flat float32 or float64 [n], equal on all ranks: this rank's own, best from
+            `team.empty(n)`, or the node's only copy, from `team.empty(n, common=True)`
+        gradient: flat [n] of the same dtype; from `team.empty(n)` for the step in shared memory.
+            Its content is used up by a step.
+        segments: where layers begin, which LARS and LAMB need (see `Optimizer.init`)
+        clip_norm: a gradient (of the whole batch, over all parameters) that is longer than this
+            is shortened to it; None takes gradients as they are
+
+    Attributes:
+        takes_own: whether this rank's slice of its own gradient may lie elsewhere than in
+            `gradient`, as `own` and `factor` say then
+        own: int64, shape (3, layers): for each layer its offset in the gradient, its size, and the
+            address of its numbers, offsets rising. They must stay there during a step. Shape
+            (3, 0): all of the gradient is in `gradient`.
+        factor: what numbers at those addresses are to be multiplied by
+    """
+
+    own, factor = np.zeros((3, 0), np.int64), 1.0
+
+    def __init__(
+        self,
+        team,
+        optimizer: Optimizer,
+        parameters: np.ndarray,
+        gradient: np.ndarray,
+        segments=None,
+        clip_norm: float | None = None,
+    ):
+        if parameters.shape != gradient.shape or parameters.dtype != gradient.dtype:
+            raise ValueError(
+                f"parameters {parameters.dtype}{parameters.shape} and gradient "
+                f"{gradient.dtype}{gradient.shape} differ; one shape and dtype is needed"
+            )
+        if clip_norm is not None:
+            check_clip_norm(clip_norm)
+        rows = team.peers(gradient) or []
+        if gradient.size and len({row.ctypes.data for row in rows}) < len(rows):
+            raise ValueError("the gradient is common to all ranks; each needs one of its own")
+        self.team, self.optimizer, self.clip_norm = team, optimizer, clip_norm
+        self.parameters = calls.vector(parameters, "parameters")
+        self.gradient = calls.vector(gradient, "gradient")
+        first, last = team.slice_of(parameters.size)
+        self.mine = slice(first, last)
+        self.state = optimizer.init(last - first, parameters.dtype, segments, first)
+        self.shared = team.size > 1 and team.peers(self.gradient) is not None and team.single_node
+        self.call = calls.encode("step", parameters.dtype)
+        self._sums = np.zeros(2)  # samples and mean loss
+        self._norms = clip_norm is not None or self.state.layers > 0
+        if self._norms:  # here ranks add up their sums of squares
+            self._squares = team.empty(2 * max(1, self.state.layers), np.float64).reshape(-1, 2)
+
+    @property
+    def takes_own(self) -> bool:
+        return self.shared and not self._norms
+
+    def __call__(self, loss: float, samples: int) -> tuple[float, int]:
+        """Do one step, `gradient` being the mean over this rank's `samples` (0 is allowed).
+
+        Returns the mean loss over all ranks' samples, and how many those are. With no sample on
+        any rank nothing is updated.
+        """
+        self._sums[:] = samples, loss if samples else 0.0
+        if self.takes_own:
+            self._in_one_pass()
+        elif self.team.size == 1:
+            if samples:
+                self._update()
+        else:
+            self._reduce()
+            if self._sums[0] > 0:
+                self._update()
+            self._hand_out()
+        return float(self._sums[1]), int(self._sums[0])
+
+    def resume(self) -> None:
+        """After a failure: rank 0's weights and one count of updates on all ranks. Collective.
+
+        A step that failed may have changed some ranks' weights, or counted on some ranks only.
+        """
+        self.team.broadcast(self.parameters)
+        steps = np.array([self.state.step])
+        self.state.step = int(self.team.allreduce(steps, "max")[0])
+
+    # The four parts that a trace shows
+
+    @announces("reduce + update")
+    def _in_one_pass(self) -> None:
+        hyper = self.optimizer.hyper(self.state.step + 1)
+        how = self.state.slots, self.optimizer.rule, hyper
+        self._on_node(step, *how, self._sums, self.own, self.factor)
+        self.state.step += int(self._sums[0] > 0)
+
+    @announces("update")
+    def _update(self) -> None:
+        """This rank's slice of the weights, by its slice of the whole batch's gradient."""
+        w, g, rule, state = (
+            self.parameters[self.mine], self.gradient[self.mine], self.optimizer, self.state
+        )  # fmt: skip
+        if self.clip_norm is not None:
+            length = math.sqrt(self._over_ranks([[0, squared_length(g)]])[0, 1])
+            weigh(g, clip_factor(length, self.clip_norm))
+        squares = rule.begin(w, g, state)
+        rule.finish(w, g, state, self._over_ranks(squares) if state.layers else squares)
+
+    def _over_ranks(self, squares) -> np.ndarray:
+        total = self._squares[: len(squares)]
+        total[:] = squares
+        return self.team.allreduce(total)
+
+    @announces("reduce")
+    def _reduce(self) -> None:
+        """`_sums` and the own slice of `gradient` become those of all ranks."""
+        if self.shared:
+            self._on_node(reduce, self._sums, Step.own)
+        elif self.team.size > 1:
+            samples, loss = self._sums
+            total, loss = self.team.allreduce(np.array([samples, loss * samples]))
+            self._sums[:] = total, loss / total if total else 0.0
+            if not samples:
+                self.gradient[:] = 0  # whatever it holds: NaN times no weight would still be NaN
+            if total:
+                weigh(self.gradient, samples / total)
+                incoming = self.team.scratch(
+                    self.gradient.size // self.team.size + 64, self.gradient.dtype
+                )
+                self._send(ring.reduce_scatter, self.gradient, incoming, SUM, 1)
+
+    @announces("hand out")
+    def _hand_out(self) -> None:
+        """Every rank's slice of `parameters` to all ranks."""
+        if self.shared:
+            self._on_node(hand_out, self._sums[0] > 0)
+        elif self.team.size > 1 and self._sums[0] > 0:
+            edges = self.team.edges(self.parameters.size)
+            self._send(ring.allgather, self.parameters, edges, 0)
+
+    def _on_node(self, kernel, *arguments) -> None:
+        self.team.on_node(kernel, self.call, self.gradient, self.parameters, *arguments)
+
+    def _send(self, kernel, *arguments) -> None:
+        self.team.by_messages(
+            self.call, self.parameters.size, self.parameters.dtype, kernel, arguments
+        )

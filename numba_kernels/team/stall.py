@@ -1,0 +1,171 @@
+"""What a rank does about a wait that gets long: compare calls, look after processes, report.
+
+A rank that computes for an hour while others wait for it is no failure, so a wait has no limit of
+its own. But who waits shall know for whom. In a long wait a rank tells others what it waits in,
+from time to time:
+
+    0.25 s   to its partners (log2 p of them). Two ranks that wait in different calls of the same
+             number find out, also where no board and no tag tells them.
+    10 s     to all (of up to 64 ranks), and then the first of those that wait reports: who waits in
+             which call, and for whom. Again after 20, 40, 80 ... s.
+
+A rank of this node whose process has ended will never come: that is a PeerError within a second.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from ..allreduce import calls
+from ..errors import PeerError
+from .mailbox import WAITS, audience, partners
+
+COMPARE = 0.25  # seconds of waiting before calls are compared
+LOOK = 0.5  # seconds between looks at processes
+GONE = (None, "Z", "X")  # states of a process that has ended
+STOPPED = ("T", "t")  # by a signal, or a debugger
+NO_CALL = (-1, 0, 0)  # what ranks wait in that recover
+
+
+def seconds_to_report() -> float:
+    """Seconds of waiting before a stall is reported: 10, or what NUMBA_KERNELS_STALL says."""
+    said = os.environ.get("NUMBA_KERNELS_STALL", "10")
+    with suppress(ValueError):
+        if float(said) > 0:
+            return float(said)
+    raise ValueError(f"NUMBA_KERNELS_STALL is {said!r}; a number of seconds above 0 is right")
+
+
+REPORT = seconds_to_report()
+
+
+class Watch:
+    """Over one long wait of a team, in which `look` is called every few milliseconds."""
+
+    def __init__(self, team=None):
+        self.team = team  # None: there is nobody to be told yet
+        self.compare_at, self.look_at, self.tell_at = COMPARE, LOOK, REPORT
+        self.report_at = None
+        self.late: list[int] = []
+
+    def look(self, waited: float) -> None:
+        """After `waited` seconds. Raises MismatchError or PeerError for what can't end well."""
+        team = self.team
+        mail = team and team._mailbox
+        if mail is None or team.size == 1:
+            return
+        if waited > self.compare_at:
+            if self.compare_at == COMPARE:
+                mail.post(WAITS, "", team._waits_in, partners(team.rank, team.size))
+            self.compare_at += 0.01
+            self._compare(mail)
+        if waited > self.look_at:
+            self.look_at = waited + LOOK
+            for rank, pid in team._processes.items():
+                if state(pid) in GONE:
+                    raise PeerError(rank, f"its process {pid} has ended")
+        if waited > self.tell_at:
+            mail.post(WAITS, "", team._waits_in, audience(team.rank, team.size))
+            self.tell_at, self.report_at = 2 * self.tell_at, waited + COMPARE
+        if self.report_at is not None and waited > self.report_at:
+            self.report_at = None
+            self._report(mail, waited)
+
+    def end(self, waited: float) -> None:
+        """The wait is over: say so, if it was reported."""
+        if self.late:
+            names = ranks_in_words(self.late)
+            _say(f"{names} came after {waited:.0f} s; {self.team._doing} goes on")
+
+    def _compare(self, mail) -> None:
+        number, *mine = self.team._waits_in
+        for letter in mail.waits.values():
+            if letter.call[0] == number and calls.differ(mine, letter.call[1:]):
+                raise self.team._mismatch(letter.rank, calls.describe(*letter.call[1:]))
+
+    def _report(self, mail, waited: float) -> None:
+        team = self.team
+        here = {r for r, note in mail.waits.items() if note.call[0] == team._waits_in[0]}
+        if team._waits_in == NO_CALL:
+            here |= mail.recovering.keys()
+        waiting = sorted({team.rank, *here})
+        late = [rank for rank in audience(team.rank, team.size) if rank not in waiting]
+        if team.rank != waiting[0] or not late:
+            return
+        self.late = late
+        have = "has" if len(waiting) == 1 else "have"
+        _say(
+            f"{ranks_in_words(waiting)} {have} waited {waited:.0f} s in {team._doing} for "
+            f"{ranks_in_words(late, self._where)}"
+        )
+
+    def _where(self, rank: int) -> str:
+        """What can be known of a rank that has not come."""
+        said = []
+        note = self.team._mailbox.waits.get(rank)
+        if note is not None and note.call[0] + 1 == self.team._count:
+            said.append(f"last seen waiting in {calls.describe(*note.call[1:])}")
+        pid = self.team._processes.get(rank)
+        if pid is not None:
+            words = {"T": "stopped by a signal", "t": "in a debugger", "R": "computing"}
+            said.append(f"process {pid} is {words.get(state(pid), 'asleep')}")
+        return f" ({', '.join(said)})" if said else ""
+
+
+class HubWatch(Watch):
+    """Over a wait for rank 0 alone, while others may do as they like (star.py).
+
+    Args:
+        idle: rank 0 may take its time, as long as it is not stopped
+    """
+
+    def __init__(self, team, idle: bool = False):
+        super().__init__(team)
+        self.idle = idle
+
+    def look(self, waited: float) -> None:
+        """After `waited` seconds. Raises PeerError if the process of rank 0 has ended."""
+        team = self.team
+        if waited <= self.look_at:
+            return
+        self.look_at = waited + LOOK
+        pid = team._processes.get(0)
+        now = None if pid is None else state(pid)
+        if pid is not None and now in GONE:
+            raise PeerError(0, f"its process {pid} has ended")
+        if waited > self.tell_at and (not self.idle or now in STOPPED):
+            self.tell_at, self.late = 2 * waited, [0]
+            _say(
+                f"rank {team.rank} has waited {waited:.0f} s in {team._doing} for "
+                f"{ranks_in_words([0], self._where)}"
+            )
+
+
+def has_ended(pid: int | None) -> bool:
+    """Whether a process has ended; None is one of another machine: not known."""
+    return pid is not None and state(pid) in GONE
+
+
+def state(pid: int) -> str | None:
+    """The letter that Linux gives a process's state, as R, S, T, Z; None if there is none."""
+    with suppress(OSError):
+        # "pid (command) state ...", and the command may hold any character
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    return None
+
+
+def ranks_in_words(ranks: list[int], more=lambda rank: "") -> str:
+    """ "rank 2", "ranks 0, 1 and 3"."""
+    names = [f"{rank}{more(rank)}" for rank in ranks[:16]]
+    if len(ranks) > 16:
+        names.append(f"{len(ranks) - 16} others")
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _say(text: str) -> None:
+    print(f"stall: {text}", file=sys.stderr, flush=True)

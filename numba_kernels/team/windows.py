@@ -1,0 +1,111 @@
+"""Finding out which ranks share memory, and making arrays in it: the collective part of windows."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import numpy as np
+
+from ..allreduce import calls, messages
+from ..allreduce.two_level import Lanes
+from ..shared import window
+from ..shared.node_array import WORDS, node_array, shared_bytes
+
+
+def find_node(team, shared: bool, patience: float) -> None:
+    """Find out who shares memory, by sharing some: the board and the stage. Collective."""
+    token = window.node_token() if shared else -1 - team.rank
+    table = team._gather([token, team.rank // ranks_a_node(team.size), *window.cpu_mask()])
+    alike = (table[:, :2] == table[team.rank, :2]).all(axis=1)
+    candidates = tuple(map(int, np.flatnonzero(alike)))
+    leader, place, ranks = candidates[0], candidates.index(team.rank), len(candidates)
+    nbytes = window.row_bytes(shared_bytes(ranks), np.dtype("uint8"))
+    made, name = window.create(nbytes) if team.rank == leader else (-1, 0)
+    pid, descriptor, name = map(int, team._gather([os.getpid(), made, name])[leader])
+    memory = window.attach(pid, descriptor, name, nbytes)
+    attached = team._gather([memory is not None, leader])
+    if made >= 0:
+        os.close(made)
+    # Memory is shared by all candidates or by none: half a node helps nobody.
+    leaders = attached[:, 1].copy()
+    for first in set(leaders):
+        if not attached[leaders == first, 0].all():
+            leaders[leaders == first] = np.flatnonzero(leaders == first)
+    nodes = [tuple(map(int, np.flatnonzero(leaders == first))) for first in sorted(set(leaders))]
+    here = next(i for i, node in enumerate(nodes) if team.rank in node)
+    if nodes[here] != candidates:
+        place, ranks, memory = 0, 1, np.zeros(shared_bytes(1), np.uint8)
+    team.nodes, team.node, team.place = nodes, nodes[here], place
+    team.single_node = len(nodes) == 1
+    cores = sum(int(word).bit_count() for word in np.bitwise_or.reduce(table[list(team.node), 2:]))
+    crowded = ranks > cores
+    team.board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
+    team._window = window.Window(place, ranks)
+    team._node, team._tile = node_array(memory, ranks, place, team._window.table, crowded, patience)
+
+    def route(members):
+        team._routes.append(messages.route(team.comm, members, 0 if crowded else 1000, patience))
+        return team._routes[-1]
+
+    route(range(team.size))
+    team.lanes = Lanes(nodes, here, place, route)
+
+
+def ranks_a_node(ranks: int) -> int:
+    """How many ranks at most are taken for one node: all, unless NUMBA_KERNELS_NODE says less."""
+    said = os.environ.get("NUMBA_KERNELS_NODE", str(ranks))
+    if not said.isdecimal() or int(said) < 1:
+        raise ValueError(f"NUMBA_KERNELS_NODE is {said!r}; a whole number from 1 up is right")
+    return int(said)
+
+
+def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
+    """See `Team.empty`."""
+    dtype = np.dtype(dtype)
+    if not calls.known(dtype):
+        raise TypeError(f"dtype {dtype} in a window; one of {', '.join(calls.DTYPES)} is needed")
+    if n < 0:
+        raise ValueError(f"{n} elements in a window; 0 or more are needed")
+    team.ready()
+    leader, ranks = team.node[0], len(team.node)
+    row = window.row_bytes(n, dtype)
+    stride, nbytes = (0, row) if common else (row, row * ranks)  # from row to row; of them all
+    made, name = -1, 0
+    if team.rank == leader and ranks > 1:
+        with suppress(OSError, OverflowError):
+            made, name = window.create(nbytes)
+    call = calls.encode("empty", dtype)
+    kind, full = calls.DTYPES.index(dtype.name), team._window.full
+    try:
+        # Three rounds, which every rank takes part in, whatever its own news are.
+        table = team._gather([os.getpid(), made, name, full, n, kind, common], call, n)
+        for peer in range(team.size):
+            if (table[peer, 4:] != table[team.rank, 4:]).any():
+                other = calls.encode("empty", calls.DTYPES[table[peer, 5]])
+                theirs = calls.describe(other, table[peer, 4])
+                raise team._mismatch(peer, theirs + ", common" * int(table[peer, 6]))
+        pid, descriptor, name = map(int, table[leader, :3])
+        left = team._gather([window.available()], call, n)[list(team.node), 0].min()
+        memory = None
+        if ranks > 1 and descriptor >= 0 and not full and nbytes <= left:
+            place = team.node.index(team.rank) * stride
+            if window.reserve(pid, descriptor, name, place, row):
+                memory = window.attach(pid, descriptor, name, nbytes)
+        enough = memory is not None if ranks > 1 else row <= left
+        got = team._gather([enough], call, n)[:, 0]
+        if table[:, 3].any():
+            raise MemoryError(
+                f"a team has at most {window.MOST} windows at once: drop some arrays first"
+            )
+        if not got.all():
+            raise MemoryError(
+                f"no memory for a window of {nbytes // row} x {row / 2**20:.1f} MiB: "
+                f"{left / 2**20:.0f} MiB are left on rank {team.rank}'s node"
+            )
+    finally:
+        if made >= 0:
+            os.close(made)
+    if memory is None:
+        return window.aligned(n, dtype)
+    return team._window.add(memory, stride, row, dtype)[:n]

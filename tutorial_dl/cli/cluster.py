@@ -1,0 +1,129 @@
+"""`python -m tutorial_dl cluster`: list, start and stop clusters from a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True, help="List, start and stop clusters of engines for notebooks."
+)
+Name = Annotated[str | None, typer.Argument(help="Its name; not needed if there is only one.")]
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """What goes wrong is one line (a log may follow) and status 2, or 130 for Ctrl-C."""
+    from numba_kernels.launch.mpiexec import LaunchError
+
+    from ..cluster.registry import ClusterError
+
+    status = 2
+    try:
+        yield
+        return
+    except (ValueError, LaunchError, ClusterError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        status = 130
+    raise typer.Exit(status)
+
+
+def age(seconds: float) -> str:
+    """A length of time in its two largest units: 3 h 20 min."""
+    minutes, hours = int(seconds // 60), int(seconds // 3600)
+    if hours >= 24:
+        return f"{hours // 24} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
+
+
+@app.command("list")
+def show(
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """The clusters that run: name, engines, profile, host, state, age."""
+    with one_line():
+        from ..cluster import listing
+
+        entries = listing.list()
+        if json:
+            import json as format
+
+            print(format.dumps([entry._asdict() for entry in entries]))
+        elif not entries:
+            print("no cluster is running")
+        for entry in [] if json else entries:
+            job = f", job {entry.job}" if entry.job else ""
+            print(
+                f"{entry.name:<20} {entry.n:>4} engines  {entry.profile:<12} {entry.host:<16} "
+                f"{entry.state}, {age(entry.seconds)}{job}"
+            )
+
+
+@app.command()
+def start(
+    ranks: Annotated[int, typer.Option("-n", "--ranks", help="Engines to start.")] = 4,
+    profile: Annotated[
+        str, typer.Option(help="A profile's name or TOML file; `cluster profiles` lists them.")
+    ] = "local",
+    name: Annotated[str | None, typer.Option(help="By which notebooks join it.")] = None,
+    keep: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds without a notebook until it stops; default: the profile's, or 3600."
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds to wait for the engines; default: the profile's.")
+    ] = None,
+) -> None:
+    """Start a cluster and leave it running, for notebooks to join."""
+    with one_line():
+        from numba_kernels import launch
+
+        from ..cluster.profile import load
+
+        launch.check_ranks(ranks)
+        lease = load(profile).keep
+        from ..cluster import notebook
+
+        keep = 3600.0 if keep is None and lease is None else lease if keep is None else keep
+        cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep)
+        cluster.leave()
+        print(f'in a notebook: cluster.join("{cluster.name}"); within {age(keep)}, or it stops')
+
+
+@app.command()
+def stop(
+    name: Name = None,
+    all: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+) -> None:
+    """Stop a cluster, for all notebooks that use it."""
+    with one_line():
+        from ..cluster import listing
+
+        if all and name is not None:
+            raise ValueError(f"--all and {name!r}: one of the two is right")
+        names = [entry.name for entry in listing.list()] if all else [name]
+        for each in names:
+            print(f"stopped {listing.stop(each)}")
+
+
+@app.command()
+def profiles() -> None:
+    """The profiles there are, and where your own go."""
+    with one_line():
+        from ..cluster import profile
+
+        for name, file in profile.available().items():
+            print(f"{name:<12} {file}")
+        own = profile.user_folder()
+        print(f"{'your own:':<12} {own}{'' if Path(own).is_dir() else ' (make it)'}")

@@ -1,0 +1,130 @@
+"""`python -m tutorial_dl run`: the same digits by each strategy on more and more ranks, compared.
+
+Every row is a `train` of its own, in processes of its own, so it is what a user would get. The
+speed-up beside it is predicted from the serial run alone (training/prediction.py), where ranks work
+in step. Every rank has one thread: otherwise the serial run would use all cores already, by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from numba_kernels import launch
+
+from ..training.options import check_writable
+from ..training.prediction import copy_bandwidth, speed_up
+from .report import write
+from .run_table import IN_STEP, table
+
+__all__ = ["RUNS", "check_writable", "run"]
+SECONDS = 300  # a run takes some ten; one that takes this long has failed
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row: a model by a strategy on some ranks."""
+
+    model: str
+    strategy: str
+    ranks: int
+    batch_size: int
+    epochs: int
+    more: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        words = ["--model", self.model, "--data", "digits", "--strategy", self.strategy]
+        words += ["--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
+        return [*words, *self.more]
+
+
+RUNS = (
+    Run("dense", "serial", 1, 256, 60),
+    Run("dense", "synchronous", 1, 256, 60),
+    Run("dense", "synchronous", 2, 256, 60),
+    Run("dense", "synchronous", 4, 256, 60),
+    Run("dense", "downpour", 3, 256, 60),
+    Run("dense", "elastic_averaging", 3, 256, 60, ("--learning-rate", "0.2", "--momentum", "0.9")),
+    Run("dense", "gradient_energy_matching", 3, 256, 60, ("--learning-rate", "0.05")),
+    Run("dense", "hogwild", 2, 256, 60),
+    Run("cnn", "serial", 1, 64, 6),
+    Run("cnn", "synchronous", 2, 64, 6),
+)
+
+
+def run(most_ranks: int, report: Path, json_to: str | None) -> int:
+    """Do all runs of up to `most_ranks` ranks; table, report and JSON; returns the exit status."""
+    # With the results on standard output, everything else goes to the other one.
+    with contextlib.redirect_stdout(sys.stderr if json_to == "-" else sys.stdout):
+        results = train_all(most_ranks)
+        if not results:
+            return 1
+        rows = compare(results, launch.usable_cores(), copy_bandwidth())
+        table(rows)
+
+        write(report, rows, results)
+        print(f"report: {report}")
+    if json_to == "-":
+        print(json.dumps(results))
+    elif json_to:
+        Path(json_to).write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+def train_all(most_ranks: int) -> list[dict]:
+    """The results of all runs of up to `most_ranks` ranks; none if one of them failed."""
+    results = []
+    runs = [r for r in RUNS if r.ranks <= most_ranks]
+    one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
+    for number, one in enumerate(runs, 1):
+        what = f"{one.model}, {one.strategy}, {one.ranks} rank{'s' * (one.ranks > 1)}"
+        print(f"[{number}/{len(runs)}] {what}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "result.json")
+            words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
+            try:
+                done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
+            except subprocess.TimeoutExpired:
+                print(f"error: {what}: not done within {SECONDS} s", file=sys.stderr)
+                return []
+            if done.returncode:
+                print(f"error: {what}: ended with status {done.returncode}", file=sys.stderr)
+                return []
+            results.append(json.loads(file.read_text()))
+    return results
+
+
+def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
+    """A row a result: what was measured, and the speed-up over its model's serial run."""
+    serial = {r["model"]: r for r in results if r["strategy"] == "serial"}
+    rows = []
+    for result in results:
+        base = serial[result["model"]]
+        profile = base["profile"]
+        rows.append(
+            {
+                "model": result["model"],
+                "ranks": result["ranks"],
+                "strategy": result["strategy"],
+                "val_loss": result["val_loss"],
+                "val_accuracy": result["val_accuracy"],
+                "samples_per_second": result["samples_per_second"],
+                "speed_up": result["samples_per_second"] / base["samples_per_second"],
+                "predicted": speed_up(
+                    result["ranks"],
+                    gradient_seconds={int(p): s for p, s in profile["gradient_seconds"].items()},
+                    update_seconds=profile["update_seconds"],
+                    parameters=base["parameters"],
+                    cores=cores,
+                    bytes_per_second=bandwidth,
+                )
+                if result["strategy"] in IN_STEP
+                else None,
+            }
+        )
+    return rows

@@ -1,0 +1,126 @@
+"""The cells that run on a cluster: may one start, who was left behind, what was imported."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Sequence
+from concurrent import futures
+from pathlib import Path
+
+from ipyparallel import AsyncResult
+from IPython.core.inputtransformer2 import TransformerManager
+
+from . import engine_hooks
+from .cell_errors import OFFER, CellError, ranks
+from .engine_probe import Asking
+from .process_watch import Deaths
+from .running_cell import Cell, positions
+
+ENDING = 2.0  # seconds that ranks which were left behind get to end their cell
+
+
+class Cells:
+    """Runs cells on a cluster's engines, one after the other, and remembers what they left."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.done: list[str] = []  # cells that succeeded, for `imports`
+        self.now: dict[int, Cell] = {}  # by rank: what was sent to it last
+        self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
+
+    def attach(self, folder: Path, install: bool = True) -> None:
+        """For new engines, once they answer.
+
+        Args:
+            folder: the cluster's own.
+            install: put the hooks into the engines, which must be idle (else they have them).
+        """
+        self.client, self.now, self.left = self.cluster.client, {}, {}
+        places = enumerate(self.cluster._places)
+        self.deaths = Deaths(
+            {rank: process for rank, (_, process, *_) in places if process}, folder
+        )
+        if install:
+            installed = self.client[:].apply_async(engine_hooks.install, str(folder))
+            installed.get(timeout=self.cluster.timeout)
+        self.asking = Asking(self.client, folder)
+        self.deaths.watch()
+
+    def check(self, targets: Sequence[int]) -> None:
+        """CellError if the engines `targets` can run no cell: stopped, dead, or still blocked."""
+        if self.cluster.client is None or self.cluster.client._closed:
+            raise CellError([f"this cluster was stopped: {OFFER}"])
+        lost = self.lost()
+        if lost:
+            raise CellError(lost)
+        # A rank that was interrupted, or has just got what it was blocked for, may need a moment
+        # more. Sent to it now, this cell would be refused there: an engine drops what came in
+        # while a cell failed.
+        futures.wait([self.left[rank].replies[rank] for rank in self._left(targets)], ENDING)
+        codes = {rank: self.left[rank].code for rank in self._left(targets)}
+        answers = self.asking.ask(list(codes), codes)
+        stuck = {rank: doing for rank, doing in answers.items() if doing.mpi}
+        if stuck:
+            raise CellError([*positions(stuck, "are still"), OFFER])
+
+    def _left(self, targets: Sequence[int]) -> list[int]:
+        """Which of the engines `targets` have not ended the cell that was given up on them."""
+        self.left = {rank: cell for rank, cell in self.left.items() if rank in cell.pending()}
+        return [rank for rank in self.left if rank in targets]
+
+    def lost(self) -> list[str]:
+        """What to say about engines whose processes have ended; nothing if all live."""
+        status = self.cluster.status()
+        dead = [engine for engine in status if not engine.alive]
+        if dead:
+            local = any(self.cluster._places[engine.rank][1] for engine in dead)
+            self.deaths.happened.wait(1.0 if local else 0.0)
+            first = [engine for engine in status if engine.rank in self.deaths.first] or dead
+            how = self.deaths.how
+            lines = [f"rank {e.rank} (pid {e.pid} on {e.host}) {how}" for e in first]
+            return [*lines, f"with it ended the MPI world of all {len(status)} ranks: {OFFER}"]
+        away = [rank for rank in range(self.cluster.n) if rank not in self.client._engines]
+        if away:
+            return [f"{ranks(away)} lost the connection to the controller: {OFFER}"]
+        return []
+
+    def submit(self, code: str, targets="all", timeout: float | None = None) -> Cell:
+        """Send a cell to engines, named as ipyparallel does; does not wait.
+
+        `timeout`: seconds after which `Cell.wait` interrupts it.
+        """
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout is {timeout!r}: a number of seconds above 0 is right")
+        self.check([])  # before the next line, which needs engines
+        chosen = self.client._build_targets(targets)[1]
+        self.check(chosen)
+        cell = Cell(self, code, self._execute(code, chosen), timeout)
+        self.now.update(dict.fromkeys(chosen, cell))
+        return cell
+
+    def _execute(self, code: str, targets: Sequence[int]) -> AsyncResult:
+        """As a DirectView does it; and engines get to know that they run the same cell."""
+        client = self.client
+        view = client.direct_view(targets)
+        # Greater than of any cell before, also of other notebooks that have joined.
+        metadata = {engine_hooks.CELL: time.time_ns()}
+        replies = [
+            client.send_execute_request(
+                view._socket, code, silent=False, metadata=metadata,
+                ident=client._engines[rank].encode(),
+            )
+            for rank in targets
+        ]  # fmt: skip
+        view.outstanding.update(reply.msg_id for reply in replies)
+        return AsyncResult(client, replies, fname="execute", targets=list(targets), owner=True)
+
+    def imports(self) -> str:
+        """The import statements, at the top level, of the cells that succeeded so far."""
+        found: dict[str, None] = {}  # in order, each once
+        for code in self.done:
+            tree = ast.parse(TransformerManager().transform_cell(code))
+            for node in tree.body:
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    found[ast.unparse(node)] = None
+        return "\n".join(found)

@@ -1,0 +1,82 @@
+"""Ask engines what they do, without waiting for those that cannot say."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Mapping
+from concurrent import futures
+from pathlib import Path
+
+from .engine_hooks import QUESTION, WRITE, Doing
+
+PATIENCE = 1.0  # seconds after which an engine is not expected to answer
+# The first of these on a communicator makes mpi4py duplicate it, and keep the GIL while it waits.
+KEEPS_GIL = re.compile(r"\.(reduce|allreduce|scan|exscan)\(")
+FRAME = re.compile(r'  File "(.*)", line (\d+) in ')  # of faulthandler
+
+
+class Asking:
+    """Asks the engines of an ipyparallel client.
+
+    Args:
+        folder: in which engines that cannot answer write their position.
+    """
+
+    def __init__(self, client, folder: Path):
+        self.client, self.folder = client, folder
+        self._questions: dict[int, tuple[float, futures.Future]] = {}
+        self._one_at_a_time = threading.Lock()  # a live view asks from a thread
+
+    def ask(
+        self, ranks: list[int], codes: Mapping[int, str], seconds: float = 0.3
+    ) -> dict[int, Doing]:
+        """What the engines of `ranks` do, of those from which we hear within `seconds`.
+
+        Args:
+            codes: the cells that they run, by rank.
+        """
+        with self._one_at_a_time:
+            return self._ask(ranks, codes, seconds)
+
+    def _ask(self, ranks, codes, seconds) -> dict[int, Doing]:
+        for rank in ranks:
+            uuid = self.client._engines.get(rank)
+            if rank not in self._questions and uuid is not None and not self.client._closed:
+                question = self.client._send(
+                    self.client._control_stream, QUESTION, content={}, ident=uuid.encode()
+                )
+                self._questions[rank] = time.monotonic(), question
+        asked = {rank: self._questions[rank] for rank in ranks if rank in self._questions}
+        futures.wait([question for _, question in asked.values()], timeout=seconds)
+        found = {}
+        for rank, (since, question) in asked.items():
+            silent = time.monotonic() - since
+            if question.done():
+                del self._questions[rank]
+                found[rank] = Doing(**question.result()["content"])
+            elif silent > PATIENCE and (doing := self._written(rank, silent, codes.get(rank, ""))):
+                found[rank] = doing
+        return found
+
+    def _written(self, rank: int, silent: float, code: str) -> Doing | None:
+        """What an engine without a voice writes of its position in the cell `code`."""
+        file = self.folder / f"where_is_{rank}"
+        if not file.exists():
+            return None  # do not send the signal: nothing there would catch it
+        before = file.stat().st_size
+        self.client.send_signal(int(WRITE), targets=rank, block=False)
+        end = time.monotonic() + 0.3
+        while file.stat().st_size == before and time.monotonic() < end:
+            time.sleep(0.01)
+        with file.open(errors="replace") as lines:
+            lines.seek(before)
+            frames = FRAME.findall(lines.read())
+        cells = [int(line) for name, line in frames if "ipykernel_" in name]
+        if not cells:
+            return None
+        line = cells[-1]  # of the outermost: functions may be of earlier cells
+        text = (["", *code.splitlines()] + [""] * line)[line].strip()
+        mpi = "ipykernel_" in frames[0][0] and len(cells) == 1 and bool(KEEPS_GIL.search(text))
+        return Doing("running", text, line, mpi, silent, 0, 0.0)

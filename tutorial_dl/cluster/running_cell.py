@@ -1,0 +1,227 @@
+"""Wait for a cell on the engines. Every wait has an end.
+
+A cell is over when all its ranks are. It also ends, with an error, when
+
+- a rank failed and the others sit in raw MPI calls that nothing can interrupt,
+- an engine's process is gone,
+- the stop button was pressed, or the cell's time is up, and ranks do not come back.
+
+A rank that goes on computing after another failed is left to it, and the notebook says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping
+from concurrent import futures
+
+from ipyparallel.error import NoEnginesRegistered
+from ipyparallel.util import progress
+
+from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
+from .engine_hooks import Doing
+
+GRACE = 3.0  # seconds after the first failure (or an interrupt) until ranks that hang are given up
+BLOCKED = 1.5  # seconds without a sign of life in a raw MPI call: it does not just pass through
+STALL = 10.0  # seconds after which a cell that hangs without a failure is reported
+LOOK = 0.1  # seconds between two looks at what cannot wake us
+
+
+class Cell:
+    """One cell on its way. `result` is ipyparallel's AsyncResult of it."""
+
+    def __init__(self, cells, code: str, result, timeout: float | None = None):
+        self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
+        self.replies = dict(zip(result._targets, result._children, strict=True))
+        self.were: dict[int, Doing] = {}  # what ranks did when they were interrupted
+        result._fname = "%px"
+        result.cell = self  # for %pxresult
+
+    def pending(self) -> list[int]:
+        """Ranks that are not done."""
+        return [rank for rank, reply in self.replies.items() if not reply.done()]
+
+    def failures(self) -> dict[int, Failure]:
+        """What ranks raised that are done."""
+        replies = {rank: each.result() for rank, each in self.replies.items() if each.done()}
+        return {k: Failure(reply) for k, reply in replies.items() if isinstance(reply, Exception)}
+
+    def wait(
+        self,
+        *,
+        stream: bool = True,
+        groupby: str = "type",
+        progress_after: float = -1,
+        signal: str | int = "SIGINT",
+    ) -> None:
+        """Show what the ranks write until the cell is over; raise the error it ends with.
+
+        Args:
+            stream: show output as it comes; else all of it at the end, grouped by `groupby`.
+            progress_after: seconds until a progress bar is shown; -1 for none.
+            signal: sent to the ranks at KeyboardInterrupt.
+
+        Raises:
+            CellError: a rank failed, or is lost, or is blocked for good.
+            CellTimeout: the time was up. The ranks were interrupted.
+            CellInterrupted: KeyboardInterrupt in this process. The ranks were interrupted.
+        """
+        began, kind, reason = time.monotonic(), CellError, ""
+        with self._streamed() if stream else contextlib.nullcontext():
+            try:
+                if not self._until_over(progress_after):
+                    self.were = self._ask()
+                    kind, reason = CellTimeout, f"the cell took longer than {self.timeout:g} s"
+            except KeyboardInterrupt:
+                kind, reason = CellInterrupted, "interrupted"
+            if reason:
+                with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
+                    self._interrupt(signal)
+            said = [reply.output for reply in self.replies.values() if reply.done()]
+            # Output may come after the reply; at the stop button its end is not worth a wait.
+            futures.wait(said, timeout=0.3 if reason else 1.0)
+        if not stream:
+            self._display(groupby)
+        error = self._verdict(kind, reason)
+        if error is not None:
+            error.seconds = time.monotonic() - began
+            raise error
+        self.cells.done.append(self.code)
+
+    # Waiting -----------------------------------------------------------------------------------
+
+    def _streamed(self):
+        """ipyparallel's live output; but errors are shown once, at the end."""
+        show = self.result._iopub_streaming_output_callback
+
+        def without_errors(rank, reply, message):
+            if message["header"]["msg_type"] != "error":
+                show(rank, reply, message)
+
+        self.result._iopub_streaming_output_callback = without_errors
+        return self.result.stream_output()
+
+    def _lives(self) -> bool:
+        """Are ranks still at it? No rank is once an engine's process has ended."""
+        return bool(self.pending()) and not self.cells.deaths.happened.is_set()
+
+    def _until_over(self, progress_after: float) -> bool:
+        """Wait until all ranks are done, or no hope is left. False: the time was up before."""
+        began = time.monotonic()
+        failed, next_look, told, bar = None, began, False, None
+        with contextlib.ExitStack() as at_end:
+            while self._lives():
+                self.result.wait(LOOK)
+                now = time.monotonic()
+                if self.timeout is not None and now - began > self.timeout:
+                    return False
+                if bar is None and 0 <= progress_after < now - began:
+                    bar = progress(total=len(self.replies), unit="tasks", desc="%px")
+                    at_end.callback(bar.close)
+                if bar is not None:
+                    bar.update(len(self.replies) - len(self.pending()) - bar.n)
+                if failed is None and self.failures():
+                    failed = now
+                since = began + STALL - GRACE if failed is None else failed
+                if now < max(since, next_look):
+                    continue
+                next_look = now + 0.5
+                answers = self._ask()
+                hopeless = self._is_hopeless(answers)
+                if now - since < GRACE:
+                    continue
+                if hopeless and failed is not None:
+                    return True
+                if not told and self._lives() and (hopeless or failed is not None):
+                    told = True
+                    self._tell(answers)
+        return True
+
+    def _ask(self) -> dict[int, Doing]:
+        pending = self.pending()
+        return self.cells.asking.ask(pending, dict.fromkeys(pending, self.code))
+
+    def _is_hopeless(self, answers: Mapping[int, Doing]) -> bool:
+        """Do all ranks that are not done sit in MPI calls that nothing can interrupt?"""
+        return all(k in answers and answers[k].blocked > BLOCKED for k in self.pending())
+
+    def _tell(self, answers: Mapping[int, Doing]) -> None:
+        """Once, on stderr: why this cell is not over."""
+        failures = self.failures()
+        lines = [*(explain(failures)[0] if failures else []), *self._positions(answers)]
+        lines.append("waiting for them; the stop button ends the cell")
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+    def _interrupt(self, signal: str | int) -> None:
+        """Send a signal to the ranks that are not done, and wait a little for them."""
+        with contextlib.suppress(NoEnginesRegistered, LookupError):  # they died
+            self.cells.client.send_signal(signal, targets=self.pending(), block=False)
+        end = time.monotonic() + GRACE
+        while self._lives() and time.monotonic() < end:
+            self.result.wait(LOOK)
+            if self._is_hopeless(self._ask()):
+                break
+
+    def _display(self, groupby: str) -> None:
+        """All output at once."""
+        if not self.pending():
+            self.result.display_outputs(groupby)
+            return
+        for name in ("stdout", "stderr"):
+            for rank, reply in self.replies.items():
+                text = reply.output.metadata[name]
+                self.result._display_stream(text, f"[{name}:{rank}] ", file=getattr(sys, name))
+
+    # The end -----------------------------------------------------------------------------------
+
+    def _verdict(self, kind: type, reason: str) -> Exception | None:
+        """The error that this cell ends with, if any."""
+        failures, pending = self.failures(), self.pending()
+        if not (failures or pending or reason):
+            return None
+        causes = {rank: each for rank, each in failures.items() if each.rank_of_cause() == 2}
+        died = self.cells.deaths.happened.is_set() or any(
+            each.name == "EngineError" for each in failures.values()
+        )
+        if died:
+            summary = self.cells.lost() + (explain(causes)[0] if causes else [])
+            return CellError(summary, failures=failures)
+        self.cells.left.update(dict.fromkeys(pending, self))
+        summary, traceback = explain(failures) if failures else ([], "")
+        if reason and not causes:  # KeyboardInterrupts, and what followed from them
+            back, size = len(self.replies) - len(pending), len(self.replies)
+            rest = f"{ranks(pending)} did not stop" if pending else "variables are kept"
+            summary, traceback = [f"{reason}: {back} of {size} ranks stopped, {rest}"], ""
+            if kind is CellTimeout:
+                summary += positions(self.were, "were")
+        elif reason:
+            summary.append(reason)
+            kind = CellError if kind is CellInterrupted else kind
+        if pending:
+            answers = self._ask()
+            summary += self._positions(answers)
+            summary.append(OFFER)
+        return kind(summary, traceback, failures)
+
+    def _positions(self, answers: Mapping[int, Doing]) -> list[str]:
+        silent = [rank for rank in self.pending() if rank not in answers]
+        unknown = [f"{ranks(silent)}: still at work, and can't say where"] if silent else []
+        return positions(answers) + unknown
+
+
+def positions(answers: Mapping[int, Doing], verb: str = "are") -> list[str]:
+    """Where ranks are, one line for those at the same place and in the same state."""
+    lines: dict[str, list[int]] = {}
+    for rank, doing in answers.items():
+        if doing.blocked > BLOCKED or (doing.mpi and verb == "are still"):
+            what = f"blocked in {doing.where()}, which nothing can interrupt"
+        else:
+            what = f"in {doing.where()}"
+        lines.setdefault(what, []).append(rank)
+    one = {"are": "is", "were": "was", "are still": "is still"}
+    return [
+        f"{ranks(group)} {verb if len(group) > 1 else one[verb]} {what}"
+        for what, group in lines.items()
+    ]

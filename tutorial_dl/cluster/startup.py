@@ -1,0 +1,80 @@
+"""The parts of a cluster while it starts: wait for them, and say which has ended too early."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from .batch_job import Job
+from .processes import Guarded
+from .registry import ClusterError
+
+ASK_EVERY = 3.0  # seconds; batch systems don't like to be asked all the time
+
+
+class Parts:
+    """What this process has started of a cluster of `n` engines; each may be missing.
+
+    Args:
+        timeout: seconds that `wait` waits.
+    """
+
+    def __init__(self, n: int, timeout: float):
+        self.n, self.timeout = n, timeout
+        self.keeper: Guarded | None = None
+        self.controller: Guarded | None = None
+        self.engines: Guarded | None = None
+        self.job: Job | None = None
+        self._job_state, self._ask_at = "submitted", 0.0
+
+    def wait(self, ready: Callable[[], bool], show: Callable[[], None]) -> None:
+        """Wait until `ready`; ClusterError after `timeout`, or if one of the parts ends.
+
+        `show` is called again and again meanwhile.
+        """
+        deadline = time.monotonic() + self.timeout
+        self._job_state, self._ask_at = "submitted", time.monotonic() + 0.5
+        while not ready():
+            show()
+            problem = self._ended()
+            if problem is None and time.monotonic() > deadline:
+                problem = self._late()
+            if problem is not None:
+                what, tail = problem
+                raise ClusterError("\n  ".join([f"{what}; the log ends with", *tail]))
+            time.sleep(0.02)
+
+    def describe(self, engines: int) -> str:
+        """How far the start is, with `engines` engines connected."""
+        job = f"{self.job} is {self._job_state}, " if self.job and not engines else ""
+        return f"{job}{engines} of {self.n} engines"
+
+    def _ended(self) -> tuple[str, list[str]] | None:
+        """Which part has ended, and the end of its log; None if all live."""
+        if self.controller.ended():
+            return "the controller ended at once", self.controller.tail()
+        if self.engines is not None and self.engines.ended():
+            return f"the {self.n} engines ended at once", self.engines.tail()
+        if self.job is not None and time.monotonic() > self._ask_at:
+            state = self.job.state()
+            self._ask_at = time.monotonic() + ASK_EVERY
+            if state is None:
+                return f"{self.job} ended before its engines were up", self.job.tail()
+            self._job_state = state
+        return None
+
+    def _late(self) -> tuple[str, list[str]]:
+        """What is not there after `timeout`, and the end of its log."""
+        late = f"did not come up within {self.timeout:g} s"
+        if self.job is not None:
+            return f"the {self.n} engines {late}: {self.job} was {self._job_state}", self.job.tail()
+        if self.engines is not None:
+            return f"the {self.n} engines {late}", self.engines.tail()
+        return f"the controller {late}", self.controller.tail()
+
+    def collect(self) -> None:
+        """Forget what has been ended; a guard that nobody collects would stay as a zombie."""
+        for guarded in (self.engines, self.controller, self.keeper):
+            if guarded is not None:
+                guarded.ended()
+        self.engines = self.controller = self.job = None

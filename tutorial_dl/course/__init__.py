@@ -1,0 +1,15 @@
+"""What only the notebooks need: the other rooms never import this one.
+
+foundations/  curve fitting, descent, and the theory that notebooks compare measurements with
+exercises/    the checks of the notebooks' exercises
+plotting/     their figures
+measure.py    latencies and bandwidths; traffic.py: how many bytes an algorithm moves
+overlap.py    reducing gradients during the backward pass, which does not pay on one node
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["exercises", "foundations", "measure", "overlap", "plotting", "traffic"],
+)

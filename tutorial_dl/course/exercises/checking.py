@@ -1,0 +1,125 @@
+"""`check`: compare a learner's answer, say in one line how far off it is, never raise.
+
+A notebook must run from top to bottom with its exercises undone, so an answer that is missing
+(`None`, `...`, a function that raises NotImplementedError) or broken is "not yet", not an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from inspect import isfunction
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+
+class NotYet(Exception):
+    """The answer is not right yet; the message says how far off it is."""
+
+
+def check(name: str, answer: Any) -> bool:
+    """Print "correct: ..." or "not yet: ..." for the exercise `name`, on one line.
+
+    Parameters
+    ----------
+    name : "NN.exercise", NN the notebook's number: "01.degree".
+    answer : what the learner wrote: a number, an array, or a function.
+
+    Returns
+    -------
+    Whether the answer is right.
+
+    Raises
+    ------
+    ValueError : there is no exercise of that name: the notebook is wrong, not the answer.
+    """
+    judge = _find(name)
+    try:
+        if _unfinished(answer):
+            raise NotYet("put your answer in place of the `...`")
+        praise = judge(answer)
+    except NotYet as far_off:
+        return _say("not yet", far_off, False)
+    except NotImplementedError:
+        return _say("not yet", "the function is still to be written", False)
+    except Exception as error:
+        return _say("not yet", f"{type(error).__name__}: {error}", False)
+    return _say("correct", praise, True)
+
+
+def close(answer: Any, right: Any, what: str, rtol: float = 1e-6, atol: float = 0.0) -> None:
+    """Raise NotYet unless `answer` equals `right` within rtol |right| + atol, elementwise.
+
+    Parameters
+    ----------
+    answer : number or array, of any kind: it is judged, not trusted.
+    right : number or array.
+    what : what the number is, for the message: "the learning rate".
+    rtol : relative tolerance.
+    atol : absolute tolerance, in the unit of `right`; needed where `right` may be 0.
+    """
+    if _unfinished(answer):
+        raise NotYet(f"{what} is {answer!r} so far")
+    right = np.asarray(right, dtype=float)
+    try:
+        answer = np.asarray(answer, dtype=float)
+    except (TypeError, ValueError):
+        kind = type(answer).__name__
+        raise NotYet(f"{what} should be made of numbers, yours is a {kind}") from None
+    if answer.shape != right.shape:
+        raise NotYet(f"{what} should have shape {right.shape}, yours has {answer.shape}")
+    if not np.isfinite(answer).all():
+        raise NotYet(f"{what} has values that are not finite")
+
+    off = np.abs(answer - right)
+    if (off <= rtol * np.abs(right) + atol).all():
+        return
+    if right.ndim:
+        raise NotYet(f"{what} is off by up to {off.max():.3g}")
+    share = f" ({off / abs(right):.1%} of the right value)" if right else ""
+    side = "high" if answer > right else "low"
+    raise NotYet(f"{what}, {answer:.6g}, is too {side} by {off:.3g}{share}")
+
+
+def call(function: Any, *arguments: Any) -> Any:
+    """What the learner's function returns for `arguments`; NotYet if it is not a function.
+
+    Arrays are passed as copies, so a function that writes into them cannot spoil the check.
+    """
+    if not callable(function):
+        raise NotYet(f"a function is asked for, not {function!r}")
+    return function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
+
+
+def _find(name: str) -> Callable[[Any], str]:
+    notebook, _, exercise = name.partition(".")
+    path = f"tutorial_dl.course.exercises.notebook_{notebook}"
+    if not (notebook.isdigit() and find_spec(path)):
+        raise ValueError(f"no exercises for {name!r}: names look like '01.degree'")
+    judges = _judges(import_module(path))
+    if exercise not in judges:
+        known = ", ".join(f"{notebook}.{e}" for e in sorted(judges))
+        raise ValueError(f"no exercise {name!r}; this notebook has {known}")
+    return judges[exercise]
+
+
+def _judges(module: ModuleType) -> dict[str, Callable[[Any], str]]:
+    return {
+        name: item
+        for name, item in vars(module).items()
+        if isfunction(item) and item.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def _unfinished(answer: Any) -> bool:
+    if isinstance(answer, (tuple, list)):
+        return any(_unfinished(item) for item in answer)
+    return answer is None or answer is ...
+
+
+def _say(verdict: str, message: object, passed: bool) -> bool:
+    print(f"{verdict}: {' '.join(str(message).split())}")
+    return passed

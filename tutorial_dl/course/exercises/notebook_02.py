@@ -1,0 +1,46 @@
+"""Checks of notebook 02, gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, call, close
+
+
+def rate(answer: Any) -> str:
+    """The largest stable learning rate of the line's loss when x has ten times its size."""
+    from tutorial_dl.data import curve
+
+    x = 10 * curve(n=200, noise=0.5, seed=0, function=lambda x: 1 + 2 * x).train.inputs
+    # H = 2 [[1, mean x], [mean x, mean x^2]]: a 2 x 2 matrix, whose eigenvalues have a formula.
+    half_trace, determinant = 1 + np.mean(x**2), 4 * np.var(x)
+    largest = half_trace + np.sqrt(half_trace**2 - determinant)
+    close(answer, 2 / largest, "the rate", rtol=0.01)
+    return f"above {2 / largest:.4g} every step makes the error larger"
+
+
+def descent(answer: Any) -> str:
+    """Full-batch gradient descent, against its closed form."""
+    random = np.random.default_rng(2)
+    for s, k, eta, steps in ((10, 1, 0.1, 0), (10, 1, 0.1, 1), (30, 3, 0.05, 7), (40, 4, 0.2, 50)):
+        A, y, start = (random.standard_normal(shape) for shape in ((s, k), s, k))
+        minimiser = np.linalg.lstsq(A, y)[0]
+        H = 2 / s * A.T @ A
+        power = np.linalg.matrix_power(np.eye(k) - eta * H, steps)
+        right = minimiser + power @ (start - minimiser)
+        w = call(answer, A, y, start, eta, steps)
+        if steps == 1 and np.shape(w) == right.shape:
+            _one_step(np.asarray(w, float) - start, right - start)
+        close(w, right, f"w after {steps} steps (k = {k})", rtol=1e-8, atol=1e-10)
+    return "it follows the closed form step by step"
+
+
+def _one_step(step: np.ndarray, right: np.ndarray) -> None:
+    """Name the two usual slips: uphill, and the 2/s forgotten."""
+    ratio = float(step[0] / right[0])
+    if np.isclose(ratio, -1):
+        raise NotYet("your step goes uphill: the gradient is subtracted")
+    if not np.isclose(ratio, 1):
+        raise NotYet(f"your first step is {ratio:.3g} times the right one: is the 2/s there?")

@@ -1,0 +1,63 @@
+"""Checks of notebook 03, a neural network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, call, close
+
+
+def units(answer: Any) -> str:
+    """The fewest hinges that follow sin(pi x) on [-1, 1] to 0.001 everywhere."""
+    if isinstance(answer, bool) or not isinstance(answer, (int, np.integer)) or answer < 1:
+        raise NotYet(f"a whole number of hidden units is asked for, not {answer!r}")
+    if answer > 100_000:
+        raise NotYet(f"{answer} is far more than needed")
+    error = _hinge_error(int(answer))
+    if error > 0.001:
+        raise NotYet(f"{answer} units are off by up to {error:.4g}")
+    if _hinge_error(int(answer) - 1) <= 0.001:
+        raise NotYet(f"{answer} units are enough (off by {error:.4g}), but so are fewer")
+    return f"the largest error is {error:.6f}"
+
+
+def backward(answer: Any) -> str:
+    """The gradient of a network with a hidden layer of relu, against an implementation of it."""
+    from tutorial_dl.replica import DenseReplica
+
+    random = np.random.default_rng(3)
+    names = ("dW1", "db1", "dW2", "db2")
+    for samples, hidden in ((1, 1), (7, 3), (20, 8)):
+        network = DenseReplica((1, hidden, 1), "relu", "mse", dtype="float64")
+        network.parameters[:] = random.standard_normal(len(network.parameters))
+        x, y = random.standard_normal((2, samples, 1))  # each (s, 1)
+        network.compute_gradient((x, y))
+        gradients = call(answer, x, y, *network.weights)
+        if not isinstance(gradients, (tuple, list)) or len(gradients) != 4:
+            raise NotYet("return four arrays: dW1, db1, dW2, db2")
+        for name, gradient, right in zip(names, gradients, network.weights_gradient, strict=True):
+            if np.shape(gradient) == right.shape and np.any(right):
+                _same_times_a_factor(name, np.asarray(gradient, float), right, samples)
+            close(gradient, right, f"{name} (s = {samples}, {hidden} units)", 1e-9, 1e-12)
+    return "it is the slope of the loss in every direction"
+
+
+def _hinge_error(units: int) -> float:
+    """Largest distance from sin(pi x) of its straight pieces between units + 1 equal knots."""
+    if units < 1:
+        return np.inf
+    x = np.linspace(-1, 1, 200_001)
+    knots = np.linspace(-1, 1, units + 1)
+    return float(np.abs(np.interp(x, knots, np.sin(np.pi * knots)) - np.sin(np.pi * x)).max())
+
+
+def _same_times_a_factor(name: str, gradient: np.ndarray, right: np.ndarray, samples: int) -> None:
+    """Name the usual slips, a sign or the mean: all elements off by one and the same factor."""
+    factor = float(np.vdot(gradient, right) / np.vdot(right, right))
+    if np.isclose(factor, 1) or not np.allclose(gradient, factor * right, rtol=1e-9):
+        return
+    if np.isclose(factor, -1):
+        raise NotYet(f"{name} points downhill: it has the wrong sign")
+    raise NotYet(f"{name} is {factor:.3g} times the right one for s = {samples}: is the 2/s there?")

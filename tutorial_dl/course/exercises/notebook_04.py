@@ -1,0 +1,42 @@
+"""Checks of notebook 04, ranks and messages. They run on every rank, in a %%px cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, close
+from tutorial_dl.course.exercises.patient import Patient
+
+
+def half(answer: Any) -> str:
+    """The size at which latency and bytes cost the same, for 2 µs and 10 GB/s."""
+    close(answer, 2e-6 * 10e9, "n½ in bytes", rtol=0.01)
+    return "below 20 kB it is the number of messages that counts, above it their bytes"
+
+
+def ring_sum(answer: Any) -> str:
+    """The sum over ranks by passing pieces round a ring, on the ranks that run the cell."""
+    from mpi4py import MPI
+
+    comm = Patient(MPI.COMM_WORLD)
+    p, rank = comm.size, comm.rank
+    x = np.array([1.0, rank, rank**2])  # sums: p, p(p-1)/2, (p-1)p(2p-1)/6
+    mine = x.copy()
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    total = answer(comm, mine)
+    right = np.array([p, p * (p - 1) / 2, (p - 1) * p * (2 * p - 1) / 6])
+    if total is None:
+        raise NotYet(f"rank {rank}: the function returns nothing")
+    close(total, right, f"rank {rank}: the sum", rtol=1e-12)
+    if not np.array_equal(mine, x):
+        raise NotYet(f"rank {rank}: the sum is right, but x itself has changed")
+    beside = (rank + 1) % p
+    if comm.sent != [beside] * (p - 1):
+        raise NotYet(
+            f"rank {rank}: the sum is right, but messages went to ranks {comm.sent}; a ring sends "
+            f"{p - 1}, all to rank {beside}"
+        )
+    return f"rank {rank} has {np.asarray(total)} after {p - 1} messages to rank {beside}"

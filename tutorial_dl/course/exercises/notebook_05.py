@@ -1,0 +1,100 @@
+"""Checks of notebook 05, allreduce. `reduce_scatter` runs on every rank, in a %%px cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, close
+from tutorial_dl.course.exercises.patient import Patient
+
+SHAPE = np.array([1.0, 2.0])  # of a chunk
+
+
+def crossover(answer: Any) -> str:
+    """The size from which a ring beats a tree: 16 ranks, 2 µs, 10 GB/s, additions for nothing."""
+    # 8 alpha + 8 n beta = 30 alpha + 1.875 n beta
+    close(answer, 22 * 2e-6 * 10e9 / 6.125, "the size in bytes", rtol=0.01)
+    return "some 18,000 weights in float32: most networks' gradients are far above it"
+
+
+def reduce_scatter(answer: Any) -> str:
+    """The first half of the ring, on the ranks that run the cell."""
+    from mpi4py import MPI
+
+    comm = _Counting(MPI.COMM_WORLD)
+    p, rank = comm.size, comm.rank
+    # One decimal digit a rank, so that a wrong sum tells whose values are in it.
+    chunks = [(chunk + 1) * 10.0**rank * SHAPE for chunk in range(p)]
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    answer(comm, chunks)
+    if len(chunks) != p:
+        raise NotYet(f"rank {rank}: the list has {len(chunks)} chunks now; {p} are right")
+    complete = [_whose(chunks[c], c, p) == [1] * p for c in range(p)]
+    if not complete[rank]:
+        elsewhere = [str(c) for c in range(p) if complete[c]]
+        hint = f" (complete here: chunk {', '.join(elsewhere)})" if elsewhere else ""
+        raise NotYet(f"rank {rank}: {_wrong(chunks[rank], rank, p)}{hint}")
+    right = (rank + 1) % p
+    if comm.sent != [right] * (p - 1):
+        raise NotYet(
+            f"rank {rank}: the sum is right, but messages went to ranks {comm.sent}; a ring sends "
+            f"{p - 1}, all to rank {right}"
+        )
+    if any(n != SHAPE.size for n in comm.numbers):
+        raise NotYet(
+            f"rank {rank}: the sum is right, but the messages had {comm.numbers} numbers; "
+            f"a chunk has {SHAPE.size}"
+        )
+    return f"rank {rank} has all of chunk {rank} after {p - 1} messages, each one chunk long"
+
+
+class _Counting(Patient):
+    """A Patient that also notes how many numbers were sent in each message."""
+
+    def __init__(self, comm):
+        super().__init__(comm)
+        self.numbers: list[int] = []
+
+    def Send(self, buf, dest):
+        self.numbers.append(np.size(buf))
+        super().Send(buf, dest)
+
+    def Sendrecv(self, sendbuf, dest, *, recvbuf, source):
+        self.numbers.append(np.size(sendbuf))
+        super().Sendrecv(sendbuf, dest, recvbuf=recvbuf, source=source)
+
+
+def _whose(chunk: Any, number: int, p: int) -> list[int] | None:
+    """How often each rank's values are in chunk `number`; None if it is no sum of such."""
+    try:
+        chunk = np.asarray(chunk, float)
+    except (TypeError, ValueError):
+        return None
+    if chunk.shape != SHAPE.shape or not np.isfinite(chunk).all() or chunk[0] < 0:
+        return None
+    total = round(chunk[0] / (number + 1))
+    if not np.array_equal(chunk, (number + 1) * total * SHAPE) or total >= 10**p:
+        return None
+    return [total // 10**r % 10 for r in range(p)]
+
+
+def _wrong(chunk: Any, number: int, p: int) -> str:
+    """What is wrong with chunk `number`, by the ranks whose values are in it."""
+    times = _whose(chunk, number, p)
+    if times is None:
+        close(chunk, (number + 1) * (10**p - 1) // 9 * SHAPE, f"rank {number}: its chunk")
+        raise AssertionError("a right chunk was called wrong")
+    missing = [r for r in range(p) if times[r] == 0]
+    often = [r for r in range(p) if times[r] > 1]
+    parts = [
+        *([f"lacks the values of rank {_listed(missing)}"] if missing else []),
+        *([f"has those of rank {_listed(often)} more than once"] if often else []),
+    ]
+    return f"chunk {number} {' and '.join(parts)}"
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,68 @@
+"""Checks of notebook 06, synchronous training. `average` runs on every rank, in a %%px cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, close
+from tutorial_dl.course.exercises.counting import counting_team
+
+
+def average(answer: Any) -> str:
+    """The whole batch's gradient on every rank, from shares of any size, in one allreduce."""
+    team = counting_team()
+    rank, size = team.rank, team.size
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    counts = [*range(size - 1), size]  # of four ranks: 0, 1, 2 and 4 samples
+    samples = sum(counts)
+    shares = np.split(np.arange(samples), np.cumsum(counts)[:-1])
+    gradients = [_mean_gradient(share) for share in shares]
+    right = _mean_gradient(np.arange(samples))  # of one process, on all samples
+    g = gradients[rank].copy()
+    try:
+        found = answer(team, g, counts[rank])
+    except BaseException as error:
+        team.abort(error)  # the others need not wait for this rank
+        raise
+    if found is None:
+        raise NotYet(f"rank {rank}: the function returns nothing")
+    plain = sum(gradients) / size
+    if size > 1 and np.shape(found) == right.shape and np.allclose(found, plain):
+        raise NotYet(f"rank {rank}: this is the mean of means; here ranks have {counts} samples")
+    close(found, right, f"rank {rank}: the gradient", rtol=1e-12)
+    if team.calls != 1:
+        raise NotYet(
+            f"rank {rank}: the gradient is right, but took {team.calls} allreduces; one is enough"
+        )
+    if not np.array_equal(g, gradients[rank]):
+        raise NotYet(f"rank {rank}: the gradient is right, but the g that came in has changed")
+    return f"rank {rank}, with {counts[rank]} of {samples} samples, has the gradient of all"
+
+
+def ranks(answer: Any) -> str:
+    """(how many of 1 to 8 ranks are fastest, their speed-up) for the machine of the exercise."""
+    seconds = {p: 0.4e-3 + 10e-6 * 512 / p + 0.2e-3 / p for p in range(1, 9)}
+    seconds |= {p: t + 2 * p * 10**6 * 4 / 20e9 for p, t in seconds.items() if p > 1}
+    best = min(seconds, key=seconds.get)
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        raise NotYet("two numbers are asked for: the ranks, and the speed-up")
+    p, faster = answer
+    if isinstance(p, bool) or not isinstance(p, (int, np.integer)) or p not in seconds:
+        raise NotYet(f"a whole number of ranks from 1 to 8 is asked for, not {p!r}")
+    if p != best:
+        raise NotYet(f"a step on {p} ranks takes {seconds[p] / seconds[best] - 1:.1%} too long")
+    close(faster, seconds[1] / seconds[best], f"the speed-up of {best} ranks", rtol=0.01)
+    return (
+        f"{best} ranks take {1e3 * seconds[best]:.2f} ms a step instead of {1e3 * seconds[1]:.2f}; "
+        f"8 would take {1e3 * seconds[8]:.2f}"
+    )
+
+
+def _mean_gradient(samples: np.ndarray) -> np.ndarray:
+    """The mean gradient, if that of sample k is (k, 1, k^2); zeros where there is no sample."""
+    if not len(samples):
+        return np.zeros(3)
+    return np.array([samples.mean(), 1, (samples**2).mean()])

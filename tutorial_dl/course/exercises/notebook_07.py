@@ -1,0 +1,219 @@
+"""Checks of notebook 07, kernels.
+
+`ring` rehearses a ring allreduce in this process; `ring_on_ranks` runs it on every rank, in a %%px
+cell. Both judge it step by step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, close
+from tutorial_dl.course.exercises.patient import Patient
+from tutorial_dl.course.exercises.rehearsal import GaveUp, Watch, rehearse
+
+# Ranks and numbers: even chunks first, then uneven ones, and some without any number.
+CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
+
+
+def trips(answer: Any) -> str:
+    """(numbers moved for each weight by SGD with momentum in numpy, and in one pass)."""
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        raise NotYet("two numbers are asked for: numpy's, and one pass's")
+    numpys, one = answer
+    if one == 1 and numpys == 4:
+        raise NotYet("these are the passes; count what goes through memory in each of them")
+    if numpys == 10:
+        raise NotYet("t is written without having been read: such lines are fetched first")
+    close(numpys, 11, "what numpy moves for each weight", rtol=1e-9)
+    close(one, 5, "what one pass moves for each weight", rtol=1e-9)
+    return "w and v are read and written, g is read; the rest of numpy's trips carry t about"
+
+
+def ring(answer: Any) -> str:
+    """A ring allreduce, rehearsed on 1 to 5 ranks with vectors of several lengths."""
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    for ranks, n in CASES:
+        runs = rehearse(answer, [_vector(rank, n) for rank in range(ranks)])
+        try:
+            _judge_all(runs)
+        except NotYet as wrong:
+            raise NotYet(f"{ranks} ranks, {n} numbers: {wrong}") from None
+    return "the sum on every rank, for 1 to 5 ranks and chunks of any length; now on real ranks"
+
+
+def ring_on_ranks(answer: Any) -> str:
+    """The same on the ranks that run the cell, each of which judges itself."""
+    from mpi4py import MPI
+
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    comm = MPI.COMM_WORLD
+    p, rank = comm.size, comm.rank
+    n = 2 * p + 1  # chunks differ in length
+    watch = Watch(_vector(rank, n))
+    answer(_Watched(comm, watch), watch.x)
+    watch.end()
+    if not _is_sum(watch, p):
+        steps = range(_last(p) + 1)
+        raise NotYet(next(filter(None, (_wrong(watch, step, rank, p) for step in steps))))
+    _judge_messages(watch, rank, p)
+    return f"rank {rank} has the whole sum after {_last(p)} messages to rank {(rank + 1) % p}"
+
+
+class _Watched(Patient):
+    """A Patient that notes every exchange."""
+
+    def __init__(self, comm, watch: Watch):
+        super().__init__(comm)
+        self.watch = watch
+
+    def Sendrecv(self, sendbuf, dest, *, recvbuf, source):
+        self.watch.note(sendbuf, dest)
+        super().Sendrecv(sendbuf, dest, recvbuf=recvbuf, source=source)
+
+
+# Judging ---------------------------------------------------------------------------------------
+#
+# Element i is (i + 1) 10^rank: a decimal digit a rank, so that a sum tells whose values are in it.
+# Of a ring, whichever chunk it begins with, three things hold on every rank. No value is ever added
+# twice. After step k of the first p - 1, the chunk that has just come in has the values of k + 1
+# ranks. After step k of the others, k - p + 2 chunks are complete.
+
+
+def _vector(rank: int, n: int) -> np.ndarray:
+    return (np.arange(n) + 1) * 10.0**rank
+
+
+def _last(p: int) -> int:
+    """Steps of a ring."""
+    return 2 * (p - 1)
+
+
+def _judge_all(runs: list[Watch]) -> None:
+    """NotYet for what went wrong first, on whichever rank."""
+    p = len(runs)
+    errors = [(rank, run.error) for rank, run in enumerate(runs) if run.error]
+    if errors or not all(_is_sum(run, p) for run in runs):
+        for step in range(_last(p) + 1):
+            for rank, run in enumerate(runs):
+                known = step < len(run.states) or not run.error
+                if known and (wrong := _wrong(run, step, rank, p)):
+                    raise NotYet(wrong)
+    # The culprit first, then who waited in vain, then who was told to wait no longer.
+    for rank, error in sorted(errors, key=lambda each: _patience(each[1])):
+        if isinstance(error, NotImplementedError):
+            raise error
+        what = "" if _patience(error) else f"rank {rank}: {type(error).__name__}: "
+        raise NotYet(f"{what}{error}")
+    for rank, run in enumerate(runs):
+        _judge_messages(run, rank, p)
+
+
+def _patience(error: BaseException) -> int:
+    return 2 if isinstance(error, GaveUp) else int(isinstance(error, TimeoutError))
+
+
+def _is_sum(run: Watch, p: int) -> bool:
+    places = np.arange(run.x.size) + 1
+    return np.array_equal(run.states[-1], places * ((10**p - 1) // 9))
+
+
+def _judge_messages(run: Watch, rank: int, p: int) -> None:
+    right, longest = (rank + 1) % p, -(-run.x.size // p)
+    targets, sizes = [dest for dest, _ in run.sent], [size for _, size in run.sent]
+    if targets != [right] * _last(p):
+        raise NotYet(
+            f"rank {rank}: the sum is right, but messages went to ranks {targets}; a ring sends "
+            f"{_last(p)}, all to rank {right}"
+        )
+    if max(sizes, default=0) > longest:
+        raise NotYet(
+            f"rank {rank}: the sum is right, but the messages had {sizes} numbers; a chunk has "
+            f"{longest} at most"
+        )
+
+
+def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
+    """What is wrong on a rank after `step` exchanges, in words; None if nothing is."""
+    if step >= len(run.states):
+        made = len(run.states) - 1
+        return f"rank {rank} made {made} exchanges; a ring of {p} makes {_last(p)}"
+    if step and not run.error and np.array_equal(run.states[-1], run.states[0]):
+        return f"rank {rank}: x is still what it was; the sum is to be in x itself"
+    # Too many exchanges: what counts is what is there at the end.
+    x = run.states[-1] if step == _last(p) else run.states[step]
+    chunks = np.array_split(np.arange(x.size), p)
+    held = [
+        _whose(x[chunk], chunk, p) for chunk in chunks
+    ]  # per chunk: times of each rank's values
+    when = f"after step {step}, rank {rank}" if step else f"before the first step, rank {rank}"
+    for number, times in enumerate(held):
+        if times is None:
+            return f"{when}: chunk {number} {_stranger(x, chunks, number, p)}"
+        if often := [r for r in range(p) if times[r] > 1]:
+            return f"{when}: chunk {number} has the values of rank {_listed(often)} more than once"
+    return _lacking(held, chunks, step, when, p)
+
+
+def _lacking(held: list, chunks: list, step: int, when: str, p: int) -> str | None:
+    """What a rank has too little of."""
+    filled = [number for number, chunk in enumerate(chunks) if chunk.size]
+    counts = {number: sum(held[number]) for number in filled}
+    if step < p:
+        # With empty chunks on the way, the fullest one need not show it.
+        fullest = max(counts, key=counts.get, default=None)
+        if len(filled) == p and counts[fullest] < step + 1:
+            there = _listed([r for r in range(p) if held[fullest][r]])
+            return (
+                f"{when}: no chunk has the values of {step + 1} ranks; the fullest, chunk "
+                f"{fullest}, has those of rank {there}"
+            )
+        return None
+    missing = {c: [r for r in range(p) if not held[c][r]] for c in filled if counts[c] < p}
+    if len(missing) > _last(p) - step:
+        worst = min(missing, key=counts.get)
+        return (
+            f"{when}: {len(filled) - len(missing)} chunks are complete, {step - p + 2} would be "
+            f"right; chunk {worst} lacks the values of rank {_listed(missing[worst])}"
+        )
+    return None
+
+
+def _whose(x: np.ndarray, places: np.ndarray, p: int) -> list[int] | None:
+    """How often each rank's values are in `x`, elements `places` of a vector; None: no sum of such.
+
+    Elements of one chunk travel together, so they must agree.
+    """
+    if not places.size:
+        return [0] * p
+    totals = x / (places + 1)
+    if not (np.isfinite(totals).all() and np.ptp(totals) == 0 and 0 <= totals[0] < 10**p):
+        return None
+    times = [int(totals[0]) // 10**r % 10 for r in range(p)]
+    return times if totals[0] == round(totals[0]) and max(times) <= p else None
+
+
+def _stranger(x: np.ndarray, chunks: list, number: int, p: int) -> str:
+    """In words, which other chunk's values are in chunk `number`, if it is one other chunk's.
+
+    a (i + 1) of its own and b (i + d + 1) of a chunk d elements further on: the slope in i is
+    a + b, and what is left is b d.
+    """
+    places, found = chunks[number] + 1, x[chunks[number]]
+    if places.size > 1 and np.isfinite(found).all():
+        left = found - (found[1] - found[0]) * places
+        for other, chunk in enumerate(chunks):
+            if other != number and chunk.size and np.ptp(left) == 0:
+                b = left[0] / (chunk[0] - chunks[number][0])
+                if b > 0 and set(f"{b:.12g}") <= {"0", "1"}:
+                    ranks = _listed([r for r in range(p) if int(b) // 10**r % 10])
+                    return f"has values of chunk {other} in it, those of rank {ranks}"
+    return f"is no sum of the ranks' chunks {number}"
+
+
+def _listed(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))

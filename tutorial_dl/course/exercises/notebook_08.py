@@ -1,0 +1,138 @@
+"""Checks of notebook 08, when a rank fails. Both run on every rank, in a %%px cell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, close
+
+SECONDS = 5.0  # that a rank waits for the others before it gives up
+SHAPE = np.array([1.0, 2.0])  # of a batch
+
+
+def sums(answer: Any) -> str:
+    """The sums of all rounds on every rank, where ranks have different numbers of batches."""
+    team = _impatient_team()
+    rank, size = team.rank, team.size
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    # One batch less on the last rank, as in the text; then many less on the first.
+    for counts in ([3] * (size - 1) + [2], [1] + [4] * (size - 1)):
+        try:
+            # One decimal digit a rank, so that a wrong sum tells whose batches are in it.
+            found = answer(team, [(k + 1) * 10.0**rank * SHAPE for k in range(counts[rank])])
+            _judge_sums(found, counts, rank)
+            team.barrier()
+        except BaseException as error:
+            team.abort(error)  # the others need not wait for this rank
+            raise
+    return f"rank {rank} came to every meeting, and has all {max(counts)} sums"
+
+
+def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
+    if found is None:
+        raise NotYet(f"rank {rank}: the function returns nothing")
+    rounds = max(counts)
+    if not isinstance(found, (list, tuple, np.ndarray)) or len(found) != rounds:
+        many = f"{len(found)} sums" if hasattr(found, "__len__") else f"{found!r}"
+        raise NotYet(
+            f"rank {rank}, with {counts[rank]} batches, returns {many}; as ranks have {counts} "
+            f"batches, {rounds} are right"
+        )
+    for k in range(rounds):
+        right = sum((k + 1) * 10.0**r for r, count in enumerate(counts) if count > k) * SHAPE
+        close(found[k], right, f"rank {rank}: the sum of round {k} (from 0)", rtol=1e-12)
+
+
+def persistently(answer: Any) -> str:
+    """Work that fails on some rank, before or after its collective, is tried again by all."""
+    team = _impatient_team()
+    rank, size = team.rank, team.size
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    try:
+        # Tries 1 and 2 fail on one rank each, the third one succeeds.
+        work = _Work(team, before={1: 1 % size}, after={2: size - 1})
+        result = _call(answer, team, work, 4)
+        if work.tries < 3:
+            culprit = work.culprit(work.tries)
+            raise NotYet(
+                f"rank {rank} returned after try {work.tries}, which had failed on rank {culprit}: "
+                "nobody may leave before all have succeeded"
+            )
+        if work.tries > 3:
+            raise NotYet(f"rank {rank}: try 3 succeeded on all ranks, there were {work.tries}")
+        if result is None:
+            raise NotYet(f"rank {rank}: the function returns nothing; work() returned something")
+        close(result, [size], f"rank {rank}: the result")
+
+        hopeless = _Work(team, before=dict.fromkeys(range(1, 9), 0))
+        try:
+            answer(team, hopeless, 2)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            _judge_last(error, hopeless.tries, rank)
+        else:
+            raise NotYet(f"rank {rank}: both of 2 tries failed, and no error was raised")
+    except BaseException as error:
+        team.abort(error)
+        raise
+    return f"rank {rank}: done at the third try; work that always fails was given up after two"
+
+
+class _Work:
+    """Adds up ones over the ranks; fails at some tries (1, 2, ...) on the rank that they name."""
+
+    def __init__(self, team, before: dict[int, int], after: dict[int, int] | None = None):
+        self.team, self.before, self.after, self.tries = team, before, after or {}, 0
+
+    def culprit(self, number: int) -> int | None:
+        """The rank that try `number` fails on, if any."""
+        return (self.before | self.after).get(number)
+
+    def __call__(self) -> np.ndarray:
+        self.tries += 1
+        if self.before.get(self.tries) == self.team.rank:
+            raise OSError(f"try {self.tries}: can't read")
+        total = self.team.allreduce(np.ones(1))
+        if self.after.get(self.tries) == self.team.rank:
+            raise ValueError(f"try {self.tries}: can't write")
+        return total
+
+
+def _call(answer: Any, team, work: _Work, tries: int) -> Any:
+    try:
+        return answer(team, work, tries)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        raise NotYet(
+            f"rank {team.rank}: after try {work.tries} of {tries} came a {type(error).__name__}: "
+            f"{error}"
+        ) from error
+
+
+def _judge_last(error: Exception, tries: int, rank: int) -> None:
+    if tries != 2:
+        raise NotYet(f"rank {rank}: of 2 tries that fail, {tries} were made") from error
+    if "can't read" not in str(error):
+        raise NotYet(
+            f"rank {rank}: the error of the last try is asked for, not {type(error).__name__}: "
+            f"{error}"
+        ) from error
+
+
+def _impatient_team():
+    """All ranks as a Team whose waits end, those in recover() too."""
+    from mpi4py import MPI
+
+    from tutorial_dl import Team
+
+    class Impatient(Team):
+        def recover(self, seconds: float = SECONDS) -> None:
+            super().recover(min(seconds, SECONDS))
+
+    return Impatient(MPI.COMM_WORLD, deadline=SECONDS)

@@ -1,0 +1,67 @@
+"""Checks of notebook 09, large batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, call, close
+
+# Exercise 2: a rate found for a batch, momentum, the largest curvature, samples of an epoch.
+RATE, BASE, MOMENTUM, CURVATURE, SAMPLES = 0.05, 64, 0.9, 5.0, 50_000
+BATCHES = [BASE * 2**j for j in range(10)]  # 64 to 32,768
+
+
+def warm_up(answer: Any) -> str:
+    """The rate at a step: in a straight line from `start` to `rate`, then `rate`."""
+    for start, rate, steps in ((0.02, 0.64, 10), (0.0, 0.1, 4), (0.1, 0.1, 3), (0.5, 0.1, 5)):
+        given = f"start = {start}, rate = {rate}, steps = {steps}"
+        before = np.array([call(answer, s, start, rate, steps) for s in range(steps)], object)
+        right = start + (rate - start) * np.arange(steps) / steps
+        if any(value is None for value in before):
+            raise NotYet("the function returns nothing")
+        ahead = start + (rate - start) * (np.arange(steps) + 1) / steps
+        if rate != start and _same(before, ahead):
+            raise NotYet(f"{given}: yours is one step ahead; step 0 should have the rate {start}")
+        close(before, right, f"{given}: the rate at steps 0 to {steps - 1}", 1e-9, 1e-12)
+        for step in (steps, steps + 1, 10 * steps):
+            after = call(answer, step, start, rate, steps)
+            close(after, rate, f"{given}: the rate at step {step}", 1e-9)
+    for step in (0, 7):
+        close(call(answer, step, 0.02, 0.64, 0), 0.64, f"steps = 0: the rate at step {step}", 1e-9)
+    return "ten steps from 0.02 to 0.64, and there it stays"
+
+
+def batches(answer: Any) -> str:
+    """The largest stable batch by the linear and by the square-root rule."""
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        raise NotYet("two numbers are asked for: a batch by each rule")
+    limit = 2 * (1 + MOMENTUM) / CURVATURE
+    powers = {"linear": 1.0, "square-root": 0.5}
+    left = []
+    for (rule, power), batch in zip(powers.items(), answer, strict=True):
+        if isinstance(batch, bool) or batch not in BATCHES:
+            raise NotYet(
+                f"{rule} rule: one of {BASE}, {2 * BASE}, ..., {BATCHES[-1]} is asked for, "
+                f"not {batch!r}"
+            )
+        rates = {b: RATE * (b / BASE) ** power for b in BATCHES}
+        if rates[batch] >= limit:
+            raise NotYet(
+                f"{rule} rule: at batch {batch} the rate is {rates[batch]:.3g}, and above the limit"
+            )
+        if batch != max(b for b in BATCHES if rates[b] < limit):
+            raise NotYet(f"{rule} rule: {batch} is stable, but not the largest that is")
+        left.append(-(-SAMPLES // int(batch)))
+    return (
+        f"both stay below {limit:.3g}; they leave {left[0]} and {left[1]} updates an epoch, "
+        f"where batches of {BASE} make {-(-SAMPLES // BASE)}"
+    )
+
+
+def _same(values: np.ndarray, right: np.ndarray) -> bool:
+    try:
+        return np.allclose(values.astype(float), right)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,97 @@
+"""Checks of notebook 10, batch normalisation and its friends. `auc` runs on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, call, close
+from tutorial_dl.course.exercises.counting import counting_team
+
+BINS = 10  # scores are 0 ... 9
+
+
+def auc(answer: Any) -> str:
+    """The area under the ROC curve of all ranks' samples, in one allreduce."""
+    team = counting_team()
+    rank, size = team.rank, team.size
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+    shares = [_scores(rank, size) for rank in range(size)]
+    scores, labels = (np.concatenate(parts) for parts in zip(*shares, strict=True))
+    right = _by_pairs(scores, labels)
+    mine = tuple(part.copy() for part in shares[rank])
+    try:
+        found = answer(team, *mine)
+    except BaseException as error:
+        team.abort(error)  # the others need not wait for this rank
+        raise
+    if found is None:
+        raise NotYet(f"rank {rank}: the function returns nothing")
+    if isinstance(found, (float, np.floating)) and _is_mean(found, shares, right):
+        raise NotYet(
+            f"rank {rank}: this is a mean of the ranks' areas; no pair across ranks counts"
+        )
+    close(found, right, f"rank {rank}: the area", rtol=1e-9)
+    if team.calls != 1:
+        raise NotYet(
+            f"rank {rank}: the area is right, but took {team.calls} allreduces; one is enough"
+        )
+    if not all(np.array_equal(*pair) for pair in zip(mine, shares[rank], strict=True)):
+        raise NotYet(f"rank {rank}: the area is right, but the arrays that came in have changed")
+    return f"rank {rank}, with {len(mine[1])} of {len(labels)} samples, has {right:.4f}"
+
+
+def combine(answer: Any) -> str:
+    """(mean, variance) of the whole from ranks' counts, means and variances, safely."""
+    random = np.random.default_rng(10)
+    #        ranks' samples      dtype      mean  largest error, of the standard deviation
+    cases = [
+        ("equal shares", (4, 4), np.float64, 0.0, 1e-12),
+        ("shares of 7, 0, 1 and 12", (7, 0, 1, 12), np.float64, 0.5, 1e-12),
+        ("float32, where the mean is 4096 standard deviations", (8, 5, 3), np.float32, 2**12, 2e-3),
+        ("float64, where it is 2^27", (8, 5, 3), np.float64, 2**27, 1e-6),
+    ]
+    for what, counts, dtype, mean, error in cases:
+        x = mean + random.normal(size=(sum(counts), 3))
+        parts = np.split(x, np.cumsum(counts)[:-1])
+        means = np.array([part.mean(axis=0) if len(part) else np.zeros(3) for part in parts])
+        spreads = np.array([part.var(axis=0) if len(part) else np.zeros(3) for part in parts])
+        found = call(answer, np.array(counts), means.astype(dtype), spreads.astype(dtype))
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise NotYet("two arrays are asked for: the mean, and the variance")
+        close(found[0], x.mean(axis=0), f"{what}: the mean", rtol=1e-7, atol=error)
+        within = (np.array(counts)[:, None] * spreads).sum(axis=0) / sum(counts)
+        if np.shape(found[1]) == within.shape and np.allclose(found[1], within, rtol=1e-3):
+            raise NotYet(
+                f"{what}: that is the mean of the variances; the means differ among ranks, too"
+            )
+        close(found[1], x.var(axis=0), f"{what}: the variance", rtol=error)
+    return "right to the last digits, also where the mean is 2^27 standard deviations"
+
+
+def _scores(rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """A rank's scores 0 ... 9 and labels 0 or 1: of different sizes, and none on the last one."""
+    samples = 0 if size > 1 and rank == size - 1 else 6 + 5 * rank
+    random = np.random.default_rng(rank)
+    labels = random.integers(0, 2, samples)
+    if samples:
+        labels[:2] = 0, 1
+    # What is a high score differs from rank to rank, as it does where data come sorted.
+    scores = np.clip(random.integers(0, 5, samples) + 3 * labels + rank, 0, BINS - 1)
+    return scores, labels
+
+
+def _is_mean(found: float, shares: list[tuple[np.ndarray, np.ndarray]], right: float) -> bool:
+    """Whether it is the plain mean of the ranks' areas, or that weighted by samples: not right."""
+    some = [(_by_pairs(*share), len(share[1])) for share in shares if len(share[1])]
+    areas, samples = np.transpose(some)
+    means = [np.average(areas, weights=weights) for weights in (None, samples)]
+    return any(np.isclose(found, m) and not np.isclose(found, right) for m in means)
+
+
+def _by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The definition: of all pairs of a 1 and a 0, in how many has the 1 more? Ties: half."""
+    above = scores[labels == 1][:, None] - scores[labels == 0]  # (ones, zeros)
+    return float(((above > 0) + 0.5 * (above == 0)).mean())

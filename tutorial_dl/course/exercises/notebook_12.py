@@ -1,0 +1,67 @@
+"""Checks of notebook 12, staleness."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.course.exercises.checking import NotYet, call, close
+from tutorial_dl.course.foundations.staleness import delay_bound, delayed_descent
+
+CURVATURE, PLAIN, AWARE = 5.0, 0.05, 0.35  # exercise 2
+
+
+def delayed(answer: Any) -> str:
+    """The path of x[t+1] = x[t] - eta x[t-tau], from x0 on."""
+    for eta, tau, x0, steps in (
+        (0.1, 1, 1.0, 6),
+        (0.1, 3, 1.0, 6),
+        (0.4, 0, -2.0, 5),
+        (0.3, 2, 1.0, 0),
+    ):
+        given = f"eta = {eta}, tau = {tau}, x0 = {x0}, steps = {steps}"
+        found = call(answer, eta, tau, x0, steps)
+        if found is None:
+            raise NotYet("the function returns nothing")
+        right = delayed_descent(eta, tau, x0, steps)
+        if np.shape(found) == (steps,) and steps:
+            raise NotYet(
+                f"{given}: {steps} numbers; x0 itself, and {steps} after it, are asked for"
+            )
+        fresh = delayed_descent(eta, 0, x0, steps)
+        if tau and steps and np.shape(found) == right.shape and np.allclose(found, fresh):
+            raise NotYet(
+                f"{given}: every gradient of yours is fresh; it should be {tau} updates old"
+            )
+        close(found, right, f"{given}: the path", 1e-9, 1e-12)
+    return "two workers in turn go 1, 0.9, 0.8, 0.71, 0.63, ..."
+
+
+def workers(answer: Any) -> str:
+    """How many workers in turn are stable, with plain and with staleness-aware steps."""
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        raise NotYet("two numbers are asked for: workers with plain steps, and with aware ones")
+    for what, rate, aware, count in zip(
+        ("plain", "staleness-aware"), (PLAIN, AWARE), (False, True), answer, strict=True
+    ):
+        whole = isinstance(count, (int, float, np.integer, np.floating)) and count == int(count)
+        if isinstance(count, bool) or not whole or count < 1:
+            raise NotYet(f"{what}: a number of workers is asked for, 1 or more, not {count!r}")
+        right = _most(rate, aware)
+        if count > right:
+            raise NotYet(
+                f"{what}: with {int(count)} workers {rate} is above the bound, "
+                f"{_bound(int(count), aware):.3g}"
+            )
+        if count < right:
+            raise NotYet(f"{what}: {int(count)} workers are stable, but more would be, too")
+    return "seven times the rate, and still four workers: because each step knows how old it is"
+
+
+def _bound(count: int, aware: bool) -> float:
+    return delay_bound(count - 1, CURVATURE) * (count if aware else 1)
+
+
+def _most(rate: float, aware: bool) -> int:
+    return max(count for count in range(1, 100) if rate < _bound(count, aware))

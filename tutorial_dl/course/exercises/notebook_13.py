@@ -1,0 +1,59 @@
+"""Checks of notebook 13, elastic averaging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numba_kernels.optimizers import SGD
+from tutorial_dl.course.exercises.checking import NotYet, close
+from tutorial_dl.strategies.rule import Rule
+from tutorial_dl.strategies.scripted import Scripted
+
+BETA, RATE, WORKERS = 0.9, 0.1, 3  # moving rate of exercise 1; workers of exercise 2
+
+
+def springs(answer: Any) -> str:
+    """A rule's class, driven step by step beside the equations."""
+    if not (isinstance(answer, type) and issubclass(answer, Rule)):
+        raise NotYet(f"a class derived from Rule is asked for, not {answer!r}")
+    for workers, every in ((2, 1), (3, 1), (2, 2)):
+        run = Scripted(answer(every=every), lambda x: 2 * x, np.zeros(2), workers, SGD(RATE))
+        x, c = np.arange(1.0, 2 * workers + 1).reshape(workers, 2), np.zeros(2)
+        for i in range(workers):
+            run.x[i][:] = x[i]
+        for turn in range(3 * workers):
+            i, due = turn % workers, (turn // workers + 1) % every == 0
+            before = [each.copy() for each in run.x]
+            run.turn(i)
+            where = f"{workers} workers, exchange every {every}: step {turn + 1} (worker {i})"
+            g, d = 2 * x[i], BETA / workers * (x[i] - c) if due else 0 * c
+            c = c + d
+            x[i] = x[i] - d - RATE * g
+            _not_mistaken(where, due, run, i, before[i], d, g)
+            close(run.center, c, f"{where}: the center", 1e-9, 1e-12)
+            close(run.x[i], x[i], f"{where}: its weights", 1e-9, 1e-12)
+    return "springs pull both ways; two workers go to 0.45 and 1.1025, the center to 1.1475"
+
+
+def moving_rates(answer: Any) -> str:
+    """Where 1 - beta / p - beta is 0, and where it is -1."""
+    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
+        raise NotYet("two moving rates are asked for: where they meet, and where they swing")
+    for what, beta, right in zip(("they meet", "they swing"), answer, (0.75, 1.5), strict=True):
+        if isinstance(beta, (int, float, np.floating)) and np.isclose(beta, right * 4 / 3):
+            raise NotYet(f"{what}: the workers move, too, by alpha = beta / {WORKERS}")
+        close(beta, right, f"{what}: the moving rate", 1e-3)
+    return "p / (p + 1) and 2 p / (p + 1)"
+
+
+def _not_mistaken(where, due, run, worker, before, pulled, g) -> None:
+    """The usual mistakes, by name."""
+    after = run.x[worker]
+    if due and np.allclose(after, before - pulled):
+        raise NotYet(f"{where}: the spring is right, but the worker made no step of its own")
+    if due and np.allclose(after, before - RATE * g):
+        raise NotYet(f"{where}: the worker stepped, but its spring did not pull")
+    if not due and np.allclose(after, before - pulled) and g.any():
+        raise NotYet(f"{where}: no exchange is due, but a step of its own always is")

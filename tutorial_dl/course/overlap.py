@@ -1,0 +1,112 @@
+"""Overlap: a layer's gradient is reduced while those of the layers before it are still computed.
+
+    in turn      | forward | backward: layer 3, 2, 1 | reduce 3, 2, 1 | update |
+    overlapped   | forward | backward: layer 3, 2, 1 |                | update |
+                                       | reduce 3 | reduce 2 | reduce 1 |
+
+It hides what is reduced behind what is computed, if there is somebody to reduce meanwhile: a
+network card, or a core that is idle. Where every core has a rank that computes, the same work is
+done by the same cores, with one meeting of the ranks a layer instead of one in all. So this is no
+option of `Synchronous`: it is here to be measured (notebook 06, docs/design.md).
+
+Horovod and PyTorch's DistributedDataParallel do so in buckets of some MB: Li et al., arXiv
+2006.15704, section 3.2.3.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import numpy as np
+
+from numba_kernels.team.team import Team
+
+from ..replica.base import Batch
+from ..replica.dense import DenseReplica
+
+SECONDS = 60.0  # for one layer's reduction, before this rank gives up
+
+
+class Overlapped:
+    """The gradient of all ranks' samples, reduced on a thread layer by layer. Collective.
+
+    Args:
+        team: whose ranks; the thread communicates over a team of its own, made of the same ranks
+        replica: tells when a layer's gradient is complete; its gradient moves into the window
+
+    `with Overlapped(team, replica) as overlapped:` ends the thread.
+    """
+
+    def __init__(self, team: Team, replica: DenseReplica):
+        self.replica, self._team = replica, team.split(0)
+        replica.place(replica.parameters, self._team.empty(replica.gradient.size))
+        self._layers: queue.SimpleQueue = queue.SimpleQueue()
+        self._reduced: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._reduce, daemon=True)
+        self._thread.start()
+
+    def gradient(self, batch: Batch) -> float:
+        """Fill `replica.gradient` with the mean over ranks; returns this rank's mean loss.
+
+        All ranks have equally many samples, at least one.
+        """
+        self._count = 0
+        loss, samples = self.replica.compute_gradient(batch, ready=self._ready)
+        if not samples:
+            raise ValueError("a rank without samples: a plain mean over ranks is for equal shares")
+        for _ in range(self._count):
+            error = self._reduced.get(timeout=SECONDS)
+            if error is not None:
+                raise error
+        return loss
+
+    def _ready(self, first: int, last: int) -> None:
+        self._count += 1
+        self._layers.put(self.replica.gradient[first:last])
+
+    def _reduce(self) -> None:
+        while (layer := self._layers.get()) is not None:
+            try:
+                self._team.allreduce(layer, "mean")
+                self._reduced.put(None)
+            except BaseException as error:
+                self._reduced.put(error)
+
+    def __enter__(self) -> Overlapped:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._layers.put(None)
+        self._thread.join(SECONDS)
+
+
+def seconds(team: Team, replicas: dict[str, DenseReplica], batch: Batch, rounds: int) -> dict:
+    """Median seconds of a gradient: alone, with an allreduce after it, and overlapped.
+
+    `replicas`: "alone", "in turn", "overlapped": each of its own memory. All of a round one after
+    the other, so that whatever disturbs the machine disturbs all three.
+    """
+    from time import perf_counter
+
+    with Overlapped(team, replicas["overlapped"]) as overlapped:
+        in_turn = replicas["in turn"]
+        in_turn.place(in_turn.parameters, team.empty(in_turn.gradient.size))
+
+        def reduce_after():
+            in_turn.compute_gradient(batch)
+            team.allreduce(in_turn.gradient, "mean")
+
+        calls = {
+            "alone": lambda: replicas["alone"].compute_gradient(batch),
+            "in turn": reduce_after,
+            "overlapped": lambda: overlapped.gradient(batch),
+        }
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(rounds + 5):
+            for name, call in calls.items():
+                team.barrier()
+                began = perf_counter()
+                call()
+                times[name].append(perf_counter() - began)
+    return {name: float(np.median(of_it[5:])) for name, of_it in times.items()}

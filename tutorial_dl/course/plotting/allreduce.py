@@ -1,0 +1,419 @@
+"""Allreduce: who sends what to whom and when, and how long that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from tutorial_dl import figure_style as style
+
+__all__ = [
+    "Message",
+    "allreduce_ladder",
+    "allreduce_times",
+    "ring_film",
+    "ring_strip",
+    "rounds",
+    "side_by_side",
+    "timetable",
+]
+
+LOOKS = {
+    "naive": {"color": style.ORANGE, "linestyle": "--", "marker": "s"},
+    "tree": {"color": style.GREEN, "linestyle": "-.", "marker": "^"},
+    "ring": {"color": style.BLUE, "linestyle": "-", "marker": "o"},
+    "recursive_doubling": {"color": style.SKY, "linestyle": (0, (5, 1)), "marker": "v"},
+    "rabenseifner": {"color": style.RED, "linestyle": (0, (3, 1, 1, 1)), "marker": "P"},
+    "mpi": {"color": style.GREY, "linestyle": (0, (1, 1)), "marker": "X"},
+    "staged": {"color": style.BLACK, "linestyle": (0, (4, 2)), "marker": "*"},
+    "shared_memory": {"color": style.PINK, "linestyle": ":", "marker": "D"},
+}
+
+
+class Message(NamedTuple):
+    """One message of an allreduce."""
+
+    source: int  # rank
+    target: int  # rank
+    chunk: int  # which piece of the vector, cut into `chunks`
+    chunks: int  # 1: the whole vector
+    adds: bool  # what arrives is added to what is there; otherwise it takes its place
+
+
+def rounds(algorithm: str, ranks: int) -> list[list[Message]]:
+    """The messages of `algorithm` on `ranks` ranks: a list of rounds, all of a round at once.
+
+    Who sends what is that of numba_kernels/allreduce/naive.py, tree.py and ring.py.
+    """
+    if ranks < 1:
+        raise ValueError(f"{ranks} ranks: 1 or more are right")
+    others = range(1, ranks)
+    if algorithm == "naive":
+        up = [[Message(r, 0, 0, 1, True)] for r in others]
+        return up + [[Message(0, r, 0, 1, False)] for r in others]
+    if algorithm == "tree":
+        distances = [1 << k for k in range((ranks - 1).bit_length())]
+        pairs = [[(r, r + d) for r in range(0, ranks - d, 2 * d)] for d in distances]
+        up = [[Message(b, a, 0, 1, True) for a, b in level] for level in pairs]
+        return up + [[Message(a, b, 0, 1, False) for a, b in level] for level in pairs[::-1]]
+    if algorithm == "ring":
+        return [
+            [Message(r, (r + 1) % ranks, (r - 1 - step) % ranks, ranks, adds) for r in range(ranks)]
+            for adds, first in ((True, 0), (False, ranks - 1))
+            for step in range(first, first + ranks - 1)
+        ]
+    raise ValueError(f"no messages known for {algorithm!r}; naive, tree or ring is right")
+
+
+def timetable(
+    ranks: int = 4, algorithms: Sequence[str] = ("naive", "tree", "ring")
+) -> style.Figure:
+    """All messages of each algorithm, time running down: as slanted arrows from rank to rank.
+
+    Above, every message takes equally long (a short vector: latency); below, as long as it has
+    bytes (a long one).
+
+    Parameters
+    ----------
+    ranks : how many, 2 or more.
+    algorithms : those `rounds` knows, one column each.
+    """
+    if ranks < 2:
+        raise ValueError(f"{ranks} ranks have nothing to send; 2 or more are right")
+    plans = {name: rounds(name, ranks) for name in algorithms}
+    with style.panels(2, len(plans), width=3.1, height=3.0, sharex=True, sharey="row") as (
+        figure,
+        grid,
+    ):
+        for (name, plan), (short, long) in zip(plans.items(), grid.T, strict=True):
+            _arrows(short, plan, [1.0] * len(plan), ranks)
+            _arrows(long, plan, [1 / messages[0].chunks for messages in plan], ranks)
+            short.set_title(f"{name}: {len(plan)} latencies")
+            sent = sum(1 / messages[0].chunks for messages in plan)
+            long.set_title(f"{name}: {sent:g} vectors")
+            long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
+        for row, label in zip(
+            grid, ("short vector:\ntime (latencies)", "long vector:\ntime (vectors)"), strict=True
+        ):
+            row[0].set(ylabel=label)
+            row[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+            row[0].invert_yaxis()
+        handles = [
+            grid[0, 0].plot([], [], label=label, **_look(adds))[0]
+            for adds, label in ((True, "added on arrival"), (False, "copied on arrival"))
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _look(adds: bool) -> dict:
+    return {"color": style.BLUE if adds else style.RED, "linestyle": "-" if adds else "--"}
+
+
+def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: int) -> None:
+    """Messages as arrows: down while time passes, and sideways from rank to rank."""
+    ends = np.cumsum(durations)
+    for rank in range(ranks):
+        ax.plot([rank, rank], [0, ends[-1]], color=style.GREY, linewidth=1)
+    for messages, end, duration in zip(plan, ends, durations, strict=True):
+        for message in messages:
+            at, to = message.source, message.target
+            tips = [(at, to, end - duration, end)]
+            if abs(to - at) > 1 and len(messages) == ranks:  # round the back of the ring
+                middle = end - duration / 2
+                tips = [(at, at + 0.5, end - duration, middle), (to - 0.5, to, middle, end)]
+            for i, (x, x_end, y, y_end) in enumerate(tips):
+                last = i == len(tips) - 1
+                ax.annotate(
+                    "", (x_end, y_end), (x, y),
+                    arrowprops={
+                        "arrowstyle": "-|>" if last else "-", "shrinkA": 0, "shrinkB": 0,
+                        "mutation_scale": 10, "linewidth": 1.3, **_look(message.adds),
+                    },
+                )  # fmt: skip
+    ax.axhline(ends[-1], color=style.BLACK, linewidth=1)
+    ax.set_xlim(-0.6, ranks - 0.4)
+    ax.grid(False, axis="x")
+
+
+# The ring, chunk by chunk ----------------------------------------------------------------------
+
+
+def ring_strip(ranks: int = 4) -> style.Figure:
+    """What every rank holds of every chunk, before and after each round of the ring."""
+    states = _states(ranks)
+    plan = rounds("ring", ranks)
+    with style.panels(2, ranks, width=0.5 * ranks + 0.3, height=0.46 * ranks + 0.6) as (
+        figure,
+        grid,
+    ):
+        half = ranks - 1
+        places = [*grid[0], *grid[1, 1:]]
+        for step, (ax, state) in enumerate(zip(places, states, strict=True)):
+            kind = "add" if step <= half else "copy"
+            _table(ax, state, f"{kind}, step {step}" if step else "before")
+            for message in plan[step - 1] if step else ():
+                _box(ax, message.target, message.chunk, fill=False, edgecolor="black", linewidth=2)
+        grid[1, 0].set_axis_off()
+        grid[1, 0].text(
+            0.0, 0.5, "A column is a rank,\na row a chunk.\n\nOne digit a rank:\n"
+            "0110 is the sum of\nranks 1 and 2.\n\nFramed: has just\narrived from the left.",
+            transform=grid[1, 0].transAxes, va="center", size=9,
+        )  # fmt: skip
+    return figure
+
+
+def ring_film(ranks: int = 4, between: int = 4) -> style.Film:
+    """The chunks travelling round the ring: every rank sends one to the right in every step.
+
+    Parameters
+    ----------
+    ranks : how many.
+    between : frames of a step.
+    """
+    states, plan = _states(ranks), rounds("ring", ranks)
+    with style.axes(width=1.1 * ranks + 0.6, height=0.75 * ranks + 0.9) as ax:
+        pass
+
+    def frames() -> Iterator[None]:
+        with style.axes(ax):
+            _table(ax, states[0], "Every rank has its own vector, in chunks")
+            yield
+            yield
+            for step, messages in enumerate(plan):
+                words = "added to what is there" if messages[0].adds else "put in its place"
+                title = f"Step {step + 1} of {len(plan)}: sent to the right, {words}"
+                for moment in range(1, between + 1):
+                    arrived = moment == between
+                    _table(ax, states[step + arrived], title)
+                    for message in messages:
+                        box = {"fill": False, "edgecolor": "black", "linewidth": 2, "zorder": 6}
+                        if arrived:
+                            _box(ax, message.target, message.chunk, **box)
+                            continue
+                        at = message.source + moment / between
+                        held = states[step][message.source, message.chunk]
+                        for x in (at, at - ranks):  # out at the right, in at the left
+                            _tile(ax, x, message.chunk, held, zorder=4)
+                            _box(ax, x, message.chunk, **box)
+                    yield
+                yield
+            _table(ax, states[-1], "Every rank has the whole sum")
+            yield
+
+    return style.Film(ax.figure, frames(), milliseconds=350, hold=3000)
+
+
+def _states(ranks: int) -> list[np.ndarray]:
+    """Whose values are in each chunk on each rank, before and after every round of the ring.
+
+    Arrays of bool, shape (rank, chunk, whose), 2(ranks - 1) + 1 of them.
+    """
+    if ranks < 2:
+        raise ValueError(f"a ring of {ranks} ranks; 2 or more are right")
+    state = np.broadcast_to(np.eye(ranks, dtype=bool)[:, None, :], (ranks,) * 3).copy()
+    states = [state]
+    for messages in rounds("ring", ranks):
+        before, state = state, state.copy()
+        for message in messages:  # what is copied is complete, so to add is right for both
+            state[message.target, message.chunk] |= before[message.source, message.chunk]
+        states.append(state)
+    return states
+
+
+def _table(ax: Axes, state: np.ndarray, title: str) -> None:
+    """Ranks as columns, chunks as rows."""
+    ranks = len(state)
+    ax.clear()
+    for rank in range(ranks):
+        for chunk in range(ranks):
+            _tile(ax, rank, chunk, state[rank, chunk])
+    ax.set(xlim=(-0.5, ranks - 0.5), ylim=(ranks - 0.5, -0.5))
+    ax.set_title(title, fontsize=10)
+    ax.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)], size=8)
+    ax.set_yticks(range(ranks), [f"{chunk}" for chunk in range(ranks)], size=8)
+    ax.set_ylabel("chunk", size=8)
+    ax.tick_params(length=0)
+    ax.grid(False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _tile(ax: Axes, x: float, y: float, whose: np.ndarray, zorder: float = 1) -> None:
+    """A chunk: a stripe and a digit for every rank whose values are in it."""
+    ranks = len(whose)
+    width = 0.88 / ranks
+    _box(ax, x, y, facecolor="white", edgecolor="#DDDDDD", zorder=zorder)
+    for rank, there in enumerate(whose):
+        left = x - 0.44 + width * (ranks - 1 - rank)  # rank 0 is the last digit
+        if there:
+            look = {"facecolor": style.COLOURS[rank % len(style.COLOURS)], "alpha": 0.45}
+            stripe = Rectangle((left, y - 0.4), width, 0.8, linewidth=0, zorder=zorder, **look)
+            ax.add_patch(stripe)
+        ax.text(
+            left + width / 2, y, "1" if there else "0", ha="center", va="center", size=8,
+            weight="bold" if there else "normal", color="black" if there else style.GREY,
+            zorder=zorder + 0.5, clip_on=True,
+        )  # fmt: skip
+
+
+def _box(ax: Axes, x: float, y: float, **look) -> None:
+    ax.add_patch(Rectangle((x - 0.44, y - 0.4), 0.88, 0.8, **look))
+
+
+# Times -----------------------------------------------------------------------------------------
+
+
+def allreduce_times(
+    x: Sequence[float],
+    predicted: Mapping[str, np.ndarray],
+    measured: Mapping[str, np.ndarray] | None = None,
+    bound: tuple[str, np.ndarray] | None = None,
+    over: str = "bytes",
+    title: str = "Allreduce: predicted beside measured",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Time of an allreduce by each algorithm, predicted as lines, measured as markers, log-log.
+
+    Parameters
+    ----------
+    x : what `over` says, shape (k,).
+    predicted : algorithm -> seconds, shape (k,).
+    measured : algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes down
+        to the fastest.
+    bound : legend entry and seconds, shape (k,), of one more line.
+    over : "bytes" of the vector, or "ranks".
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    if over not in ("bytes", "ranks"):
+        raise ValueError(f'over must be "bytes" or "ranks", got {over!r}')
+    x = np.asarray(x, float)
+    with style.axes(ax) as ax:
+        for name, seconds in predicted.items():
+            ax.plot(x, _fits(x, seconds, name), **_of(name) | {"marker": "none"})
+        if bound:
+            label, seconds = bound[0], _fits(x, bound[1], bound[0])
+            times = [*predicted.values(), *(measured or {}).values()]
+            lowest = min(np.min(each) for each in times)  # no need to follow it below all others
+            seconds = np.where(seconds >= lowest, seconds, np.nan)
+            ax.plot(x, seconds, color=style.BLACK, linewidth=1, label=label)
+        for name, seconds in (measured or {}).items():
+            seconds = _fits(x, seconds, name)  # (k, repeats)
+            median, fastest = np.median(seconds, axis=1), seconds.min(axis=1)
+            bars = np.stack([median - fastest, np.zeros(len(x))])
+            ax.errorbar(x, median, bars, elinewidth=1, **_of(name) | {"linestyle": "none"})
+        for name in dict.fromkeys([*predicted, *(measured or {})]):  # one entry an algorithm
+            ax.plot([], [], label=name, **_of(name, name in predicted, name in (measured or {})))
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        if over == "bytes":
+            ax.xaxis.set_major_formatter(FuncFormatter(_prefixed))
+        else:
+            ax.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:g}"))
+        ax.yaxis.set_major_formatter(EngFormatter("s"))
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set(xlabel="vector (bytes)" if over == "bytes" else "ranks", ylabel="time", title=title)
+        ax.legend(fontsize=9, title=_how(measured), title_fontsize=9, alignment="left")
+    return ax.figure
+
+
+def allreduce_ladder(
+    sizes: Sequence[float],
+    predicted: Mapping[str, np.ndarray],
+    measured: Mapping[str, np.ndarray],
+    crossover: tuple[str, str, float] | None = None,
+) -> style.Figure:
+    """A panel an algorithm: its time predicted (line) and measured (markers), all others in grey.
+
+    Parameters
+    ----------
+    sizes : bytes of the vector, shape (k,).
+    predicted : algorithm -> seconds, shape (k,).
+    measured : algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes down
+        to the fastest. The title says how far the medians are from the line, in the median.
+    crossover : two algorithms, and the bytes from which on the second is faster: a line in both.
+    """
+    if not predicted or predicted.keys() != measured.keys():
+        raise ValueError(f"predicted {', '.join(predicted)}; measured {', '.join(measured)}: "
+                         "the same algorithms, one or more, are right")  # fmt: skip
+    sizes = np.asarray(sizes, float)
+    columns = min(4, len(predicted))
+    rows = -(-len(predicted) // columns)
+    with style.panels(rows, columns, width=2.6, height=2.5, sharex=True, sharey=True) as (
+        figure,
+        grid,
+    ):
+        for ax, name in zip(grid.flat, predicted, strict=False):
+            for other in predicted.values():
+                ax.plot(sizes, _fits(sizes, other, name), color=style.GREY, linewidth=0.6)
+            allreduce_times(sizes, {name: predicted[name]}, {name: measured[name]}, ax=ax)
+            ax.get_legend().remove()
+            off = np.abs(np.median(measured[name], axis=1) / predicted[name] - 1)
+            ax.set_title(f"{name}\noff by {np.median(off):.0%}", fontsize=9)
+            ax.tick_params(labelsize=8)
+            ax.set(xlabel="", ylabel="")
+            ax.xaxis.set_major_locator(LogLocator(base=16))
+            if crossover and name in crossover[:2]:
+                _mark(ax, crossover[2], "to here" if name == crossover[0] else "from here", sizes)
+        for ax in list(grid.flat)[len(predicted) :]:
+            ax.set_axis_off()
+        figure.supxlabel("vector (bytes)", size=9)
+        figure.supylabel("time", size=9)
+    return figure
+
+
+def _mark(ax: Axes, x: float, words: str, sizes: np.ndarray) -> None:
+    """A line at `x`, and words on that side of it that has more room."""
+    ax.axvline(x, color=style.BLACK, linewidth=1, linestyle=":")
+    side = "right" if x > np.sqrt(sizes[0] * sizes[-1]) else "left"
+    where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
+    ax.text(x, 0.97, f" {words} ", size=8, **where)
+
+
+def side_by_side(*panels: Mapping, sharey: bool = True) -> style.Figure:
+    """Panels of `allreduce_times` in a row, each given as its arguments by name."""
+    if not panels:
+        raise ValueError("no panels: one or more are right")
+    with style.panels(1, len(panels), width=4.9, height=4.2, sharey=sharey) as (figure, grid):
+        entries = {}
+        for ax, arguments in zip(grid[0], panels, strict=True):
+            allreduce_times(**arguments, ax=ax)
+            ax.get_legend().remove()  # one for all, where it covers nothing
+            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+                entries[label] = handle
+        figure.legend(
+            entries.values(), entries, loc="outside lower center", ncols=len(entries),
+            title=_how(any(arguments.get("measured") for arguments in panels)),
+        )  # fmt: skip
+    return figure
+
+
+def _how(measured) -> str:
+    return "line: predicted, marker: measured" if measured else "predicted"
+
+
+def _of(name: str, line: bool = True, marker: bool = True) -> dict:
+    if name not in LOOKS:
+        raise ValueError(f"no algorithm {name!r}; one of {', '.join(LOOKS)} is right")
+    hidden = {"linestyle": "none"} if not line else {"marker": "none"} if not marker else {}
+    return LOOKS[name] | hidden
+
+
+def _fits(x: np.ndarray, seconds: np.ndarray, name: str) -> np.ndarray:
+    seconds = np.asarray(seconds, float)
+    if len(seconds) != len(x):
+        raise ValueError(f"{len(x)} sizes, but {len(seconds)} times of {name}: as many are right")
+    return seconds
+
+
+def _prefixed(n: float, position: int | None = None) -> str:
+    for prefix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+        if n >= size:
+            return f"{n / size:g} {prefix}"
+    return f"{n:g}"

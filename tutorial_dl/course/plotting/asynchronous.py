@@ -1,0 +1,75 @@
+"""Asynchronous training beside synchronous training: at equal samples, and at equal time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["on_equal_terms"]
+
+TICKS = [k * 10.0**power for power in range(-6, 4) for k in (1, 2, 5)]
+
+
+def on_equal_terms(
+    runs: Mapping[str, Sequence[Mapping[str, float]]],
+    samples: int,
+    metric: str = "val_loss",
+    titles: tuple[str, str] = ("At equal samples", "At equal time, on this machine"),
+) -> style.Figure:
+    """A metric after every epoch: by samples seen (left), and by seconds of training (right).
+
+    Who is ahead on the left learns more from a sample. Who is ahead on the right learns more in a
+    second, here, on these cores. The grey line on the right is where the quickest run ended: at
+    equal time, compare there.
+
+    Parameters
+    ----------
+    runs : what it is called -> rows of its history, one an epoch, with `metric` and "seconds".
+    samples : training samples an epoch, of all workers together.
+    metric : a column of the rows; a loss gets a logarithmic axis.
+    titles : the messages of both panels.
+
+    Raises
+    ------
+    ValueError : no runs, a run without epochs or without a column.
+    """
+    if not runs:
+        raise ValueError("no runs: expected a name and the rows of its history for each")
+    for name, rows in runs.items():
+        for column in (metric, "seconds"):
+            if not rows or column not in rows[0]:
+                has = ", ".join(rows[0]) if rows else "no epochs"
+                raise ValueError(f"{name}: no '{column}' in its history, which has {has}")
+    with style.panels(1, 2, width=5.2, sharey=True) as (figure, ((left, right),)):
+        for number, (name, rows) in enumerate(runs.items()):
+            values = [row[metric] for row in rows]
+            seen = [samples * (epoch + 1) for epoch in range(len(rows))]
+            seconds = list(accumulate(row["seconds"] for row in rows))
+            for ax, at in ((left, seen), (right, seconds)):
+                ax.plot(
+                    at, values, label=name, markersize=4,
+                    color=style.COLOURS[number % len(style.COLOURS)],
+                    marker=style.MARKERS[number % len(style.MARKERS)],
+                )  # fmt: skip
+        quickest = min(sum(row["seconds"] for row in rows) for rows in runs.values())
+        right.axvline(quickest, color=style.GREY, linewidth=1)
+        left.set(
+            title=titles[0], xlabel="samples seen", ylabel=metric.replace("val_", "validation ")
+        )
+        right.set(title=titles[1], xlabel="seconds of training", xlim=(0, None))
+        left.set_xlim(0, None)
+        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        left.xaxis.set_major_locator(MaxNLocator(5))
+        if "loss" in metric:
+            left.set_yscale("log")
+            low, high = left.get_ylim()
+            shown = [tick for tick in TICKS if low <= tick <= high]
+            if shown:
+                left.set_yticks(shown, [f"{tick:g}" for tick in shown])
+                left.yaxis.set_minor_locator(NullLocator())
+        right.legend()
+    return figure

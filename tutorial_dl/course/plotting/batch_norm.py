@@ -1,0 +1,139 @@
+"""Batch normalisation over ranks: what a share's statistics do, and what becomes of the moving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["moving_statistics", "normalised_apart", "share_statistics"]
+
+
+def normalised_apart(shares: Sequence[np.ndarray], sample: float) -> style.Figure:
+    """One channel, cut among ranks: their means and deviations, and what they make of a sample.
+
+    Parameters
+    ----------
+    shares : a rank's samples each, shapes (s_r,), two or more samples.
+    sample : an input; the right panel shows what it becomes on each rank, and in the whole batch.
+    """
+    shares = [np.asarray(share, float) for share in shares]
+    for rank, share in enumerate(shares):
+        if len(share) < 2:
+            raise ValueError(f"rank {rank} has {len(share)} samples; 2 or more have a deviation")
+    whole = np.concatenate(shares)
+    rows = [*shares, whole]
+    names = [*(f"rank {rank}" for rank in range(len(shares))), "whole batch"]
+    colours = [style.COLOURS[r % len(style.COLOURS)] for r in range(len(shares))] + [style.BLACK]
+    outputs = [(sample - row.mean()) / row.std() for row in rows]
+    ends = np.array([whole.min(), whole.max()])
+    with style.panels(1, 2, width=5.2, height=3.8) as (figure, ((left, right),)):
+        for place, (row, colour) in enumerate(zip(rows, colours, strict=True)):
+            left.plot(row, np.full(len(row), place), "o", color=colour, alpha=0.5, markersize=4)
+            left.errorbar(
+                row.mean(), place + 0.28, xerr=row.std(), fmt="d", color=colour, capsize=3
+            )
+            wide = place == len(shares)
+            right.plot(
+                ends, (ends - row.mean()) / row.std(), color=colour, linewidth=3 if wide else 1.6,
+                linestyle=style.LINES[0 if wide else 1 + place % 6], label=names[place],
+            )  # fmt: skip
+            right.plot(sample, outputs[place], "o", color=colour, zorder=3)
+        for ax in (left, right):
+            ax.axvline(sample, color=style.GREY, linewidth=1)
+        left.set(title="Mean and standard deviation", xlabel="input x", ylabel="")
+        left.set_yticks(range(len(rows)), names)
+        left.invert_yaxis()
+        right.set(
+            title=f"One sample becomes {min(outputs):.2f} to {max(outputs):.2f}",
+            xlabel="input x", ylabel="normalised output y",
+        )  # fmt: skip
+        right.legend(loc="upper left")
+        right.annotate(
+            "the sample", (sample, 0), color=style.GREY, xycoords=("data", "axes fraction"),
+            xytext=(4, 2), textcoords="offset points", va="bottom",
+        )  # fmt: skip
+    return figure
+
+
+def share_statistics(
+    sizes: np.ndarray,
+    predicted: Sequence[np.ndarray],
+    measured: Sequence[np.ndarray],
+) -> style.Figure:
+    """How far a share's mean, variance and outputs are from the batch's, by the share's size.
+
+    Parameters
+    ----------
+    sizes : samples of a share, shape (k,).
+    predicted, measured : three arrays (k,) each: the root mean square distance of the mean, in
+        units of S; the mean variance, in units of S^2; the root mean square distance of outputs.
+    """
+    titles = (
+        "The mean is off at random",
+        "The variance is too small",
+        "So outputs are other ones",
+    )
+    units = ("distance of the mean / S", "variance / S²", "distance of the outputs")
+    with style.panels(1, 3, width=3.9, height=3.4) as (figure, axes):
+        for ax, title, unit, line, points in zip(
+            axes[0], titles, units, predicted, measured, strict=True
+        ):
+            ax.plot(sizes, line, color=style.PREDICTED, label="predicted")
+            ax.plot(sizes, points, "o", color=style.MEASURED, label="measured")
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(sizes, [f"{s}" for s in sizes])
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.set(title=title, xlabel="samples of a rank", ylabel=unit, ylim=(0, None))
+            ax.legend(loc="lower right" if "small" in title else "upper right")
+    return figure
+
+
+def moving_statistics(
+    ranks: np.ndarray,
+    predicted: Mapping[str, np.ndarray],
+    measured: Mapping[str, np.ndarray],
+    title: str = "Moving statistics: the ranks' average knows more than any rank",
+    ax=None,
+) -> style.Figure:
+    """How far moving means are from the mean of all data, by the number of ranks.
+
+    Parameters
+    ----------
+    ranks : shape (k,).
+    predicted, measured : legend entry -> root mean square distance in units of the standard
+        deviation, shape (k,); the same entries in both.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    if set(predicted) != set(measured):
+        raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
+    with style.axes(ax) as ax:
+        for number, label in enumerate(predicted):
+            colour = style.COLOURS[number]
+            ax.plot(ranks, predicted[label], color=colour, linestyle=style.LINES[number])
+            ax.plot(
+                ranks, measured[label], color=colour, marker=style.MARKERS[number],
+                linestyle="none", label=label,
+            )  # fmt: skip
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_xticks(ranks, [f"{p}" for p in ranks])
+        ax.xaxis.set_minor_locator(NullLocator())
+        _plain_numbers(ax)
+        ax.set(title=title, xlabel="ranks (lines: predicted)", ylabel="distance of the moving mean")
+        ax.legend(loc="lower left")
+    return ax.figure
+
+
+def _plain_numbers(ax) -> None:
+    """Ticks at 1, 2, 3, 5 and 7 of each power of ten, as 0.02 and not 2 x 10^-2."""
+    low, high = ax.get_ylim()
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [k * 10.0**power for power in powers for k in (1, 2, 3, 5, 7)]
+    ax.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

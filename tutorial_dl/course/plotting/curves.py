@@ -1,0 +1,360 @@
+"""Curve fitting and gradient descent: curves through samples, errors, paths on the loss surface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from tutorial_dl import figure_style as style
+from tutorial_dl.course.foundations import Descent, LeastSquares
+
+__all__ = [
+    "descent_film",
+    "error_factors",
+    "fit_errors",
+    "fits",
+    "loss_curves",
+    "loss_paths",
+    "solver_errors",
+]
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+def fits(
+    x: np.ndarray,
+    y: np.ndarray,
+    curves: Mapping[str, Function],
+    truth: Function | None = None,
+    held_out: tuple[np.ndarray, np.ndarray] | None = None,
+    title: str = "Curves fitted to the samples",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Samples and the curves fitted to them.
+
+    Parameters
+    ----------
+    x, y : samples, shape (s,).
+    curves : legend entry -> function of x.
+    truth : what the samples were drawn from, without the noise.
+    held_out : (x, y) of samples that no curve was fitted to, shape (m,).
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    everywhere = [x] if held_out is None else [x, held_out[0]]
+    grid = np.linspace(np.min(np.concatenate(everywhere)), np.max(np.concatenate(everywhere)), 500)
+    with style.axes(ax) as ax:
+        if held_out is not None:
+            ax.plot(*held_out, "x", color=style.GREY, label="held out", zorder=2)
+        if truth is not None:
+            ax.plot(grid, truth(grid), color=style.GREY, linewidth=5, alpha=0.35, label="truth")
+        for (label, curve), colour, line in zip(
+            curves.items(), style.COLOURS, style.LINES, strict=False
+        ):
+            ax.plot(grid, curve(grid), color=colour, linestyle=line, label=label)
+        ax.plot(x, y, "o", color=style.BLACK, label="samples", zorder=3)
+
+        # A curve that follows the noise swings far out: keep the samples in view instead.
+        low, high = np.min(y), np.max(y)
+        ax.set_ylim(low - 0.25 * (high - low), high + 0.25 * (high - low))
+        ax.set(xlabel="x", ylabel="y", title=title)
+        _legend_beside(ax)
+    return ax.figure
+
+
+def fit_errors(
+    sizes: Sequence[int],
+    training: np.ndarray,
+    held_out: np.ndarray,
+    predicted: tuple[np.ndarray, np.ndarray] | None = None,
+    noise: float | None = None,
+    title: str = "More parameters fit the samples better, and other samples worse",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Training and held-out error against the number of parameters, predicted beside measured.
+
+    Parameters
+    ----------
+    sizes : parameters of each fit, length n.
+    training, held_out : measured mean squared errors, shape (n,), unit of y squared.
+    predicted : the same two before measuring.
+    noise : standard deviation of a sample: its square is the least held-out error there is.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    with style.axes(ax) as ax:
+        for index, (label, measured, colour, marker) in enumerate(
+            (
+                ("training", training, style.BLUE, "o"),
+                ("held out", held_out, style.RED, "s"),
+            )
+        ):
+            ax.plot(sizes, measured, marker, color=colour, label=f"{label}, measured")
+            if predicted is not None:
+                ax.plot(sizes, predicted[index], color=colour, label=f"{label}, predicted")
+        if noise is not None:
+            ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
+        ax.set(xlabel="parameters k", ylabel="mean squared error (unit of y squared)", title=title)
+        ax.set_yscale("log")
+        _legend_beside(ax)
+    return ax.figure
+
+
+def solver_errors(
+    sizes: Sequence[int],
+    measured: Mapping[str, np.ndarray],
+    predicted: Mapping[str, np.ndarray],
+    title: str = "The normal equations lose twice the digits",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Relative error of the solved parameters, a marker a solver, and the line predicted for it.
+
+    Parameters
+    ----------
+    sizes : parameters of each problem, length n.
+    measured : solver -> |w - w right| / |w right|, shape (n,).
+    predicted : label -> the size expected of it, shape (n,), in the same order.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    with style.axes(ax) as ax:
+        for (solver, errors), (label, line), colour, marker in zip(
+            measured.items(), predicted.items(), style.COLOURS, style.MARKERS, strict=False
+        ):
+            ax.plot(sizes, errors, marker, color=colour, label=solver)
+            ax.plot(sizes, line, color=colour, label=label)
+        ax.set_yscale("log")
+        ax.set(xlabel="parameters k", ylabel="relative error of the parameters", title=title)
+        _legend_beside(ax)
+    return ax.figure
+
+
+def loss_paths(
+    loss: LeastSquares,
+    descents: Mapping[str, Descent],
+    steps: int | None = None,
+    title: str = "Each step goes straight downhill, across the contours",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Paths of descents on the contours of a loss of two parameters.
+
+    Parameters
+    ----------
+    loss : of k = 2 parameters.
+    descents : legend entry -> its run.
+    steps : draw the first so many steps only.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+
+    Raises
+    ------
+    ValueError : the loss has another number of parameters than 2.
+    """
+    paths = {
+        label: run.path[: None if steps is None else steps + 1] for label, run in descents.items()
+    }
+    with style.axes(ax, width=6.4, height=5.0) as ax:
+        _surface(loss, list(paths.values()), ax)
+        for (label, path), colour, marker in zip(
+            paths.items(), style.COLOURS, style.MARKERS, strict=False
+        ):
+            many = len(path) > 100
+            ax.plot(
+                *path.T,
+                color=colour,
+                label=label,
+                marker=None if many else marker,
+                markersize=4,
+                linewidth=0.6 if many else 1.4,
+            )
+        ax.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13, label="minimum")
+        ax.set_title(title)
+        _legend_beside(ax)
+    return ax.figure
+
+
+def descent_film(
+    loss: LeastSquares,
+    descents: Mapping[str, Descent],
+    frames: int = 30,
+    by: str = "steps",
+    title: str = "Descent",
+) -> style.Film:
+    """The paths of `loss_paths`, growing; with the loss beside them.
+
+    Parameters
+    ----------
+    loss : of k = 2 parameters.
+    descents : legend entry -> its run; all run side by side on one clock.
+    frames : pictures; the clock runs over them from 0 to the end of the shortest descent.
+    by : the clock: "steps", or "samples" whose gradient was taken.
+    title : stands over every frame.
+
+    Raises
+    ------
+    ValueError : the loss has another number of parameters than 2, or `by` is neither.
+    """
+    per_step = {label: _clock(run, by) for label, run in descents.items()}
+    end = min(run.steps * per_step[label] for label, run in descents.items())
+    values = {label: _losses(loss, run) for label, run in descents.items()}
+    with style.panels(1, 2, width=4.6, height=4.0, width_ratios=[1.2, 1]) as (figure, (panels,)):
+        surface, beside = panels
+        shown = [run.path[: int(end / per_step[label]) + 1] for label, run in descents.items()]
+        _surface(loss, shown, surface)
+        surface.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13)
+        lines = []
+        for label, colour, marker in zip(descents, style.COLOURS, style.MARKERS, strict=False):
+            many = end / per_step[label] > 100
+            (path,) = surface.plot([], [], color=colour, linewidth=0.8 if many else 1.4)
+            (head,) = surface.plot([], [], color=colour, marker=marker, markersize=7)
+            (curve,) = beside.plot([], [], color=colour, marker=marker, markevery=[-1], label=label)
+            lines.append((path, head, curve))
+        beside.set_xlim(0, end)
+        least, most = loss(loss.minimiser()), max(v[0] for v in values.values())
+        beside.set(yscale="log", ylim=(0.8 * least, 1.5 * most) if least > 0 else None)
+        beside.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        beside.yaxis.set_major_formatter("{x:g}")
+        beside.yaxis.set_minor_formatter(NullFormatter())
+        beside.set(xlabel=_CLOCKS[by], ylabel="loss (mean squared error)")
+        beside.legend(loc="upper right")
+
+        def play() -> Iterator[None]:
+            for now in np.linspace(0, end, frames):
+                for (label, run), (path, head, curve) in zip(descents.items(), lines, strict=True):
+                    step = int(now / per_step[label] + 1e-9)
+                    path.set_data(*run.path[: step + 1].T)
+                    head.set_data(*run.path[step : step + 1].T)
+                    curve.set_data(np.arange(step + 1) * per_step[label], values[label][: step + 1])
+                surface.set_title(title)
+                yield
+
+        return style.Film(figure, play())
+
+
+def loss_curves(
+    loss: LeastSquares,
+    descents: Mapping[str, Descent],
+    by: str = "samples",
+    floors: Mapping[str, float] | None = None,
+    title: str = "Small batches learn early, and stop early",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """How far each descent is above the least loss, as the mean over each epoch's steps.
+
+    Parameters
+    ----------
+    loss : that was descended.
+    descents : legend entry -> its run.
+    by : against "steps", or against "samples" whose gradient was taken.
+    floors : legend entry -> predicted L - L* that it settles at; drawn as a dotted line.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    minimum = loss(loss.minimiser())
+    with style.axes(ax) as ax:
+        for (label, run), colour, marker in zip(
+            descents.items(), style.COLOURS, style.MARKERS, strict=False
+        ):
+            above = (_losses(loss, run) - minimum)[1:].reshape(run.epochs, -1).mean(axis=1)
+            clock = _clock(run, by) * run.steps_per_epoch * np.arange(1, run.epochs + 1)
+            # Below this the loss is only its own rounding error.
+            seen = above > 10 * np.finfo(float).eps * minimum
+            every = max(1, run.epochs // 12)
+            ax.plot(
+                clock[seen],
+                above[seen],
+                color=colour,
+                linewidth=1.2,
+                marker=marker,
+                markevery=every,
+                label=label,
+            )
+            floor = 0.0 if floors is None else floors.get(label, 0.0)
+            if floor > 0:
+                ax.plot([0, clock[-1]], [floor, floor], ":", color=colour)
+        if floors is not None:
+            ax.plot([], [], ":", color=style.GREY, label="predicted floor")
+        ax.set_xlim(left=0)
+        ax.set(xlabel=_CLOCKS[by], ylabel="L - L* (unit of y squared)", title=title, yscale="log")
+        _legend_beside(ax)
+    return ax.figure
+
+
+def error_factors(
+    rates: np.ndarray,
+    measured: np.ndarray,
+    predicted: Function,
+    bound: float,
+    title: str = "Above 2 / λ_max the error grows",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """By what the error is multiplied in one step, against the learning rate.
+
+    Parameters
+    ----------
+    rates : learning rates that were run, shape (n,).
+    measured : |error after a step| / |error before it| late in each run, shape (n,).
+    predicted : learning rate -> the same from theory.
+    bound : 2 / lambda_max.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    grid = np.linspace(0, max(np.max(rates), bound) * 1.05, 400)
+    with style.axes(ax) as ax:
+        ax.axhspan(1, 10, color=style.RED, alpha=0.12, linewidth=0)
+        ax.text(0.01 * grid[-1], 1.02, "the error grows", color=style.RED, va="bottom")
+        ax.plot(grid, [predicted(rate) for rate in grid], color=style.PREDICTED, label="predicted")
+        ax.plot(rates, measured, "o", color=style.MEASURED, label="measured")
+        ax.axvline(bound, color=style.GREY, linestyle="--", label="2 / λ_max")
+        ax.set_xlim(0, grid[-1])
+        ax.set_ylim(0, max(1.2, 1.1 * np.max(measured)))
+        ax.set(xlabel="learning rate η", ylabel="error factor a step", title=title)
+        _legend_beside(ax)
+    return ax.figure
+
+
+_CLOCKS = {"steps": "steps", "samples": "samples whose gradient was taken"}
+
+
+def _clock(run: Descent, by: str) -> float:
+    """What one step of `run` advances the clock by."""
+    if by not in _CLOCKS:
+        raise ValueError(f'by must be "steps" or "samples", got {by!r}')
+    return 1.0 if by == "steps" else run.samples_per_epoch / run.steps_per_epoch
+
+
+def _losses(loss: LeastSquares, run: Descent) -> np.ndarray:
+    """The full loss before the first step and after every step, shape (steps + 1,)."""
+    away = run.path - loss.minimiser()  # (steps + 1, k)
+    above = np.einsum("ti,ij,tj->t", away, loss.hessian(), away) / 2
+    return loss(loss.minimiser()) + above
+
+
+def _surface(loss: LeastSquares, paths: list[np.ndarray], ax: Axes) -> None:
+    """Contours of `loss` that hold all of `paths`, each of shape (steps + 1, 2)."""
+    if loss.parameters != 2:
+        raise ValueError(f"contours need a loss of 2 parameters, this one has {loss.parameters}")
+    points = np.concatenate([*paths, loss.minimiser()[None]])  # (points, 2)
+    low, high = points.min(axis=0), points.max(axis=0)
+    margin = 0.15 * (high - low).max()
+    first = np.linspace(low[0] - margin, high[0] + margin, 160)
+    second = np.linspace(low[1] - margin, high[1] + margin, 160)
+
+    W = np.stack(np.meshgrid(first, second), axis=-1)  # (160, 160, 2)
+    away = W - loss.minimiser()
+    above = np.einsum("...i,ij,...j", away, loss.hessian(), away) / 2  # L - L*, (160, 160)
+    # Levels as squares: contours of a bowl then stand at equal distances.
+    levels = above.max() * np.linspace(0, 1, 13) ** 2
+    ax.contourf(first, second, above, levels, cmap="Greys", alpha=0.5)
+    ax.contour(first, second, above, levels, colors=style.GREY, linewidths=0.5)
+    ax.grid(False)
+    ax.set_aspect("equal")
+    ax.set(xlabel="w₀", ylabel="w₁")
+
+
+def _legend_beside(ax: Axes) -> None:
+    """A legend to the right of the axes, where it hides nothing."""
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -1,0 +1,142 @@
+"""Workers on springs: their paths, what the center averages away, how seldom they may talk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.ticker import NullLocator
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["center_noise", "periods", "springs"]
+
+
+def springs(
+    runs: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    curvature: Sequence[float],
+    rests: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+    minima: np.ndarray | None = None,
+) -> style.Figure:
+    """Paths of workers and their center in a valley of two weights, a panel a run.
+
+    Parameters
+    ----------
+    runs : what it is called -> (weights of the workers (t, p, 2), of the center (t, 2)).
+    curvature : of the valley along both weights, whose bottom is at 0.
+    rests : likewise, where workers (p, 2) and center (2,) are predicted to end; crosses.
+    minima : where each worker's own data has its minimum, (p, 2), as small forks.
+    """
+    every = np.concatenate(
+        [np.concatenate([x.reshape(-1, 2), center]) for x, center in runs.values()]
+        + ([] if minima is None else [np.asarray(minima)])
+    )
+    low, high = every.min(axis=0), every.max(axis=0)
+    low, high = low - 0.08 * (high - low), high + 0.08 * (high - low)
+    across, up = (np.linspace(low[k], high[k], 80) for k in (0, 1))
+    loss = (curvature[0] * across**2 + curvature[1] * up[:, None] ** 2) / 2
+    with style.panels(1, len(runs), width=5.0, height=4.2, sharey=True) as (figure, axes):
+        for ax, (name, (x, center)) in zip(axes[0], runs.items(), strict=True):
+            ax.contour(across, up, loss, levels=9, colors=style.GREY, linewidths=0.5, alpha=0.6)
+            for worker in range(x.shape[1]):
+                colour = style.COLOURS[worker % (len(style.COLOURS) - 1)]  # black is the center's
+                ax.plot(*x[:, worker].T, color=colour, linewidth=1)
+                ax.plot(
+                    *x[-1, worker], style.MARKERS[worker % len(style.MARKERS)], color=colour,
+                    label=f"worker {worker}", markersize=7,
+                )  # fmt: skip
+                if rests and name in rests:  # a spring
+                    ends = np.array([x[-1, worker], center[-1]])
+                    ax.plot(*ends.T, ":", color=colour, linewidth=1.4)
+                if minima is not None:
+                    ax.plot(*minima[worker], "1", color=colour, markersize=11)
+            ax.plot(*center.T, color=style.BLACK, linewidth=2.2)
+            ax.plot(*center[-1], "*", color=style.BLACK, markersize=13, label="center")
+            if rests and name in rests:
+                at = np.concatenate([rests[name][0], [rests[name][1]]])
+                ax.plot(*at.T, "+", color=style.PREDICTED, markersize=12, label="predicted")
+            ax.set(title=name, xlabel="weight 1", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+            ax.grid(visible=False)
+        axes[0, 0].set_ylabel("weight 2")
+        axes[0, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def center_noise(
+    moving_rates: np.ndarray,
+    predicted: Mapping[str, np.ndarray],
+    measured: Mapping[str, np.ndarray],
+    levels: Mapping[str, float],
+    title: str = "The center averages over workers, and over time",
+) -> style.Figure:
+    """How much the center is shaken by the noise of gradients, by the moving rate.
+
+    Parameters
+    ----------
+    moving_rates : (k,), drawn on a logarithmic axis.
+    predicted, measured : what it is called -> standard deviation, (k,); the same names.
+    levels : what it is called -> standard deviation, a level line.
+    title : the figure's message.
+    """
+    if set(predicted) != set(measured):
+        raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
+    with style.axes() as ax:
+        for number, name in enumerate(predicted):
+            colour = style.COLOURS[number % len(style.COLOURS)]
+            ax.plot(
+                moving_rates, predicted[name], color=colour,
+                linestyle=style.LINES[number % len(style.LINES)],
+            )  # fmt: skip
+            ax.plot(
+                moving_rates, measured[name], style.MARKERS[number % len(style.MARKERS)],
+                color=colour, label=name,
+            )  # fmt: skip
+        for name, level in levels.items():
+            ax.axhline(level, color=style.GREY, linewidth=1)
+            ax.annotate(
+                name, (1, level), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                textcoords="offset points", ha="right", color=style.GREY, size=9,
+            )  # fmt: skip
+        ax.set(title=title, xlabel="moving rate (lines: predicted)", xscale="log", ylim=(0, None))
+        ax.set_xticks(moving_rates, [f"{rate:g}" for rate in moving_rates])
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set_ylabel("standard deviation of the center")
+        ax.legend(loc="lower right")
+    return ax.figure
+
+
+def periods(
+    every: Sequence[int],
+    predicted: Sequence[float],
+    measured: Sequence[float],
+    losses: Mapping[str, Sequence[float]],
+    titles: tuple[str, str] = ("Traffic falls with the period", "The loss hardly notices"),
+) -> style.Figure:
+    """Traffic and loss by the steps from one exchange to the next.
+
+    Parameters
+    ----------
+    every : steps, (k,).
+    predicted, measured : megabytes of the whole run, (k,) each.
+    losses : what it is called -> validation loss at the end, (k,).
+    titles : the messages of both panels.
+    """
+    with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
+        left.plot(every, predicted, color=style.PREDICTED, label="predicted")
+        left.plot(every, measured, "o", color=style.MEASURED, label="measured")
+        left.set(title=titles[0], ylabel="megabytes of the run", yscale="log")
+        left.legend()
+        for number, (name, values) in enumerate(losses.items()):
+            right.plot(
+                every, values, style.MARKERS[number % len(style.MARKERS)] + "-", label=name,
+                color=style.COLOURS[number % len(style.COLOURS)],
+            )  # fmt: skip
+        highest = max(max(values) for values in losses.values())
+        right.set(title=titles[1], ylabel="validation loss", ylim=(0, 1.3 * highest))
+        right.legend()
+        for ax in (left, right):
+            ax.set_xscale("log", base=2)
+            ax.set_xticks(every, [f"{steps}" for steps in every])
+            ax.xaxis.set_minor_locator(NullLocator())
+            ax.set_xlabel("steps from one exchange to the next")
+    return figure

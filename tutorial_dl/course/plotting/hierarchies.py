@@ -1,0 +1,100 @@
+"""Masters of masters: how many updates a second a layout serves, and how many it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isnan
+
+from matplotlib.axes import Axes
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["served", "unseen"]
+
+
+def served(
+    workers: Sequence[int],
+    predicted: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Mapping[int, float]],
+    unit: str = "updates a second",
+    title: str = "One master saturates, a tree of masters goes on",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """What all workers together get done in a second, by their number, a line a layout.
+
+    Parameters
+    ----------
+    workers : ranks that compute, (k,).
+    predicted : what the layout is called -> `unit`, (k,); NaN where it can't have so many workers.
+    measured : the same names, those that were run -> {workers: `unit`}.
+    unit : of both.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+
+    Raises
+    ------
+    ValueError : something was measured of a layout that has no prediction.
+    """
+    with style.axes(ax, width=7.6) as ax:
+        _lines_and_markers(ax, workers, predicted, measured)
+        ax.set(title=title, xlabel="ranks that compute", ylabel=unit, ylim=(0, None))
+        ax.set_xticks(workers)
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax.figure
+
+
+def unseen(
+    upward: Sequence[int],
+    predicted: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Mapping[int, float]],
+    title: str = "The rarer the groups talk, the less they know of each other",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Mean number of updates that a gradient has not seen, by the updates from relay to relay.
+
+    Parameters
+    ----------
+    upward : updates of a sub-master from one relay to the next, (k,).
+    predicted : what the layout is called -> updates not seen, (k,).
+    measured : the same names, those that were run -> {upward: updates not seen}.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+
+    Raises
+    ------
+    ValueError : as for `served`.
+    """
+    with style.axes(ax, width=7.6) as ax:
+        _lines_and_markers(ax, upward, predicted, measured)
+        ax.set_xticks(upward)
+        ax.set(
+            title=title,
+            xlabel="updates of a group from one relay to the next",
+            ylabel="updates not seen",
+            ylim=(0, None),
+        )
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax.figure
+
+
+def _lines_and_markers(
+    ax: Axes,
+    at: Sequence[float],
+    predicted: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Mapping[int, float]],
+) -> None:
+    """A line of what is predicted for each name, NaN left out, and markers of what was measured."""
+    unknown = [name for name in measured if name not in predicted]
+    if unknown:
+        raise ValueError(f"measured {', '.join(unknown)}; {', '.join(predicted)} are predicted")
+    for number, (name, line) in enumerate(predicted.items()):
+        look = {"color": style.COLOURS[number % len(style.COLOURS)]}
+        dash = style.LINES[number % len(style.LINES)]
+        known = [(x, y) for x, y in zip(at, line, strict=True) if not isnan(y)]
+        ax.plot(*zip(*known, strict=True), linestyle=dash, label=f"{name}, predicted", **look)
+        if found := measured.get(name):
+            ax.plot(
+                list(found), list(found.values()), linestyle="none", markersize=8,
+                marker=style.MARKERS[number % len(style.MARKERS)], markeredgecolor="white",
+                label=f"{name}, measured", **look,
+            )  # fmt: skip

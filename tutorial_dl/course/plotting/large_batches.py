@@ -1,0 +1,189 @@
+"""Large batches: the noise of their gradients, what the rules for the rate do, and the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["batch_errors", "gradient_noise", "records", "stable_rates"]
+
+
+def gradient_noise(
+    batches: Sequence[int],
+    predicted: np.ndarray,
+    measured: np.ndarray,
+    title: str = "Twice the batch, half the variance",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """How far batches' gradients are from that of all samples, by the size of the batch.
+
+    Parameters
+    ----------
+    batches : samples of a batch, (k,).
+    predicted, measured : mean square distance over the square length of the gradient, (k,).
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    with style.axes(ax) as ax:
+        ax.plot(batches, predicted, color=style.PREDICTED, label="predicted")
+        ax.plot(batches, measured, "o", color=style.MEASURED, label="measured")
+        _batch_axis(ax, batches)
+        ax.set(title=title, ylabel="variance / square of the gradient", yscale="log")
+        ax.legend()
+    return ax.figure
+
+
+def batch_errors(
+    batches: Sequence[int],
+    runs: Mapping[str, np.ndarray],
+    title: str = "Validation error by batch",
+    limits: Mapping[str, float] | None = None,
+    per_rank: int | None = None,
+    ax: Axes | None = None,
+) -> style.Figure:
+    """The share of wrong answers by batch: mean over seeds, and bars from the best to the worst.
+
+    Parameters
+    ----------
+    batches : samples of a batch, (k,).
+    runs : what it is called -> accuracies, shape (k, seeds), of 0 to 1.
+    title : the figure's message.
+    limits : what it is called -> batch, drawn as an upright line; a run's name gives its colour.
+    per_rank : samples of a rank; with them the upper axis counts ranks.
+    ax : where to draw; a new figure if None.
+
+    Raises
+    ------
+    ValueError : accuracies of another shape; no room for them on a logarithmic axis (see FLOOR).
+    """
+    with style.axes(ax, width=7.6, height=4.6) as ax:
+        for number, (name, accuracies) in enumerate(runs.items()):
+            accuracies = np.asarray(accuracies, float)
+            if accuracies.ndim != 2 or len(accuracies) != len(batches):
+                raise ValueError(
+                    f"{name}: accuracies of shape {accuracies.shape}; ({len(batches)}, seeds) is "
+                    "right, a row a batch"
+                )
+            wrong = np.maximum(100 * (1 - accuracies), FLOOR)  # per cent, (k, seeds)
+            mean = np.maximum(100 * (1 - accuracies.mean(axis=1)), FLOOR)
+            # Side by side, or one would hide the other.
+            aside = np.array(batches) * 1.05 ** (number - (len(runs) - 1) / 2)
+            ax.errorbar(
+                aside, mean, [mean - wrong.min(axis=1), wrong.max(axis=1) - mean],
+                color=_colour(number), marker=style.MARKERS[number % len(style.MARKERS)],
+                linestyle="none", elinewidth=1.2, label=name,
+            )  # fmt: skip
+        for number, (name, batch) in enumerate((limits or {}).items()):
+            known = list(runs).index(name) if name in runs else number
+            ax.axvline(batch, color=_colour(known), linestyle="--", linewidth=1.4)
+            ax.annotate(
+                "its limit, predicted" if name in runs else name, (batch, 0.98), rotation=90,
+                xycoords=("data", "axes fraction"), xytext=(-3, 0), textcoords="offset points",
+                ha="right", va="top", size=8, color=_colour(known),
+            )  # fmt: skip
+        _batch_axis(ax, batches)
+        ax.set(title=title, ylabel="wrong answers (%)", yscale="log")
+        shown = [tick for tick in TICKS if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
+        ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
+        ax.yaxis.set_minor_locator(NullLocator())
+        if per_rank:
+            upper = ax.secondary_xaxis("top")
+            upper.set_xticks(batches, [f"{batch / per_rank:g}" for batch in batches])
+            upper.xaxis.set_minor_locator(NullLocator())
+            upper.set_xlabel(f"ranks of {per_rank} samples each")
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax.figure
+
+
+FLOOR = 0.01  # %: no wrong answer at all would fall off a logarithmic axis
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+
+
+def stable_rates(
+    updates: Sequence[int],
+    limits: np.ndarray,
+    asked: Mapping[str, float],
+    title: str = "How large a rate is stable, while the network learns",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """The largest stable learning rate on the way, a line a run, and the rates that are asked for.
+
+    Parameters
+    ----------
+    updates : after how many the limits were found, (k,), 1 or more.
+    limits : learning rates, shape (runs, k).
+    asked : what it is called -> learning rate, drawn as a level line.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    with style.axes(ax, width=7.6) as ax:
+        for number, limit in enumerate(np.asarray(limits, float)):
+            ax.plot(
+                updates, limit, marker=style.MARKERS[number % len(style.MARKERS)], linewidth=0.8,
+                color=style.MEASURED, label=None if number else "limit, measured (a line a seed)",
+            )  # fmt: skip
+        for name, rate in asked.items():
+            ax.axhline(rate, color=style.PREDICTED, linestyle="--", linewidth=1.4)
+            ax.annotate(
+                f"{name}: {rate:.2g}", (1, rate), xycoords=("axes fraction", "data"),
+                xytext=(4, 0), textcoords="offset points", va="center", size=9,
+            )  # fmt: skip
+        ax.set_xscale("log")
+        ax.set_xticks(updates, [f"{update}" for update in updates])
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.set(title=title, xlabel="updates", ylabel="learning rate", yscale="log")
+        low, high = ax.get_ylim()
+        ax.set_ylim(0.6 * low, high)  # room for the legend
+        shown = [tick for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5) if low <= tick <= high]
+        ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
+        ax.yaxis.set_minor_locator(NullLocator())
+        ax.legend(loc="lower left")
+    return ax.figure
+
+
+def records(
+    rows: Sequence[tuple[str, Mapping[str, float]]],
+    title: str = "Fewer steps, and more samples a second: where the hour went",
+) -> style.Figure:
+    """Training runs as rows, a panel a quantity, on logarithmic axes.
+
+    Parameters
+    ----------
+    rows : (label, quantity with its unit -> number above 0), all with the same quantities.
+    title : the figure's message.
+    """
+    names = list(rows[0][1])
+    for label, row in rows:
+        if list(row) != names:
+            raise ValueError(f"{label} has {', '.join(row)}; {', '.join(names)} is right")
+    labels, at = [label for label, _ in rows], np.arange(len(rows))
+    with style.panels(1, len(names), 3.3, 1.2 + 0.36 * len(rows), sharey=True) as (figure, axes):
+        for number, (ax, name) in enumerate(zip(axes[0], names, strict=True)):
+            values = np.array([row[name] for _, row in rows], float)
+            ax.plot(values, at, style.MARKERS[number % len(style.MARKERS)], color=_colour(number))
+            for y, value in zip(at, values, strict=True):
+                ax.annotate(
+                    f"{value:,.0f}", (value, y), xytext=(6, 0), textcoords="offset points",
+                    va="center", size=8,
+                )  # fmt: skip
+            ax.set(xscale="log", xlabel=name, xlim=(values.min() / 2, values.max() * 6))
+            ax.set_yticks(at, labels)
+        axes[0, 0].invert_yaxis()
+        axes[0, 0].set_title(title)
+    return figure
+
+
+def _batch_axis(ax: Axes, batches: Sequence[int]) -> None:
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(batches, [f"{batch}" for batch in batches])
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("batch (samples)")
+
+
+def _colour(number: int) -> str:
+    return style.COLOURS[number % len(style.COLOURS)]

@@ -1,0 +1,185 @@
+"""Neural networks as functions: what they are made of, how well they fit, and how they learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["gradient_check", "hinges", "step_errors", "training_strip", "unit_errors"]
+
+Function = Callable[[np.ndarray], np.ndarray]
+
+
+def hinges(
+    grid: np.ndarray,
+    terms: np.ndarray,
+    truth: np.ndarray,
+    title: str = "Eight hinges, added up, follow the curve",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """The terms that a network of one hidden layer adds up, their sum, and what it should be.
+
+    Parameters
+    ----------
+    grid : x, shape (s,).
+    terms : output of each hidden unit times its output weight, shape (s, units); with the bias
+        in the last column.
+    truth : the function to follow, shape (s,).
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    with style.axes(ax) as ax:
+        for i, term in enumerate(terms.T[:-1]):
+            label = "one hidden unit each" if i == 0 else None
+            ax.plot(grid, term, color=style.SKY, linewidth=1, label=label)
+        ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="to be followed")
+        ax.plot(grid, terms.sum(axis=1), color=style.BLUE, label="their sum: the network")
+        low, high = truth.min(), truth.max()
+        ax.set_ylim(low - 0.6 * (high - low), high + 0.6 * (high - low))
+        ax.set(xlabel="x", ylabel="y", title=title)
+        _legend_beside(ax)
+    return ax.figure
+
+
+def unit_errors(
+    units: Sequence[int],
+    measured: Sequence[float],
+    predicted: Sequence[float],
+    title: str = "Twice the units, a quarter of the error",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Largest error of a network against its number of hidden units, predicted beside measured.
+
+    Parameters
+    ----------
+    units : hidden units of each network, length n.
+    measured, predicted : largest errors, length n, unit of y.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    with style.axes(ax) as ax:
+        ax.plot(units, predicted, color=style.PREDICTED, label="predicted, max |f''| h² / 8")
+        ax.plot(units, measured, "o", color=style.MEASURED, label="measured")
+        ax.set_xscale("log", base=2)
+        ax.set_yscale("log")
+        ax.set_xticks(units, [str(n) for n in units])
+        ax.set(xlabel="hidden units", ylabel="largest error (unit of y)", title=title)
+        ax.legend()
+    return ax.figure
+
+
+def gradient_check(
+    predicted: np.ndarray,
+    measured: np.ndarray,
+    groups: Mapping[str, slice],
+    title: str = "Backpropagation predicts what moving each parameter measures",
+) -> style.Figure:
+    """Each number of a gradient, as backpropagation gives it, beside a finite difference.
+
+    Parameters
+    ----------
+    predicted, measured : shape (n,), loss per unit of parameter.
+    groups : legend entry -> which of the n.
+    title : the figure's message.
+
+    Returns
+    -------
+    A figure of two panels: measured over predicted, and their difference.
+    """
+    with style.panels(2, 1, height=2.6, sharex=True, height_ratios=[2, 1]) as (figure, grid):
+        values, differences = grid[:, 0]
+        ends = [predicted.min(), predicted.max()]
+        values.plot(ends, ends, color=style.PREDICTED, linewidth=1, label="equal")
+        differences.axhline(0, color=style.PREDICTED, linewidth=1)
+        for (label, which), colour, marker in zip(
+            groups.items(), style.COLOURS, style.MARKERS, strict=False
+        ):
+            look = {"color": colour, "marker": marker, "linestyle": "none"}
+            values.plot(predicted[which], measured[which], label=label, **look)
+            differences.plot(predicted[which], (measured - predicted)[which], **look)
+        values.set(ylabel="measured: finite difference", title=title)
+        values.legend()
+        differences.set(xlabel="predicted: backpropagation", ylabel="difference")
+    return figure
+
+
+def step_errors(
+    steps: np.ndarray,
+    errors: np.ndarray,
+    truncation: np.ndarray,
+    rounding: np.ndarray,
+    title: str = "Too large a step truncates, too small a step rounds",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Error of a central difference against its step: both predicted limits, and what is measured.
+
+    Parameters
+    ----------
+    steps : shape (n,).
+    errors : |finite difference - derivative|, shape (n,).
+    truncation, rounding : the two errors predicted, shape (n,).
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    with style.axes(ax) as ax:
+        ax.plot(steps, truncation, color=style.BLACK, label="predicted: h² |L'''| / 6")
+        ax.plot(steps, rounding, color=style.BLACK, linestyle="--", label="predicted: ε L / h")
+        ax.plot(steps, errors, "o", color=style.MEASURED, label="measured")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_ylim(errors[errors > 0].min() / 10, errors.max() * 10)
+        ax.set(xlabel="step h", ylabel="error of the finite difference", title=title)
+        ax.legend()
+    return ax.figure
+
+
+def training_strip(
+    x: np.ndarray,
+    y: np.ndarray,
+    snapshots: Mapping[str, np.ndarray],
+    grid: np.ndarray,
+    truth: np.ndarray | None = None,
+    title: str = "The network's function while it learns",
+) -> style.Figure:
+    """A film strip: the function that a network computes, one panel a moment of its training.
+
+    Parameters
+    ----------
+    x, y : samples it learns from, shape (s,).
+    snapshots : caption -> the network's output on `grid`, shape (m,), in the order of time.
+    grid : where the function is drawn, shape (m,).
+    truth : what the samples were drawn from, without the noise, shape (m,).
+    title : the figure's message.
+    """
+    columns = min(len(snapshots), 3)
+    rows = -(-len(snapshots) // columns)
+    with style.panels(rows, columns, width=3, height=2.2, sharex=True, sharey=True) as (
+        figure,
+        panels,
+    ):
+        for ax, (caption, outputs) in zip(panels.flat, snapshots.items(), strict=False):
+            ax.plot(x, y, ".", color=style.GREY, markersize=3, label="samples")
+            if truth is not None:
+                ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="truth")
+            ax.plot(grid, outputs, color=style.BLUE, label="network")
+            ax.set_title(caption, fontsize=10, fontweight="normal")
+        for ax in panels.flat[len(snapshots) :]:
+            ax.set_visible(False)
+        for ax in panels[-1]:
+            ax.set_xlabel("x")
+        for ax in panels[:, 0]:
+            ax.set_ylabel("y")
+        margin = 0.25 * np.ptp(y)
+        panels[0, 0].set_ylim(y.min() - margin, y.max() + margin)
+        handles, labels = panels[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    return figure
+
+
+def _legend_beside(ax: Axes) -> None:
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

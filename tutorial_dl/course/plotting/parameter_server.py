@@ -1,0 +1,217 @@
+"""One master and many workers: what goes through it, whom it serves when, and when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["exchange_times", "many_to_few", "saturated", "service"]
+
+COMPUTES = "#D8D8D8"
+
+
+def many_to_few(workers: int = 6) -> style.Figure:
+    """A master with its workers beside a ring of as many ranks, and the vectors through one place.
+
+    Parameters
+    ----------
+    workers : W, 2 or more: vectors through the master, 2 W, and through a rank of an allreduce,
+        2 (W - 1) / W sent and as much received, are drawn up to it.
+
+    Raises
+    ------
+    ValueError : fewer than 2 workers.
+    """
+    if workers < 2:
+        raise ValueError(f"{workers} workers are not many; 2 or more are right")
+    with style.panels(1, 3, width=3.6, height=3.4) as (figure, ((star, ring, lines),)):
+        angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
+        places = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # (W, 2)
+        for place in places:
+            _arrow(star, place, np.zeros(2), style.BLUE)
+            _arrow(star, np.zeros(2), place, style.RED)
+        for place, after in zip(places, np.roll(places, -1, axis=0), strict=True):
+            _arrow(ring, place, after, style.GREEN)
+        _rank(star, (0, 0), "M")
+        for ax in (star, ring):
+            for number, place in enumerate(places):
+                _rank(ax, place, f"{number}")
+            ax.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), aspect="equal")
+            ax.set_axis_off()
+        star.set_title("All through one master", loc="center")
+        ring.set_title("Allreduce: from rank to rank", loc="center")
+        handles = [
+            Line2D([], [], color=colour, marker=">", label=label)
+            for colour, label in (
+                (style.BLUE, "gradient to the master"),
+                (style.RED, "weights back"),
+                (style.GREEN, "pieces of the sum"),
+            )
+        ]
+        figure.legend(handles=handles, loc="outside lower left", ncols=3)
+
+        many = np.arange(2, workers + 1)
+        lines.plot(many, 2 * many, color=style.BLUE, marker="o", label="master: 2W")
+        each = 4 * (many - 1) / many
+        lines.plot(
+            many, each, color=style.GREEN, marker="^", linestyle="--", label="ring: 4(W-1)/W"
+        )
+        lines.set(
+            title="Vectors in and out of the busiest rank",
+            xlabel="ranks that compute, W", ylabel="vectors a round", ylim=(0, None),
+        )  # fmt: skip
+        lines.set_xticks(many)
+        lines.legend()
+    return figure
+
+
+def service(
+    runs: Mapping[str, tuple[Sequence[Sequence[float]], int]], until: float
+) -> style.Figure:
+    """What the master and each worker do, moment by moment; a panel a run.
+
+    Parameters
+    ----------
+    runs : title -> (rows of `foundations.first_come_first_served`, number of workers).
+    until : seconds shown.
+    """
+    lines = [workers + 2 for _, workers in runs.values()]
+    height = 0.26 * np.mean(lines) + 0.4  # inches, of a panel on average
+    with style.panels(len(runs), 1, width=8.4, height=height, sharex=True, height_ratios=lines) as (
+        figure,
+        grid,
+    ):
+        for ax, (title, (rows, workers)) in zip(grid[:, 0], runs.items(), strict=True):
+            free = [0.0] * workers  # since when each worker computes
+            for worker, asked, taken, done in rows:
+                worker = int(worker)
+                _bar(ax, worker + 1, free[worker], asked, COMPUTES, "")
+                _bar(ax, worker + 1, asked, taken, "white", "///")
+                for row in (0, worker + 1):
+                    _bar(ax, row, taken, done, style.COLOURS[worker % len(style.COLOURS)], "")
+                free[worker] = done
+            names = ["master", *(f"worker {worker}" for worker in range(workers))]
+            ax.set_yticks(range(workers + 1), names)
+            ax.set(title=title, xlim=(0, 1e3 * until), ylim=(workers + 0.6, -0.6))
+            ax.grid(False, axis="y")
+        grid[-1, 0].set_xlabel("milliseconds")
+        handles = [
+            Patch(facecolor=COMPUTES, label="computes"),
+            Patch(facecolor="white", edgecolor=style.GREY, hatch="///", label="waits"),
+            Patch(facecolor=style.BLUE, label="is served (the master: whom)"),
+        ]
+        figure.legend(handles=handles, loc="outside lower right", ncols=3)
+    return figure
+
+
+def exchange_times(
+    parameters: Sequence[int],
+    measured: Sequence[Sequence[float]],
+    predicted: Callable[[np.ndarray], np.ndarray],
+    title: str = "An exchange: a latency, and then so much a weight",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Seconds of one exchange by the number of weights, log-log.
+
+    Parameters
+    ----------
+    parameters : n, (k,).
+    measured : seconds of exchanges, k rows of any length: the median is marked, and a bar reaches
+        from the first to the third quartile.
+    predicted : function of weights, (m,), that returns seconds, (m,): drawn as a line.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
+    low, middle, high = 1e3 * quartiles.T
+    with style.axes(ax) as ax:
+        line = np.geomspace(min(parameters), max(parameters), 100)
+        ax.plot(line, 1e3 * predicted(line), color=style.PREDICTED, label="predicted")
+        ax.errorbar(
+            parameters, middle, [middle - low, high - middle], color=style.MEASURED, marker="o",
+            linestyle="none", elinewidth=1, label="measured",
+        )  # fmt: skip
+        ax.set(
+            title=title, xlabel="weights", ylabel="milliseconds an exchange",
+            xscale="log", yscale="log",
+        )  # fmt: skip
+        ax.legend()
+    return ax.figure
+
+
+def saturated(
+    workers: Sequence[int],
+    predicted: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    measured: Mapping[str, Mapping[int, float]],
+    full: Mapping[str, float] | None = None,
+    title: str = "A master that is busy all the time has no more to give",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Speed-up by the number of workers: between the bound and the queue of random times.
+
+    Parameters
+    ----------
+    workers : W, (k,).
+    predicted : what the master is called -> (speed-up with regular times, with random times), each
+        (k,): a line, a dotted line, and what lies between them shaded.
+    measured : name -> {workers: speed-up}. A name that begins like one in `predicted` has its
+        colour: "slow" and "slow, random times".
+    full : name of a master -> W* at which it saturates: a mark on the line.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+
+    Raises
+    ------
+    ValueError : something was measured of a master that has no prediction.
+    """
+    colours = dict(zip(predicted, style.COLOURS, strict=False))
+    with style.axes(ax, width=7.6) as ax:
+        for name, (regular, random) in predicted.items():
+            look = {"color": colours[name]}
+            ax.plot(workers, regular, label=f"{name}: regular times", **look)
+            ax.plot(workers, random, linestyle=":", label=f"{name}: random times", **look)
+            ax.fill_between(workers, random, regular, alpha=0.12, linewidth=0, **look)
+            if full and name in full and full[name] <= max(workers):
+                ax.plot([full[name]] * 2, [0, full[name]], linestyle="--", linewidth=1, **look)
+        for number, (name, found) in enumerate(measured.items()):
+            master = next((known for known in predicted if name.startswith(known)), None)
+            if master is None:
+                raise ValueError(f"measured {name}; {', '.join(predicted)} are predicted")
+            ax.plot(
+                list(found), list(found.values()), linestyle="none", markersize=8,
+                marker=style.MARKERS[number % len(style.MARKERS)], color=colours[master],
+                markeredgecolor="white", label=f"{name}: measured",
+            )  # fmt: skip
+        ax.set(title=title, xlabel="workers", ylabel="speed-up over one worker", ylim=(0, None))
+        ax.set_xticks(workers)
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax.figure
+
+
+def _rank(ax: Axes, place: Sequence[float], text: str) -> None:
+    look = {"facecolor": "white", "edgecolor": style.BLACK, "boxstyle": "circle,pad=0.4"}
+    ax.text(*place, text, ha="center", va="center", bbox=look, zorder=3)
+
+
+def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray, colour: str) -> None:
+    """From rank to rank, a little to the right of the straight line: there and back lie apart."""
+    way = (end - start) / np.linalg.norm(end - start)
+    aside = 0.05 * np.array([way[1], -way[0]])
+    ax.annotate(
+        "", end - 0.2 * way + aside, start + 0.2 * way + aside,
+        arrowprops={"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0},
+    )  # fmt: skip
+
+
+def _bar(ax: Axes, row: int, begin: float, end: float, colour: str, hatch: str) -> None:
+    if end > begin:
+        ax.barh(
+            row, 1e3 * (end - begin), left=1e3 * begin, height=0.7, facecolor=colour, hatch=hatch,
+            edgecolor=style.GREY if hatch else "white", linewidth=0.5,
+        )  # fmt: skip

@@ -1,0 +1,120 @@
+"""What more ranks bring: samples a second beside the prediction, and where a step's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from tutorial_dl import figure_style as style
+
+__all__ = ["step_parts", "throughput"]
+
+
+def throughput(
+    ranks: Sequence[int],
+    predicted: Sequence[float],
+    measured: Sequence[float],
+    cores: int,
+    title: str = "More ranks help as long as there are cores",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Samples a second of all ranks together, predicted and measured, bar beside bar.
+
+    Parameters
+    ----------
+    ranks : how many trained together, one bar of each kind a number.
+    predicted, measured : samples a second, as many.
+    cores : bars of more ranks than these stand on a grey ground: their ranks take turns.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    at = np.arange(len(ranks))
+    with style.axes(ax) as ax:
+        ax.bar(
+            at - 0.2, predicted, 0.36, label="predicted from one rank",
+            facecolor="white", edgecolor=style.PREDICTED, hatch="///", linewidth=1.2,
+        )  # fmt: skip
+        ax.bar(at + 0.2, measured, 0.36, color=style.MEASURED, label="measured")
+        for shift, heights in ((-0.2, predicted), (0.2, measured)):
+            for x, height in zip(at, heights, strict=True):
+                ax.text(x + shift, height, _thousands(height), ha="center", va="bottom", size=9)
+        crowded = [x for x, p in zip(at, ranks, strict=True) if p > cores]
+        if crowded:
+            ax.axvspan(crowded[0] - 0.5, at[-1] + 0.5, color="#EEEEEE", zorder=0)
+            ax.text(
+                crowded[0] - 0.46, 0.98, f"more ranks than\nthe {cores} core{'s'[: cores > 1]}",
+                transform=ax.get_xaxis_transform(), va="top", size=9,
+            )  # fmt: skip
+        ax.set(
+            title=title,
+            ylabel="samples a second",
+            xlim=(-0.5, at[-1] + 0.5),
+            ylim=(0, 1.3 * max(*predicted, *measured)),
+        )
+        ax.set_xticks(at, [_ranks(p) for p in ranks])
+        ax.yaxis.set_major_formatter(lambda value, _: _thousands(value))
+        ax.grid(visible=False, axis="x")
+        ax.legend(loc="upper left")
+    return ax.figure
+
+
+def step_parts(
+    seconds: Mapping[int, np.ndarray],
+    parts: Sequence[str],
+    predicted: Mapping[int, float] | None = None,
+    title: str = "Where a step's time goes",
+    ax: Axes | None = None,
+) -> style.Figure:
+    """What each rank does during a step, a bar a rank.
+
+    Parameters
+    ----------
+    seconds : number of ranks -> seconds of each part on each of them, shape (ranks, parts).
+    parts : the parts' names, in the order they happen.
+    predicted : number of ranks -> seconds of a step, drawn as a line across its bars.
+    title : the figure's message.
+    ax : where to draw; a new figure if None.
+    """
+    bars = sum(seconds)
+    colours = (style.SKY, style.BLUE, style.YELLOW, style.RED, style.PINK)
+    hatches = ("", "", "...", "", "")
+    labels, places, y = [], [], 0.0
+    with style.axes(ax, height=1.6 + 0.36 * bars) as ax:
+        for p, of_ranks in seconds.items():
+            of_ranks = 1e3 * np.asarray(of_ranks, float)  # ms, (p, parts)
+            if of_ranks.shape != (p, len(parts)):
+                raise ValueError(
+                    f"times of {p} ranks have shape {of_ranks.shape}; {(p, len(parts))} is right"
+                )
+            ends = of_ranks.cumsum(axis=1)
+            at = y + np.arange(p)
+            for number, part in enumerate(parts):
+                ax.barh(
+                    at, of_ranks[:, number], 0.8, left=ends[:, number] - of_ranks[:, number],
+                    color=colours[number % len(colours)], hatch=hatches[number % len(hatches)],
+                    label=part if p == min(seconds) else None, edgecolor="white", linewidth=0.5,
+                )  # fmt: skip
+            if predicted is not None:
+                ax.plot(
+                    [1e3 * predicted[p]] * 2, [at[0] - 0.5, at[-1] + 0.5], color=style.PREDICTED,
+                    linewidth=2, label="T(p), predicted" if p == min(seconds) else None,
+                )  # fmt: skip
+            labels += [f"{_ranks(p)}: rank {rank}" if not rank else f"{rank}" for rank in range(p)]
+            places += list(at)
+            y = at[-1] + 1.7
+        ax.set_yticks(places, labels)
+        ax.invert_yaxis()
+        ax.set(title=title, xlabel="time (ms)")
+        ax.grid(visible=False, axis="y")
+        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+    return ax.figure
+
+
+def _ranks(p: int) -> str:
+    return f"{p} rank{'s'[: p > 1]}"
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1000:.0f}k" if value >= 10_000 else f"{value:.0f}"

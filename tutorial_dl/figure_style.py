@@ -1,0 +1,172 @@
+"""The look that all figures share: colours, sizes, and the Figure that shows itself in a notebook.
+
+    from tutorial_dl.course.plotting import style
+
+    def latency(sizes, seconds, ax=None):
+        with style.axes(ax) as ax:
+            ax.plot(sizes, seconds, color=style.MEASURED, marker="o", linestyle="none")
+            ...
+        return ax.figure
+
+Colours are those of Okabe and Ito ("Color universal design", 2008), which people with any of the
+usual colour deficiencies tell apart. Colour never carries a meaning alone: what is predicted is a
+line, what is measured is a marker.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure as MatplotlibFigure
+
+__all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, RED, PINK = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+GREY = "#7F7F7F"
+
+# In the order they are taken. Yellow is left out: too faint for a line on white.
+COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+PREDICTED, MEASURED = BLACK, BLUE
+
+WIDTH, HEIGHT = 6.4, 4.0  # inches, one panel
+
+RULES = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "figure.dpi": 100,
+    "font.size": 10,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+
+
+class Figure(MatplotlibFigure):
+    """A figure that a notebook shows when it is a cell's value, without pyplot.
+
+    pyplot keeps every figure alive, and shows one a second time at the end of the cell.
+    """
+
+    def draw(self, renderer) -> None:
+        # Ticks and grid lines are born while a figure is drawn: the look must hold then too.
+        with matplotlib.rc_context(RULES):
+            super().draw(renderer)
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png", bbox_inches="tight")
+        return data.getvalue()
+
+
+class Film:
+    """A picture that moves: an animated GIF, which needs no player and no script.
+
+    Parameters
+    ----------
+    figure : its canvas is photographed once a frame.
+    frames : yields after each frame is drawn on `figure`.
+    milliseconds : how long each frame stands.
+    hold : how long the last one stands, milliseconds.
+    """
+
+    def __init__(
+        self, figure: Figure, frames: Iterator[None], milliseconds: int = 120, hold: int = 1500
+    ):
+        from PIL import Image
+
+        canvas = FigureCanvasAgg(figure)
+        palette = _palette()
+        pictures = []
+        for _ in frames:
+            canvas.draw()
+            figure.set_layout_engine("none")  # the first frame's layout stays: steady, and faster
+            picture = Image.fromarray(_indices(np.asarray(canvas.buffer_rgba()), palette))
+            picture.putpalette(palette.tobytes())
+            pictures.append(picture)
+        if not pictures:
+            raise ValueError("a film needs at least one frame, got none")
+
+        data = io.BytesIO()
+        waits = [milliseconds] * (len(pictures) - 1) + [hold]
+        pictures[0].save(
+            data, "gif", save_all=True, append_images=pictures[1:], duration=waits, loop=0
+        )
+        self.gif = data.getvalue()
+        self.frames = len(pictures)
+
+    def save(self, path: str) -> None:
+        """Write the GIF to `path`."""
+        with open(path, "wb") as file:
+            file.write(self.gif)
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        from base64 import b64encode
+
+        # As HTML: JupyterLab would show image/gif too, but nbconvert's pages would leave it out.
+        data = b64encode(self.gif).decode("ascii")
+        words = f"Film of {self.frames} frames"
+        return {
+            "text/html": f'<img alt="{words}" src="data:image/gif;base64,{data}">',
+            "text/plain": f"<{words}>",
+        }
+
+
+def _palette() -> np.ndarray:
+    """The 253 colours of a film, shape (253, 3): greys, and each colour in 27 tints up to white.
+
+    The same for every frame, or colours would flicker from one to the next.
+    """
+    greys = np.repeat(np.linspace(0, 255, 64)[:, None], 3, axis=1)  # (64, 3)
+    colours = np.array([to_rgb(c) for c in (*COLOURS[:-1], YELLOW)]) * 255  # (7, 3): black is grey
+    tints = np.linspace(0, 1, 27, endpoint=False)[:, None, None]  # (27, 1, 1)
+    tinted = colours + tints * (255 - colours)  # (27, 7, 3)
+    return np.concatenate([greys, tinted.reshape(-1, 3)]).round().astype(np.uint8)
+
+
+def _indices(picture: np.ndarray, palette: np.ndarray) -> np.ndarray:
+    """The nearest colour of `palette` for every pixel: (height, width, 4) -> (height, width)."""
+    red, green, blue = np.moveaxis(picture[..., :3].astype(np.int32), -1, 0)
+    packed, where = np.unique(red << 16 | green << 8 | blue, return_inverse=True)
+    colours = np.stack([packed >> 16, packed >> 8 & 255, packed & 255], axis=1)  # (colours, 3)
+    away = ((colours[:, None] - palette.astype(np.int32)) ** 2).sum(axis=2)  # (colours, 253)
+    return away.argmin(axis=1).astype(np.uint8)[where].reshape(picture.shape[:2])
+
+
+@contextmanager
+def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
+    """`ax`, or the axes of a new one-panel figure, with the common look while it is drawn on."""
+    with matplotlib.rc_context(RULES):
+        if ax is None:
+            ax = Figure(figsize=(width, height), layout="constrained").subplots()
+        yield ax
+
+
+@contextmanager
+def panels(
+    rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, **options
+) -> Iterator[tuple[Figure, np.ndarray]]:
+    """A new figure and its axes, shape (rows, columns); `width` and `height` are a panel's.
+
+    `options` go to `Figure.subplots` (sharex, sharey, width_ratios, ...).
+    """
+    with matplotlib.rc_context(RULES):
+        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False, **options)

@@ -1,0 +1,3 @@
+"""Other libraries' interfaces: Horovod's (horovod/), Keras layers (layers/), and the order of
+collectives inside TensorFlow's graph.
+"""

@@ -1,0 +1,201 @@
+"""Starting, stopping, and who is where: init, shutdown, rank, size and their relatives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import process_sets
+from .process_sets import ProcessSet, global_process_set
+
+
+class _Here:
+    """What init() finds out; `team` is None before it and after shutdown()."""
+
+    team = None
+    nodes: tuple[tuple[int, ...], ...] = ()  # the ranks of each node
+    node: tuple[int, ...] = ()  # those of this one
+
+
+def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
+    """Join the other ranks; all of them call it, before anything else. A second call does nothing.
+
+    Args:
+        comm: an mpi4py communicator, or a list of ranks of all processes: those that are not in it
+            go on by themselves, as one rank each. By default all processes that mpiexec started
+            (one, where it was not mpiexec).
+        process_sets: sets to be made at once, as by `add_process_set`; or "dynamic", for Horovod:
+            that sets are made later. They can be without it.
+
+    Raises:
+        DeadlineError: a process did not come
+        ValueError: a list of ranks, or a process set, that can't be
+    """
+    if _Here.team is not None:
+        return
+    from mpi4py import MPI
+
+    from numba_kernels.team.team import Team
+
+    ranks = comm if isinstance(comm, (list, tuple)) and comm else None
+    team = Team(comm if comm and ranks is None else MPI.COMM_WORLD)
+    if ranks is not None:
+        if not set(ranks) <= set(range(team.size)):
+            raise ValueError(f"comm is {ranks}, but there are ranks 0 to {team.size - 1}")
+        chosen = team.rank in ranks
+        team = team.split(0 if chosen else 1 + team.rank, ranks.index(team.rank) if chosen else 0)
+    _Here.team = team
+    nodes, _Here.node = _nodes(team)
+    _Here.nodes = tuple(nodes)
+    globally = ProcessSet(range(team.size))
+    global_process_set.ranks = globally.ranks
+    global_process_set.adopt(0, team)
+    for each in [] if process_sets in (None, "dynamic") else process_sets:
+        add_process_set(each)
+
+
+def add_process_set(process_set: ProcessSet | list[int]) -> ProcessSet:
+    """Make a set of ranks that call collectives of their own. All ranks of the job call this.
+
+    Raises ValueError on all ranks for ranks that don't exist, or that form a set already.
+    """
+    return process_sets.add(_team(), process_set)
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forget a process set; False for the global one, or one that is not in use."""
+    _team()
+    return process_sets.remove(process_set)
+
+
+def shutdown() -> None:
+    """Leave the others. Collectives can't be called afterwards, init() can.
+
+    It waits for nobody; a rank that still calls a collective is told that this one has left.
+    """
+    if _Here.team is not None:
+        process_sets.forget_all()
+        _Here.team.say_the_end()
+        _Here.team.forget()
+        _Here.team = None
+
+
+def _team():
+    if _Here.team is None:
+        raise ValueError("Horovod has not been initialized: call hvd.init() first")
+    return _Here.team
+
+
+def _nodes(team) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """The ranks of each node: those that share memory, else those of one host."""
+    if team.size == 1 or any(len(node) > 1 for node in team.nodes):
+        return team.nodes, team.node
+    from numba_kernels.shared.window import node_token
+
+    tokens = team.allgather(np.array([node_token()], np.int64))[:, 0]
+    nodes = [tuple(map(int, np.flatnonzero(tokens == t))) for t in dict.fromkeys(tokens.tolist())]
+    return nodes, next(node for node in nodes if team.rank in node)
+
+
+def is_initialized() -> bool:
+    return _Here.team is not None
+
+
+def rank() -> int:
+    """This process's number among all of them."""
+    return _team().rank
+
+
+def size() -> int:
+    """How many processes there are."""
+    return _team().size
+
+
+def local_rank() -> int:
+    """This process's number among those of its node: the number of its GPU."""
+    return _Here.node.index(rank())
+
+
+def local_size() -> int:
+    """How many processes there are on this node."""
+    _team()
+    return len(_Here.node)
+
+
+def _peers_elsewhere() -> list[int]:
+    """The processes that have this one's local rank on their nodes, in the order of nodes."""
+    mine = local_rank()
+    return [node[mine] for node in _Here.nodes if len(node) > mine]
+
+
+def cross_rank() -> int:
+    """This node's number among the nodes that have a process with this local rank."""
+    return _peers_elsewhere().index(rank())
+
+
+def cross_size() -> int:
+    """How many nodes have a process with this local rank."""
+    return len(_peers_elsewhere())
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have the same number of processes."""
+    _team()
+    return len({len(node) for node in _Here.nodes}) == 1
+
+
+# What scripts ask before they start. It is MPI and shared memory underneath, nothing else.
+
+
+def mpi_threads_supported() -> bool:
+    """Whether this MPI may be called from several threads at once."""
+    _team()
+    from mpi4py import MPI
+
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
+def mpi_enabled() -> bool:
+    return True
+
+
+def mpi_built() -> bool:
+    return True
+
+
+def gloo_enabled() -> bool:
+    return False
+
+
+def gloo_built() -> bool:
+    return False
+
+
+def nccl_built() -> int:
+    return 0
+
+
+def ddl_built() -> bool:
+    return False
+
+
+def ccl_built() -> bool:
+    return False
+
+
+def cuda_built() -> bool:
+    return False
+
+
+def rocm_built() -> bool:
+    return False
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Not here: see `numba_kernels.trace`, and `--timeline FILE` of `python -m tutorial_dl`."""
+    raise NotImplementedError(
+        "no timeline is written from here: use numba_kernels.trace, "
+        "or python -m tutorial_dl train --timeline FILE"
+    )
+
+
+stop_timeline = start_timeline

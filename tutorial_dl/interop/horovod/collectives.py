@@ -1,0 +1,335 @@
+"""The collectives on tensors, with their gradients; eagerly and inside `tf.function`.
+
+Gradients are those of Horovod, so that a loss which contains a collective trains as it did there;
+first derivatives only.
+With g the gradient of a rank's own loss with respect to its output of the collective:
+
+    allreduce       the same reduction of all g, the same factors         (Sum, Average, Adasum)
+                    sum of all g, to who holds the extreme: ties share it (Min, Max)
+                    sum of all g, times the product of the others         (Product)
+    allgather       this rank's rows of the mean of all g
+    broadcast       the mean of all g on the root, zero elsewhere
+    alltoall        the rows of g go back where they came from
+    reducescatter   all ranks' g one after the other; times the number of ranks for Sum
+
+`name`: calls with a name are matched by it: ranks that give different ones get a MismatchError.
+`device_dense`, `device_sparse` and `ignore_name_scope` are accepted and have no effect: data is
+exchanged in main memory, and names are taken as they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from ..ordered_graph import in_order
+from .arrays import share
+from .compression import Compression
+from .process_sets import ProcessSet, global_process_set
+from .reductions import Adasum, Average, Product, Sum, reduction
+
+
+def as_tensor(value) -> tf.Tensor:
+    return value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
+
+
+# Reductions
+
+
+def allreduce(
+    tensor, average=None, device_dense="", device_sparse="", compression=Compression.none, op=None,
+    prescale_factor=1.0, postscale_factor=1.0, name=None,
+    process_set: ProcessSet = global_process_set, ignore_name_scope=False,
+):  # fmt: skip
+    """`tensor` reduced over all ranks: the same shape and dtype on all of them.
+
+    Args:
+        tensor: tf.Tensor, tf.Variable, what can be converted, or tf.IndexedSlices, of which rows
+            and indices are gathered (Sum and Average)
+        average: older form of `op`: True for Average, False for Sum
+        compression: what it travels as, see `Compression`
+        op: Average (default), Sum, Min, Max, Product or Adasum
+        prescale_factor, postscale_factor: it is multiplied by, before and after
+        process_set: the ranks that take part
+
+    Raises:
+        MismatchError: on all ranks, if shapes, dtypes, op or name differ
+        PeerError: another rank failed
+    """
+    return grouped_allreduce(
+        [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,
+        postscale_factor, process_set, ignore_name_scope, name,
+    )[0]  # fmt: skip
+
+
+def grouped_allreduce(
+    tensors, average=None, device_dense="", device_sparse="", compression=Compression.none,
+    op=None, prescale_factor=1.0, postscale_factor=1.0,
+    process_set: ProcessSet = global_process_set, ignore_name_scope=False, name=None,
+) -> list:  # fmt: skip
+    """`allreduce` of each tensor, all of one dtype in one message."""
+    op = reduction(op, average)
+    out: list = list(tensors)
+    sparse = [i for i, t in enumerate(out) if isinstance(t, tf.IndexedSlices)]
+    if sparse:
+        reduced = _sparse(
+            [out[i] for i in sparse], op, prescale_factor * postscale_factor, process_set, name
+        )
+        for i, slices in zip(sparse, reduced, strict=True):
+            out[i] = slices
+    dense = [i for i in range(len(out)) if i not in sparse]
+    if dense:
+        small, context = zip(*[compression.compress(as_tensor(out[i])) for i in dense], strict=True)
+        call = _Allreduce(op, prescale_factor, postscale_factor, name, process_set)
+        for i, t, c in zip(dense, differentiable(call, small), context, strict=True):
+            out[i] = compression.decompress(t, c)
+    return out
+
+
+class _Allreduce:
+    def __init__(self, op, before, after, name, process_set):
+        self.op, self.before, self.after = op, before, after
+        self.name, self.process_set = name, process_set
+
+    def forward(self, *tensors):
+        wire = self.process_set.wire()
+        return in_order(
+            lambda arrays: wire.allreduce(arrays, self.op, self.before, self.after, self.name),
+            tensors, [(t.dtype, t.shape) for t in tensors], "HorovodAllreduce",
+        )  # fmt: skip
+
+    def gradient(self, inputs, outputs, upstream):
+        if self.op in (Sum, Average, Adasum):
+            return _Allreduce(self.op, self.before, self.after, None, self.process_set).forward(
+                *upstream
+            )
+        total = _Allreduce(Sum, 1.0, 1.0, None, self.process_set).forward(*upstream)
+        scaled = [x * tf.cast(self.before, x.dtype) for x in inputs]
+        after = [tf.cast(self.after, x.dtype) for x in inputs]
+        if self.op == Product:
+            others = [self._product_of_others(x) for x in scaled]
+        else:
+            mine = [
+                tf.cast(x * a == y, x.dtype) for x, a, y in zip(scaled, after, outputs, strict=True)
+            ]
+            ties = _Allreduce(Sum, 1.0, 1.0, None, self.process_set).forward(*mine)
+            others = [m / tf.maximum(t, 1) for m, t in zip(mine, ties, strict=True)]
+        factor = [a * tf.cast(self.before, a.dtype) for a in after]
+        return [g * o * f for g, o, f in zip(total, others, factor, strict=True)]
+
+    def _product_of_others(self, x):
+        everyone = _Allgather(None, self.process_set).forward(x[tf.newaxis])[0]
+        me = self.process_set.rank()
+        others = tf.concat([everyone[:me], everyone[me + 1 :]], axis=0)
+        return tf.reduce_prod(others, axis=0)
+
+
+def _sparse(slices: Sequence, op, factor: float, process_set, name) -> list[tf.IndexedSlices]:
+    """IndexedSlices of all ranks one after the other; duplicate indices add up when applied."""
+    if op not in (Sum, Average):
+        raise NotImplementedError(
+            f"op {op} of tf.IndexedSlices: only Sum and Average are defined; "
+            "sparse_as_dense=True makes dense tensors of them"
+        )
+    if op == Average:
+        factor = factor / process_set.size()
+    values = grouped_allgather(
+        [s.values for s in slices], f"{name or ''}.values", False, process_set
+    )
+    indices = grouped_allgather(
+        [s.indices for s in slices], f"{name or ''}.rows", False, process_set
+    )
+    return [
+        tf.IndexedSlices(v if factor == 1.0 else v * tf.cast(factor, v.dtype), i, s.dense_shape)
+        for v, i, s in zip(values, indices, slices, strict=True)
+    ]
+
+
+def reducescatter(
+    tensor, device_dense="", compression=Compression.none, op=Average, name=None,
+    process_set: ProcessSet = global_process_set, ignore_name_scope=False,
+    prescale_factor=1.0, postscale_factor=1.0,
+):  # fmt: skip
+    """This rank's share of the rows of `tensor` reduced over all ranks.
+
+    Of n rows each of p ranks gets n // p, the first n % p ranks one more. See `allreduce`.
+    """
+    return grouped_reducescatter(
+        [tensor],
+        device_dense,
+        compression,
+        op,
+        process_set,
+        prescale_factor,
+        postscale_factor,
+        name,
+    )[0]
+
+
+def grouped_reducescatter(
+    tensors, device_dense="", compression=Compression.none, op=Average,
+    process_set: ProcessSet = global_process_set, prescale_factor=1.0, postscale_factor=1.0,
+    name=None,
+) -> list:  # fmt: skip
+    """`reducescatter` of each tensor, all of one dtype in one message."""
+    if not tensors:
+        return tensors
+    small, context = zip(*[compression.compress(as_tensor(t)) for t in tensors], strict=True)
+    call = _Reducescatter(reduction(op), prescale_factor, postscale_factor, name, process_set)
+    out = differentiable(call, small)
+    return [compression.decompress(t, c) for t, c in zip(out, context, strict=True)]
+
+
+class _Reducescatter(_Allreduce):
+    def forward(self, *tensors):
+        wire = self.process_set.wire()
+
+        def shape(t):
+            if t.shape.rank is None or t.shape[:1] == [None]:
+                return t.shape[:0] if t.shape.rank == 0 else tf.TensorShape(None)
+            first, last = share(t.shape[0], wire.team.size, wire.team.rank) if t.shape else (0, 0)
+            return [last - first, *t.shape[1:]]
+
+        return in_order(
+            lambda arrays: wire.reducescatter(arrays, self.op, self.before, self.after, self.name),
+            tensors, [(t.dtype, shape(t)) for t in tensors], "HorovodReducescatter",
+        )  # fmt: skip
+
+    def gradient(self, inputs, outputs, upstream):
+        if self.op not in (Sum, Average):
+            raise LookupError(f"reducescatter with op {self.op} has no gradient")
+        factor = self.before * self.after * (self.process_set.size() if self.op == Sum else 1)
+        scaled = [g * tf.cast(factor, g.dtype) for g in upstream]
+        return _Allgather(None, self.process_set).forward(*scaled)
+
+
+# Rows from rank to rank
+
+
+def allgather(tensor, name=None, ignore_name_scope=False, process_set=global_process_set):
+    """The rows of all ranks, in their order. First dimensions may differ, the others may not."""
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+
+
+def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=global_process_set):
+    """`allgather` of each tensor, all of one dtype in one message."""
+    if not tensors:
+        return []
+    return differentiable(_Allgather(name, process_set), [as_tensor(t) for t in tensors])
+
+
+class _Allgather:
+    def __init__(self, name, process_set):
+        self.name, self.process_set = name, process_set
+
+    def forward(self, *tensors):
+        wire = self.process_set.wire()
+        results = [(t.dtype, tf.TensorShape([None]).concatenate(t.shape[1:])) for t in tensors]
+        return in_order(
+            lambda arrays: wire.allgather(arrays, self.name), tensors, results, "HorovodAllgather"
+        )
+
+    def gradient(self, inputs, outputs, upstream):
+        mean = _Allreduce(Average, 1.0, 1.0, None, self.process_set).forward(*upstream)
+        rows = tf.stack([tf.shape(x)[0] for x in inputs])
+        rows = _Allgather(None, self.process_set).forward(rows[tf.newaxis])[0]  # (ranks, tensors)
+        before = tf.reduce_sum(rows[: self.process_set.rank()], axis=0)
+        return [g[before[k] : before[k] + tf.shape(x)[0]]
+                for k, (g, x) in enumerate(zip(mean, inputs, strict=True))]  # fmt: skip
+
+
+def broadcast(
+    tensor, root_rank, name=None, ignore_name_scope=False, process_set=global_process_set
+):
+    """What `tensor` is on rank `root_rank` (its number in the job, also for a process set)."""
+    return differentiable(_Broadcast(root_rank, name, process_set), [as_tensor(tensor)])[0]
+
+
+class _Broadcast:
+    def __init__(self, root, name, process_set):
+        self.root, self.name, self.process_set = process_set.place_of(root), name, process_set
+
+    def forward(self, *tensors):
+        wire = self.process_set.wire()
+        return in_order(
+            lambda arrays: wire.broadcast(arrays, self.root, self.name),
+            tensors, [(t.dtype, t.shape) for t in tensors], "HorovodBroadcast",
+        )  # fmt: skip
+
+    def gradient(self, inputs, outputs, upstream):
+        mean = _Allreduce(Average, 1.0, 1.0, None, self.process_set).forward(*upstream)
+        if self.process_set.rank() == self.root:
+            return mean
+        return [tf.zeros_like(g) for g in mean]
+
+
+def alltoall(tensor, splits=None, name=None, ignore_name_scope=False,
+             process_set: ProcessSet = global_process_set):  # fmt: skip
+    """Rows to all ranks: the first `splits[0]` to rank 0, and so on; without splits, equal shares.
+
+    Returns the rows that came, in the order of ranks; with `splits`, also how many from each.
+    """
+    call = _Alltoall(splits, name, process_set)
+    rows, received = differentiable(call, [as_tensor(tensor)])
+    return rows if splits is None else (rows, received)
+
+
+class _Alltoall:
+    def __init__(self, splits, name, process_set):
+        self.splits = None if splits is None else as_tensor(splits)
+        self.name, self.process_set = name, process_set
+
+    def forward(self, x):
+        wire = self.process_set.wire()
+
+        def call(arrays):
+            return wire.alltoall(arrays[0], *(arrays[1:] or [None]), self.name)
+
+        results = [
+            (x.dtype, tf.TensorShape([None]).concatenate(x.shape[1:])),
+            (tf.int32, [self.process_set.size()]),
+        ]
+        inputs = [x] if self.splits is None else [x, self.splits]
+        return in_order(call, inputs, results, "HorovodAlltoall")
+
+    def gradient(self, inputs, outputs, upstream):
+        return [_Alltoall(outputs[1], None, self.process_set).forward(upstream[0])[0]]
+
+
+def differentiable(call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The outputs of `call.forward`, of which `call.gradient` gives the gradient."""
+
+    @tf.custom_gradient
+    def with_gradient(*inputs):
+        outputs = call.forward(*inputs)
+
+        def gradient(*upstream):
+            # Not every output may be used; in a collective all ranks must take part with all.
+            return call.gradient(inputs, outputs, upstream)
+
+        return outputs, gradient
+
+    return with_gradient(*tensors)
+
+
+# Waiting for each other
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks have come here."""
+    in_order(lambda _: process_set.wire().barrier() or [], [], [], "HorovodBarrier")
+
+
+def join() -> tf.Tensor:
+    """This rank has no more data: the others go on until they have none either.
+
+    Meanwhile it takes part in every `allreduce` (Sum or Average, of all ranks) with zeros; an
+    average is still divided by the number of all ranks. Other collectives raise MismatchError on
+    all ranks while some have joined.
+
+    Returns: the last rank that joined, an int32 scalar.
+    """
+    wire = global_process_set.wire()
+    return in_order(lambda _: [np.int32(wire.join())], [], [(tf.int32, [])], "HorovodJoin")[0]

@@ -1,0 +1,77 @@
+"""Variables and Python objects: everybody has what the root has, or what each one has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import tensorflow as tf
+
+from ..ordered_graph import in_order
+from .pickles import dumps, loads
+from .process_sets import ProcessSet, global_process_set
+
+
+def broadcast_variables(
+    variables: Iterable, root_rank: int, process_set: ProcessSet = global_process_set, inplace=False
+) -> None:
+    """Give all ranks the values that the variables (tf.Variable or Keras's) have on `root_rank`.
+
+    `inplace` is accepted and has no effect. Raises MismatchError on all ranks, if they differ in
+    number, shapes or dtypes.
+    """
+    variables = list(variables)
+    if not variables:
+        return
+    wire, root = process_set.wire(), process_set.place_of(root_rank)
+    if wire.team.size == 1:
+        return
+    values = [tf.convert_to_tensor(v) for v in variables]
+    came = in_order(
+        lambda arrays: wire.broadcast(arrays, root),
+        values, [(v.dtype, v.shape) for v in values], "HorovodBroadcastVariables",
+    )  # fmt: skip
+    for variable, value in zip(variables, came, strict=True):
+        variable.assign(value)
+
+
+def broadcast_(variables, root_rank, name=None, process_set=global_process_set) -> list:
+    """`broadcast_variables`, which returns the new values."""
+    variables = list(variables)
+    broadcast_variables(variables, root_rank, process_set)
+    return [tf.convert_to_tensor(v) for v in variables]
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """TensorFlow 2 has no list of all variables: RuntimeError, as ever since."""
+    raise RuntimeError(
+        "TensorFlow 2 keeps no list of all variables: use "
+        "hvd.broadcast_variables(model.variables, root_rank), and the same for optimizer.variables"
+    )
+
+
+def broadcast_object(obj, root_rank=0, session=None, name=None, process_set=global_process_set):
+    """The object `obj` of rank `root_rank`; anything that can be pickled, functions included."""
+    wire, root = process_set.wire(), process_set.place_of(root_rank)
+    data = dumps(obj) if wire.team.rank == root else np.zeros(0, np.int64)
+    length = wire.broadcast([np.array([data.size], np.int64)], root, name)[0][0]
+    if wire.team.rank != root:
+        data = np.zeros(length, np.int64)
+    data = wire.broadcast([data], root, name)[0]
+    return obj if wire.team.rank == root else loads(data)
+
+
+def broadcast_object_fn(
+    root_rank=0, session=None, name=None, process_set=global_process_set
+) -> Callable:
+    """`broadcast_object` from this root, as a function of the object."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(obj, session=None, name=None, process_set=global_process_set) -> list:
+    """The objects of all ranks, in their order."""
+    wire = process_set.wire()
+    data = dumps(obj)
+    lengths = wire.allgather([np.array([data.size])], name)[0]
+    together = wire.allgather([data], name)[0]
+    return [loads(part) for part in np.split(together, np.cumsum(lengths)[:-1])]

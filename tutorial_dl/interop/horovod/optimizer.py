@@ -1,0 +1,170 @@
+"""DistributedOptimizer: a Keras optimizer whose updates are made of all ranks' gradients.
+
+In Keras 3 every update passes `optimizer.apply`: of `model.fit`, of `apply_gradients`, and within a
+LossScaleOptimizer. There gradients are unscaled and accumulated first, then clipped, then used; and
+between the second and the third is where ranks must agree:
+
+    apply -> unscale -> accumulate k times -> REDUCE -> clip -> weight decay -> update
+
+so that clipping by norm sees the gradient of all ranks, and an update of k accumulated batches
+costs one allreduce. The place has a method, `_clip_gradients`, which is replaced in the instance;
+class and configuration stay those of the optimizer, so a saved model loads anywhere.
+
+Two things in Keras have to know of it (`_hook_keras`): with dynamic loss scaling all ranks skip a
+step if one has an overflow, or they would wait for it; and XLA, which knows no messages between
+processes, is not chosen for such a model.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import keras
+import tensorflow as tf
+
+from ..ordered_graph import refuse_xla
+from .collectives import allreduce
+from .compression import Compression
+from .gradients import Reducer, trainable_in
+from .process_sets import global_process_set
+from .reductions import Average, Sum
+
+
+def DistributedOptimizer(
+    optimizer, name=None, use_locking=False, device_dense="", device_sparse="",
+    compression=Compression.none, sparse_as_dense=False, backward_passes_per_step=1, op=Average,
+    gradient_predivide_factor=1.0, average_aggregated_gradients=False, num_groups=0, groups=None,
+    process_set=global_process_set, scale_local_gradients=True,
+):  # fmt: skip
+    """A new optimizer like `optimizer`, which reduces gradients over all ranks before it uses them.
+
+    Args:
+        optimizer: a Keras 3 optimizer. Its state, if it has one, is copied.
+        name: of the new one; by default that of the old one
+        compression: what gradients travel as, see `Compression`
+        sparse_as_dense: reduce gradients of embeddings as dense tensors
+        backward_passes_per_step: add up gradients over this many calls, then reduce and update. An
+            optimizer that has as many gradient_accumulation_steps is taken too: it then adds up
+            what it would average by itself.
+        op: Average of the ranks' gradients, whatever the numbers of their samples; or another
+        gradient_predivide_factor: with Average, divide by it before the sum, and again multiply
+        average_aggregated_gradients: divide what was added up by `backward_passes_per_step`
+        groups: in how many messages gradients travel, or lists of variables, one for each message
+        process_set: the ranks; others use their own gradients alone
+        scale_local_gradients: divide gradients of local variables (`register_local_var`) by ranks
+        use_locking, device_dense, device_sparse: accepted, without effect
+
+    Raises: TypeError for no Keras 3 optimizer, ValueError for settings that don't go together.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(f"a {type(optimizer).__name__} is no Keras 3 optimizer (keras.optimizers)")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; 1 or more")
+    reducer = Reducer(
+        op, compression, sparse_as_dense, gradient_predivide_factor, groups or num_groups or None,
+        process_set, scale_local_gradients,
+    )  # fmt: skip
+    passes = backward_passes_per_step
+    # Keras averages what it accumulates.
+    factor = 1.0 if average_aggregated_gradients or passes == 1 else float(passes)
+    _hook_keras()
+    return _distributed(optimizer, name, reducer, passes, factor)
+
+
+def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
+    """A DistributedOptimizer that leaves the gradients of `local_layers` to each rank."""
+    new = DistributedOptimizer(optimizer, *args, **kwargs)
+    for variable in trainable_in(local_layers):
+        new.register_local_var(variable)
+    return new
+
+
+def _distributed(optimizer, name, reducer: Reducer, passes: int, factor: float):
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if getattr(inner if inner is not None else optimizer, "horovod", None) is not None:
+        raise ValueError(f"{optimizer.name} is a DistributedOptimizer already")
+    config = optimizer.get_config() | ({"name": name} if name else {})
+    if inner is None and passes > 1:
+        steps = config.get("gradient_accumulation_steps")
+        if steps and steps != passes:
+            raise ValueError(
+                f"the optimizer has gradient_accumulation_steps {steps}: backward_passes_per_step "
+                f"is {passes}; leave it out, or give the same"
+            )
+        config["gradient_accumulation_steps"] = passes
+    new = type(optimizer).from_config(config)
+    if inner is not None:  # of a LossScaleOptimizer: the one that updates
+        new.inner_optimizer = _distributed(inner, None, reducer, passes, factor)
+        new.register_local_var = reducer.register_local
+    else:
+        _reduce_before_clipping(new, reducer, factor)
+    if optimizer.built:
+        _copy_state(optimizer, new)
+    return new
+
+
+def _reduce_before_clipping(new, reducer: Reducer, factor: float) -> None:
+    apply, clip = new._backend_apply_gradients, new._clip_gradients
+
+    def _backend_apply_gradients(gradients, variables):
+        if not reducer.alone and not tf.executing_eagerly():
+            refuse_xla("a DistributedOptimizer")
+        reducer.variables, before = variables, reducer.calls
+        apply(gradients, variables)
+        if reducer.calls == before and not new.gradient_accumulation_steps:
+            raise RuntimeError(
+                f"Keras {keras.__version__} does not clip gradients where a DistributedOptimizer "
+                "reduces them: ranks would train each for itself"
+            )
+
+    def _clip_gradients(gradients):
+        reduced = reducer.reduce(gradients, reducer.variables)
+        if factor != 1.0:
+            reduced = [g if g is None else g * tf.cast(factor, g.dtype) for g in reduced]
+        return clip(reduced)
+
+    new.horovod = reducer
+    new.register_local_var = reducer.register_local
+    new._backend_apply_gradients = _backend_apply_gradients
+    new._clip_gradients = _clip_gradients
+
+
+def _copy_state(old, new) -> None:
+    inner, old_inner = (getattr(o, "inner_optimizer", o) for o in (new, old))
+    new.build(old_inner._trainable_variables)
+    steps = 1 if old_inner.gradient_accumulation_steps else inner.gradient_accumulation_steps or 1
+    added = {id(v) for v in inner._accumulated_gradients} if steps > 1 else set()
+    kept = [v for v in new.variables if id(v) not in added]
+    for target, v in zip(kept, old.variables, strict=True):
+        target.assign(v)
+    # With accumulation Keras counts passes here, without it updates.
+    inner._iterations.assign(inner._iterations * steps)
+
+
+def reducer_of(optimizer) -> Reducer | None:
+    """The Reducer of a DistributedOptimizer, also of one in a LossScaleOptimizer; else None."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return getattr(optimizer if inner is None else inner, "horovod", None)
+
+
+@functools.cache
+def _hook_keras() -> None:
+    scale = keras.optimizers.LossScaleOptimizer
+    finite_here, resolve = scale.check_finite, keras.Model._resolve_auto_jit_compile
+
+    def check_finite(self, gradients):
+        finite, reducer = finite_here(self, gradients), reducer_of(self)
+        if reducer is None or reducer.alone:
+            return finite
+        # A sum, to which ranks that have joined contribute zero.
+        overflows = allreduce(
+            1 - tf.cast(finite, tf.int32), op=Sum, process_set=reducer.process_set
+        )
+        return tf.equal(overflows, 0)
+
+    def resolve_auto_jit_compile(self):
+        reducer = reducer_of(getattr(self, "optimizer", None))
+        return False if reducer is not None and not reducer.alone else resolve(self)
+
+    scale.check_finite = check_finite
+    keras.Model._resolve_auto_jit_compile = resolve_auto_jit_compile

@@ -1,0 +1,143 @@
+"""Collectives as TensorFlow ops: in the order of the program, on every rank.
+
+Ranks wait for each other in a collective, so two of them must never be in different ones. Eagerly
+that is the program's own order. Inside `tf.function` TensorFlow runs what is ready, on several
+threads, and two ranks may choose differently. So every collective of a graph is given one and the
+same resource, a variable that nobody reads: TensorFlow runs ops that use a resource one after the
+other, in the order in which the program wrote them, through branches, loops and nested functions.
+
+    a = allreduce(x)            order --> EagerPyFunc (x)
+    b = model(...)                             |
+    c = allreduce(y)                      EagerPyFunc (y)      after the first, though y was ready
+
+Why that can't hang: the k-th collective waits only for the data it is made of, which depends on
+earlier ones, and for the k - 1 before it; so if all ranks trace the same program, the k-th can
+always begin once those are done. Ranks whose programs differ get a MismatchError (wire.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from numba_kernels.errors import MismatchError
+from numba_kernels.shared.window import aligned
+
+LARGE = 1 << 18  # bytes
+SHAREABLE = "fdil"  # dtypes that DLPack lends
+MOST_KEPT = 8
+
+_order: tf.Variable | None = None
+_kept: list[_Block] = []
+
+
+def in_order(
+    function: Callable[[list[np.ndarray]], list[np.ndarray]],
+    tensors: Sequence[tf.Tensor],
+    results: Sequence[tuple],
+    name: str,
+) -> list[tf.Tensor]:
+    """`function` of the tensors as numpy arrays, now or as an op of the graph that is being built.
+
+    Args:
+        function: takes a list of arrays not to be written to, returns a list of arrays, which may
+            be overwritten later: they are copied
+        results: (dtype, static shape) of each array that it returns
+    """
+    if tf.executing_eagerly():
+        return as_tensors(function([as_array(t) for t in tensors]))
+    refuse_xla(name)
+    from numba_kernels.team.failure import abort_all
+
+    @tf.autograph.experimental.do_not_convert
+    def call(_, *eager):
+        try:
+            return as_tensors(function([as_array(t) for t in eager]))
+        except MismatchError:  # all ranks raise it
+            raise
+        except BaseException as error:
+            # TensorFlow turns it into an error of its own; the others are to read this one.
+            abort_all(error)
+            raise
+
+    with tf.device("/cpu:0"):
+        outputs = tf.py_function(
+            call, [_resource(), *tensors], [dtype for dtype, _ in results], name=name
+        )
+    for output, (_, shape) in zip(outputs, results, strict=True):
+        output.set_shape(shape)
+    return outputs
+
+
+def as_array(tensor: tf.Tensor) -> np.ndarray:
+    """What an eager tensor holds; not a copy where that can be."""
+    try:
+        return np.asarray(memoryview(tensor))
+    except (ValueError, TypeError, BufferError):  # bfloat16, or not in main memory
+        return tensor.numpy()
+
+
+def as_tensors(arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
+    """Copies of the arrays, as tensors.
+
+    Large ones in memory that is used again when TensorFlow has dropped them: new memory from the
+    operating system for every step's gradients would cost more than copying them.
+    """
+    if sum(a.nbytes for a in arrays) < LARGE or any(a.dtype.char not in SHAREABLE for a in arrays):
+        return [tf.constant(a) for a in arrays]
+    ends = np.cumsum([-(-a.nbytes // 64) * 64 for a in arrays]).tolist()
+    memory, tensors = _take(ends[-1]), []
+    for a, first in zip(arrays, [0, *ends], strict=False):
+        view = memory[first : first + a.nbytes].view(a.dtype).reshape(a.shape)
+        np.copyto(view, a)
+        tensors.append(tf.experimental.dlpack.from_dlpack(view.__dlpack__()))
+    return tensors
+
+
+class _Block:
+    """Memory, 64-byte aligned, that is lent to tensors; `free` when none looks at it any more."""
+
+    def __init__(self, nbytes: int):
+        self.memory = aligned(nbytes, np.uint8)
+        self._unused = self._references()
+
+    def _references(self) -> int:
+        return sys.getrefcount(self.memory.base)  # views of `memory` all refer to this
+
+    @property
+    def free(self) -> bool:
+        return self._references() == self._unused
+
+
+def _take(nbytes: int) -> np.ndarray:
+    """`nbytes` of memory that no tensor looks at."""
+    for block in _kept:
+        if block.memory.nbytes == nbytes and block.free:
+            return block.memory
+    if len(_kept) >= MOST_KEPT:
+        _kept.pop(0)  # its memory goes when its tensors do
+    _kept.append(_Block(nbytes))
+    return _kept[-1].memory
+
+
+def _resource() -> tf.Tensor:
+    """The handle of the variable that puts the collectives of a graph in order."""
+    global _order
+    if _order is None:
+        with tf.init_scope(), tf.device("/cpu:0"):
+            _order = tf.Variable(0, trainable=False, dtype=tf.int64, name="horovod_order")
+    return _order.handle
+
+
+def refuse_xla(name: str) -> None:
+    """ValueError where XLA compiles: it knows no op that talks to other processes."""
+    from tensorflow.python.ops import control_flow_util
+
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise ValueError(
+            f"{name} can't be compiled by XLA: leave jit_compile=True out, "
+            "or give jit_compile=False"
+        )

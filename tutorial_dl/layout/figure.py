@@ -1,0 +1,260 @@
+"""Who is who among the ranks: a tree of roles, and the nodes that the ranks are on."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
+
+from tutorial_dl import figure_style as style
+from tutorial_dl.layout.counts import words
+from tutorial_dl.layout.roles import Role
+from tutorial_dl.layout.tree import Knot, roots, shortened
+
+__all__ = ["draw_layout"]
+
+# From top to bottom; a group and fold without a master has a row all the same, for its name.
+ROWS = {
+    "coordinator": ("coordinator", "picks what to try"),
+    "block": ("", ""),
+    "master": ("master", "keeps the weights"),
+    "sub_master": ("sub-masters", "keep a copy each"),
+    "worker": ("workers", "compute gradients"),
+}
+COLOURS = {
+    "coordinator": style.PINK, "master": style.RED, "sub_master": style.ORANGE,
+    "worker": style.BLUE,
+}  # fmt: skip
+INCH = 0.38  # a square, which is the unit of all lengths here
+GAP, ROW, LABELS = 0.6, 2.2, 3.7  # between workers; from row to row; for names on the left
+WIDEST = 34.0  # of a tree; more is shortened
+SQUARES = 8  # ranks of a worker, or in a line of a node; more are one box, or another line
+NODES = 6  # more are shortened
+
+
+def draw_layout(
+    layout,
+    nodes: Sequence[Hashable] | None = None,
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> style.Figure:
+    """Roles as a tree, a square a rank; below it the nodes, if they are given.
+
+    Large layouts are shortened: the first few, how many are left out, and the last.
+
+    Parameters
+    ----------
+    layout : the Layout to draw.
+    nodes : the node of each rank, numbers or names, (ranks,).
+    title : the figure's message; by default its numbers.
+    ax : where to draw; a new figure if None.
+
+    Raises
+    ------
+    ValueError : `nodes` has another length than the layout has ranks.
+    """
+    roles = layout.roles(nodes)
+    for most in (8, 5, 4, 3):
+        knots = shortened(roots(roles), most)
+        width = _side_by_side(knots)
+        if width <= WIDEST:
+            break
+    kinds = _kinds(knots)
+    heights = {kind: -ROW * row for row, kind in enumerate(k for k in ROWS if k in kinds)}
+    bottom = min(heights.values()) - 1.3  # a worker's name is below it
+    machine = [] if nodes is None else _machine(nodes, roles)
+    width = max(width, 8.0, sum(_node_width(lines) + GAP for _, lines in machine)) + 0.2
+    floor = bottom - max((1.15 * len(lines) + 1.2 for _, lines in machine), default=0.0)
+
+    size = {"width": INCH * (width + LABELS), "height": INCH * (1.4 - floor) + 0.3}
+    with style.axes(ax, **size) as ax:
+        left = 0.0
+        for knot in knots:
+            _draw(ax, knot, left, knot.role, heights)
+            left += _width(knot) + GAP
+        for kind, y in heights.items():
+            name, does = ROWS[kind]
+            if layout.devices > 1 and kind == "worker":
+                does += "\na frame: one batch"
+            _row_name(ax, y, name, does, COLOURS.get(kind, style.BLACK))
+        if not layout.masters and not layout.search and layout.ranks > 1:
+            _frame(ax, -0.3, heights["worker"] - 1.1, left - GAP + 0.6, 1.9, style.GREY, "--", 0.5)
+            ax.text(-0.2, 0.85, "all reduce together", size=8, color=style.GREY)
+        left = 0.0
+        for name, lines in machine:
+            _draw_node(ax, name, lines, left, bottom - 0.9)
+            left += _node_width(lines) + GAP
+        if any(not whole for _, lines in machine for line in lines for *_, whole in line):
+            _row_name(ax, bottom - 1.5, "nodes", "dashed: a worker\ncut between nodes", style.BLACK)
+        elif machine:
+            _row_name(ax, bottom - 1.5, "nodes", "", style.BLACK)
+        if title is None:
+            title = f"{words(layout)}: {layout.ranks} rank{'s' * (layout.ranks != 1)}"
+        ax.set(xlim=(-LABELS, width), ylim=(floor, 1.4), aspect="equal", title=title)
+        ax.set_axis_off()
+    return ax.figure
+
+
+# The tree --------------------------------------------------------------------------------------
+
+
+def _kinds(knots: Sequence[Knot]) -> set[str]:
+    return {knot.role for knot in knots}.union(*(_kinds(knot.below) for knot in knots))
+
+
+def _width(knot: Knot) -> float:
+    """Of a knot with all that is below it."""
+    if knot.role == "worker":
+        return max(len(knot.ranks), 1.3) if len(knot.ranks) <= SQUARES else 4.0
+    return max(
+        2.6 if knot.role == "more" or "group" in knot.label else 1.0, _side_by_side(knot.below)
+    )
+
+
+def _side_by_side(knots: Sequence[Knot]) -> float:
+    return sum(map(_width, knots)) + GAP * max(len(knots) - 1, 0)
+
+
+def _draw(ax: Axes, knot: Knot, left: float, kind: str, heights: Mapping[str, float]) -> float:
+    """The knot, in the row of `kind`, and those below it. Returns its middle."""
+    y, width = heights[kind], _width(knot)
+    middle = left + width / 2
+    if knot.below:
+        left += (width - _side_by_side(knot.below)) / 2
+        below = next(child.role for child in knot.below if child.role != "more")
+        middles = []
+        for child in knot.below:
+            middles.append(_draw(ax, child, left, below, heights))
+            left += _width(child) + GAP
+        middle = (middles[0] + middles[-1]) / 2
+        for child, x in zip(knot.below, middles, strict=True):
+            look = ":" if child.role == "more" else "-"
+            ax.plot([middle, x], [y, heights[below]], look, color=style.GREY, lw=1.2, zorder=0)
+    if knot.role == "more":
+        _say(ax, middle, y, knot.label)
+    elif knot.role == "worker":
+        _draw_worker(ax, knot, middle, y)
+    elif knot.role == "block":
+        _say(ax, middle, y, knot.label.replace(", ", "\n"))
+    else:
+        _square(ax, middle, y, str(knot.ranks[0]), knot.role)
+        if "group" in knot.label:
+            name = knot.label.split(":")[0].replace(", ", "\n")
+            _say(ax, middle, y + 0.85, name)
+    return middle
+
+
+def _draw_worker(ax: Axes, knot: Knot, middle: float, y: float) -> None:
+    ranks = knot.ranks
+    if len(ranks) > SQUARES:
+        first, last = min(ranks), max(ranks)
+        whole = last - first == len(ranks) - 1
+        text = f"{first} to {last}" if whole else f"{len(ranks)} ranks"
+        _square(ax, middle, y, text, "worker", width=3.6)
+    for number, rank in enumerate(ranks if len(ranks) <= SQUARES else ()):
+        _square(ax, middle + number - (len(ranks) - 1) / 2, y, str(rank), "worker")
+    if len(ranks) > 1:
+        width = len(ranks) if len(ranks) <= SQUARES else 4.0
+        _frame(ax, middle - width / 2, y - 0.5, width, 1.0, style.BLUE)
+    ax.text(middle, y - 0.6, knot.label, ha="center", va="top", size=8)
+
+
+# The machine -----------------------------------------------------------------------------------
+
+Lines = list[list[tuple[list[int], str, bool]]]  # of (ranks, role, all of its worker) a node
+
+
+def _machine(nodes: Sequence[Hashable], roles: Sequence[Role]) -> list[tuple[str, Lines]]:
+    """Each node's name, and its ranks in lines: those of a worker side by side."""
+    pieces: dict[Hashable, dict[tuple, list[int]]] = {}
+    for node, role in zip(nodes, roles, strict=True):
+        own = (role.group, role.fold, role.worker, role.rank if role.worker is None else None)
+        pieces.setdefault(node, {}).setdefault(own, []).append(role.rank)
+    size = 1 + max((role.device for role in roles if role.device is not None), default=0)
+    machine: list[tuple[str, Lines]] = []
+    for node, parts in pieces.items():
+        lines: Lines = [[]]
+        for ranks in parts.values():
+            used = sum(_piece_width(others) for others, *_ in lines[-1])
+            if lines[-1] and used + _piece_width(ranks) > 1.25 * SQUARES:
+                lines.append([])
+            role = roles[ranks[0]].role
+            lines[-1].append((ranks, role, role != "worker" or len(ranks) == size))
+        machine.append((f"node {node}" if isinstance(node, int) else str(node), lines))
+    if len(machine) > NODES:
+        machine = [*machine[: NODES - 2], (f"... {len(machine) - NODES + 1} more", []), machine[-1]]
+    return machine
+
+
+def _node_width(lines: Lines) -> float:
+    return (
+        max((sum(_piece_width(ranks) for ranks, *_ in line) for line in lines), default=2.6) + 0.4
+    )
+
+
+def _piece_width(ranks: Sequence[int]) -> float:
+    return (len(ranks) if len(ranks) <= SQUARES else 3.6) + 0.25
+
+
+def _draw_node(ax: Axes, name: str, lines: Lines, left: float, top: float) -> None:
+    if not lines:
+        ax.text(left, top - 0.7, name, va="center", size=8)
+        return
+    ax.text(left, top + 0.15, name, size=8, weight="bold")
+    width, height = _node_width(lines), 1.15 * len(lines) + 0.1
+    _frame(ax, left, top - height, width, height, style.BLACK, facecolor="#F2F2F2")
+    for number, line in enumerate(lines):
+        x, y = left + 0.3, top - 0.6 - 1.15 * number
+        for ranks, role, whole in line:
+            width = _piece_width(ranks) - 0.25
+            if len(ranks) > SQUARES:
+                _square(ax, x + width / 2, y, f"{len(ranks)} ranks", role, width=width - 0.2)
+            for place, rank in enumerate(ranks if len(ranks) <= SQUARES else ()):
+                _square(ax, x + 0.5 + place, y, str(rank), role)
+            if not whole:
+                _frame(ax, x, y - 0.5, width, 1.0, style.RED, "--")
+            elif len(ranks) > 1:
+                _frame(ax, x, y - 0.5, width, 1.0, style.BLUE)
+            x += width + 0.25
+
+
+# Shapes ----------------------------------------------------------------------------------------
+
+
+def _square(ax: Axes, x: float, y: float, text: str, role: str, width: float = 0.76) -> None:
+    box = FancyBboxPatch(
+        (x - width / 2 + 0.05, y - 0.33), width - 0.1, 0.66, boxstyle="round,pad=0.05",
+        facecolor=COLOURS[role], edgecolor="white", zorder=2,
+    )  # fmt: skip
+    ax.add_patch(box)
+    look = {"size": 8 if len(text) < 4 or width > 1 else 6, "color": "white", "weight": "bold"}
+    ax.text(x, y, text, ha="center", va="center", zorder=3, **look)
+
+
+def _frame(
+    ax: Axes,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    colour: str,
+    linestyle: str = "-",
+    zorder: float = 1,
+    facecolor: str = "white",
+) -> None:
+    box = FancyBboxPatch(
+        (x + 0.08, y + 0.08), width - 0.16, height - 0.16, boxstyle="round,pad=0.08",
+        facecolor=facecolor, edgecolor=colour, linestyle=linestyle, linewidth=1.2, zorder=zorder,
+    )  # fmt: skip
+    ax.add_patch(box)
+
+
+def _row_name(ax: Axes, y: float, name: str, does: str, colour: str) -> None:
+    ax.text(-LABELS, y + 0.1, name, va="bottom", color=colour, weight="bold")
+    ax.text(-LABELS, y, does, va="top", color=style.GREY, size=7)
+
+
+def _say(ax: Axes, x: float, y: float, text: str) -> None:
+    patch = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    ax.text(x, y, text, ha="center", va="center", size=8, bbox=patch)

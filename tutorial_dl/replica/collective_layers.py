@@ -1,0 +1,48 @@
+"""What a replica must know of Keras layers that need all ranks (tutorial_dl/interop/layers).
+
+Such a layer calls collectives while a gradient is computed. So a rank without samples must compute
+all the same, on a batch without weight, and an error of a collective must get out of TensorFlow.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_here = threading.local()
+_raised: list[BaseException] = []  # by a collective, on a thread of TensorFlow
+
+
+class CollectiveLayer:
+    """Base class of Keras layers that every rank of a team has to call equally often."""
+
+
+@contextmanager
+def without_samples() -> Iterator[None]:
+    """What is computed (or traced) meanwhile is not part of the batch: this rank has no samples.
+
+    It has to take part in the allreduces all the same, or the other ranks would wait for ever. So
+    it computes on a sample that has no weight.
+    """
+    _here.empty = True
+    try:
+        yield
+    finally:
+        _here.empty = False
+
+
+def has_samples() -> bool:
+    """False within `without_samples`."""
+    return not getattr(_here, "empty", False)
+
+
+def remember(error: BaseException) -> None:
+    """A collective inside TensorFlow raised `error`: keep it for `cause`."""
+    _raised[:] = [error]
+
+
+def cause(error: BaseException) -> BaseException:
+    """What a collective raised, if that is why TensorFlow raised `error`; else `error` itself."""
+    found, _raised[:] = list(_raised), []
+    return found[0] if found and str(found[0]) in str(error) else error

@@ -1,0 +1,47 @@
+"""Do all ranks still hold the same weights? Cheap enough to ask after every epoch.
+
+Every way of training that is meant to keep replicas equal can fail to do so without an error: the
+loss falls all the same, of as many models as there are ranks. So we look.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from .base import Replica
+
+
+class DriftError(RuntimeError):
+    """Ranks that should hold equal weights do not."""
+
+
+def check_same_weights(team, replica: Replica) -> None:
+    """DriftError on all ranks, naming the first layer that differs, if weights differ by a bit.
+
+    Costs a checksum of the weights and one allreduce of two numbers a layer.
+    """
+    if team.size == 1:
+        return
+    sums = np.array([zlib.crc32(s.of(replica.parameters)) for s in replica.segments], float)
+    both = team.allreduce(np.concatenate([sums, -sums]), "max")  # the maximum, and the minimum
+    different = np.flatnonzero(both[: sums.size] != -both[sums.size :])
+    if different.size:
+        layer = replica.segments[different[0]].name
+        raise DriftError(
+            f"ranks hold different weights, first in layer {layer!r}: something changed them on "
+            "one rank only (weights must be changed by the strategy alone)"
+        )
+
+
+def check_same_settings(team, mine: dict[str, float]) -> None:
+    """ValueError on all ranks, naming the first that differs, unless all were given the same."""
+    table = team.allgather(np.array(list(mine.values()), np.float64))
+    for column, (name, value) in enumerate(mine.items()):
+        others = np.flatnonzero(table[:, column] != value)
+        if others.size:
+            raise ValueError(
+                f"rank {team.rank} has {value} {name}, rank {others[0]} has "
+                f"{table[others[0], column]:g}; all ranks must be given the same"
+            )

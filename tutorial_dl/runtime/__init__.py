@@ -1,0 +1,7 @@
+"""A run: the state of training, and the two loops that train.
+
+in_step.py     every rank computes its share of every batch
+master/        a master hands out work and answers its workers
+history.py     what a run returns; evaluation.py validation; errors.py how a run ends early
+termination.py a batch system's SIGTERM
+"""

@@ -1,0 +1,63 @@
+"""Metrics on the samples kept out, each rank evaluating its share of them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+
+from numba_kernels.team.bytes import broadcast_text
+
+from ..data import Batches, Data, shard
+from ..data.dataset import each_array, of_arrays
+from ..replica.base import Replica
+
+
+def evaluate(team, replica: Replica, data: Data, batch_size: int) -> dict[str, float]:
+    """Metrics over all of `data`, the same on every rank, each sample counted once.
+
+    Rank r looks at the r-th share of the samples; shares are averaged by their sizes. Metrics must
+    be means over samples (losses, accuracies): others can't be put together from shares.
+    """
+    share = shard(data, team.rank, team.size)
+    with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
+        found = replica.evaluate(batches)
+    samples = found.pop("samples")
+    # A rank without samples may not know the metrics' names; the last one has the largest share.
+    names = broadcast_text(team, ",".join(found)).split(",")
+    sums = np.array([samples] + [samples * found.get(name, 0.0) for name in names])
+    total, *sums = team.allreduce(sums) if team.size > 1 else sums
+    return {name: float(value / total) for name, value in zip(names, sums, strict=True)}
+
+
+def predict(team, replica: Replica, inputs, batch_size: int):
+    """The model's outputs for all of `inputs`, in order, on every rank; each computes its share.
+
+    `inputs` may also be data with targets, of which nothing is made, say those of a file.
+    """
+    data = inputs if hasattr(inputs, "part") else Data.of(inputs, np.zeros(_samples(inputs)))
+    share = shard(data, team.rank, team.size)
+    with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
+        parts = [replica.predict(x) for x, _ in batches]
+    if not parts:  # a share of no samples has outputs all the same, of length 0
+        one = replica.predict(data.take(slice(0, 1))[0])
+        parts = [each_array(lambda a: a[:0], one)]
+    return _join(team, parts)
+
+
+def _samples(inputs) -> int:
+    while isinstance(inputs, tuple | dict) or (isinstance(inputs, list) and of_arrays(inputs)):
+        inputs = next(iter(inputs.values() if isinstance(inputs, dict) else inputs))
+    return len(inputs)
+
+
+def _join(team, parts: list):
+    """All ranks' parts one after the other, in the structure that they have."""
+    first = parts[0]
+    if isinstance(first, dict):
+        return {name: _join(team, [part[name] for part in parts]) for name in first}
+    if isinstance(first, tuple | list):
+        return tuple(_join(team, [part[i] for part in parts]) for i in range(len(first)))
+    mine = np.concatenate(parts)
+    rows = team.allgather(mine.reshape(-1))
+    return np.concatenate([row.reshape(-1) for row in rows]).reshape(-1, *mine.shape[1:])

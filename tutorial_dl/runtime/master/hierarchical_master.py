@@ -1,0 +1,137 @@
+"""The master at the top of sub-masters: they hand out the work, it hears what came of it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..errors import TrainingError
+from .asynchronous_tasks import Rest
+from .ledger import Books
+from .messages import Kind, Order
+from .top_master import Top
+
+
+class TopOfGroups(Top):
+    """Of sub-masters, each with a group of workers and a part of every epoch's samples.
+
+    A group whose workers are all lost leaves its part to the others, piece by piece.
+    """
+
+    relayed = True
+
+    def __init__(self, *arguments, books: Books):
+        super().__init__(*arguments)
+        self.books = books
+        self.next_epoch = 0  # that ends, in their order
+        self.ended: dict[int, set[int]] = {}  # epoch -> sub-masters that are through with it
+        self.resting: set[int] = set()  # those that have nothing left to hand out
+        self.empty: set[int] = set()  # those without workers
+        self.left: deque[Rest] = deque()  # what they had to do, to be adopted
+        # By sub-master, what counts from its next exchange on: REPORT, COUNTS
+        self.reports: dict[int, list] = {}
+        self.counts: dict[int, list] = {}
+        self.leaving: dict[int, list[Rest]] = {}  # by sub-master, REST: from its WAITS on
+
+    def handle(self, leaf: int) -> None:
+        self.resting.discard(leaf)  # (whoever waits, and was asked to validate, comes back)
+        super().handle(leaf)
+
+    def told(self, leaf: int, kind: int, words) -> None:
+        if kind == Kind.WAITS:
+            self.resting.add(leaf)
+            self._take_counts(leaf)
+            if leaf in self.empty:
+                self.left += self.leaving.pop(leaf, ())
+                self.books.close(leaf)
+        elif kind == Kind.UNDONE:
+            self.books.say(leaf, words[1:])
+        elif kind == Kind.ENDED:
+            self.ended.setdefault(int(words[1]), set()).add(leaf)
+        elif kind == Kind.COUNTS:
+            self.counts.setdefault(leaf, []).append(words)
+        elif kind == Kind.LOST:
+            self.gone.append(int(words[1]))
+            self.lost.append(f"the worker on rank {int(words[1])} of {self.who(leaf)} is lost")
+        elif kind == Kind.LEFT:
+            self.empty.add(leaf)
+            for validation in self.validations:
+                validation.lose(leaf)
+            if not self.validators:
+                raise TrainingError(f"nobody is left to train: {self.lost[-1]}")
+        elif kind == Kind.REST:
+            self.leaving.setdefault(leaf, []).append(Rest.of_words(words[1:]))
+
+    def order_for(self, leaf: int) -> list[float] | None:
+        if self.final is not None:
+            return [Order.DONE]
+        if self.left and leaf not in self.empty:
+            rest = self.left.popleft()
+            self.books.adopted(leaf, rest)
+            self.resting.discard(leaf)
+            self.ended.get(rest.epoch, set()).discard(leaf)
+            return [Order.ADOPT, *rest]
+        return None if leaf in self.resting else [Order.GO_ON]
+
+    def _push(self, leaf: int) -> int:
+        staleness = super()._push(leaf)
+        self.books.enter(leaf)
+        return staleness
+
+    def _count(self, leaf: int, words, staleness: int | None) -> None:
+        if words[0] == Kind.REPORT:
+            self.reports.setdefault(leaf, []).append(words)
+            return
+        self._take_counts(leaf)
+        both = [words, *self.reports.pop(leaf, ())]
+        for one in both:
+            self._sum_up(leaf, one, staleness)
+        self._step(*map(float, sum(one[2:5] for one in both)))
+
+    def _take_counts(self, leaf: int) -> None:
+        for words in self.counts.pop(leaf, ()):
+            into = self.shares if words[1] else self.staleness
+            for number, count in words[2:].reshape(-1, 2):
+                if count:  # (zeros fill the message)
+                    into[int(number)] += int(count)
+
+    def serve_round(self) -> None:
+        for leaf in self.round:  # a callback may end the run when they are in the weights
+            self.books.enter(leaf)
+        super().serve_round()
+
+    def undone(self) -> list[dict]:
+        return self.books.save(self.next_epoch, self.left)
+
+    def round_is_complete(self) -> bool:
+        return bool(self.round) and set(self.open) - self.resting <= self.round.keys()
+
+    def complete(self) -> list[int]:
+        open_ = set(self.open) - (self.empty & self.resting)  # (these have told what they leave)
+        left = {rest.epoch for rest in self.left}
+        found = []
+        while self.next_epoch not in left and open_ <= self.ended.get(self.next_epoch, set()):
+            if self.next_epoch not in self.ended:  # (nobody is open)
+                break
+            del self.ended[self.next_epoch]
+            found.append(self.next_epoch)
+            self.next_epoch += 1
+        return found
+
+    @property
+    def over(self) -> bool:
+        return set(self.open) <= self.resting and not self.left
+
+    @property
+    def validators(self) -> int:
+        return len(set(self.open) - self.empty)
+
+    def to_validate(self, leaf: int) -> list[float] | None:
+        return None if leaf in self.empty else super().to_validate(leaf)
+
+    def lose(self, leaf: int, why: str) -> None:
+        if leaf in self.open and self.final is None:
+            raise TrainingError(f"{self.who(leaf)} failed, and its workers with it: {why}")
+        super().lose(leaf, why)
+
+    def who(self, leaf: int) -> str:
+        return f"the sub-master on rank {self.ranks[leaf]}"

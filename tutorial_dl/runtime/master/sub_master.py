@@ -1,0 +1,266 @@
+r"""A sub-master: a master to its workers, and a worker to the master above.
+
+                     master
+                   /        \
+          sub-master        sub-master        now and then: what the group has changed, up;
+          /   |   \         /   |   \                       the master's weights, down
+         w    w    w       w    w    w        all the time: as with any master
+
+The master at the top hears of each group's work in one message instead of one a worker, so it can
+have more workers below it than it could serve. The price is staleness: a group learns late what
+others have done. How often a group talks upwards is a number of exchanges with its workers, or is
+found so that it takes `PART` of the group's time (`Balance`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+from . import master
+from .asynchronous_tasks import Rest
+from .client import Server
+from .ledger import words_of
+from .master import Hub
+from .messages import PAIRS, TASK, Kind, Order
+from .validation import Validation
+
+PART = 0.1  # of a group's time, for exchanges with the master above
+MOST = 16  # exchanges with workers from one to the next: what others do is not seen so long
+
+
+class Balance:
+    """How many exchanges with workers go to one with the master above.
+
+    Args:
+        upward: that number, or "auto": so that they take `PART` of the time, by what both took so
+            far. An exchange that takes t_up, and workers' that come every t seconds, give
+            t_up / (PART t).
+    """
+
+    def __init__(self, upward: int | str):
+        self.fixed = upward != "auto"
+        self.every = upward if self.fixed else 1
+        self._up = self._below = None
+
+    def exchanged(self, took: float, between: float) -> None:
+        """An exchange upwards took so long, and workers came `between` seconds one by one."""
+        if self.fixed:
+            return
+        self._up = took if self._up is None else 0.8 * self._up + 0.2 * took
+        self._below = between if self._below is None else 0.8 * self._below + 0.2 * between
+        wanted = math.ceil(self._up / (PART * max(self._below, 1e-9)))
+        self.every = max(1, min(wanted, MOST))
+
+
+class SubMaster(Hub):
+    """See above.
+
+    Args:
+        up: this rank's end of the star of the master above
+    """
+
+    def __init__(self, trainer, star, ranks, tasks, up: Server):
+        super().__init__(trainer, star, ranks, tasks)
+        self.up = up
+        upward = self.rule.upward
+        if upward == "auto" and self.rule.synchronous:
+            upward = 1  # all groups must do it equally often
+        self.balance = Balance(upward)
+        self.exchanges = 0  # with workers, since the last one upwards
+        self.since = time.perf_counter()
+        # Not yet told of, by epoch: samples, loss, steps, updates, their staleness
+        self.pending: dict[int, list[float]] = {}
+        self._updates, self._stop = 0, False
+        self.lost_ranks: list[int] = []  # the master above is yet to be told of
+        self.told_empty = False  # it knows that no worker is left here
+        self.adopted: list[Rest] = []  # from other groups, not yet among the tasks
+
+    @property
+    def updates(self) -> int:
+        return self._updates
+
+    @property
+    def stopping(self) -> bool:
+        return self._stop
+
+    def run(self) -> None:
+        """Until the master above says that all is done; then tells its workers."""
+        up, rule = self.up, self.rule
+        up.pull(into=self.weights)
+        if not self.trainer.begun:
+            rule.begin_master(self.weights, self.trainer.replica.segments)
+            self.trainer.begun = True
+        self.move_home()
+        rule.begin_relay(self.weights)
+        if rule.synchronous:
+            self.tasks.begin()
+        while True:
+            self._adopt()
+            self.serve(lambda: self._over or self._empty)
+            self._relay()
+            self._tell_of_lost()
+            if self._empty:
+                self._leave()
+            self._tell_counts()
+            # Any answer up to here may have been to validate, or to take more over.
+            self.serve(lambda: not self.validations or self._empty)
+            if self._over and not self.validations:
+                self._say(Kind.WAITS)
+                if up.order[0] == Order.DONE:
+                    return
+
+    @property
+    def _over(self) -> bool:
+        return self.tasks.over and not self.round
+
+    @property
+    def _empty(self) -> bool:
+        return not self.open
+
+    def _adopt(self) -> None:
+        while self.adopted:
+            self.tasks.adopt(self.adopted.pop(0))
+
+    def _leave(self) -> None:
+        """No worker is left here: other groups are to do what was not done."""
+        if not self.told_empty:
+            self._say(Kind.LEFT)
+            self.told_empty = True
+        self._adopt()  # what came with the last answers
+        for rest in self.tasks.leave():
+            self._say(Kind.REST, rest)
+        self.validations.clear()
+
+    def _tell_counts(self) -> None:
+        """Of updates by staleness, and of shares by rank, since the last time."""
+        for what, counts in enumerate((self.staleness, self.shares)):
+            for some in batched(counts.items(), PAIRS):
+                self._say(Kind.COUNTS, [what, *(number for pair in some for number in pair)])
+            counts.clear()
+
+    # What a master is asked
+
+    def stepped(self, steps, samples, loss_sum) -> None:
+        self.exchanges += 1
+        self._updates += steps
+        if self.trainer.schedule is not None:
+            self.rule.set_rate(self.trainer.schedule(self._updates), self.trainer.correct_momentum)
+
+    def _count(self, leaf, words, staleness) -> None:
+        super()._count(leaf, words, staleness)
+        waiting = self.pending.setdefault(int(words[1]), [0.0] * 5)
+        steps = 0.0 if self.rule.synchronous else float(words[4])  # else counted by the round
+        updates = 0 if staleness is None else 1
+        more = float(words[2]), float(words[3]), steps, updates, staleness or 0
+        waiting[:] = (a + b for a, b in zip(waiting, more, strict=True))
+
+    def serve_round(self) -> None:
+        epoch = int(next(iter(self.round.values()))[1])
+        steps = max(float(words[4]) for words in self.round.values())
+        self.pending.setdefault(epoch, [0.0] * 5)[2] += steps
+        super().serve_round()
+
+    def order_for(self, leaf: int) -> list[float] | None:
+        if self.final is not None:
+            return [Order.DONE]
+        task = self.tasks.next(leaf)
+        return None if task is None else [Order.TRAIN, *task.words()]
+
+    def between(self) -> None:
+        if self.rule.synchronous and self.round and self.tasks.between:
+            self.serve_round()
+        self._tell_of_lost()
+        complete = self.tasks.complete()
+        if complete or self.exchanges >= self.balance.every:
+            self._relay()
+        for epoch in complete:
+            if all(rest.epoch != epoch for rest in self.adopted):  # else it is to end once more
+                self._say(Kind.ENDED, [epoch])
+        self.end_validations()
+        self.tasks.stopped = self.tasks.stopped or self._stop
+        self._adopt()
+        if self.rule.synchronous:
+            self.tasks.begin()
+
+    def lose(self, leaf: int, why: str) -> None:
+        if leaf in self.open and self.final is None:
+            self.lost_ranks.append(self.ranks[leaf])
+        super().lose(leaf, why)
+
+    def deserted(self, line: str) -> None:
+        """Other groups go on."""
+
+    def patience(self, order) -> float:
+        """Other groups wait for this one, in the end; how soon is not known here."""
+        alone = max(master.FIRST_PATIENCE, master.TIMES * self.longest.get(order, 0.0))
+        return min(super().patience(order), alone)
+
+    def not_finite(self, what: int, rank: int) -> None:
+        self.up.say(Kind.NOT_FINITE, [what, rank])  # ends with the failure of the master above
+        super().not_finite(what, rank)
+
+    # Upwards
+
+    def _tell_of_lost(self) -> None:
+        while self.lost_ranks:
+            self._say(Kind.LOST, [self.lost_ranks.pop()])
+
+    def _relay(self) -> None:
+        """Exchange with the master above, if anything has happened since the last time."""
+        if not self.pending:
+            return
+        began = time.perf_counter()
+        first, *others = sorted(self.pending)
+        if self.trainer.saving is not None:
+            self._tell_for_checkpoints()
+        for epoch in others:
+            self._say(Kind.REPORT, [epoch, *self.pending[epoch]])
+        self.up.report = [first, *self.pending[first]]
+        if self.state.size:
+            self.trainer.replica.state = self.mean_state()
+        self.rule.relay(self.weights, self.up)
+        self.center.version += 1
+        if self.rule.synchronous:  # the next round begins with these weights, on all workers
+            for leaf in filter(self.star.wanted, self.waiting):
+                self.rule.refresh(self.weights, self.star.answer_vector(leaf)[: self.n])
+        took = time.perf_counter() - began
+        between = (began - self.since) / max(1, self.exchanges)
+        self.balance.exchanged(took, between)
+        self.exchanges, self.since = 0, time.perf_counter()
+        self.pending = {}
+        self._heed()
+
+    def _tell_for_checkpoints(self) -> None:
+        """What will be so when the next exchange is in the weights of the master above."""
+        self._tell_counts()
+        for numbers in words_of(self.tasks, self.adopted):
+            self._say(Kind.UNDONE, numbers)
+
+    def _say(self, kind: Kind, numbers=()) -> None:
+        self.up.say(kind, numbers)
+        self._heed()
+
+    def _heed(self) -> None:
+        """What the master above answered."""
+        order = self.up.order
+        self._updates, self._stop = int(order[1]), bool(order[2])
+        if order[0] == Order.EVALUATE:
+            part, parts = (int(word) for word in order[TASK : TASK + 2])
+            weights, state = self.up.get(Kind.SNAPSHOT)
+            n = max(1, len(self.open))
+            chunks = range(part * n, (part + 1) * n)
+            validation = Validation(-1, weights.copy(), state.copy(), chunks, parts * n)
+            validation.asked = part, parts
+            self.validations.append(validation)
+        elif order[0] == Order.ADOPT:
+            self.adopted.append(Rest.of_words(order[TASK:]))
+
+    def validated(self, validation: Validation) -> None:
+        self._say(Kind.EVALUATED, [*validation.asked, *validation.total()])
+
+
+def batched(items, size: int):
+    """Lists of `size` items, the last one of what is left."""
+    items = list(items)
+    return (items[i : i + size] for i in range(0, len(items), size))

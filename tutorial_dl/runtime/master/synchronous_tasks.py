@@ -1,0 +1,259 @@
+"""Rounds: the synchronous forms, in which all workers of a master do their shares of one batch.
+
+When a worker fails, the others go on with larger shares. What it had begun goes along with one of
+the next rounds, as one more piece of a batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from fractions import Fraction
+from math import gcd, lcm
+
+from .asynchronous_tasks import Rest, Task, runs
+
+
+class Rounds:
+    """What the workers of one master are to do; see tasks.Columns, which has the same methods.
+
+    Args:
+        columns: {worker: its column}: neighbours
+        parts: columns of all masters' workers together
+        samples: of an epoch
+        batch_size: of a whole batch, of all masters' workers together
+        first, last: epochs first ... last - 1
+        every: batches of a round
+    """
+
+    def __init__(
+        self,
+        columns: dict[int, int],
+        parts: int,
+        samples: int,
+        batch_size: int,
+        first: int,
+        last: int,
+        every: int = 1,
+    ):
+        self.low, self.width, self.parts = min(columns.values()), len(columns), parts
+        self.workers = sorted(columns, key=columns.get)
+        self.batch_size, self.positions = batch_size, -(-samples // batch_size)
+        self.number, self.last, self.every = first, last, every
+        self.position = 0
+        self.pieces: deque[tuple[int, int, int, int]] = deque()  # left behind in this epoch
+        self.adopted: list[Rest] = []  # of other masters' workers, for rounds to come
+        self.later: list[tuple] = []  # number, position and pieces of epochs to come back to
+        self.todo: dict[int, Task] = {}  # of this round, by worker
+        self.given: dict[int, Task] = {}
+        self.stopped = False
+        self._ended: list[int] = []
+        # What `save`, `undone` and `begun` say while a round goes on
+        self._before: tuple[list[dict], list[Rest], int] = [], [], first
+
+    def resume(self, saved: list[dict]) -> None:
+        for n, each in enumerate(sorted(saved, key=lambda each: -each["epoch"])):
+            if n:
+                self.later.append((self.number, self.position, self.pieces))
+            self.number, self.position = each["epoch"], each["position"]
+            self.pieces = deque(self._own(tuple(piece)) for piece in each["pieces"])
+        if saved:
+            self._end_of_round()
+
+    def _own(self, piece: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        """This master's share of what its workers and those of others have left."""
+        if self.width == self.parts:
+            return piece
+        position, low, high, parts = piece
+        edges = (low * self.parts + (high - low) * (self.low + k) for k in (0, self.width))
+        return position, *_reduced(*edges, parts * self.parts)
+
+    @property
+    def between(self) -> bool:
+        """All are through with the last round, and the next has not begun."""
+        return not self.todo and not self.given
+
+    def begin(self) -> None:
+        """The next round, where there is one to come."""
+        if not self.between or self.stopped or not self.workers:
+            return
+        self._take_adopted()
+        if self.number >= self.last:
+            return
+        self._before = self._place(), self._undone(), self.begun
+        first, count = self.position, min(self.every, self.positions - self.position)
+        whole = self.low, self.low + self.width, self.parts
+        self.position += count
+        more = self.pieces.popleft() if self.pieces else None
+        if not count:  # all that is left of this epoch is what was left behind
+            (first, *whole), count, more = more, 1, None
+        for j, worker in enumerate(self.workers):
+            share, piece = _share(*whole, j, len(self.workers)), (-1, 0, 1, 1)
+            if more is not None:
+                piece = more[0], *_share(*more[1:], j, len(self.workers))
+            self.todo[worker] = Task(self.number, self.batch_size, first, count, *share, piece)
+
+    def next(self, worker: int) -> Task | None:
+        if worker not in self.todo:
+            return None
+        self.given[worker] = self.todo.pop(worker)
+        return self.given[worker]
+
+    def done(self, worker: int) -> Task | None:
+        task = self.given.pop(worker, None)
+        if task is not None and not self.todo and not self.given:
+            self._end_of_round()
+        return task
+
+    def _end_of_round(self) -> None:
+        while self.position == self.positions > 0 and not self.pieces:
+            self._ended.append(self.number)
+            if self.later:
+                self.number, self.position, self.pieces = self.later.pop()
+            else:
+                self.number, self.position = self.number + 1, 0
+
+    def lose(self, worker: int) -> None:
+        self.workers.remove(worker)
+        task = self.todo.pop(worker, None) or self.given.pop(worker, None)
+        if task is None:
+            return
+        for position in range(task.first, task.first + task.count):
+            self.pieces.append((position, task.low, task.high, task.parts))
+        if task.more[0] >= 0:
+            self.pieces.append(task.more)
+        if not self.todo and not self.given:
+            self._end_of_round()
+
+    # From one master to another, as in Columns
+
+    @property
+    def begun(self) -> int:
+        """As in Columns; without a round that goes on, of which nothing is in the weights."""
+        if not self.between:
+            return self._before[2]
+        found, begun = {n: at or pieces for n, at, pieces in self._open()}, self._open()[-1][0] + 1
+        while not found.get(begun - 1, True):  # (one that is not here is done)
+            begun -= 1
+        return begun
+
+    def undone(self) -> list[Rest]:
+        return [*self.adopted, *(self._undone() if self.between else self._before[1])]
+
+    def _undone(self) -> list[Rest]:
+        rest = []
+        for number, first, pieces in self._begun():
+            by_share: dict[tuple, list[int]] = {}
+            for position, *share in pieces:
+                by_share.setdefault(tuple(share), []).append(position)
+            for share, positions in by_share.items():
+                rest += [Rest(number, *run, *share) for run in runs(positions)]
+            rest += self.of_epoch(number, first)
+        return rest
+
+    def of_epoch(self, number: int, first: int = 0) -> list[Rest]:
+        """All of an epoch, from position `first` on."""
+        left, whole = self.positions - first, (self.low, self.low + self.width, self.parts)
+        return [Rest(number, first, left, *whole)] if left else []
+
+    def leave(self) -> list[Rest]:
+        rest = self.undone()
+        for number in range(self.begun, self.last):
+            rest += self.of_epoch(number)
+        self.number, self.pieces, self.adopted, self.later = self.last, deque(), [], []
+        return rest
+
+    def _open(self) -> list[tuple]:
+        """Number, position and pieces of epochs that are not done, in their order."""
+        found = [(self.number, self.position, self.pieces), *self.later]
+        return sorted(found, key=lambda one: one[0])
+
+    def _begun(self) -> list[tuple]:
+        """As `_open`, up to the last one that was begun."""
+        found = self._open()
+        while found and not (found[-1][1] or found[-1][2]):
+            found.pop()
+        return found
+
+    def adopt(self, rest: Rest) -> None:
+        self.adopted.append(rest)
+
+    def _take_adopted(self) -> None:
+        """What is of this epoch goes along with its rounds; for an earlier one, go back."""
+        due = [rest for rest in self.adopted if rest.epoch <= self.number]
+        if not due:
+            return
+        first = min(rest.epoch for rest in due)
+        if first < self.number:
+            self.later.append((self.number, self.position, self.pieces))
+            self.number, self.position, self.pieces = first, self.positions, deque()
+        for rest in [rest for rest in due if rest.epoch == first]:
+            self.adopted.remove(rest)
+            positions = range(rest.first, rest.first + rest.count)
+            self.pieces += [(p, rest.low, rest.high, rest.parts) for p in positions]
+
+    def complete(self) -> list[int]:
+        again = {rest.epoch for rest in self.adopted}  # they end once more
+        found, self._ended = [epoch for epoch in self._ended if epoch not in again], []
+        return found
+
+    @property
+    def over(self) -> bool:
+        at_work = self.todo or self.given
+        more = self.number < self.last or self.adopted or self._ended
+        return not at_work and (self.stopped or not more)
+
+    def save(self) -> list[dict]:
+        """What is done, without a round that goes on: nothing of that is in the weights."""
+        return self._place() if self.between else self._before[0]
+
+    def entry(self, number: int, rests: list[Rest]) -> dict:
+        """As in Columns. From the first position on at which whole batches are left: no pieces."""
+        shares: dict[int, list[tuple[int, int, int]]] = {}
+        for rest in rests:
+            for position in range(rest.first, rest.first + rest.count):
+                shares.setdefault(position, []).append(rest[3:])
+        position = self.positions
+        while _whole(shares.get(position - 1, ())):
+            position -= 1
+            del shares[position]
+        pieces = [(at, *share) for at in sorted(shares) for share in _joined(shares[at])]
+        return {"epoch": number, "position": position, "pieces": pieces}
+
+    def _place(self) -> list[dict]:
+        ended = [(number, self.positions, ()) for number in self._ended]  # nobody has been told
+        return [
+            {"epoch": number, "position": position, "pieces": list(pieces)}
+            for number, position, pieces in [*sorted(ended), *self._begun()]
+        ]
+
+
+def _whole(shares) -> bool:
+    """Whether these, of which none overlap, are all of a batch: (low, high, parts) each."""
+    return sum(Fraction(high - low, parts) for low, high, parts in shares) == 1
+
+
+def _joined(shares) -> list[tuple[int, int, int]]:
+    """The same samples in fewer shares: neighbours in one."""
+    parts = lcm(*(parts for *_, parts in shares))
+    found: list[tuple[int, int]] = []
+    for low, high in sorted((low * parts // of, high * parts // of) for low, high, of in shares):
+        if found and found[-1][1] == low:
+            low = found.pop()[0]
+        found.append((low, high))
+    return [_reduced(low, high, parts) for low, high in found]
+
+
+def _reduced(low: int, high: int, parts: int) -> tuple[int, int, int]:
+    """The same share in the least numbers: they grow with every resumed run."""
+    by = gcd(low, high, parts)
+    return low // by, high // by, parts // by
+
+
+def _share(low: int, high: int, parts: int, j: int, of: int) -> tuple[int, int, int]:
+    """The j-th of `of` equal shares of [low, high) / parts.
+
+    >>> _share(1, 2, 3, 0, 2)
+    (2, 3, 6)
+    """
+    width = high - low
+    return low * of + width * j, low * of + width * (j + 1), parts * of

@@ -1,0 +1,116 @@
+"""Who this rank is in a run with a master, and the stars it belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from numba_kernels.star.star import Star
+from numba_kernels.team.team import Team
+
+from ...layout import Layout, Role, hub_ranks
+from .asynchronous_tasks import Columns
+from .synchronous_tasks import Rounds
+
+
+def roles_of(team, layout: Layout) -> list[Role]:
+    """The role of each rank of `team`."""
+    nodes = [0] * team.size
+    for number, ranks in enumerate(team.nodes):
+        for rank in ranks:
+            nodes[rank] = number
+    return layout.roles(nodes)
+
+
+def computing_team(trainer) -> Team:
+    """The ranks that compute a batch together with this one; of one rank, where it is alone."""
+    if trainer.layout.devices == 1:
+        return Team(MPI.COMM_SELF)
+    worker = roles_of(trainer.team, trainer.layout)[trainer.team.rank].worker
+    return trainer.team.split(0 if worker is None else worker + 1)
+
+
+class Stars:
+    """This rank's role, and its ends of stars, for one run. Making it is collective.
+
+    Attributes:
+        at_top, in_group: the star of the master at the top and of this rank's sub-master; None
+            where it is in none
+        top_ranks, group_ranks: the ranks of those; the first is the hub
+    """
+
+    def __init__(self, trainer):
+        self.trainer, self.team, self.layout = trainer, trainer.team, trainer.layout
+        self.roles = roles_of(self.team, self.layout)
+        own = self.team.rank
+        self.role = self.roles[own]
+        self._home: np.ndarray | None = None
+        tops = hub_ranks(self.roles, 0)
+        self.top_ranks = tops if own in tops else []
+        self.at_top = self._star(tops)
+        self.group_ranks, self.in_group = [], None
+        for sub in tops[1:] if self.layout.masters >= 2 else ():
+            ranks = hub_ranks(self.roles, sub)
+            star = self._star(ranks)
+            if star is not None:
+                self.group_ranks, self.in_group = ranks, star
+
+    def _star(self, ranks: list[int]) -> Star | None:
+        """A star of `ranks`, the first as its hub; None where this rank is not one of them."""
+        own, trainer = self.team.rank, self.trainer
+        key = ranks.index(own) if own in ranks else own
+        team = self.team.split(own in ranks, key=key)
+        if own not in ranks:  # each split makes a team of the others, too
+            team.close()
+            return None
+        rule, replica = trainer.strategy, trainer.replica
+        n = replica.parameters.size
+        return Star(
+            team, n + replica.state.size, n + replica.state.size, replica.parameters.dtype,
+            in_place=rule.sends == rule.receives == "parameters",
+            kept=rule.kept * (n + 64),  # what a master's workers can help it with
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Give back what the run took. Collective, when all ranks are through with it."""
+        self.team.barrier()
+        for star in (self.at_top, self.in_group):
+            if star is not None:
+                star.close()
+                star.team.close()
+
+    @property
+    def hub(self) -> Star:
+        """That which this rank, a master, serves."""
+        return self.at_top if self.is_top else self.in_group
+
+    def home(self, rule) -> np.ndarray:
+        """Where the hub's star wants the master's weights; its state moves there too."""
+        if self._home is None:
+            self._home = self.hub.keep(self.trainer.replica.parameters.size)
+            if getattr(rule, "state", None) is not None:
+                self.hub.adopt(rule.state)
+        return self._home
+
+    @property
+    def is_top(self) -> bool:
+        return self.team.rank == 0
+
+    def tasks_of_groups(self, first: int, last: int, begun: list[dict]) -> dict:
+        """{leaf of the star at the top: what its group is to do}."""
+        subs = enumerate(hub_ranks(self.roles, 0)[1:], 1)
+        return {
+            leaf: self.tasks(hub_ranks(self.roles, sub), first, last, begun) for leaf, sub in subs
+        }
+
+    def tasks(self, ranks: list[int], first: int, last: int, begun: list[dict]):
+        """What the workers of the star of `ranks` are to do in epochs first ... last - 1."""
+        trainer, rule = self.trainer, self.trainer.strategy
+        columns = {leaf: self.roles[rank].worker for leaf, rank in enumerate(ranks) if leaf}
+        kind = Rounds if rule.synchronous else Columns
+        found = kind(
+            columns, self.layout.workers_each, len(trainer.dataset.train),
+            trainer.batches.batch_size, first, last, rule.every,
+        )  # fmt: skip
+        found.resume(begun)
+        return found

@@ -1,0 +1,227 @@
+"""What a worker does: fetch a task, train on it by the rule, exchange; sometimes validate.
+
+A worker may be several ranks, which compute the gradient of each batch together: the first of them
+leads, and is the only one that the master knows.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+
+import numpy as np
+
+from numba_kernels.errors import PeerError
+from numba_kernels.optimizers.clipping import clip_by_norm
+from numba_kernels.spans import span
+
+from ...data import Batches, shard
+from ...replica.base import finite_gradient
+from .asynchronous_tasks import Task
+from .client import Server
+from .messages import TASK, Kind, Order
+from .task_batches import Items
+
+WORDS = 14  # of a leader's message to its members
+TRAIN, EVALUATE, END = 1, 2, 3
+
+
+class Computing:
+    """What all ranks of a worker do alike: gradients and metrics of their part of a batch.
+
+    Args:
+        trainer: whose model and data
+        names: of metrics, as `evaluate` of the model has them
+        team: the ranks of this worker; None: it is one alone
+    """
+
+    def __init__(self, trainer, names: list[str], team=None):
+        self.trainer, self.replica, self.names = trainer, trainer.replica, names
+        device, devices = (0, 1) if team is None else (team.rank, team.size)
+        self.team = team
+        roles, own = trainer.run.roles, trainer.run.role
+        self.ranks = [one.rank for one in roles if one.worker == own.worker]  # of this worker
+        self.items = Items(trainer.dataset.train, trainer.batches.seed, device, devices)
+        self.loss_scale = trainer.strategy.loss_scale
+
+    def gradient(self, task: Task, number: int) -> tuple[float, int, bool]:
+        """(mean loss, samples, whether it is finite) of a batch; the gradient is in the replica.
+
+        FloatingPointError where a number is not finite that no loss scale accounts for.
+        """
+        if self.team is None:
+            return self._own_gradient(task, number)
+        with self._named():
+            self._tell(TRAIN, [number, *task.words()])
+            self.team.broadcast(self.replica.parameters)
+            return self._together(task, number)
+
+    def _together(self, task: Task, number: int) -> tuple[float, int, bool]:
+        wrong = ""
+        try:
+            loss, samples, finite = self._own_gradient(task, number)
+        except FloatingPointError as error:  # told to all, and raised by the leader
+            loss, samples, finite, wrong = 0.0, 0, False, str(error)
+        bad = ["loss" in wrong, "gradient" in wrong]
+        sums = np.array([samples, samples * loss if samples else 0.0, not finite, *bad], np.float64)
+        total, loss, overflows, bad_loss, bad_gradient = self.team.allreduce(sums)
+        if bad_loss or bad_gradient:
+            raise FloatingPointError(
+                "the loss is not finite" if bad_loss else "the gradient is not"
+            )
+        gradient = self.replica.gradient
+        gradient *= gradient.dtype.type(samples / total if total else 0)
+        self.team.allreduce(gradient)
+        return loss / total if total else 0.0, int(total), not overflows
+
+    def _own_gradient(self, task: Task, number: int) -> tuple[float, int, bool]:
+        with span("data"):
+            batch = self.items.batch(task, number)
+        with span("gradient"):
+            if self.loss_scale is None:
+                return *finite_gradient(self.replica, batch), True
+            return self.loss_scale.gradient(self.replica, batch)
+
+    def metrics(self, chunk: int, chunks: int) -> list[float]:
+        """[samples, sums of metrics over them] of one of `chunks` parts of the validation data."""
+        if self.team is None:
+            return self._own_metrics(chunk, chunks)
+        with self._named():
+            self._tell(EVALUATE, [chunk, chunks])
+            self.team.broadcast(self.replica.parameters)
+            return self._metrics_together(chunk, chunks)
+
+    def _metrics_together(self, chunk: int, chunks: int) -> list[float]:
+        if self.replica.state.size:
+            self.replica.state = self.team.broadcast(self.replica.state.copy())
+        ranks = self.team.size
+        own = self._own_metrics(chunk * ranks + self.team.rank, chunks * ranks)
+        return self.team.allreduce(np.array(own, np.float64)).tolist()
+
+    def _own_metrics(self, chunk: int, chunks: int) -> list[float]:
+        trainer = self.trainer
+        part = shard(trainer.dataset.validation, chunk, chunks)
+        with (
+            span("validation"),
+            closing(Batches(part, trainer.validation_batch_size, shuffle=False).epoch()) as batches,
+        ):
+            found = self.replica.evaluate(batches)
+        samples = found.get("samples", 0)
+        return [samples, *(samples * found.get(name, 0.0) for name in self.names)]
+
+    def _tell(self, what: int, numbers) -> None:
+        """From the leader to the members."""
+        words = np.zeros(WORDS)
+        words[: 1 + len(numbers)] = [what, *numbers]
+        self.team.broadcast(words)
+
+    @contextmanager
+    def _named(self):
+        """Failures of a mate go by its rank of the run, not by that of this worker's team."""
+        try:
+            yield
+        except PeerError as error:
+            raise PeerError(self.ranks[error.rank], str(error).partition(": ")[2]) from None
+
+    def follow(self) -> None:
+        """What a member does: its part of whatever the leader says."""
+        with self._named():
+            while self._follow():
+                pass
+
+    def _follow(self) -> bool:
+        what, *numbers = self.team.broadcast(np.zeros(WORDS))
+        if what == END:
+            return False
+        self.team.broadcast(self.replica.parameters)
+        if what == TRAIN:
+            *_, finite = self._together(Task.of_words(numbers[1:]), int(numbers[0]))
+            self.update_scale(finite)
+        else:
+            self._metrics_together(int(numbers[0]), int(numbers[1]))
+        return True
+
+    def update_scale(self, finite: bool) -> None:
+        if self.loss_scale is not None:
+            self.loss_scale.update(finite=finite)
+
+    def end(self) -> None:
+        """The leader: let the members go."""
+        if self.team is not None:
+            self._tell(END, [])
+
+    def close(self) -> None:
+        self.items.close()
+
+
+class Worker:
+    """The rank of a worker that talks to the master.
+
+    Args:
+        trainer: whose model, data and settings
+        server: the master's other end
+        computing: its own, or of all ranks of the worker
+    """
+
+    def __init__(self, trainer, server: Server, computing: Computing):
+        self.trainer, self.rule = trainer, trainer.strategy
+        self.server, self.computing = server, computing
+        self.replica = trainer.replica
+
+    def run(self) -> None:
+        """Until the master says that all is done."""
+        server, replica = self.server, self.replica
+        server.pull(into=replica.parameters)
+        self.rule.begin_worker(replica.parameters, replica.segments)
+        server.say(Kind.REPORT)
+        while server.order[0] != Order.DONE:
+            if server.order[0] == Order.EVALUATE:
+                self.evaluate(*(int(word) for word in server.order[TASK : TASK + 2]))
+            else:
+                self.train(Task.of_words(server.order[TASK:]), int(server.order[1]))
+
+    def train(self, task: Task, updates: int) -> None:
+        """The batches of a task, and the exchange that is due with the last one."""
+        trainer, rule, server = self.trainer, self.rule, self.server
+        loss_sum = seen = weight = 0
+        server.order = None
+        for number in range(task.count):
+            x, g = self.replica.parameters, self.replica.gradient
+            if trainer.schedule is not None:
+                rule.set_rate(trainer.schedule(updates + number), trainer.correct_momentum)
+            rule.look_ahead(x)
+            try:
+                loss, samples, finite = self.computing.gradient(task, number)
+            except FloatingPointError as error:
+                server.say(Kind.NOT_FINITE, ["gradient" in str(error)])
+                raise
+            self.computing.update_scale(finite)
+            due = number == task.count - 1
+            if np.isfinite(loss):  # (of an overflow in float16 it may not be)
+                seen, loss_sum = seen + samples, loss_sum + samples * loss
+            if not finite:  # no part of the mean of all workers; else the step is left out
+                g[:] = 0
+            elif trainer.clip_norm is not None and not rule.clips:
+                clip_by_norm(g, trainer.clip_norm)
+            weight += samples if finite else 0
+            report = [task.epoch, seen, loss_sum, task.count, weight]
+            server.report = report if due else None
+            if rule.synchronous or (finite and (samples or (due and seen))):
+                with span("update"):
+                    rule.step(x, g, server, due)
+        if server.order is None:  # nothing was pushed
+            server.say(Kind.REPORT, report)
+
+    def evaluate(self, chunk: int, chunks: int) -> None:
+        """Metrics of other weights, on a part of the validation data; own ones are kept."""
+        replica, server = self.replica, self.server
+        own, own_state = replica.parameters.copy(), np.copy(replica.state)
+        weights, state = server.get(Kind.SNAPSHOT)
+        replica.parameters[:] = weights
+        if state.size:
+            replica.state = state.copy()
+        metrics = self.computing.metrics(chunk, chunks)
+        replica.parameters[:] = own
+        if state.size:
+            replica.state = own_state
+        self.rule.after_break(replica.parameters, server)
+        server.say(Kind.EVALUATED, [chunk, chunks, *metrics])

@@ -1,0 +1,34 @@
+"""Figures of learning rates over the steps of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .. import figure_style as style
+
+__all__ = ["learning_rates"]
+
+POINTS = 1000  # more than a figure has pixels
+
+
+def learning_rates(
+    schedules: Mapping[str, Callable[[int], float]], steps: int, ax: Axes | None = None
+) -> Figure:
+    """The learning rate at each of `steps` steps, a line a schedule; keys are their names."""
+    if steps < 1:
+        raise ValueError(f"{steps} steps; 1 or more are needed")
+    at = np.unique(np.linspace(0, steps, min(POINTS, steps) + 1).round().astype(int))
+    with style.axes(ax) as ax:
+        for number, (name, rate) in enumerate(schedules.items()):
+            colour = style.COLOURS[number % len(style.COLOURS)]
+            line = style.LINES[number % len(style.LINES)]
+            ax.plot(at, [rate(int(s)) for s in at], color=colour, linestyle=line, label=name)
+        ax.set_title("How far each step goes", loc="left")
+        ax.set(xlabel="step", ylabel="learning rate", xlim=(0, steps))
+        ax.set_ylim(bottom=0)
+        ax.legend()
+    return ax.figure
