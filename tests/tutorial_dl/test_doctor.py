@@ -49,7 +49,7 @@ def test_all_is_well_here():
 
 def test_it_never_imports_tensorflow_and_never_initialises_mpi():
     code = (
-        "import sys; from tutorial_dl import doctor; doctor.report();"
+        "import sys; from tutorial_dl.cli import doctor; doctor.report();"
         "print([m for m in ('tensorflow', 'keras', 'mpi4py.MPI') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,

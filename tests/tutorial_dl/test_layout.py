@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from typer.testing import CliRunner
 
-from tutorial_dl import Layout, cli
+from tutorial_dl import Layout
 from tutorial_dl import figure_style as style
+from tutorial_dl.cli import commands
 from tutorial_dl.course import plotting
 from tutorial_dl.layout import fitting, hub_ranks, roles, text, worker_ranks
 from tutorial_dl.layout import layout as layout_file
@@ -394,7 +395,7 @@ def test_any_layout_can_be_drawn(layout):
 
 
 def command(*words):
-    return CliRunner().invoke(cli.app, ["layout", *words])
+    return CliRunner().invoke(commands.app, ["layout", *words])
 
 
 def test_the_command_as_text_and_json(tmp_path):

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from trace_format import check_format
 
+from numba_kernels import spans as announced
+from numba_kernels.spans import WAITS
 from tutorial_dl import timeline
 from tutorial_dl.training.span_kinds import KINDS
 
@@ -197,7 +199,7 @@ def overhead():
     steps = len(starts) - len(starts) // 3 - 1
     count = Counter(name for name, b, _ in found if first <= b < last)
     number = [count.pop("data"), count.pop("gradient")]
-    in_kernels = sum(count.pop(name, 0) for name in trace.WAITS)
+    in_kernels = sum(count.pop(name, 0) for name in WAITS)
     number += [count.total(), in_kernels]  # what is left: calls of a Step, and the few of an epoch
     assert 3 <= sum(number) / steps < 8
     cost = np.dot(number, [of_item, of_span, of_call, of_wait]) / steps
@@ -242,7 +244,7 @@ def test_memory_is_bounded(on_ranks):
 
 def fails():
     """A rank that fails in `fit`: the error is what it was, and every rank has its own spans."""
-    from numba_kernels import PeerError, trace
+    from numba_kernels import PeerError
     from tutorial_dl import Team
 
     rank = Team().rank
@@ -257,7 +259,7 @@ def fails():
         a_trainer(seen, seconds).fit(1)
     assert [each["rank"] for each in seen.ranks] == [rank]
     assert len(named("gradient", of_rank(seen, 0))) == 4
-    assert trace._log is None
+    assert announced.sink is None
     check_format(seen.chrome())
 
 
