@@ -1,6 +1,7 @@
-"""Exercises of notebooks 01 and 02: the folded solution passes, wrong answers are told how far off.
+"""Exercises of notebooks 01 and 02: folded solutions pass, wrong answers get a helpful message.
 
-The notebooks' cells are run as plain Python, exercises undone, as a learner who reads on would.
+The notebooks' cells are run as plain Python with the exercises undone, as by a learner who skips
+them.
 """
 
 import io
@@ -30,7 +31,7 @@ def cells(notebook):
 
 @cache
 def run(notebook):
-    """What the notebook's cells define when they are run in order, and what they print."""
+    """The names that the notebook's cells define when run in order, and what they print."""
     names, said = {}, io.StringIO()
     with redirect_stdout(said):
         for kind, source in cells(notebook):
@@ -59,7 +60,7 @@ def no_strength(A, y, strength):
     return np.linalg.lstsq(A, y)[0]
 
 
-def without_samples(A, y, strength):  # the price of a sum of squares, not of their mean
+def without_samples(A, y, strength):  # for a sum of squares, not their mean
     return np.linalg.solve(A.T @ A + strength * np.eye(A.shape[1]), A.T @ y)
 
 
@@ -90,11 +91,11 @@ def in_place_on_the_start(A, y, w, eta, steps):
 @pytest.mark.parametrize(
     ("exercise", "answer", "said"),
     [
-        ("01.degree", 3, "degree 3 would have"),
-        ("01.degree", 12, "more held-out error"),
-        ("01.degree", 40, "a degree from 0 to 12 is asked for, not 40"),
-        ("01.degree", True, "not True"),
-        ("01.degree", "5", "not '5'"),
+        ("01.degree", 3, "degree 3 would be"),
+        ("01.degree", 12, "above that of the best"),
+        ("01.degree", 40, "the degree must be a whole number from 0 to 12, got 40"),
+        ("01.degree", True, "got True"),
+        ("01.degree", "5", "got '5'"),
         ("01.ridge", 3, "a function is asked for, not 3"),
         ("01.ridge", no_strength, "is off by up to"),
         ("01.ridge", without_samples, "is off by up to"),

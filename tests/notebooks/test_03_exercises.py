@@ -1,4 +1,4 @@
-"""Exercises of notebook 03: the folded solution passes, wrong answers are told how far off."""
+"""Exercises of notebook 03: folded solutions pass, wrong answers get a helpful message."""
 
 import re
 

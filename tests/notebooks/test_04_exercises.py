@@ -1,4 +1,4 @@
-"""Notebook 04: the folded solutions pass on every rank, wrong answers are told, nothing hangs."""
+"""Notebook 04: folded solutions pass on every rank, wrong answers get a message, nothing hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """Runs on every rank: what a learner's cell would run."""
+    """Run `code` as a learner's cell would; called on every rank."""
     from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
@@ -53,7 +53,7 @@ check("04.ring_sum", ring_sum)
 @pytest.mark.parametrize(
     "right, wrong, says",
     [
-        ("passing[:] = coming", "pass", "off by up to"),  # everyone keeps sending its own
+        ("passing[:] = coming", "pass", "off by up to"),  # every rank keeps sending its own vector
         ("comm.size - 1", "comm.size", "off by up to"),  # one step too far
         ("total, passing, coming = x.copy()", "total, passing, coming = x", "x itself has changed"),
         ("    return total\n", "\n", "returns nothing"),
@@ -67,7 +67,7 @@ check("04.ring_sum", ring_sum)
             "comm.Recv(coming, left); comm.Send(passing, right)",
             r"waited 2 s to receive from rank \d",
         ),
-        # Round the other way: right, but not what was asked.
+        # The other direction gives the right sum, but is not what was asked.
         ("right, left = (comm.rank + 1)", "left, right = (comm.rank + 1)", "all to rank"),
     ],
 )
@@ -93,12 +93,12 @@ def after_a_deadlock() -> None:
     comm = Patient(MPI.COMM_WORLD, seconds=0.5)
     other, coming = 1 - comm.rank, np.zeros(1)
     with pytest.raises(TimeoutError):
-        comm.Send(np.array([-1.0]), other)  # both send: it was received by nobody
+        comm.Send(np.array([-1.0]), other)  # both ranks send, and neither receives
     with pytest.raises(ValueError, match="2000 bytes"):
         comm.Send(np.zeros(250), other)
     comm = Patient(MPI.COMM_WORLD, seconds=10)
     comm.Sendrecv(np.array([float(comm.rank)]), other, recvbuf=coming, source=other)
-    assert coming[0] == other  # and not the -1 that was given up
+    assert coming[0] == other  # and not the abandoned -1
 
 
 def test_messages_given_up_do_not_turn_up_later(on_ranks):
@@ -120,7 +120,7 @@ def test_the_figure_of_message_times():
     figure = plotting.message_times(sizes, alpha + sizes * beta, {"model": (alpha, beta)})
     assert texts(figure) == [f"n½ = {20000 / 1024:.3g} KiB"]
     measured, predicted, _ = figure.axes[0].lines
-    # What is drawn as measured lies on what is drawn as predicted: both in µs by bytes.
+    # The measured points must lie on the predicted line: both in µs over bytes.
     assert np.allclose(
         np.interp(np.log(sizes), np.log(predicted.get_xdata()), predicted.get_ydata()),
         measured.get_ydata(),

@@ -1,4 +1,4 @@
-"""Notebook 05: the folded solutions pass on every rank, wrong answers are told, nothing hangs."""
+"""Notebook 05: folded solutions pass on every rank, wrong answers get a message, nothing hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """Runs on every rank: what a learner's cell would run."""
+    """Run `code` as a learner's cell would; called on every rank."""
     from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
@@ -33,7 +33,7 @@ def test_the_solution_of_the_crossover_is_where_both_formulas_agree(capsys):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ("22 * 2e-6 / (8 / 10e9)", "too low"),  # the ring's own bytes forgotten
+        ("22 * 2e-6 / (8 / 10e9)", "too low"),  # without the bytes of the ring
         ("22 * 2e-6 / (6.125 / 10e9) / 4 * 4.2", "too high"),
         ("'72 kB'", "made of numbers"),
         ("...", "put your answer"),
@@ -84,7 +84,7 @@ EXCHANGE = "comm.Sendrecv(outgoing, right, recvbuf=incoming, source=left)"
             "(rank - 1) % p, (rank + 1) % p",
             "rank 1, 3 more than once",
         ),
-        # Right sums, by other messages than a ring's.
+        # Right sums, but not by the messages of a ring.
         ("    for step", "    return whole(comm, chunks)\n    for step", "had .* numbers"),
         ("    for step", "    return star(comm, chunks)\n    for step", "messages went to ranks"),
     ],
@@ -110,7 +110,7 @@ def whole(comm, chunks):  # the exercise of notebook 4: right, but every message
         passing[:] = incoming
 
 
-def star(comm, chunks):  # everyone sends every chunk straight to where it belongs
+def star(comm, chunks):  # every rank sends every chunk straight to the rank that sums it
     incoming = np.empty(2)
     for away in range(1, comm.size):
         to, source = (comm.rank + away) % comm.size, (comm.rank - away) % comm.size

@@ -144,7 +144,7 @@ def test_any_ring_is_right(capsys):
         ),
         ("np.array_split(x, p)", "np.array_split(x.copy(), p)", "rank 0: x is still what it was"),
         # Ranks that are not there, or not where they are waited for.
-        ("(rank + 1) % p", "rank + 1", "ValueError: dest is rank 4; 0 to 3 are right"),
+        ("(rank + 1) % p", "rank + 1", "ValueError: dest must be a rank from 0 to 3, got 4"),
         ("source=left)", "source=right)", r"rank \d waited 2 s to receive from rank \d"),
         ("    incoming", "    if rank == 2: return\n    incoming", "rank 2 made 0 exchanges"),
         ("        mine +=", "        1 / (rank - 2); mine +=", "rank 2: ZeroDivisionError"),

@@ -333,7 +333,7 @@ def test_a_bowls_curvature_is_its_hessians(random):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"products": 0}, "0 products with H"), ({"step": 0.0}, "a step of 0.0")],
+    [({"products": 0}, "products must be at least 1, got 0"), ({"step": 0.0}, "step .* got 0.0")],
 )
 def test_curvature_of_nothing(options, message):
     with pytest.raises(ValueError, match=message):

@@ -35,5 +35,5 @@ def test_the_unit_is_one_process_and_downpour_is_faster_by_its_workers(workers):
 
 
 def test_no_workers():
-    with pytest.raises(ValueError, match="0 workers"):
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         energy.matched_pace(0, 1.0, 0.9)

@@ -71,10 +71,10 @@ def test_who_comes_first_is_served_first():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: regular_throughput(-1, 1, 1), "-1 workers"),
-        (lambda: random_throughput(2, -1, 1), "a gradient takes -1 seconds"),
-        (lambda: saturation(1, 0), "an exchange takes 0 seconds"),
-        (lambda: saturation(float("nan"), 1), "a gradient takes nan"),
+        (lambda: regular_throughput(-1, 1, 1), "workers must be at least 0, got -1"),
+        (lambda: random_throughput(2, -1, 1), "compute must be at least 0 seconds, got -1"),
+        (lambda: saturation(1, 0), "serve must be above 0 seconds, got 0"),
+        (lambda: saturation(float("nan"), 1), "compute .* got nan"),
     ],
 )
 def test_wrong_input_is_named(call, message):

@@ -113,11 +113,11 @@ def test_workers_in_random_order_act_like_momentum():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: delay_bound(-1), "a staleness of -1 updates"),
-        (lambda: delay_bound(1, 0.0), "a curvature of 0.0"),
-        (lambda: delayed_descent(0.1, -2, 1.0, 3), "a staleness of -2"),
-        (lambda: delayed_growth(0.1, -2), "a staleness of -2"),
-        (lambda: implicit_momentum(0), "0 workers"),
+        (lambda: delay_bound(-1), "tau must be at least 0 updates, got -1"),
+        (lambda: delay_bound(1, 0.0), "curvature must be above 0, got 0.0"),
+        (lambda: delayed_descent(0.1, -2, 1.0, 3), "tau .* got -2"),
+        (lambda: delayed_growth(0.1, -2), "tau .* got -2"),
+        (lambda: implicit_momentum(0), "workers must be at least 1, got 0"),
     ],
 )
 def test_wrong_input_is_named(call, message):

@@ -1,6 +1,7 @@
-"""How long messages, additions and allreduces take here: what the cost formulas want to know.
+"""Measure how long messages, additions and allreduces take on this machine.
 
-All functions return small arrays of seconds, so that a notebook can pull them from its engines.
+The cost formulas need these times. Results are numbers or small arrays, so that a notebook can pull
+them from its engines.
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ import numpy as np
 
 
 def ping_pong(comm, sizes: Sequence[int], repeats: int = 50) -> np.ndarray:
-    """Seconds of one message one way between ranks 0 and 1, by its size: the best of `repeats`.
+    """Measure the time of one message between ranks 0 and 1, by its size.
 
-    Other programs only ever add time, so the best is what the machine can do.
+    The fastest of all repetitions counts, because other programs can only add time.
 
     Args:
-        comm: an mpi4py communicator; ranks 0 and 1 of it call this.
-        sizes: bytes, shape (k,).
+        comm: an mpi4py communicator; its ranks 0 and 1 must call this together
+        sizes: of the messages, in bytes, shape (k,)
+        repeats: round trips per size
 
-    Returns shape (k,), on each rank by its own clock.
+    Returns:
+        Seconds one way, shape (k,); each rank uses its own clock.
+
+    Raises:
+        ValueError: the caller is not rank 0 or 1 of at least 2 ranks
     """
     if comm.rank > 1 or comm.size < 2:
-        raise ValueError(f"rank {comm.rank} of {comm.size}: ping-pong is for ranks 0 and 1")
+        raise ValueError(
+            f"ping_pong is for ranks 0 and 1, called by rank {comm.rank} of {comm.size}"
+        )
     other = 1 - comm.rank
     best = np.full(len(sizes), np.inf)
     for i, size in enumerate(sizes):
@@ -36,31 +44,52 @@ def ping_pong(comm, sizes: Sequence[int], repeats: int = 50) -> np.ndarray:
             else:
                 comm.Recv(x, source=other)
                 comm.Send(x, dest=other)
-            if repeat >= 2:  # the first ones set things up
+            if repeat >= 2:  # the first ones set up the connection
                 best[i] = min(best[i], (perf_counter() - began) / 2)
     return best
 
 
 def fit(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """(alpha in s, beta in s/byte) such that alpha + size beta is near `seconds`, relatively.
+    """Fit seconds = alpha + size beta by least squares of the relative errors.
 
-    Least squares of the relative errors: a microsecond counts for a small message, not for a
-    large one. Raises ValueError where a negative latency or bandwidth would fit best.
+    Relative, because a microsecond matters for a small message, not for a large one.
 
-    >>> alpha, beta = fit(np.array([0, 1e6]), np.array([2e-6, 102e-6]))
-    >>> round(alpha * 1e6, 3), round(1e-9 / beta, 3)  # µs, GB/s
-    (2.0, 10.0)
+    Args:
+        sizes: bytes, shape (k,)
+        seconds: one message of each size, shape (k,)
+
+    Returns:
+        (alpha, beta): the latency in s, and the time per byte in s/byte.
+
+    Raises:
+        ValueError: a negative latency or bandwidth would fit best
+
+    Example:
+        >>> alpha, beta = fit(np.array([0, 1e6]), np.array([2e-6, 102e-6]))
+        >>> round(alpha * 1e6, 3), round(1e-9 / beta, 3)  # µs, GB/s
+        (2.0, 10.0)
     """
     seconds = np.asarray(seconds, float)
     A = np.stack([np.ones(len(sizes)), np.asarray(sizes, float)], axis=1) / seconds[:, None]
     alpha, beta = np.linalg.lstsq(A, np.ones(len(sizes)))[0]
     if alpha <= 0 or beta <= 0:
-        raise ValueError(f"latency {alpha:.3g} s and {beta:.3g} s/byte fit best: measure again")
+        raise ValueError(
+            f"latency and time per byte must be above 0, got {alpha:.3g} s and {beta:.3g} s/byte;"
+            " measure again"
+        )
     return float(alpha), float(beta)
 
 
 def addition(nbytes: int, repeats: int = 50) -> float:
-    """Seconds a byte of `x += y` on float32 vectors of `nbytes`: the best of `repeats`."""
+    """Measure the time of `x += y` on float32 vectors.
+
+    Args:
+        nbytes: length of x, at least 4
+        repeats: the fastest of so many additions counts
+
+    Returns:
+        Seconds per byte of x.
+    """
     x, y = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
     best = np.inf
     for _ in range(repeats):
@@ -71,18 +100,21 @@ def addition(nbytes: int, repeats: int = 50) -> float:
 
 
 def allreduce(team, x: np.ndarray, algorithm: str, batches: int = 7) -> np.ndarray:
-    """Seconds of one allreduce of `x`, in `batches` measurements.
+    """Measure the time of one allreduce of `x`, in `batches` measurements.
 
-    Timed is the full cycle of a training step: the vector is written, reduced and read, and the
-    same cycle without reducing is subtracted. (Repeated on a vector that nobody touches, a
-    reduction finds its bytes where it left them, and looks faster than it is.)
+    A cycle is what a training step does: the vector is written, reduced and read. The time of the
+    same cycle without reducing is subtracted. (Without the writing and reading, a repeated
+    allreduce finds its bytes in the caches where it left them, and looks faster than it is.)
 
     Args:
-        team: all ranks of it call this, with vectors of one length.
-        x: is overwritten. From `team.empty` for algorithm "shared_memory".
-        batches: a batch is one cycle of a long vector, up to 10 of a short one.
+        team: all its ranks must call this together, with vectors of the same length
+        x: is overwritten; from `team.empty` for algorithm "shared_memory"
+        algorithm: as in `team.allreduce`
+        batches: number of measurements; each times one cycle of a long vector, or up to 10 cycles
+            of a short one
 
-    Returns shape (batches,), of the slowest rank, the same on all ranks.
+    Returns:
+        Seconds per allreduce on the slowest rank, shape (batches,), the same on all ranks.
     """
     cycles = int(np.clip(2**19 // max(x.nbytes, 1), 1, 10))
     own = np.empty_like(x)
@@ -90,18 +122,18 @@ def allreduce(team, x: np.ndarray, algorithm: str, batches: int = 7) -> np.ndarr
     def reduce():
         team.allreduce(x, algorithm=algorithm)
 
-    _cycles(team, x, cycles, reduce)  # the first call may compile, and fetches memory
+    _cycles(team, x, cycles, reduce)  # the first call may compile, and allocates memory
     with_it = np.empty(batches)
     without = np.empty(batches)
     for i in range(batches):
         with_it[i] = _cycles(team, x, cycles, reduce)
         without[i] = _cycles(team, own, cycles)
-    # The slowest rank's time of each batch, and the fastest cycle without: other programs only add.
+    # The fastest cycle without reducing is subtracted, because other programs can only add time.
     return team.allreduce(with_it - without.min(), op="max")
 
 
 def _cycles(team, x: np.ndarray, cycles: int, reduce=lambda: None) -> float:
-    """Seconds of a cycle: write `x`, reduce it, read it."""
+    """Seconds per cycle: write `x`, reduce it, read it."""
     team.barrier()
     began = perf_counter()
     for _ in range(cycles):
@@ -117,16 +149,17 @@ def in_turns(
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> dict[str, np.ndarray]:
-    """Seconds of each call, the calls taking turns, so that a slow moment is everyone's.
+    """Time each call; the calls take turns, so that a slow moment of the machine affects all.
 
     Args:
-        calls: name -> what to time; each is called once more at first, which is not counted: it
-            may compile, and fetches memory.
-        rounds: how often each is timed.
-        before: called before each of them, not timed (a barrier; writing a gradient).
-        after: called after each of them, and timed (a barrier, to wait for the slowest rank).
+        calls: name -> what to time; each is first called once without timing, because the first
+            call may compile and allocates memory
+        rounds: how often each is timed
+        before: called before each of them, not timed (a barrier; writing a gradient)
+        after: called after each of them, and timed (a barrier, to wait for the slowest rank)
 
-    Returns name -> shape (rounds,).
+    Returns:
+        name -> seconds, shape (rounds,).
     """
     seconds = {name: np.empty(rounds) for name in calls}
     for turn in range(-1, rounds):

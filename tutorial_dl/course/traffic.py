@@ -1,9 +1,9 @@
-"""Trips through memory: which vectors an operation reads and writes, counted from the code itself.
+"""Count memory traffic: which vectors each numpy operation of a function reads and writes.
 
 A vector that does not fit into the processor's caches comes from memory whenever it is read, and
-goes back whenever it is written. Memory gives and takes whole cache lines, so what is written
-without having been read is fetched all the same before it is overwritten. numpy does one operation
-at a time, so every operation is a trip for each vector that takes part:
+goes back whenever it is written. Memory transfers whole cache lines, so a vector that is written
+without having been read is also fetched before it is overwritten. numpy does one operation at a
+time, so in every operation each vector that takes part makes a trip through memory:
 
     >>> def update(w, g, t):
     ...     np.multiply(g, 0.1, out=t)
@@ -25,15 +25,21 @@ import numpy as np
 
 
 class Trip(NamedTuple):
-    """One pass over some vectors."""
+    """One pass over some vectors.
+
+    Attributes:
+        operation: name of the numpy operation, or "copy"
+        reads: names of the vectors it reads
+        writes: names of the vectors it writes
+    """
 
     operation: str
-    reads: tuple[str, ...]  # names of vectors
+    reads: tuple[str, ...]
     writes: tuple[str, ...]
 
     @property
     def fetches(self) -> tuple[str, ...]:
-        """What is written without having been read."""
+        """Names of the vectors that are written without having been read."""
         return tuple(name for name in self.writes if name not in self.reads)
 
     def __str__(self) -> str:
@@ -41,13 +47,19 @@ class Trip(NamedTuple):
 
 
 def trips(function: Callable, **vectors: np.ndarray) -> list[Trip]:
-    """The trips that `function(**vectors)` makes, an elementwise numpy operation each.
+    """Return the trips that `function(**vectors)` makes, one per elementwise numpy operation.
 
-    Arguments that are no arrays, and numbers in formulas, are not counted: they stay in a register.
-    A result that is given no place by `out=` is a vector too, "new 1" and so on. The vectors are
-    changed as the function changes them.
+    Arguments that are not arrays, and numbers in formulas, are not counted: they stay in registers.
 
-    Raises ValueError for operations other than elementwise ones (a sum, a matrix product).
+    Args:
+        function: what to count; it is called once
+        vectors: its arguments by name; the function may change the arrays
+
+    Returns:
+        The trips, in order. A result without `out=` is a vector of its own: "new 1", "new 2", ...
+
+    Raises:
+        ValueError: an operation is not elementwise (a sum, a matrix product)
     """
     log: list[Trip] = []
     watched = {
@@ -59,12 +71,12 @@ def trips(function: Callable, **vectors: np.ndarray) -> list[Trip]:
 
 
 def moved(plan: Iterable[Trip]) -> int:
-    """How many numbers go through memory for each element: read, fetched and written."""
+    """Return how many numbers per element the trips read, fetch and write."""
     return sum(len(trip.reads) + len(trip.fetches) + len(trip.writes) for trip in plan)
 
 
 class _Watched(np.ndarray):
-    """An array that notes what is done with it."""
+    """An array that logs the operations on it."""
 
     name: str = ""
     log: list[Trip] | None = None
@@ -80,7 +92,9 @@ class _Watched(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
         if method != "__call__" or ufunc.signature is not None:
-            raise ValueError(f"{ufunc.__name__}.{method}: only elementwise operations are counted")
+            raise ValueError(
+                f"only elementwise operations are counted, got {ufunc.__name__}.{method}"
+            )
         places = None if out is None else tuple(map(_plain, out))
         result = ufunc(*map(_plain, inputs), out=places, **options)
         if out is None:
@@ -92,7 +106,7 @@ class _Watched(np.ndarray):
 
     def __setitem__(self, key, value) -> None:
         if isinstance(value, _Watched) and _same(value, self[key]):
-            return  # x[2:5] += 1 puts back what has been written in place
+            return  # x[2:5] += 1 assigns what it has already written in place
         super().__setitem__(key, _plain(value))
         self._note("copy", [value], self)
 

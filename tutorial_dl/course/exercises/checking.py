@@ -1,7 +1,8 @@
-"""`check`: compare a learner's answer, say in one line how far off it is, never raise.
+"""`check`: compare a learner's answer with the right one and print how far off it is.
 
-A notebook must run from top to bottom with its exercises undone, so an answer that is missing
-(`None`, `...`, a function that raises NotImplementedError) or broken is "not yet", not an error.
+A notebook must run from top to bottom with its exercises undone. So an answer that is missing
+(`None`, `...`, a function that raises NotImplementedError) or broken prints "not yet: ..." and
+raises nothing.
 """
 
 from __future__ import annotations
@@ -23,18 +24,15 @@ class NotYet(Exception):
 def check(name: str, answer: Any) -> bool:
     """Print "correct: ..." or "not yet: ..." for the exercise `name`, on one line.
 
-    Parameters
-    ----------
-    name : "NN.exercise", NN the notebook's number: "01.degree".
-    answer : what the learner wrote: a number, an array, or a function.
+    Args:
+        name: "NN.exercise", where NN is the notebook's number: "01.degree"
+        answer: what the learner wrote: a number, an array or a function
 
-    Returns
-    -------
-    Whether the answer is right.
+    Returns:
+        Whether the answer is right.
 
-    Raises
-    ------
-    ValueError : there is no exercise of that name: the notebook is wrong, not the answer.
+    Raises:
+        ValueError: there is no exercise `name` (an error in the notebook, not in the answer)
     """
     judge = _find(name)
     try:
@@ -53,13 +51,15 @@ def check(name: str, answer: Any) -> bool:
 def close(answer: Any, right: Any, what: str, rtol: float = 1e-6, atol: float = 0.0) -> None:
     """Raise NotYet unless `answer` equals `right` within rtol |right| + atol, elementwise.
 
-    Parameters
-    ----------
-    answer : number or array, of any kind: it is judged, not trusted.
-    right : number or array.
-    what : what the number is, for the message: "the learning rate".
-    rtol : relative tolerance.
-    atol : absolute tolerance, in the unit of `right`; needed where `right` may be 0.
+    Args:
+        answer: the learner's number or array; may be any object
+        right: the right number or array
+        what: what the number is, for the message: "the learning rate"
+        rtol: relative tolerance
+        atol: absolute tolerance, in the unit of `right`; needed where `right` may be 0
+
+    Raises:
+        NotYet: `answer` is unfinished, not numeric, not finite, of another shape, or too far off
     """
     if _unfinished(answer):
         raise NotYet(f"{what} is {answer!r} so far")
@@ -85,9 +85,15 @@ def close(answer: Any, right: Any, what: str, rtol: float = 1e-6, atol: float = 
 
 
 def call(function: Any, *arguments: Any) -> Any:
-    """What the learner's function returns for `arguments`; NotYet if it is not a function.
+    """Call the learner's function and return its result.
 
-    Arrays are passed as copies, so a function that writes into them cannot spoil the check.
+    Args:
+        function: what the learner wrote
+        arguments: arrays are passed as copies, so that a function that writes into them cannot
+            spoil the check
+
+    Raises:
+        NotYet: `function` is not callable
     """
     if not callable(function):
         raise NotYet(f"a function is asked for, not {function!r}")
@@ -98,11 +104,11 @@ def _find(name: str) -> Callable[[Any], str]:
     notebook, _, exercise = name.partition(".")
     path = f"tutorial_dl.course.exercises.notebook_{notebook}"
     if not (notebook.isdigit() and find_spec(path)):
-        raise ValueError(f"no exercises for {name!r}: names look like '01.degree'")
+        raise ValueError(f"no exercises for {name!r}; names look like '01.degree'")
     judges = _judges(import_module(path))
     if exercise not in judges:
         known = ", ".join(f"{notebook}.{e}" for e in sorted(judges))
-        raise ValueError(f"no exercise {name!r}; this notebook has {known}")
+        raise ValueError(f"unknown exercise {name!r}; this notebook has {known}")
     return judges[exercise]
 
 

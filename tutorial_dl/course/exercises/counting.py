@@ -1,12 +1,12 @@
-"""`counting_team`: the ranks of an exercise, which count how often they meet and never hang."""
+"""`counting_team`: a Team for exercises that counts its allreduces and never hangs."""
 
 from __future__ import annotations
 
-SECONDS = 5.0  # that a rank waits for the others before it gives up
+SECONDS = 5.0  # for which a rank waits for the others before it gives up
 
 
 def counting_team():
-    """All ranks as a Team that counts its allreduces in `calls`, and whose waits end."""
+    """Return a Team of all ranks that counts its allreduces in `calls` and limits every wait."""
     from mpi4py import MPI
 
     from tutorial_dl import Team

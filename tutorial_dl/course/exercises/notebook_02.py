@@ -10,11 +10,11 @@ from tutorial_dl.course.exercises.checking import NotYet, call, close
 
 
 def rate(answer: Any) -> str:
-    """The largest stable learning rate of the line's loss when x has ten times its size."""
+    """The largest stable learning rate for the line's loss when x is ten times as large."""
     from tutorial_dl.data import curve
 
     x = 10 * curve(n=200, noise=0.5, seed=0, function=lambda x: 1 + 2 * x).train.inputs
-    # H = 2 [[1, mean x], [mean x, mean x^2]]: a 2 x 2 matrix, whose eigenvalues have a formula.
+    # H = 2 [[1, mean x], [mean x, mean x^2]]: the eigenvalues of a 2 x 2 matrix have a formula.
     half_trace, determinant = 1 + np.mean(x**2), 4 * np.var(x)
     largest = half_trace + np.sqrt(half_trace**2 - determinant)
     close(answer, 2 / largest, "the rate", rtol=0.01)
@@ -22,7 +22,7 @@ def rate(answer: Any) -> str:
 
 
 def descent(answer: Any) -> str:
-    """Full-batch gradient descent, against its closed form."""
+    """Full-batch gradient descent, compared with its closed form."""
     random = np.random.default_rng(2)
     for s, k, eta, steps in ((10, 1, 0.1, 0), (10, 1, 0.1, 1), (30, 3, 0.05, 7), (40, 4, 0.2, 50)):
         A, y, start = (random.standard_normal(shape) for shape in ((s, k), s, k))
@@ -38,9 +38,9 @@ def descent(answer: Any) -> str:
 
 
 def _one_step(step: np.ndarray, right: np.ndarray) -> None:
-    """Name the two usual slips: uphill, and the 2/s forgotten."""
+    """Name the two common mistakes: a step uphill, and a missing factor 2/s."""
     ratio = float(step[0] / right[0])
     if np.isclose(ratio, -1):
-        raise NotYet("your step goes uphill: the gradient is subtracted")
+        raise NotYet("your step goes uphill: subtract the gradient")
     if not np.isclose(ratio, 1):
         raise NotYet(f"your first step is {ratio:.3g} times the right one: is the 2/s there?")

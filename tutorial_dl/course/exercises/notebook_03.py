@@ -12,7 +12,7 @@ from tutorial_dl.course.exercises.checking import NotYet, call, close
 def units(answer: Any) -> str:
     """The fewest hinges that follow sin(pi x) on [-1, 1] to 0.001 everywhere."""
     if isinstance(answer, bool) or not isinstance(answer, (int, np.integer)) or answer < 1:
-        raise NotYet(f"a whole number of hidden units is asked for, not {answer!r}")
+        raise NotYet(f"the number of units must be a whole number, at least 1, got {answer!r}")
     if answer > 100_000:
         raise NotYet(f"{answer} is far more than needed")
     error = _hinge_error(int(answer))
@@ -24,7 +24,7 @@ def units(answer: Any) -> str:
 
 
 def backward(answer: Any) -> str:
-    """The gradient of a network with a hidden layer of relu, against an implementation of it."""
+    """The gradient of a network with one hidden relu layer, compared with DenseReplica's."""
     from tutorial_dl.replica import DenseReplica
 
     random = np.random.default_rng(3)
@@ -41,11 +41,11 @@ def backward(answer: Any) -> str:
             if np.shape(gradient) == right.shape and np.any(right):
                 _same_times_a_factor(name, np.asarray(gradient, float), right, samples)
             close(gradient, right, f"{name} (s = {samples}, {hidden} units)", 1e-9, 1e-12)
-    return "it is the slope of the loss in every direction"
+    return "it agrees with DenseReplica in every parameter"
 
 
 def _hinge_error(units: int) -> float:
-    """Largest distance from sin(pi x) of its straight pieces between units + 1 equal knots."""
+    """Largest error of interpolating sin(pi x) linearly between units + 1 equally spaced knots."""
     if units < 1:
         return np.inf
     x = np.linspace(-1, 1, 200_001)
@@ -54,7 +54,7 @@ def _hinge_error(units: int) -> float:
 
 
 def _same_times_a_factor(name: str, gradient: np.ndarray, right: np.ndarray, samples: int) -> None:
-    """Name the usual slips, a sign or the mean: all elements off by one and the same factor."""
+    """Name the common mistakes, a wrong sign or mean, which scale all elements by one factor."""
     factor = float(np.vdot(gradient, right) / np.vdot(right, right))
     if np.isclose(factor, 1) or not np.allclose(gradient, factor * right, rtol=1e-9):
         return

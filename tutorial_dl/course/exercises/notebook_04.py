@@ -1,4 +1,4 @@
-"""Checks of notebook 04, ranks and messages. They run on every rank, in a %%px cell."""
+"""Checks of notebook 04, ranks and messages; `ring_sum` runs on every rank, in a %%px cell."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tutorial_dl.course.exercises.patient import Patient
 def half(answer: Any) -> str:
     """The size at which latency and bytes cost the same, for 2 µs and 10 GB/s."""
     close(answer, 2e-6 * 10e9, "n½ in bytes", rtol=0.01)
-    return "below 20 kB it is the number of messages that counts, above it their bytes"
+    return "below 20 kB the number of messages counts, above it the number of bytes"
 
 
 def ring_sum(answer: Any) -> str:
-    """The sum over ranks by passing pieces round a ring, on the ranks that run the cell."""
+    """The sum over all ranks by passing vectors round a ring, on the ranks that run the cell."""
     from mpi4py import MPI
 
     comm = Patient(MPI.COMM_WORLD)

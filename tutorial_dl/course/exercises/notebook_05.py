@@ -9,14 +9,14 @@ import numpy as np
 from tutorial_dl.course.exercises.checking import NotYet, close
 from tutorial_dl.course.exercises.patient import Patient
 
-SHAPE = np.array([1.0, 2.0])  # of a chunk
+SHAPE = np.array([1.0, 2.0])  # every chunk is a multiple of it
 
 
 def crossover(answer: Any) -> str:
-    """The size from which a ring beats a tree: 16 ranks, 2 µs, 10 GB/s, additions for nothing."""
+    """The size above which a ring beats a tree: 16 ranks, 2 µs, 10 GB/s, additions cost nothing."""
     # 8 alpha + 8 n beta = 30 alpha + 1.875 n beta
     close(answer, 22 * 2e-6 * 10e9 / 6.125, "the size in bytes", rtol=0.01)
-    return "some 18,000 weights in float32: most networks' gradients are far above it"
+    return "some 18,000 weights in float32: the gradients of most networks are far larger"
 
 
 def reduce_scatter(answer: Any) -> str:
@@ -25,13 +25,13 @@ def reduce_scatter(answer: Any) -> str:
 
     comm = _Counting(MPI.COMM_WORLD)
     p, rank = comm.size, comm.rank
-    # One decimal digit a rank, so that a wrong sum tells whose values are in it.
+    # One decimal digit per rank, so that a wrong sum shows which ranks' values are in it.
     chunks = [(chunk + 1) * 10.0**rank * SHAPE for chunk in range(p)]
     if not callable(answer):
         raise NotYet(f"a function is asked for, not {answer!r}")
     answer(comm, chunks)
     if len(chunks) != p:
-        raise NotYet(f"rank {rank}: the list has {len(chunks)} chunks now; {p} are right")
+        raise NotYet(f"rank {rank}: the list has {len(chunks)} chunks now, it must have {p}")
     complete = [_whose(chunks[c], c, p) == [1] * p for c in range(p)]
     if not complete[rank]:
         elsewhere = [str(c) for c in range(p) if complete[c]]
@@ -68,7 +68,7 @@ class _Counting(Patient):
 
 
 def _whose(chunk: Any, number: int, p: int) -> list[int] | None:
-    """How often each rank's values are in chunk `number`; None if it is no sum of such."""
+    """How often each rank's values are in chunk `number`; None if it is not a sum of them."""
     try:
         chunk = np.asarray(chunk, float)
     except (TypeError, ValueError):
@@ -82,7 +82,7 @@ def _whose(chunk: Any, number: int, p: int) -> list[int] | None:
 
 
 def _wrong(chunk: Any, number: int, p: int) -> str:
-    """What is wrong with chunk `number`, by the ranks whose values are in it."""
+    """What is wrong with chunk `number`: which ranks' values it lacks or has more than once."""
     times = _whose(chunk, number, p)
     if times is None:
         close(chunk, (number + 1) * (10**p - 1) // 9 * SHAPE, f"rank {number}: its chunk")

@@ -1,13 +1,13 @@
-"""`Patient`: a communicator whose waits end, so that a wrong exchange is a message, not a hang.
+"""`Patient`: a communicator with a time limit, so that a deadlock raises an error and never hangs.
 
-A blocking MPI call cannot be interrupted: two ranks that wait for each other sit there until they
-are killed. Here every wait looks again and again whether the message has come, and gives up:
+A blocking MPI call cannot be interrupted: two ranks that wait for each other stay there until they
+are killed. Here every wait polls for the message and gives up after a time:
 
     comm = Patient(MPI.COMM_WORLD, seconds=2)
     comm.Recv(x, source=1)              # TimeoutError: rank 0 waited 2 s to receive from rank 1
 
-A Send ends when the message has been received, as MPI does with large messages (small ones it may
-take away at once, so that a wrong order goes unnoticed until the messages grow).
+A Send returns when the message has been received, as MPI's does for large messages. (For small
+ones MPI's may return at once, so that a wrong order goes unnoticed until the messages grow.)
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ DATA, RECEIPT = 1, 2  # tags
 
 
 class Patient:
-    """Send, Recv and Sendrecv of small numpy arrays as in mpi4py, with a limit to every wait.
+    """Send, Recv and Sendrecv of small numpy arrays as in mpi4py, with a limit on every wait.
 
     Args:
-        comm: an mpi4py communicator. Every rank of it must make a Patient (it is duplicated, so
-            that messages that were given up cannot be taken for others).
-        seconds: how long a call waits before it raises TimeoutError.
+        comm: an mpi4py communicator; all its ranks must create the Patient together. (It is
+            duplicated, so that an abandoned message cannot be taken for a later one.)
+        seconds: how long a call waits before it raises TimeoutError
 
     Attributes:
-        sent: ranks that messages were sent to, in order.
+        sent: the rank that each message was sent to, in order
     """
 
     def __init__(self, comm, seconds: float = 2.0):
@@ -57,8 +57,8 @@ class Patient:
 
     def _post(self, buf: np.ndarray, dest: int):
         buf = np.ascontiguousarray(buf)
-        if buf.nbytes > 1024:  # beyond some size MPI itself waits for the receiver
-            raise ValueError(f"a message of {buf.nbytes} bytes: here at most 1024 are right")
+        if buf.nbytes > 1024:  # above some size MPI itself waits for the receiver
+            raise ValueError(f"a message must be at most 1024 bytes here, got {buf.nbytes} bytes")
         self.sent.append(dest)
         self.comm.Isend(buf, dest, DATA).Wait()
         return self.comm.Irecv(np.empty(0), dest, RECEIPT)

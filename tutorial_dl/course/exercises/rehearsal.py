@@ -1,11 +1,11 @@
-"""`rehearse`: a function for ranks, run in this process, each rank a thread: no cluster needed.
+"""`rehearse`: run a function meant for several ranks in this process, with one thread per rank.
 
     def function(comm, x): ...        # comm.rank, comm.size, comm.Sendrecv as in mpi4py
-    runs = rehearse(function, vectors)        # one vector a rank
-    runs[2].states[3]                 # what rank 2 had in x after its third exchange
+    runs = rehearse(function, vectors)        # one vector per rank
+    runs[2].states[3]                 # the x of rank 2 after its third exchange
 
-What every rank held after every exchange is kept, so that a check can say when it went wrong.
-Every wait has a limit; an error on one rank ends the waits of the others.
+Every rank's vector is recorded after every exchange, so that a check can say when it went wrong.
+Every wait has a time limit, and an error on one rank ends the waits of the others.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 
 
 class Watch:
-    """What a rank did: the states of its vector, and its messages.
+    """A record of what one rank did: the states of its vector, and its messages.
 
     Attributes:
-        states: copies of x, before the first exchange, after each one (and what followed it, up
-            to the next), the last one being that at the end
+        states: copies of x, one before each exchange and one at the end; so states[k] is x after k
+            exchanges, and what the function did until the next one
         sent: (target rank, how many numbers) of each message
-        error: what the function raised, or None
+        error: the exception that the function raised, or None
     """
 
     def __init__(self, x: np.ndarray):
@@ -35,17 +35,17 @@ class Watch:
         self.error: BaseException | None = None
 
     def note(self, sendbuf: np.ndarray, dest: int) -> None:
-        """To be called before every exchange."""
+        """Record the state and the message; to be called before every exchange."""
         self.states.append(self.x.copy())
         self.sent.append((dest, np.size(sendbuf)))
 
     def end(self) -> None:
-        """To be called when the function has returned."""
+        """Record the last state; to be called when the function has returned."""
         self.states.append(self.x.copy())
 
 
 class GaveUp(Exception):
-    """Another rank failed: this one's wait has no end."""
+    """Another rank failed, so the message that this rank waits for will not come."""
 
 
 def rehearse(
@@ -56,11 +56,12 @@ def rehearse(
     """Call `function(comm, vectors[rank])` on as many ranks as there are vectors, all at once.
 
     Args:
-        function: what each rank does; its result is not looked at
-        vectors: float64, one a rank; they are changed as the function changes them
+        function: what each rank does; its result is ignored
+        vectors: float64, one per rank; the function may change them
         seconds: how long a rank waits for a message before it raises TimeoutError
 
-    Returns a Watch for each rank.
+    Returns:
+        One Watch per rank; its `error` holds what the function raised there.
     """
     size, failed = len(vectors), Event()
     doors = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
@@ -99,7 +100,7 @@ class RehearsalRank:
     def Sendrecv(self, sendbuf: np.ndarray, dest: int, *, recvbuf: np.ndarray, source: int) -> None:
         for what, other in (("dest", dest), ("source", source)):
             if not 0 <= other < self.size:
-                raise ValueError(f"{what} is rank {other}; 0 to {self.size - 1} are right")
+                raise ValueError(f"{what} must be a rank from 0 to {self.size - 1}, got {other}")
         self._watch.note(sendbuf, dest)
         self._doors[self.rank, dest].put(np.array(sendbuf))
         message = self._wait(source)

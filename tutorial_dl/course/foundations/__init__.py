@@ -1,17 +1,17 @@
-"""Curve fitting and gradient descent in numpy: what every later method is measured against.
+"""Curve fitting and gradient descent in numpy, and formulas for what later methods will do.
 
     bases.py            x -> design matrix: Polynomial, Chebyshev, Fourier, Bumps
-    closed_form.py      least squares by QR, and by the normal equations to see why not
-    curve.py            fit a Curve, and ask it for any x
+    closed_form.py      least squares by QR, and by the normal equations to see why they are worse
+    curve.py            fit a Curve to samples, and evaluate it at any x
     loss.py             LeastSquares: the mean squared error as a function of the parameters
-    descent.py          descend: full-batch, mini-batch, stochastic; says what ended it
-    theory.py           what descent will do, before it is run: stability, speed, noise floor
-    curvature.py        the steepest second derivative of any loss, and so the largest step
-    staleness.py        descent with old gradients: stability, and the momentum nobody asked for
-    elastic.py          workers on springs: where they rest, when they swing, what they average
-    energy.py           how fast gradient energy matching goes, with any number of workers
+    descent.py          full-batch, mini-batch and stochastic gradient descent
+    theory.py           predictions for descent: stability, speed, noise floor
+    curvature.py        the largest curvature of any loss, which limits the learning rate
+    staleness.py        descent with stale gradients: stability, and implicit momentum
+    elastic.py          elastic averaging (EASGD): equilibrium, stability, variance of the center
+    energy.py           speed of gradient energy matching (GEM) with any number of workers
     queueing.py         how many workers one master can serve
-    generalisation.py   the error on data kept out, before it is measured
+    generalisation.py   the expected training and held-out errors of a fit
 
 Everything is in float64 and depends on numpy alone.
 """

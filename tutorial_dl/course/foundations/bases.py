@@ -1,8 +1,8 @@
-"""Linear bases: a curve y(x) = sum_j w_j phi_j(x) that is linear in w, whatever it is in x.
+"""Bases for curves y(x) = sum_j w_j phi_j(x): linear in w, but not necessarily in x.
 
 A basis is a function from samples x, shape (s,), to the design matrix, shape (s, k), whose column
 j is phi_j at every sample. The curve is then `basis(x) @ w`, and fitting it is linear algebra.
-Any such function works where a basis is asked for; these four cover most curves.
+Any such function can serve as a basis; these four cover most curves.
 """
 
 from __future__ import annotations
@@ -17,12 +17,19 @@ Basis = Callable[[np.ndarray], np.ndarray]  # (s,) -> (s, k)
 
 @dataclass(frozen=True)
 class Polynomial:
-    """1, x, x^2, ..., x^degree: k = degree + 1 columns.
+    """The basis 1, x, x^2, ..., x^degree: k = degree + 1 columns.
 
-    >>> Polynomial(2)(np.array([1.0, 2.0, 3.0]))
-    array([[1., 1., 1.],
-           [1., 2., 4.],
-           [1., 3., 9.]])
+    Args:
+        degree: at least 0
+
+    Raises:
+        ValueError: degree is not a whole number or is negative
+
+    Example:
+        >>> Polynomial(2)(np.array([1.0, 2.0, 3.0]))
+        array([[1., 1., 1.],
+               [1., 2., 4.],
+               [1., 3., 9.]])
     """
 
     degree: int
@@ -36,12 +43,18 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Chebyshev:
-    """Chebyshev polynomials T_0, ..., T_degree of x, stretched so that [low, high] becomes [-1, 1].
+    """Chebyshev polynomials T_0, ..., T_degree of x, with [low, high] scaled to [-1, 1].
 
-    The same curves as Polynomial(degree), in columns that are nearly at right angles: a better
-    condition number, so a more accurate solution and a faster descent.
+    They give the same curves as Polynomial(degree), but their columns are nearly orthogonal. So the
+    condition number is better, the solution more accurate and the descent faster. Recurrence, with
+    u the scaled x: T_0 = 1, T_1 = u, T_(n+1) = 2 u T_n - T_(n-1).
 
-    Source: T_0 = 1, T_1 = u, T_(n+1) = 2 u T_n - T_(n-1).
+    Args:
+        degree: at least 0
+        low, high: the interval that the samples cover, in the unit of x
+
+    Raises:
+        ValueError: degree is not a whole number or is negative, or low is not below high
     """
 
     degree: int
@@ -63,9 +76,16 @@ class Chebyshev:
 
 @dataclass(frozen=True)
 class Fourier:
-    """1, then cos(2 pi h x / period) and sin(2 pi h x / period) for h = 1 ... harmonics.
+    """The basis 1, then cos(2 pi h x / period) and sin(2 pi h x / period) for h = 1 ... harmonics.
 
-    k = 2 harmonics + 1 columns, in the order 1, cos 1, sin 1, cos 2, sin 2, ...
+    It has k = 2 harmonics + 1 columns, in the order 1, cos 1, sin 1, cos 2, sin 2, ...
+
+    Args:
+        harmonics: at least 0
+        period: in the unit of x, above 0
+
+    Raises:
+        ValueError: an argument is outside its range
     """
 
     harmonics: int
@@ -86,9 +106,17 @@ class Fourier:
 
 @dataclass(frozen=True)
 class Bumps:
-    """1, then exp(-(x - c)^2 / (2 width^2)) for each centre c: k = len(centres) + 1 columns.
+    """The basis 1, then exp(-(x - c)^2 / (2 width^2)) for each centre c.
 
-    Each parameter shapes the curve near its own centre only, as the units of a network do.
+    It has k = len(centres) + 1 columns.
+    Each parameter shapes the curve only near its own centre.
+
+    Args:
+        centres: in the unit of x
+        width: in the unit of x, above 0
+
+    Raises:
+        ValueError: width is not above 0
     """
 
     centres: tuple[float, ...]
@@ -106,7 +134,7 @@ class Bumps:
 
 
 def samples(x: np.ndarray) -> np.ndarray:
-    """`x` as float64, shape (s,); ValueError if it has another shape or is not finite."""
+    """Return `x` as float64, shape (s,); raise ValueError for other shapes or non-finite values."""
     x = np.asarray(x, dtype=float)
     if x.ndim != 1:
         raise ValueError(f"samples must have shape (s,), got {x.shape}")

@@ -1,13 +1,13 @@
-"""The largest curvature of a loss, from its gradient alone: how far a step may go.
+"""The largest curvature of a loss, from its gradient alone, by Lanczos' method.
 
-The second derivatives H of a loss of n parameters are n^2 numbers, too many to write down. But H
-times a vector v is the change of the gradient along v,
+It limits the learning rate. The Hessian H of a loss of n parameters has n^2 elements, too many to
+store. But H times a vector v is the change of the gradient along v,
 
     H v = (gradient(w + h v) - gradient(w - h v)) / 2h        h small
 
-and Lanczos' method finds the largest eigenvalue from a few of these products: in the basis of
-v, Hv, H^2 v, ..., made orthonormal, H is a small matrix T, whose largest eigenvalue is soon that
-of H. (Golub and Van Loan, Matrix Computations, 4th edition, section 10.1.)
+and Lanczos' method finds the largest eigenvalue from a few of these products: in an orthonormal
+basis of v, Hv, H^2 v, ..., H is a small matrix T, whose largest eigenvalue soon approaches that of
+H. (Golub and Van Loan, Matrix Computations, 4th edition, section 10.1.)
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ def largest_curvature(
     step: float = 1e-4,
     seed: int = 0,
 ) -> float:
-    """The largest eigenvalue of the second derivatives at `parameters`.
+    """Return the largest eigenvalue of the Hessian at `parameters`.
 
-    Parameters
-    ----------
-    gradient : of the loss, at a w of shape (n,) and float64; shape (n,), float64.
-    parameters : where, shape (n,).
-    products : with H, of two gradients each; n of them are exact, 12 give a network's to about
-        10%.
-    step : |h v|, in the unit of the parameters: short, as H changes along it, but not lost in the
-        rounding of the gradient (in float32, 0.01 is about right). relu makes a loss with many
-        small kinks; a step that crosses only a few of them sees each as a huge curvature. Take
-        one that crosses many, and look whether half of it gives the same.
-    seed : of the first v.
+    Args:
+        gradient: a function from w, shape (n,), float64, to the loss's gradient there, of the same
+            shape and dtype
+        parameters: where to measure, shape (n,)
+        products: number of products with H, at least 1, of two gradients each; n of them are exact,
+            12 give a network's largest curvature to about 10%
+        step: |h v|, in the unit of the parameters, above 0. It must be short, because H changes
+            along it, but not so short that rounding of the gradient hides the change (in float32,
+            0.01 is about right). relu makes a loss with many small kinks, and a step that crosses
+            only a few of them sees each as a huge curvature: take a step that crosses many, and
+            check that half of it gives the same result.
+        seed: of the random first v
 
-    Returns
-    -------
-    Unit of the loss, over that of a parameter squared. Never above the right value (but for
-    rounding), as T sees only a part of H.
+    Returns:
+        The curvature, in the unit of the loss per parameter squared. Apart from rounding, it is
+        never above the right value, because T is only a part of H.
 
-    Raises
-    ------
-    ValueError : no products, or no step.
+    Raises:
+        ValueError: products or step is outside its range
 
-    >>> round(largest_curvature(lambda w: np.array([3.0, -5.0]) * w, np.ones(2)), 6)
-    3.0
+    Example:
+        >>> round(largest_curvature(lambda w: np.array([3.0, -5.0]) * w, np.ones(2)), 6)
+        3.0
     """
     if products < 1:
-        raise ValueError(f"{products} products with H; 1 or more are needed")
+        raise ValueError(f"products must be at least 1, got {products}")
     if not step > 0:
-        raise ValueError(f"a step of {step}; a length above 0 is needed")
+        raise ValueError(f"step must be above 0, got {step}")
     w = np.array(parameters, float)
     v = np.random.default_rng(seed).standard_normal(w.size)
     basis, small = [], []
     while len(basis) < min(products, w.size):
         length = np.linalg.norm(v)
         if basis and length <= 1e-8 * max(abs(column).max() for column in small):
-            break  # H has nothing new to show
+            break  # H v lies in the span of the basis: T is complete
         basis.append(v / length)
         h = step * basis[-1]
         v = (gradient(w + h) - gradient(w - h)) / (2 * step)  # H v, (n,)

@@ -2,17 +2,18 @@
 
     w <- w - eta grad L_batch(w)
 
-One epoch passes over all samples once, in a fresh random order, cut into batches; the last batch
-of an epoch is smaller if the batch size does not divide the samples, and no sample is dropped.
-batch_size = s (or None) is full-batch descent, 1 is stochastic descent, between is mini-batch.
+One epoch passes over all samples once, in a new random order, divided into batches. The last batch
+of an epoch is smaller if the batch size does not divide the number of samples s; no sample is
+dropped. batch_size = s (or None) is full-batch descent, 1 is stochastic descent, and anything
+between is mini-batch descent.
 
-After every epoch the loss and gradient of ALL samples are looked at, and the first of these ends
-the descent:
+After every epoch the loss and gradient of ALL samples are computed, and the first of these tests
+that holds ends the descent:
 
-    gradient norm     |grad L(w)| <= gradient_tolerance     at the bottom of a bowl it vanishes
+    gradient norm     |grad L(w)| <= gradient_tolerance     at the minimum of a bowl it vanishes
     relative change   |L - L before| <= change_tolerance * |L before|
-                      cheap and often used, but small steps look like convergence to it
-    divergence        L is not finite, or 1e12 times what it was at the start
+                      cheap and often used, but it mistakes small steps for convergence
+    divergence        L is not finite, or above 1e12 times its value at the start
     epochs            the epochs are used up
 """
 
@@ -25,22 +26,21 @@ import numpy as np
 
 from tutorial_dl.course.foundations.loss import LeastSquares
 
-GROWTH = 1e12  # times the loss at the start, beyond which nothing comes back
+GROWTH = 1e12  # a loss above this multiple of the first one counts as divergence
 
 
 @dataclass(frozen=True)
 class Descent:
     """What a descent did, and why it ended.
 
-    Attributes
-    ----------
-    path : parameters before the first step and after each step, shape (steps + 1, k).
-    losses : full loss before the first epoch and after each, shape (epochs + 1,).
-    gradient_norms : |full gradient| at the same moments, shape (epochs + 1,).
-    steps_per_epoch : updates in one epoch.
-    samples_per_epoch : samples whose gradient was taken in one epoch.
-    ended_by : "gradient norm", "relative change", "divergence" or "epochs".
-    reason : the same as a sentence, with the numbers.
+    Attributes:
+        path: parameters before the first step and after each step, shape (steps + 1, k)
+        losses: loss of all samples before the first epoch and after each, shape (epochs + 1,)
+        gradient_norms: norm of the gradient of all samples at the same times, shape (epochs + 1,)
+        steps_per_epoch: updates per epoch
+        samples_per_epoch: samples whose gradient is computed per epoch
+        ended_by: "gradient norm", "relative change", "divergence" or "epochs"
+        reason: the same as a sentence, with the numbers
     """
 
     path: np.ndarray
@@ -53,7 +53,7 @@ class Descent:
 
     @property
     def parameters(self) -> np.ndarray:
-        """Where it ended, shape (k,)."""
+        """The last parameters, shape (k,)."""
         return self.path[-1]
 
     @property
@@ -66,7 +66,7 @@ class Descent:
 
     @property
     def converged(self) -> bool:
-        """Whether a convergence criterion ended it, not divergence or the number of epochs."""
+        """Whether a convergence test ended the descent, not divergence or the number of epochs."""
         return self.ended_by in ("gradient norm", "relative change")
 
 
@@ -81,27 +81,31 @@ def descend(
     change_tolerance: float | None = None,
     seed: int = 0,
 ) -> Descent:
-    """Follow the negative gradient of `loss` from `start` until one of the criteria above holds.
+    """Follow the negative gradient of `loss` from `start` until one of the tests above holds.
 
-    Parameters
-    ----------
-    loss : what to minimise; `loss(w)`, `loss.gradient(w, rows)`, `.samples`, `.parameters`.
-    start : w before the first step, shape (k,).
-    learning_rate : eta > 0, or a function of the step (0, 1, 2, ...) that returns it.
-    batch_size : samples a step, 1 to s; None for all of them.
-    epochs : passes over the samples at most.
-    gradient_tolerance : unit of the gradient; None for never.
-    change_tolerance : relative; None for never.
-    seed : the same seed gives the same batches, so the same path. Full-batch descent has none.
+    Args:
+        loss: what to minimise; provides `loss(w)`, `loss.gradient(w, rows)`, `.samples` and
+            `.parameters`
+        start: w before the first step, shape (k,)
+        learning_rate: eta > 0, or a function from the step (0, 1, 2, ...) to eta
+        batch_size: samples per step, 1 to s; None for all of them
+        epochs: largest number of passes over the samples
+        gradient_tolerance: in the unit of the gradient; None turns this test off
+        change_tolerance: relative to the loss; None turns this test off
+        seed: of the order of the samples; the same seed gives the same path. Full-batch descent
+            does not use it.
 
-    Raises
-    ------
-    ValueError : an argument outside its range; the message says which.
+    Returns:
+        A Descent: the path, the losses and what ended it.
 
-    >>> bowl = LeastSquares(np.array([[1.0]]), np.array([0.0]))  # L = w^2, gradient 2 w
-    >>> run = descend(bowl, np.array([1.0]), 0.25, epochs=3)
-    >>> run.path[:, 0], run.reason
-    (array([1.   , 0.5  , 0.25 , 0.125]), 'not converged: 3 epochs used up, gradient norm 0.25')
+    Raises:
+        ValueError: an argument is outside its range
+
+    Example:
+        >>> bowl = LeastSquares(np.array([[1.0]]), np.array([0.0]))  # L = w^2, gradient 2 w
+        >>> run = descend(bowl, np.array([1.0]), 0.25, epochs=3)
+        >>> run.path[:, 0], run.reason
+        (array([1.   , 0.5  , 0.25 , 0.125]), 'not converged: 3 epochs used up, gradient norm 0.25')
     """
     w = np.array(start, dtype=float)
     if w.shape != (loss.parameters,):
@@ -121,7 +125,7 @@ def descend(
     rate = learning_rate if callable(learning_rate) else lambda step: learning_rate
 
     path, losses, norms = [w], [], []
-    with np.errstate(over="ignore", invalid="ignore"):  # divergence is found by its loss, below
+    with np.errstate(over="ignore", invalid="ignore"):  # the test for divergence below finds these
         while True:
             losses.append(loss(w))
             norms.append(float(np.linalg.norm(loss.gradient(w))))
@@ -151,7 +155,7 @@ def descend(
 
 
 def _batches(samples: int, batch_size: int, seed: int, epoch: int) -> list[np.ndarray | None]:
-    """Indices of each batch of an epoch; None for all samples in the order they lie in."""
+    """Indices of each batch of an epoch; None stands for all samples in their stored order."""
     if batch_size == samples:
         return [None]
     order = np.random.default_rng((seed, epoch)).permutation(samples)
@@ -165,7 +169,7 @@ def _ended(
     gradient_tolerance: float | None,
     change_tolerance: float | None,
 ) -> tuple[str, str] | None:
-    """Which criterion holds now and how to say so, or None to go on."""
+    """The test that holds now and a sentence about it, or None to continue."""
     loss, norm = losses[-1], norms[-1]
     if not np.isfinite(loss) or loss > GROWTH * losses[0] > 0:
         return "divergence", f"diverged: loss {loss:.3g} from {losses[0]:.3g}"

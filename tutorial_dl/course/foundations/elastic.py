@@ -1,11 +1,12 @@
-"""Workers on springs, on parabolas: where they come to rest, when they swing, how they average.
+"""Elastic averaging (EASGD) on a parabola: equilibrium, stability and variance, in closed form.
 
-The synchronous form of elastic averaging, with p workers, alpha = beta / p, and a curvature h:
+The synchronous form of EASGD, with p workers, the center c, alpha = beta / p and curvature h, is
 
     x_i' = x_i - eta h (x_i - a_i) - alpha (x_i - c);   c' = c + alpha sum_i (x_i - c)
 
-a_i is where the data of worker i has its minimum. Only two things move: the workers' mean m with
-the center c, by a matrix of 2 x 2, and the workers' differences from their mean, by a factor:
+where a_i is the minimum of worker i's loss. The recurrence separates into two parts: the workers'
+mean m and the center c are multiplied by a 2 x 2 matrix, and each worker's difference from the mean
+by a factor:
 
     (m, c)' = A (m, c) + ...    A = [[1 - eta h - alpha, alpha], [beta, 1 - beta]]
     (x_i - m)' = (1 - eta h - alpha) (x_i - m) + ...
@@ -19,35 +20,43 @@ import numpy as np
 
 
 def elastic_growth(rate: float, moving_rate: float, workers: int, curvature: float) -> float:
-    """What a round multiplies the distance from rest by in the end; above 1 it diverges.
+    """Return the factor by which each round finally multiplies the distance from equilibrium.
 
-    Parameters
-    ----------
-    rate : eta.
-    moving_rate : beta.
-    workers : p, 1 or more.
-    curvature : h; 0 where the loss is flat (there 1, or more, is the factor).
+    Above 1 the workers diverge.
+
+    Args:
+        rate: eta, the learning rate
+        moving_rate: beta
+        workers: p, at least 1
+        curvature: h; 0 where the loss is flat (there the factor is at least 1)
+
+    Returns:
+        The spectral radius of A.
     """
     matrix = _matrix(rate, moving_rate, workers, curvature)
-    # The factor of the differences is on A's diagonal, so between its eigenvalues (A is symmetric
-    # but for the units of m and c): it never decides.
+    # The factor of the differences is a diagonal element of A, so it lies between A's eigenvalues
+    # (A is symmetric apart from the units of m and c) and is never the largest.
     return float(np.abs(np.linalg.eigvals(matrix)).max())
 
 
 def resting_places(
     rate: float, moving_rate: float, minima: np.ndarray, curvature: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where workers and center stand still: shapes (p, n) and (n,).
+    """Return the equilibrium of workers and center.
 
-    There a worker's step, eta h (x_i - a_i), and its spring, alpha (x_i - c), cancel. The center is
-    in the middle of the minima:
+    There a worker's gradient step, eta h (x_i - a_i), and its elastic force, alpha (x_i - c),
+    cancel. The center c is the mean of the minima a_i:
 
         x_i = c + eta h / (eta h + alpha) (a_i - c)
 
-    Parameters
-    ----------
-    minima : a_i, shape (p, n).
-    curvature : h of each coordinate, shape (n,), above 0.
+    Args:
+        rate: eta, the learning rate
+        moving_rate: beta
+        minima: a_i, shape (p, n)
+        curvature: h of each coordinate, shape (n,), above 0
+
+    Returns:
+        The workers' places, shape (p, n), and the center, shape (n,).
     """
     minima, pull = np.asarray(minima, float), rate * np.asarray(curvature, float)
     center, alpha = minima.mean(axis=0), moving_rate / len(minima)
@@ -57,15 +66,21 @@ def resting_places(
 def center_deviation(
     rate: float, moving_rate: float, workers: int, curvature: float = 1.0, noise: float = 1.0
 ) -> float:
-    """The standard deviation of the center, once all have come to rest, about its mean.
+    """Return the standard deviation of the center about its mean in the stationary state.
 
-    `noise` is that of one worker's gradient, independent from worker to worker and step to step. It
-    enters m as a variance of Q = eta^2 noise^2 / p a round; the covariance of (m, c) is the C with
-    C = A C A^T + Q, found as a system of linear equations.
+    The noise adds a variance of Q = eta^2 noise^2 / p to m in each round. The covariance C of
+    (m, c) then solves the linear equations C = A C A^T + Q.
 
-    Raises
-    ------
-    ValueError : it never comes to rest.
+    Args:
+        rate: eta, the learning rate
+        moving_rate: beta
+        workers: p, at least 1
+        curvature: h
+        noise: standard deviation of one worker's gradient, independent of the other workers and
+            of the other steps
+
+    Raises:
+        ValueError: the iteration diverges, so there is no stationary state
     """
     if elastic_growth(rate, moving_rate, workers, curvature) >= 1:
         raise ValueError(

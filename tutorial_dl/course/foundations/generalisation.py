@@ -1,15 +1,15 @@
-"""The error a fit will have, on its own samples and on others, before any is drawn.
+"""The expected training and held-out errors of a least-squares fit, before any sample is drawn.
 
 Samples are y = f(x) + noise of standard deviation sigma. The fit's values at its own samples are
-P y, with P = A A^+ the projection on the columns of A; at other places B A^+ y, with B the design
-matrix there. Taking the mean over the noise:
+P y, where P = A A^+ projects onto the columns of A; its values at other x are B A^+ y, where B is
+the design matrix there. The means over the noise are
 
     E[training error]  = |f - P f|^2 / s          + sigma^2 (1 - k / s)
     E[held-out error]  = |f_B - B A^+ f|^2 / m    + sigma^2 (1 + |B A^+|^2 / m)
-                         what k curves cannot follow    noise, and the fit that followed it
+                         what k columns cannot follow   noise, and what of it was fitted
 
-(|.| of a matrix is the Frobenius norm.) With more parameters the first term falls, and the noise
-that is fitted rises: k / s of it vanishes from the training error, and reappears held out.
+(|.| of a matrix is the Frobenius norm.) With more parameters the first term falls and more noise is
+fitted: a share k / s of it is missing from the training error and reappears in the held-out error.
 
 Source: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.3.
 """
@@ -30,24 +30,21 @@ def expected_errors(
     truth: Callable[[np.ndarray], np.ndarray],
     noise: float,
 ) -> tuple[float, float]:
-    """Mean squared errors of the least-squares fit, averaged over the noise.
+    """Return the mean squared errors of the least-squares fit, averaged over the noise.
 
-    Parameters
-    ----------
-    basis : of the curve to be fitted; k columns.
-    x : where it will be fitted, shape (s,), s >= k.
-    x_held_out : where it will be tested, shape (m,).
-    truth : f, without noise.
-    noise : sigma, standard deviation of each y, in the unit of y.
+    Args:
+        basis: of the curve to be fitted; k columns
+        x: where it will be fitted, shape (s,), s >= k
+        x_held_out: where it will be tested, shape (m,)
+        truth: f, without noise
+        noise: sigma, standard deviation of each y, in the unit of y
 
-    Returns
-    -------
-    (training error, held-out error), in the unit of y squared. Both include the noise of the
-    samples they are measured on, so the best possible held-out error is sigma^2.
+    Returns:
+        (training error, held-out error), in the unit of y squared. Both include the noise of the
+        samples they are measured on, so the best possible held-out error is sigma^2.
 
-    Raises
-    ------
-    ValueError : fewer samples than columns.
+    Raises:
+        ValueError: there are fewer samples than columns
     """
     A, B = basis(x), basis(x_held_out)  # (s, k), (m, k)
     (s, k), m = A.shape, len(B)

@@ -4,9 +4,9 @@
     grad L = 2/s A^T (A w - y)
     Hessian H = 2/s A^T A         the same everywhere: L is a bowl
 
-As a mean, not a sum, it does not grow with the number of samples, so one learning rate suits all
-batch sizes. The gradient of a batch is that of the batch's own mean, an unbiased estimate of the
-full one.
+It is a mean, not a sum, so it does not grow with the number of samples, and one learning rate suits
+all batch sizes. The gradient of a batch is that of the batch's own mean, an unbiased estimate of
+the full gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ from tutorial_dl.course.foundations.closed_form import solve_qr
 
 
 def mean_squared_error(predicted: np.ndarray, target: np.ndarray) -> float:
-    """Mean of (predicted - target)^2, both of shape (s,), in the unit of y squared."""
+    """Return the mean of (predicted - target)^2, in the unit of y squared.
+
+    Args:
+        predicted, target: both of shape (s,), s >= 1
+
+    Raises:
+        ValueError: the shapes do not match, there are no samples, or values are not finite
+
+    Example:
+        >>> mean_squared_error(np.array([1.0, 2.0]), np.array([1.0, 4.0]))
+        2.0
+    """
     predicted, target = samples(predicted), samples(target)
     if len(predicted) != len(target):
         raise ValueError(f"{len(predicted)} predictions do not match {len(target)} targets")
@@ -28,25 +39,23 @@ def mean_squared_error(predicted: np.ndarray, target: np.ndarray) -> float:
 
 
 class LeastSquares:
-    """L(w) = |A w - y|^2 / s.
+    """The loss L(w) = |A w - y|^2 / s.
 
-    Parameters
-    ----------
-    design : A, shape (s, k).
-    targets : y, shape (s,).
+    Args:
+        design: A, shape (s, k)
+        targets: y, shape (s,)
 
-    Attributes
-    ----------
-    samples : s.
-    parameters : k.
+    Attributes:
+        samples: s
+        parameters: k
 
-    Raises
-    ------
-    ValueError : shapes that do not match, no samples, or values that are not finite.
+    Raises:
+        ValueError: the shapes do not match, there are no samples, or values are not finite
 
-    >>> loss = LeastSquares(np.array([[1.0], [1.0]]), np.array([0.0, 2.0]))  # a constant
-    >>> loss(np.array([0.0])), loss.gradient(np.array([0.0]))
-    (2.0, array([-2.]))
+    Example:
+        >>> loss = LeastSquares(np.array([[1.0], [1.0]]), np.array([0.0, 2.0]))  # a constant
+        >>> loss(np.array([0.0])), loss.gradient(np.array([0.0]))
+        (2.0, array([-2.]))
     """
 
     def __init__(self, design: np.ndarray, targets: np.ndarray):
@@ -65,24 +74,24 @@ class LeastSquares:
 
     @classmethod
     def of(cls, basis: Basis, x: np.ndarray, y: np.ndarray) -> LeastSquares:
-        """The loss of the curve `basis(x) @ w` on samples x, y, both of shape (s,)."""
+        """Return the loss of the curve `basis(x) @ w` on samples x, y, both of shape (s,)."""
         return cls(basis(samples(x)), y)
 
     def __call__(self, w: np.ndarray) -> float:
-        """L(w), w of shape (k,)."""
+        """Return L(w), for w of shape (k,)."""
         return float(np.mean((self.design @ w - self.targets) ** 2))
 
     def gradient(self, w: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-        """Gradient at w, shape (k,): of all samples, or of the batch whose indices are `rows`."""
+        """Return the gradient at w, shape (k,), of all samples or of those with indices `rows`."""
         A, y = self.design, self.targets
         if rows is not None:
             A, y = A[rows], y[rows]  # (b, k), (b,)
         return 2 / len(y) * (A.T @ (A @ w - y))
 
     def hessian(self) -> np.ndarray:
-        """H = 2/s A^T A, shape (k, k): symmetric, no negative eigenvalues."""
+        """Return H = 2/s A^T A, shape (k, k): symmetric, without negative eigenvalues."""
         return 2 / self.samples * (self.design.T @ self.design)
 
     def minimiser(self) -> np.ndarray:
-        """The w of least loss, shape (k,), in closed form; raises as `solve_qr` does."""
+        """Return the w with the least loss, shape (k,), in closed form; errors as in `solve_qr`."""
         return solve_qr(self.design, self.targets)

@@ -1,18 +1,19 @@
-"""How fast one master serves its workers: a queue that its customers come back to.
+"""The throughput of one master that serves W workers: a closed queue (machine repairman model).
 
-W workers compute for c seconds each, then ask the one master for an exchange, which takes it s
-seconds and which they wait for; then they compute again. Updates a second of all together:
+Each worker computes for c seconds, then asks the one master for an exchange, which takes the master
+s seconds and for which the worker waits; then it computes again. Updates per second of all workers:
 
-    nobody ever waits for another             W / (c + s)
-    the master never waits for anybody        1 / s
+    no worker ever waits for another one      W / (c + s)
+    the master is never idle                  1 / s
     so at most                                min(W / (c + s), 1 / s),      equal at W = 1 + c / s
 
-That bound is met where all times are the same: the workers soon come one after the other, at even
-distances. Where times vary at random some come together, and then the master has nobody. With
-exponentially distributed c and s this is the machine repairman of the textbooks (Erlang's formula
-for finitely many sources): with r = s / c the master is idle with the probability
+This bound is reached if all times are the same: the workers soon arrive one after the other, at
+equal intervals. If times vary at random, some workers arrive together, and at other times the
+master is idle. With exponentially distributed c and s this is the machine repairman model of the
+textbooks (Erlang's formula for finitely many sources). With r = s / c, the master is idle with the
+probability P:
 
-    1 / P = sum over k = 0..W of W! / (W - k)! r^k        updates a second: (1 - P) / s
+    1 / P = sum over k = 0..W of W! / (W - k)! r^k        updates per second: (1 - P) / s
 
 L. Kleinrock, Queueing systems, volume 1 (1975), section 3.8 (M/M/1//M).
 """
@@ -26,52 +27,59 @@ import numpy as np
 
 
 def saturation(compute: float, serve: float) -> float:
-    """1 + c / s: from so many workers on, the master is busy all the time.
+    """Return 1 + c / s, the number of workers from which on the master is always busy.
 
-    Parameters
-    ----------
-    compute : c, seconds from a worker's answer to its next request.
-    serve : s, seconds that an exchange takes the master.
+    Args:
+        compute: c, seconds from an answer to a worker until its next request, at least 0
+        serve: s, seconds per exchange at the master, above 0
 
-    Raises
-    ------
-    ValueError : compute below 0, or serve that is not above 0.
+    Raises:
+        ValueError: an argument is outside its range
 
-    >>> saturation(0.030, 0.010)
-    4.0
+    Example:
+        >>> saturation(0.030, 0.010)
+        4.0
     """
     _check(1, compute, serve)
     return 1 + compute / serve
 
 
 def regular_throughput(workers: int, compute: float, serve: float) -> float:
-    """Updates a second where all gradients and all exchanges take the same time: the bound above.
+    """Return the updates per second if all gradients and exchanges take equal times (the bound).
 
-    Parameters
-    ----------
-    workers : W, 0 or more.
-    compute, serve : seconds; see `saturation`.
+    Args:
+        workers: W, at least 0
+        compute, serve: seconds; see `saturation`
 
-    Raises
-    ------
-    ValueError : as `saturation`, or workers below 0.
+    Raises:
+        ValueError: an argument is outside its range
 
-    >>> [round(regular_throughput(W, 0.010, 0.010)) for W in (1, 2, 3)]
-    [50, 100, 100]
+    Example:
+        >>> [round(regular_throughput(W, 0.010, 0.010)) for W in (1, 2, 3)]
+        [50, 100, 100]
     """
     _check(workers, compute, serve)
     return min(workers / (compute + serve), 1 / serve)
 
 
 def random_throughput(workers: int, compute: float, serve: float) -> float:
-    """Updates a second where times are exponentially distributed, with these means.
+    """Return the updates per second if times are exponentially distributed with these means.
 
-    Worker by worker: who asks, as the W-th, finds on average the queue Q that the other W - 1 would
-    have alone (Reiser and Lavenberg, J. ACM 27 (1980) 313), so its answer takes s (1 + Q). Equal to
-    Erlang's formula above, without its large numbers. Arguments and errors: `regular_throughput`.
+    By mean value analysis, one worker at a time: when the W-th worker asks, it finds on average the
+    queue Q that the other W - 1 would have without it (Reiser and Lavenberg, J. ACM 27 (1980) 313),
+    so its answer takes s (1 + Q). The result equals Erlang's formula above, without its large
+    numbers.
 
-    >>> [random_throughput(W, 0.010, 0.010) for W in (1, 2, 3)]
-    [50.0, 80.0, 93.75]
+    Args:
+        workers: W, at least 0
+        compute, serve: means in seconds; see `saturation`
+
+    Raises:
+        ValueError: an argument is outside its range
+
+    Example:
+        >>> [random_throughput(W, 0.010, 0.010) for W in (1, 2, 3)]
+        [50.0, 80.0, 93.75]
     """
     _check(workers, compute, serve)
     throughput = queue = 0.0
@@ -85,23 +93,24 @@ def random_throughput(workers: int, compute: float, serve: float) -> float:
 def first_come_first_served(
     compute: Sequence[Sequence[float]] | np.ndarray, serve: Sequence[float] | np.ndarray
 ) -> np.ndarray:
-    """What a master does, exchange by exchange, if each of its times is known.
+    """Simulate the master exchange by exchange, from known times.
 
-    Parameters
-    ----------
-    compute : seconds of each worker's gradients, (workers, k): it stops when one has no more.
-    serve : seconds of the exchanges, in the order in which they are served, (updates,).
+    All workers begin to compute at 0 s. The simulation stops when a worker has no gradient left.
 
-    Returns
-    -------
-    A row an exchange: worker, and the seconds when it asked, was taken, and had its answer;
-    shape (exchanges, 4), exchanges <= updates. All begin to compute at 0.
+    Args:
+        compute: seconds of each worker's gradients, shape (workers, k)
+        serve: seconds of the exchanges, in the order in which they are served, shape (updates,)
 
-    >>> first_come_first_served([[2.0, 2.0], [2.0, 2.0]], [1.0] * 3).tolist()
-    [[0.0, 2.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0], [0.0, 5.0, 5.0, 6.0]]
+    Returns:
+        One row per exchange, shape (exchanges, 4), exchanges <= updates: the worker, and the times
+        in seconds when it asked, when its exchange began, and when it had its answer.
+
+    Example:
+        >>> first_come_first_served([[2.0, 2.0], [2.0, 2.0]], [1.0] * 3).tolist()
+        [[0.0, 2.0, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0], [0.0, 5.0, 5.0, 6.0]]
     """
     compute = np.asarray(compute, float)
-    asks = [(own[0], worker) for worker, own in enumerate(compute)]  # when, who
+    asks = [(own[0], worker) for worker, own in enumerate(compute)]  # (time, worker)
     heapq.heapify(asks)
     done, made, rows = 0.0, [1] * len(compute), []
     for seconds in serve:
@@ -118,8 +127,8 @@ def first_come_first_served(
 
 def _check(workers: int, compute: float, serve: float) -> None:
     if workers < 0:
-        raise ValueError(f"{workers} workers; 0 or more is right")
+        raise ValueError(f"workers must be at least 0, got {workers}")
     if not compute >= 0:
-        raise ValueError(f"a gradient takes {compute} seconds; 0 or more is right")
+        raise ValueError(f"compute must be at least 0 seconds, got {compute}")
     if not serve > 0:
-        raise ValueError(f"an exchange takes {serve} seconds; above 0 is right")
+        raise ValueError(f"serve must be above 0 seconds, got {serve}")

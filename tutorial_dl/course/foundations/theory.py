@@ -1,13 +1,14 @@
-"""What descent on a bowl will do, known before the first step.
+"""Predictions for gradient descent on a quadratic loss: stability, speed, path and noise floor.
 
 L(w) = L* + (w - w*)^T H (w - w*) / 2, so a step of full-batch descent maps the error w - w* to
-(1 - eta H) (w - w*). Along the eigenvector of H with eigenvalue (curvature) lambda it is multiplied
-by 1 - eta lambda. All of them shrink if and only if
+(1 - eta H) (w - w*). Its component along the eigenvector of H with eigenvalue (curvature) lambda is
+multiplied by 1 - eta lambda. All components shrink if and only if
 
     eta < 2 / lambda_max
 
-and the slowest sets the speed: max |1 - eta lambda|. That is least at eta = 2 / (lambda_min +
-lambda_max), where it is (kappa - 1) / (kappa + 1), kappa = lambda_max / lambda_min.
+and the slowest sets the speed, max |1 - eta lambda|. This factor is smallest at
+eta = 2 / (lambda_min + lambda_max), where it is (kappa - 1) / (kappa + 1) with
+kappa = lambda_max / lambda_min.
 
 Source: Boyd and Vandenberghe, Convex Optimization, section 9.3; for the noise floor, Bottou,
 Curtis and Nocedal, Optimization Methods for Large-Scale Machine Learning, section 4.2.
@@ -21,35 +22,69 @@ from tutorial_dl.course.foundations.loss import LeastSquares
 
 
 def stability_bound(hessian: np.ndarray) -> float:
-    """2 / lambda_max: full-batch descent with a constant rate shrinks the error only below this.
+    """Return 2 / lambda_max: full-batch descent converges only for constant rates below this.
 
-    Parameters
-    ----------
-    hessian : shape (k, k), symmetric.
+    Args:
+        hessian: shape (k, k), symmetric
 
-    >>> stability_bound(np.diag([1.0, 4.0]))
-    0.5
+    Raises:
+        ValueError: no eigenvalue is above 0
+
+    Example:
+        >>> stability_bound(np.diag([1.0, 4.0]))
+        0.5
     """
     return float(2 / _curvatures(hessian)[-1])
 
 
 def best_rate(hessian: np.ndarray) -> float:
-    """2 / (lambda_min + lambda_max): the constant rate whose slowest direction is fastest."""
+    """Return 2 / (lambda_min + lambda_max), the constant rate with the fastest convergence.
+
+    Argument and errors as in `stability_bound`.
+
+    Example:
+        >>> best_rate(np.diag([1.0, 4.0]))
+        0.4
+    """
     curvatures = _curvatures(hessian)
     return float(2 / (curvatures[0] + curvatures[-1]))
 
 
 def contraction(hessian: np.ndarray, learning_rate: float) -> float:
-    """max |1 - eta lambda|: the error's factor a step in the end; above 1 it grows."""
+    """Return max |1 - eta lambda|, by which each step finally multiplies the error.
+
+    Args:
+        hessian: shape (k, k), symmetric
+        learning_rate: eta
+
+    Returns:
+        The factor; above 1 the error grows.
+
+    Raises:
+        ValueError: no eigenvalue is above 0
+
+    Example:
+        >>> round(contraction(np.diag([1.0, 4.0]), 0.4), 6)
+        0.6
+    """
     return float(np.abs(1 - learning_rate * _curvatures(hessian)).max())
 
 
 def predicted_path(
     loss: LeastSquares, start: np.ndarray, learning_rate: float, steps: int
 ) -> np.ndarray:
-    """The path of full-batch descent in closed form, shape (steps + 1, k): no step is taken.
+    """Return the path of full-batch descent in closed form, without taking a step.
 
-    w_t = w* + V (1 - eta lambda)^t V^T (w_0 - w*),   H = V diag(lambda) V^T
+        w_t = w* + V (1 - eta lambda)^t V^T (w_0 - w*),   H = V diag(lambda) V^T
+
+    Args:
+        loss: s samples, k parameters
+        start: w_0, shape (k,)
+        learning_rate: eta, constant
+        steps: number of steps
+
+    Returns:
+        w_0, w_1, ..., shape (steps + 1, k).
     """
     minimiser = loss.minimiser()
     curvatures, V = np.linalg.eigh(loss.hessian())  # (k,), (k, k)
@@ -58,35 +93,38 @@ def predicted_path(
 
 
 def noise_floor(loss: LeastSquares, learning_rate: float, batch_size: int) -> float:
-    """How far above its minimum L stays with random batches, on average over steps, in the end.
+    """Return how far above its minimum L finally stays with random batches, on average over steps.
 
-    A batch's gradient is the full one plus noise. Along an eigenvector with curvature lambda, let
-    one sample's gradient at the minimum have variance c over the samples. One epoch deals the s
-    samples out into batches of b_0, b_1, ... of them, so the batches' noises n_i have
+    A batch's gradient is the full gradient plus noise. Along an eigenvector with curvature lambda,
+    let one sample's gradient at the minimum have variance c over the samples. One epoch divides the
+    s samples into batches of b_0, b_1, ... samples, so the noises n_i of the batches have
 
         var n_i = c (s - b_i) / (b_i (s - 1)),   cov(n_i, n_j) = -c / (s - 1)
 
-    (dealt without replacement, they cancel over the epoch). The error goes e <- r e - eta n_i,
+    (drawn without replacement, they cancel over the epoch). The error follows e <- r e - eta n_i
     with r = 1 - eta lambda, and after j steps of an epoch its variance is
 
         v_j = r^2j v_0 + eta^2 c / (s - 1) (P_j - S_j^2)
         P_j = sum_i<j r^(2(j-1-i)) s / b_i,   S_j = sum_i<j r^(j-1-i)
 
-    v_0 being what an epoch leaves unchanged. L - L* = sum over eigenvectors of lambda v / 2. If a
-    descent forgets well within an epoch and b is far below s, this is about eta tr(C) / (4 b):
-    halve the rate or double the batch to halve the floor. All samples in one batch have no noise.
+    where v_0 is the variance that an epoch leaves unchanged. L - L* is the sum over eigenvectors of
+    lambda v / 2. If errors decay well within an epoch and b is far below s, this is about
+    eta tr(C) / (4 b): halve the rate or double the batch to halve the floor. A batch of all samples
+    has no noise.
 
-    Each batch's curvature is taken as the full one: good for eta well below the stability bound.
+    Approximation: every batch has the curvature of the full loss, which is good for eta well below
+    the stability bound.
 
-    Parameters
-    ----------
-    loss : s samples, k parameters.
-    learning_rate : eta, constant.
-    batch_size : b, 1 to s; the last batch of an epoch may be smaller, as in `descend`.
+    Args:
+        loss: s samples, k parameters
+        learning_rate: eta, constant
+        batch_size: b, 1 to s; the last batch of an epoch may be smaller, as in `descend`
 
-    Returns
-    -------
-    Mean of L - L*, in the unit of the loss; infinite at or above the stability bound.
+    Returns:
+        The mean of L - L*, in the unit of the loss; infinite at or above the stability bound.
+
+    Raises:
+        ValueError: batch_size is outside its range
     """
     s, b = loss.samples, batch_size
     if not 1 <= b <= s:
@@ -98,7 +136,7 @@ def noise_floor(loss: LeastSquares, learning_rate: float, batch_size: int) -> fl
         return 0.0
 
     residuals = loss.design @ loss.minimiser() - loss.targets  # (s,)
-    gradients = 2 * residuals[:, None] * loss.design @ V  # (s, k): one a sample, in V's axes
+    gradients = 2 * residuals[:, None] * loss.design @ V  # (s, k): one per sample, in V's axes
     variances = (gradients**2).mean(axis=0)  # (k,): their mean is zero at the minimum
 
     r = 1 - learning_rate * curvatures  # (k,)
