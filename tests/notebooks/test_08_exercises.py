@@ -105,7 +105,7 @@ check("08.sums", sums)
             r"rank 0 returned after try 2, which had fa",
         ),
         ("if not left:", "if True:", r"after try 1 of 4 it raised"),
-        ("range(tries)", "range(tries + 1)", r"2, but work that fails was tried 3 times"),
+        ("range(tries)", "range(tries + 1)", r"2, but failing work was tried 3 times"),
         ("                raise", "                return 0", r"failed, and no error was raised"),
         ("return result", "return", r"the function returns nothing"),
     ],

@@ -117,7 +117,7 @@ def _call(answer: Any, team, work: _Work, tries: int) -> Any:
 
 def _judge_last(error: Exception, tries: int, rank: int) -> None:
     if tries != 2:
-        raise NotYet(f"rank {rank}: tries = 2, but work that fails was tried {tries} times") from error
+        raise NotYet(f"rank {rank}: tries = 2, but failing work was tried {tries} times") from error
     if "can't read" not in str(error):
         raise NotYet(
             f"rank {rank}: expected the error of the last try, got {type(error).__name__}: {error}"
