@@ -78,10 +78,9 @@ def timetable(
     Above, every message takes equally long (a short vector: latency); below, as long as it has
     bytes (a long one).
 
-    Parameters
-    ----------
-    ranks : how many, 2 or more.
-    algorithms : those `rounds` knows, one column each.
+    Args:
+        ranks: how many, 2 or more.
+        algorithms: those `rounds` knows, one column each.
     """
     if ranks < 2:
         raise ValueError(f"{ranks} ranks have nothing to send; 2 or more are right")
@@ -171,10 +170,9 @@ def ring_strip(ranks: int = 4) -> style.Figure:
 def ring_film(ranks: int = 4, between: int = 4) -> style.Film:
     """The chunks travelling round the ring: every rank sends one to the right in every step.
 
-    Parameters
-    ----------
-    ranks : how many.
-    between : frames of a step.
+    Args:
+        ranks: how many.
+        between: frames of a step.
     """
     states, plan = _states(ranks), rounds("ring", ranks)
     with style.axes(width=1.1 * ranks + 0.6, height=0.75 * ranks + 0.9) as ax:
@@ -280,16 +278,15 @@ def allreduce_times(
 ) -> style.Figure:
     """Time of an allreduce by each algorithm, predicted as lines, measured as markers, log-log.
 
-    Parameters
-    ----------
-    x : what `over` says, shape (k,).
-    predicted : algorithm -> seconds, shape (k,).
-    measured : algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes down
-        to the fastest.
-    bound : legend entry and seconds, shape (k,), of one more line.
-    over : "bytes" of the vector, or "ranks".
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        x: what `over` says, shape (k,).
+        predicted: algorithm -> seconds, shape (k,).
+        measured: algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes
+            down to the fastest.
+        bound: legend entry and seconds, shape (k,), of one more line.
+        over: "bytes" of the vector, or "ranks".
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     if over not in ("bytes", "ranks"):
         raise ValueError(f'over must be "bytes" or "ranks", got {over!r}')
@@ -331,13 +328,13 @@ def allreduce_ladder(
 ) -> style.Figure:
     """A panel an algorithm: its time predicted (line) and measured (markers), all others in grey.
 
-    Parameters
-    ----------
-    sizes : bytes of the vector, shape (k,).
-    predicted : algorithm -> seconds, shape (k,).
-    measured : algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes down
-        to the fastest. The title says how far the medians are from the line, in the median.
-    crossover : two algorithms, and the bytes from which on the second is faster: a line in both.
+    Args:
+        sizes: bytes of the vector, shape (k,).
+        predicted: algorithm -> seconds, shape (k,).
+        measured: algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes
+            down to the fastest. The title says how far the medians are from the line, in the
+            median.
+        crossover: two algorithms, and the bytes from which on the second is faster: a line in both.
     """
     if not predicted or predicted.keys() != measured.keys():
         raise ValueError(f"predicted {', '.join(predicted)}; measured {', '.join(measured)}: "

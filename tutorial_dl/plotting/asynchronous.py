@@ -26,16 +26,14 @@ def on_equal_terms(
     second, here, on these cores. The grey line on the right is where the quickest run ended: at
     equal time, compare there.
 
-    Parameters
-    ----------
-    runs : what it is called -> rows of its history, one an epoch, with `metric` and "seconds".
-    samples : training samples an epoch, of all workers together.
-    metric : a column of the rows; a loss gets a logarithmic axis.
-    titles : the messages of both panels.
+    Args:
+        runs: what it is called -> rows of its history, one an epoch, with `metric` and "seconds".
+        samples: training samples an epoch, of all workers together.
+        metric: a column of the rows; a loss gets a logarithmic axis.
+        titles: the messages of both panels.
 
-    Raises
-    ------
-    ValueError : no runs, a run without epochs or without a column.
+    Raises:
+        ValueError: no runs, a run without epochs or without a column.
     """
     if not runs:
         raise ValueError("no runs: expected a name and the rows of its history for each")

@@ -15,10 +15,10 @@ __all__ = ["moving_statistics", "normalised_apart", "share_statistics"]
 def normalised_apart(shares: Sequence[np.ndarray], sample: float) -> style.Figure:
     """One channel, cut among ranks: their means and deviations, and what they make of a sample.
 
-    Parameters
-    ----------
-    shares : a rank's samples each, shapes (s_r,), two or more samples.
-    sample : an input; the right panel shows what it becomes on each rank, and in the whole batch.
+    Args:
+        shares: a rank's samples each, shapes (s_r,), two or more samples.
+        sample: an input; the right panel shows what it becomes on each rank, and in the whole
+            batch.
     """
     shares = [np.asarray(share, float) for share in shares]
     for rank, share in enumerate(shares):
@@ -66,11 +66,11 @@ def share_statistics(
 ) -> style.Figure:
     """How far a share's mean, variance and outputs are from the batch's, by the share's size.
 
-    Parameters
-    ----------
-    sizes : samples of a share, shape (k,).
-    predicted, measured : three arrays (k,) each: the root mean square distance of the mean, in
-        units of S; the mean variance, in units of S^2; the root mean square distance of outputs.
+    Args:
+        sizes: samples of a share, shape (k,).
+        predicted, measured: three arrays (k,) each: the root mean square distance of the mean, in
+            units of S; the mean variance, in units of S^2; the root mean square distance of
+            outputs.
     """
     titles = (
         "The mean is off at random",
@@ -101,13 +101,12 @@ def moving_statistics(
 ) -> style.Figure:
     """How far moving means are from the mean of all data, by the number of ranks.
 
-    Parameters
-    ----------
-    ranks : shape (k,).
-    predicted, measured : legend entry -> root mean square distance in units of the standard
-        deviation, shape (k,); the same entries in both.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        ranks: shape (k,).
+        predicted, measured: legend entry -> root mean square distance in units of the standard
+            deviation, shape (k,); the same entries in both.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     if set(predicted) != set(measured):
         raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")

@@ -35,14 +35,13 @@ def fits(
 ) -> style.Figure:
     """Samples and the curves fitted to them.
 
-    Parameters
-    ----------
-    x, y : samples, shape (s,).
-    curves : legend entry -> function of x.
-    truth : what the samples were drawn from, without the noise.
-    held_out : (x, y) of samples that no curve was fitted to, shape (m,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        x, y: samples, shape (s,).
+        curves: legend entry -> function of x.
+        truth: what the samples were drawn from, without the noise.
+        held_out: (x, y) of samples that no curve was fitted to, shape (m,).
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     everywhere = [x] if held_out is None else [x, held_out[0]]
     grid = np.linspace(np.min(np.concatenate(everywhere)), np.max(np.concatenate(everywhere)), 500)
@@ -76,14 +75,13 @@ def fit_errors(
 ) -> style.Figure:
     """Training and held-out error against the number of parameters, predicted beside measured.
 
-    Parameters
-    ----------
-    sizes : parameters of each fit, length n.
-    training, held_out : measured mean squared errors, shape (n,), unit of y squared.
-    predicted : the same two before measuring.
-    noise : standard deviation of a sample: its square is the least held-out error there is.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        sizes: parameters of each fit, length n.
+        training, held_out: measured mean squared errors, shape (n,), unit of y squared.
+        predicted: the same two before measuring.
+        noise: standard deviation of a sample: its square is the least held-out error there is.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for index, (label, measured, colour, marker) in enumerate(
@@ -112,13 +110,12 @@ def solver_errors(
 ) -> style.Figure:
     """Relative error of the solved parameters, a marker a solver, and the line predicted for it.
 
-    Parameters
-    ----------
-    sizes : parameters of each problem, length n.
-    measured : solver -> |w - w right| / |w right|, shape (n,).
-    predicted : label -> the size expected of it, shape (n,), in the same order.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        sizes: parameters of each problem, length n.
+        measured: solver -> |w - w right| / |w right|, shape (n,).
+        predicted: label -> the size expected of it, shape (n,), in the same order.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for (solver, errors), (label, line), colour, marker in zip(
@@ -141,17 +138,15 @@ def loss_paths(
 ) -> style.Figure:
     """Paths of descents on the contours of a loss of two parameters.
 
-    Parameters
-    ----------
-    loss : of k = 2 parameters.
-    descents : legend entry -> its run.
-    steps : draw the first so many steps only.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        loss: of k = 2 parameters.
+        descents: legend entry -> its run.
+        steps: draw the first so many steps only.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : the loss has another number of parameters than 2.
+    Raises:
+        ValueError: the loss has another number of parameters than 2.
     """
     paths = {
         label: run.path[: None if steps is None else steps + 1] for label, run in descents.items()
@@ -185,17 +180,15 @@ def descent_film(
 ) -> style.Film:
     """The paths of `loss_paths`, growing; with the loss beside them.
 
-    Parameters
-    ----------
-    loss : of k = 2 parameters.
-    descents : legend entry -> its run; all run side by side on one clock.
-    frames : pictures; the clock runs over them from 0 to the end of the shortest descent.
-    by : the clock: "steps", or "samples" whose gradient was taken.
-    title : stands over every frame.
+    Args:
+        loss: of k = 2 parameters.
+        descents: legend entry -> its run; all run side by side on one clock.
+        frames: pictures; the clock runs over them from 0 to the end of the shortest descent.
+        by: the clock: "steps", or "samples" whose gradient was taken.
+        title: stands over every frame.
 
-    Raises
-    ------
-    ValueError : the loss has another number of parameters than 2, or `by` is neither.
+    Raises:
+        ValueError: the loss has another number of parameters than 2, or `by` is neither.
     """
     per_step = {label: _clock(run, by) for label, run in descents.items()}
     end = min(run.steps * per_step[label] for label, run in descents.items())
@@ -244,14 +237,13 @@ def loss_curves(
 ) -> style.Figure:
     """How far each descent is above the least loss, as the mean over each epoch's steps.
 
-    Parameters
-    ----------
-    loss : that was descended.
-    descents : legend entry -> its run.
-    by : against "steps", or against "samples" whose gradient was taken.
-    floors : legend entry -> predicted L - L* that it settles at; drawn as a dotted line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        loss: that was descended.
+        descents: legend entry -> its run.
+        by: against "steps", or against "samples" whose gradient was taken.
+        floors: legend entry -> predicted L - L* that it settles at; drawn as a dotted line.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     minimum = loss(loss.minimiser())
     with style.axes(ax) as ax:
@@ -293,14 +285,13 @@ def error_factors(
 ) -> style.Figure:
     """By what the error is multiplied in one step, against the learning rate.
 
-    Parameters
-    ----------
-    rates : learning rates that were run, shape (n,).
-    measured : |error after a step| / |error before it| late in each run, shape (n,).
-    predicted : learning rate -> the same from theory.
-    bound : 2 / lambda_max.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        rates: learning rates that were run, shape (n,).
+        measured: |error after a step| / |error before it| late in each run, shape (n,).
+        predicted: learning rate -> the same from theory.
+        bound: 2 / lambda_max.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     grid = np.linspace(0, max(np.max(rates), bound) * 1.05, 400)
     with style.axes(ax) as ax:

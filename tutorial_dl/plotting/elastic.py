@@ -20,12 +20,11 @@ def springs(
 ) -> style.Figure:
     """Paths of workers and their center in a valley of two weights, a panel a run.
 
-    Parameters
-    ----------
-    runs : what it is called -> (weights of the workers (t, p, 2), of the center (t, 2)).
-    curvature : of the valley along both weights, whose bottom is at 0.
-    rests : likewise, where workers (p, 2) and center (2,) are predicted to end; crosses.
-    minima : where each worker's own data has its minimum, (p, 2), as small forks.
+    Args:
+        runs: what it is called -> (weights of the workers (t, p, 2), of the center (t, 2)).
+        curvature: of the valley along both weights, whose bottom is at 0.
+        rests: likewise, where workers (p, 2) and center (2,) are predicted to end; crosses.
+        minima: where each worker's own data has its minimum, (p, 2), as small forks.
     """
     every = np.concatenate(
         [np.concatenate([x.reshape(-1, 2), center]) for x, center in runs.values()]
@@ -71,12 +70,11 @@ def center_noise(
 ) -> style.Figure:
     """How much the center is shaken by the noise of gradients, by the moving rate.
 
-    Parameters
-    ----------
-    moving_rates : (k,), drawn on a logarithmic axis.
-    predicted, measured : what it is called -> standard deviation, (k,); the same names.
-    levels : what it is called -> standard deviation, a level line.
-    title : the figure's message.
+    Args:
+        moving_rates: (k,), drawn on a logarithmic axis.
+        predicted, measured: what it is called -> standard deviation, (k,); the same names.
+        levels: what it is called -> standard deviation, a level line.
+        title: the figure's message.
     """
     if set(predicted) != set(measured):
         raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
@@ -114,12 +112,11 @@ def periods(
 ) -> style.Figure:
     """Traffic and loss by the steps from one exchange to the next.
 
-    Parameters
-    ----------
-    every : steps, (k,).
-    predicted, measured : megabytes of the whole run, (k,) each.
-    losses : what it is called -> validation loss at the end, (k,).
-    titles : the messages of both panels.
+    Args:
+        every: steps, (k,).
+        predicted, measured: megabytes of the whole run, (k,) each.
+        losses: what it is called -> validation loss at the end, (k,).
+        titles: the messages of both panels.
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         left.plot(every, predicted, color=style.PREDICTED, label="predicted")

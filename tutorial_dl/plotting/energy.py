@@ -18,11 +18,10 @@ def commits(
 ) -> style.Figure:
     """The weight after each update (above), and pi of each update by its worker (below).
 
-    Parameters
-    ----------
-    runs : what it is called -> (x before the first and after each update (t + 1,), pi (t,), the
-        worker of each update (t,)); a column each.
-    title : the figure's message.
+    Args:
+        runs: what it is called -> (x before the first and after each update (t + 1,), pi (t,), the
+            worker of each update (t,)); a column each.
+        title: the figure's message.
     """
     with style.panels(2, len(runs), width=3.9, height=2.4, sharex="col", sharey="row") as (
         figure,
@@ -58,11 +57,10 @@ def pace_by_workers(
 ) -> style.Figure:
     """The pace on a slope by workers, in units of one process with momentum.
 
-    Parameters
-    ----------
-    workers : (k,).
-    predicted, measured : what it is called -> pace, (k,); the same names.
-    title : the figure's message.
+    Args:
+        workers: (k,).
+        predicted, measured: what it is called -> pace, (k,); the same names.
+        title: the figure's message.
     """
     if set(predicted) != set(measured):
         raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
@@ -96,11 +94,10 @@ def kept_pace(
 ) -> style.Figure:
     """The distance from the minimum by rounds, a panel a method, a line a number of workers.
 
-    Parameters
-    ----------
-    runs : what it is called -> {workers: |x| after each round, (t,)}.
-    single : |x| of one process with momentum after each step, (t,).
-    titles : the panels' messages.
+    Args:
+        runs: what it is called -> {workers: |x| after each round, (t,)}.
+        single: |x| of one process with momentum after each step, (t,).
+        titles: the panels' messages.
     """
     with style.panels(1, len(runs), width=5.0, height=3.8, sharey=True) as (figure, axes):
         for ax, (name, paths), title in zip(axes[0], runs.items(), titles, strict=True):
@@ -126,11 +123,10 @@ def shares_of_pi(
 ) -> style.Figure:
     """Of all weights, how many a commit leaves alone, how many it moves as far as it may.
 
-    Parameters
-    ----------
-    workers : (k,).
-    nothing, most : shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
-    title : the figure's message.
+    Args:
+        workers: (k,).
+        nothing, most: shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
+        title: the figure's message.
     """
     names = [f"{p}" for p in workers]
     nothing, most = np.asarray(nothing, float), np.asarray(most, float)

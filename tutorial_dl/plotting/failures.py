@@ -93,11 +93,10 @@ def _straggler(ax: Axes) -> None:
 def who_waits(panels: Sequence[tuple[str, Mapping[int, int]]], ranks: int) -> style.Figure:
     """Who waits for whom, one panel a moment. Arrows that form a circle are red: no way out.
 
-    Parameters
-    ----------
-    panels : (title, waits) of each panel; waits[r] is the rank that rank r waits for. A rank that
-        waits for nobody is left out.
-    ranks : how many there are, 2 or more.
+    Args:
+        panels: (title, waits) of each panel; waits[r] is the rank that rank r waits for. A rank
+            that waits for nobody is left out.
+        ranks: how many there are, 2 or more.
     """
     for _, waits in panels:
         for rank, other in waits.items():
@@ -153,13 +152,12 @@ def with_faults(
 ) -> style.Figure:
     """The loss of a training that was interrupted, over that of one that was not.
 
-    Parameters
-    ----------
-    undisturbed : loss after epoch 1, 2, ..., shape (epochs,).
-    parts : (first epoch, losses) of each stretch between two interruptions.
-    faults : epoch, of which a part was done, -> what happened there.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        undisturbed: loss after epoch 1, 2, ..., shape (epochs,).
+        parts: (first epoch, losses) of each stretch between two interruptions.
+        faults: epoch, of which a part was done, -> what happened there.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(
@@ -194,13 +192,12 @@ def slowest_of(
 ) -> style.Figure:
     """The time of a step that ends when the last rank comes, by the number of ranks.
 
-    Parameters
-    ----------
-    ranks, predicted : how many ranks, and the expected time in s, shape (k,) each.
-    measured : ranks -> s.
-    mean : s that a rank takes alone.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        ranks, predicted: how many ranks, and the expected time in s, shape (k,) each.
+        measured: ranks -> s.
+        mean: s that a rank takes alone.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(ranks, 1e3 * np.asarray(predicted), color=style.PREDICTED, label="predicted")
@@ -228,11 +225,10 @@ def how_long(
 ) -> style.Figure:
     """Seconds until failed cells ended, and by when they had to.
 
-    Parameters
-    ----------
-    rows : (what happened, latest end in s, measured s) of each cell, from top to bottom.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        rows: (what happened, latest end in s, measured s) of each cell, from top to bottom.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax, height=0.9 + 0.42 * len(rows)) as ax:
         for place, (_, latest, measured) in enumerate(rows):

@@ -22,18 +22,17 @@ def served(
 ) -> style.Figure:
     """What all workers together get done in a second, by their number, a line a layout.
 
-    Parameters
-    ----------
-    workers : ranks that compute, (k,).
-    predicted : what the layout is called -> `unit`, (k,); NaN where it can't have so many workers.
-    measured : the same names, those that were run -> {workers: `unit`}.
-    unit : of both.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        workers: ranks that compute, (k,).
+        predicted: what the layout is called -> `unit`, (k,); NaN where it can't have so many
+            workers.
+        measured: the same names, those that were run -> {workers: `unit`}.
+        unit: of both.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : something was measured of a layout that has no prediction.
+    Raises:
+        ValueError: something was measured of a layout that has no prediction.
     """
     with style.axes(ax, width=7.6) as ax:
         _lines_and_markers(ax, workers, predicted, measured)
@@ -52,17 +51,15 @@ def unseen(
 ) -> style.Figure:
     """Mean number of updates that a gradient has not seen, by the updates from relay to relay.
 
-    Parameters
-    ----------
-    upward : updates of a sub-master from one relay to the next, (k,).
-    predicted : what the layout is called -> updates not seen, (k,).
-    measured : the same names, those that were run -> {upward: updates not seen}.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        upward: updates of a sub-master from one relay to the next, (k,).
+        predicted: what the layout is called -> updates not seen, (k,).
+        measured: the same names, those that were run -> {upward: updates not seen}.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : as for `served`.
+    Raises:
+        ValueError: as for `served`.
     """
     with style.axes(ax, width=7.6) as ax:
         _lines_and_markers(ax, upward, predicted, measured)

@@ -18,10 +18,9 @@ __all__ = ["beside", "step_traffic", "trips"]
 def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.Figure:
     """Who reads and writes what, a row for each trip, a column for each vector.
 
-    Parameters
-    ----------
-    plans : title -> trips, as `traffic.trips` counts them; a panel each.
-    vectors : their names, in the order of the columns.
+    Args:
+        plans: title -> trips, as `traffic.trips` counts them; a panel each.
+        vectors: their names, in the order of the columns.
     """
     for title, plan in plans.items():
         unknown = {name for trip in plan for name in (*trip.reads, *trip.writes)} - set(vectors)
@@ -85,14 +84,13 @@ def beside(
 
     The marker is the fastest, since other programs only ever add time; a bar goes to the median.
 
-    Parameters
-    ----------
-    predicted : way -> a number in `unit`; ways without a prediction may be missing.
-    measured : way -> such numbers, shape (repeats,).
-    title : the figure's message.
-    unit : of the horizontal axis.
-    logarithmic : for numbers of different sizes.
-    ax : where to draw; a new figure if None.
+    Args:
+        predicted: way -> a number in `unit`; ways without a prediction may be missing.
+        measured: way -> such numbers, shape (repeats,).
+        title: the figure's message.
+        unit: of the horizontal axis.
+        logarithmic: for numbers of different sizes.
+        ax: where to draw; a new figure if None.
     """
     if extra := set(predicted) - set(measured):
         raise ValueError(f"predicted, but not measured: {', '.join(sorted(extra))}")
@@ -126,9 +124,8 @@ def beside(
 def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
     """What each way of a synchronous step moves, stacked by its parts.
 
-    Parameters
-    ----------
-    ways : way -> part -> numbers that go through memory for each weight, over all ranks.
+    Args:
+        ways: way -> part -> numbers that go through memory for each weight, over all ranks.
     """
     parts = list(dict.fromkeys(part for way in ways.values() for part in way))
     hatches = ("", "//", "..", "\\\\", "xx")

@@ -22,12 +22,11 @@ def gradient_noise(
 ) -> style.Figure:
     """How far batches' gradients are from that of all samples, by the size of the batch.
 
-    Parameters
-    ----------
-    batches : samples of a batch, (k,).
-    predicted, measured : mean square distance over the square length of the gradient, (k,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        batches: samples of a batch, (k,).
+        predicted, measured: mean square distance over the square length of the gradient, (k,).
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(batches, predicted, color=style.PREDICTED, label="predicted")
@@ -48,18 +47,16 @@ def batch_errors(
 ) -> style.Figure:
     """The share of wrong answers by batch: mean over seeds, and bars from the best to the worst.
 
-    Parameters
-    ----------
-    batches : samples of a batch, (k,).
-    runs : what it is called -> accuracies, shape (k, seeds), of 0 to 1.
-    title : the figure's message.
-    limits : what it is called -> batch, drawn as an upright line; a run's name gives its colour.
-    per_rank : samples of a rank; with them the upper axis counts ranks.
-    ax : where to draw; a new figure if None.
+    Args:
+        batches: samples of a batch, (k,).
+        runs: what it is called -> accuracies, shape (k, seeds), of 0 to 1.
+        title: the figure's message.
+        limits: what it is called -> batch, drawn as an upright line; a run's name gives its colour.
+        per_rank: samples of a rank; with them the upper axis counts ranks.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : accuracies of another shape; no room for them on a logarithmic axis (see FLOOR).
+    Raises:
+        ValueError: accuracies of another shape; no room for them on a logarithmic axis (see FLOOR).
     """
     with style.axes(ax, width=7.6, height=4.6) as ax:
         for number, (name, accuracies) in enumerate(runs.items()):
@@ -113,13 +110,12 @@ def stable_rates(
 ) -> style.Figure:
     """The largest stable learning rate on the way, a line a run, and the rates that are asked for.
 
-    Parameters
-    ----------
-    updates : after how many the limits were found, (k,), 1 or more.
-    limits : learning rates, shape (runs, k).
-    asked : what it is called -> learning rate, drawn as a level line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        updates: after how many the limits were found, (k,), 1 or more.
+        limits: learning rates, shape (runs, k).
+        asked: what it is called -> learning rate, drawn as a level line.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax, width=7.6) as ax:
         for number, limit in enumerate(np.asarray(limits, float)):
@@ -152,10 +148,9 @@ def records(
 ) -> style.Figure:
     """Training runs as rows, a panel a quantity, on logarithmic axes.
 
-    Parameters
-    ----------
-    rows : (label, quantity with its unit -> number above 0), all with the same quantities.
-    title : the figure's message.
+    Args:
+        rows: (label, quantity with its unit -> number above 0), all with the same quantities.
+        title: the figure's message.
     """
     names = list(rows[0][1])
     for label, row in rows:

@@ -45,16 +45,14 @@ def draw_layout(
 
     Large layouts are shortened: the first few, how many are left out, and the last.
 
-    Parameters
-    ----------
-    layout : what to draw.
-    nodes : the node of each rank, numbers or names, (ranks,).
-    title : the figure's message; by default its numbers.
-    ax : where to draw; a new figure if None.
+    Args:
+        layout: what to draw.
+        nodes: the node of each rank, numbers or names, (ranks,).
+        title: the figure's message; by default its numbers.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : `nodes` has another length than the layout has ranks.
+    Raises:
+        ValueError: `nodes` has another length than the layout has ranks.
     """
     from tutorial_dl.layout.fitting import words
     from tutorial_dl.layout.tree import roots, shortened

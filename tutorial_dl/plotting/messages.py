@@ -22,12 +22,11 @@ def ranks(
 ) -> style.Figure:
     """Ranks as boxes in a row, what each holds in its memory, and messages as arrows.
 
-    Parameters
-    ----------
-    contents : text in the box of each rank: its pid, its variables.
-    messages : (from, to) ranks, in the order they are sent; more than one are numbered.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        contents: text in the box of each rank: its pid, its variables.
+        messages: (from, to) ranks, in the order they are sent; more than one are numbered.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     n = len(contents)
     # Messages to the right pass above the boxes, those to the left below; longer ones further out.
@@ -82,12 +81,11 @@ def message_times(
 ) -> style.Figure:
     """Time and bandwidth of a message by its size, measured, beside alpha + n beta.
 
-    Parameters
-    ----------
-    sizes : bytes, shape (k,).
-    seconds : one message of each size, one way, shape (k,).
-    lines : legend entry -> (alpha in s, beta in s/byte); n½ is the last one's.
-    title : the figure's message.
+    Args:
+        sizes: bytes, shape (k,).
+        seconds: one message of each size, one way, shape (k,).
+        lines: legend entry -> (alpha in s, beta in s/byte); n½ is the last one's.
+        title: the figure's message.
     """
     sizes, seconds = np.asarray(sizes, float), np.asarray(seconds, float)
     if sizes.shape != seconds.shape:

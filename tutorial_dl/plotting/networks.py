@@ -23,14 +23,13 @@ def hinges(
 ) -> style.Figure:
     """The terms that a network of one hidden layer adds up, their sum, and what it should be.
 
-    Parameters
-    ----------
-    grid : x, shape (s,).
-    terms : output of each hidden unit times its output weight, shape (s, units); with the bias
-        in the last column.
-    truth : the function to follow, shape (s,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        grid: x, shape (s,).
+        terms: output of each hidden unit times its output weight, shape (s, units); with the bias
+            in the last column.
+        truth: the function to follow, shape (s,).
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for i, term in enumerate(terms.T[:-1]):
@@ -54,12 +53,11 @@ def unit_errors(
 ) -> style.Figure:
     """Largest error of a network against its number of hidden units, predicted beside measured.
 
-    Parameters
-    ----------
-    units : hidden units of each network, length n.
-    measured, predicted : largest errors, length n, unit of y.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        units: hidden units of each network, length n.
+        measured, predicted: largest errors, length n, unit of y.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(units, predicted, color=style.PREDICTED, label="predicted, max |f''| h² / 8")
@@ -80,15 +78,13 @@ def gradient_check(
 ) -> style.Figure:
     """Each number of a gradient, as backpropagation gives it, beside a finite difference.
 
-    Parameters
-    ----------
-    predicted, measured : shape (n,), loss per unit of parameter.
-    groups : legend entry -> which of the n.
-    title : the figure's message.
+    Args:
+        predicted, measured: shape (n,), loss per unit of parameter.
+        groups: legend entry -> which of the n.
+        title: the figure's message.
 
-    Returns
-    -------
-    A figure of two panels: measured over predicted, and their difference.
+    Returns:
+        A figure of two panels: measured over predicted, and their difference.
     """
     with style.panels(2, 1, height=2.6, sharex=True, height_ratios=[2, 1]) as (figure, grid):
         values, differences = grid[:, 0]
@@ -117,13 +113,12 @@ def step_errors(
 ) -> style.Figure:
     """Error of a central difference against its step: both predicted limits, and what is measured.
 
-    Parameters
-    ----------
-    steps : shape (n,).
-    errors : |finite difference - derivative|, shape (n,).
-    truncation, rounding : the two errors predicted, shape (n,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        steps: shape (n,).
+        errors: |finite difference - derivative|, shape (n,).
+        truncation, rounding: the two errors predicted, shape (n,).
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(steps, truncation, color=style.BLACK, label="predicted: h² |L'''| / 6")
@@ -147,13 +142,12 @@ def training_strip(
 ) -> style.Figure:
     """A film strip: the function that a network computes, one panel a moment of its training.
 
-    Parameters
-    ----------
-    x, y : samples it learns from, shape (s,).
-    snapshots : caption -> the network's output on `grid`, shape (m,), in the order of time.
-    grid : where the function is drawn, shape (m,).
-    truth : what the samples were drawn from, without the noise, shape (m,).
-    title : the figure's message.
+    Args:
+        x, y: samples it learns from, shape (s,).
+        snapshots: caption -> the network's output on `grid`, shape (m,), in the order of time.
+        grid: where the function is drawn, shape (m,).
+        truth: what the samples were drawn from, without the noise, shape (m,).
+        title: the figure's message.
     """
     columns = min(len(snapshots), 3)
     rows = -(-len(snapshots) // columns)

@@ -19,14 +19,12 @@ COMPUTES = "#D8D8D8"
 def many_to_few(workers: int = 6) -> style.Figure:
     """A master with its workers beside a ring of as many ranks, and the vectors through one place.
 
-    Parameters
-    ----------
-    workers : W, 2 or more: vectors through the master, 2 W, and through a rank of an allreduce,
-        2 (W - 1) / W sent and as much received, are drawn up to it.
+    Args:
+        workers: W, 2 or more: vectors through the master, 2 W, and through a rank of an allreduce,
+            2 (W - 1) / W sent and as much received, are drawn up to it.
 
-    Raises
-    ------
-    ValueError : fewer than 2 workers.
+    Raises:
+        ValueError: fewer than 2 workers.
     """
     if workers < 2:
         raise ValueError(f"{workers} workers are not many; 2 or more are right")
@@ -76,10 +74,9 @@ def service(
 ) -> style.Figure:
     """What the master and each worker do, moment by moment; a panel a run.
 
-    Parameters
-    ----------
-    runs : title -> (rows of `foundations.first_come_first_served`, number of workers).
-    until : seconds shown.
+    Args:
+        runs: title -> (rows of `foundations.first_come_first_served`, number of workers).
+        until: seconds shown.
     """
     lines = [workers + 2 for _, workers in runs.values()]
     height = 0.26 * np.mean(lines) + 0.4  # inches, of a panel on average
@@ -119,14 +116,13 @@ def exchange_times(
 ) -> style.Figure:
     """Seconds of one exchange by the number of weights, log-log.
 
-    Parameters
-    ----------
-    parameters : n, (k,).
-    measured : seconds of exchanges, k rows of any length: the median is marked, and a bar reaches
-        from the first to the third quartile.
-    predicted : function of weights, (m,), that returns seconds, (m,): drawn as a line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        parameters: n, (k,).
+        measured: seconds of exchanges, k rows of any length: the median is marked, and a bar
+            reaches from the first to the third quartile.
+        predicted: function of weights, (m,), that returns seconds, (m,): drawn as a line.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
     low, middle, high = 1e3 * quartiles.T
@@ -155,20 +151,18 @@ def saturated(
 ) -> style.Figure:
     """Speed-up by the number of workers: between the bound and the queue of random times.
 
-    Parameters
-    ----------
-    workers : W, (k,).
-    predicted : what the master is called -> (speed-up with regular times, with random times), each
-        (k,): a line, a dotted line, and what lies between them shaded.
-    measured : name -> {workers: speed-up}. A name that begins like one in `predicted` has its
-        colour: "slow" and "slow, random times".
-    full : name of a master -> W* at which it saturates: a mark on the line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        workers: W, (k,).
+        predicted: what the master is called -> (speed-up with regular times, with random times),
+            each (k,): a line, a dotted line, and what lies between them shaded.
+        measured: name -> {workers: speed-up}. A name that begins like one in `predicted` has its
+            colour: "slow" and "slow, random times".
+        full: name of a master -> W* at which it saturates: a mark on the line.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : something was measured of a master that has no prediction.
+    Raises:
+        ValueError: something was measured of a master that has no prediction.
     """
     colours = dict(zip(predicted, style.COLOURS, strict=False))
     with style.axes(ax, width=7.6) as ax:

@@ -22,13 +22,12 @@ def throughput(
 ) -> style.Figure:
     """Samples a second of all ranks together, predicted and measured, bar beside bar.
 
-    Parameters
-    ----------
-    ranks : how many trained together, one bar of each kind a number.
-    predicted, measured : samples a second, as many.
-    cores : bars of more ranks than these stand on a grey ground: their ranks take turns.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        ranks: how many trained together, one bar of each kind a number.
+        predicted, measured: samples a second, as many.
+        cores: bars of more ranks than these stand on a grey ground: their ranks take turns.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     at = np.arange(len(ranks))
     with style.axes(ax) as ax:
@@ -69,13 +68,12 @@ def step_parts(
 ) -> style.Figure:
     """What each rank does during a step, a bar a rank.
 
-    Parameters
-    ----------
-    seconds : number of ranks -> seconds of each part on each of them, shape (ranks, parts).
-    parts : the parts' names, in the order they happen.
-    predicted : number of ranks -> seconds of a step, drawn as a line across its bars.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        seconds: number of ranks -> seconds of each part on each of them, shape (ranks, parts).
+        parts: the parts' names, in the order they happen.
+        predicted: number of ranks -> seconds of a step, drawn as a line across its bars.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     bars = sum(seconds)
     colours = (style.SKY, style.BLUE, style.YELLOW, style.RED, style.PINK)

@@ -24,13 +24,12 @@ def delay_map(
 ) -> style.Figure:
     """What each update multiplies the error by, over rate and delay, and the bound as a line.
 
-    Parameters
-    ----------
-    rates : eta h, (k,), evenly spaced.
-    growth : shape (delays, k), for delays of 0, 1, 2, ... updates.
-    bound : the largest stable eta h for each delay, (delays,).
-    measured : (eta h, delay, whether it converged) of runs.
-    title : the figure's message.
+    Args:
+        rates: eta h, (k,), evenly spaced.
+        growth: shape (delays, k), for delays of 0, 1, 2, ... updates.
+        bound: the largest stable eta h for each delay, (delays,).
+        measured: (eta h, delay, whether it converged) of runs.
+        title: the figure's message.
     """
     delays, half = len(growth), (rates[1] - rates[0]) / 2
     with style.axes(width=7.2, height=4.4) as ax:
@@ -67,11 +66,10 @@ def delayed_paths(
 ) -> style.Figure:
     """Paths by update: predicted as lines, measured as markers (every few updates).
 
-    Parameters
-    ----------
-    predicted, measured : what it is called -> x after each update, (t,), the same names.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        predicted, measured: what it is called -> x after each update, (t,), the same names.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     if set(predicted) != set(measured):
         raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
@@ -99,14 +97,13 @@ def random_order(
 ) -> style.Figure:
     """Paths of runs with workers in random order, their mean, and what was predicted for it.
 
-    Parameters
-    ----------
-    paths : x after each update, shape (runs, t).
-    momentum : of one process with the implicit momentum, (t,).
-    alone : of one process with the same rate and no momentum, (t,).
-    title : the figure's message.
-    shown : so many runs are drawn.
-    ax : where to draw; a new figure if None.
+    Args:
+        paths: x after each update, shape (runs, t).
+        momentum: of one process with the implicit momentum, (t,).
+        alone: of one process with the same rate and no momentum, (t,).
+        title: the figure's message.
+        shown: so many runs are drawn.
+        ax: where to draw; a new figure if None.
     """
     mean = np.mean(paths, axis=0)
     with style.axes(ax, width=7.2) as ax:
@@ -129,12 +126,11 @@ def largest_rates(
 ) -> style.Figure:
     """The largest stable rate by momentum, a line a delay.
 
-    Parameters
-    ----------
-    momenta : (k,).
-    rates : delay -> largest stable eta h, (k,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        momenta: (k,).
+        rates: delay -> largest stable eta h, (k,).
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for number, (delay, largest) in enumerate(rates.items()):
@@ -161,13 +157,12 @@ def staleness_histogram(
 ) -> style.Figure:
     """The share of updates by their staleness: bars, and what was predicted as lines.
 
-    Parameters
-    ----------
-    updates : staleness -> how many updates had it, as in `history.staleness`.
-    predicted : what it is called -> shares for a staleness of 0, 1, 2, ... The axis ends where
-        these do; how many updates were older still is in the legend.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        updates: staleness -> how many updates had it, as in `history.staleness`.
+        predicted: what it is called -> shares for a staleness of 0, 1, 2, ... The axis ends where
+            these do; how many updates were older still is in the legend.
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     total = sum(updates.values())
     if not total:

@@ -79,12 +79,11 @@ class Figure(MatplotlibFigure):
 class Film:
     """A picture that moves: an animated GIF, which needs no player and no script.
 
-    Parameters
-    ----------
-    figure : its canvas is photographed once a frame.
-    frames : yields after each frame is drawn on `figure`.
-    milliseconds : how long each frame stands.
-    hold : how long the last one stands, milliseconds.
+    Args:
+        figure: its canvas is photographed once a frame.
+        frames: yields after each frame is drawn on `figure`.
+        milliseconds: how long each frame stands.
+        hold: how long the last one stands, milliseconds.
     """
 
     def __init__(

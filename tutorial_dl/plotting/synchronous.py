@@ -24,12 +24,11 @@ def mean_of_means(
 ) -> style.Figure:
     """The relative error of the ranks' plain mean gradient, by how few samples one rank has.
 
-    Parameters
-    ----------
-    samples : of the rank with the odd share, shape (k,).
-    predicted, measured : |mean of means - gradient| / |gradient|, shape (k,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        samples: of the rank with the odd share, shape (k,).
+        predicted, measured: |mean of means - gradient| / |gradient|, shape (k,).
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(samples, predicted, color=style.PREDICTED, label="predicted")
@@ -53,11 +52,10 @@ def distances(
 ) -> style.Figure:
     """How far each run's weights are from those of one process, step by step.
 
-    Parameters
-    ----------
-    runs : legend entry -> largest |difference| of any weight after each step, shape (steps,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        runs: legend entry -> largest |difference| of any weight after each step, shape (steps,).
+        title: the figure's message.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for number, (label, away) in enumerate(runs.items()):

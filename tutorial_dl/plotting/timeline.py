@@ -41,12 +41,11 @@ SPARE = [{"facecolor": colour} for colour in COLOURS] + [
 def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
     """The spans of all ranks over time, and how each rank's time is shared out.
 
-    Parameters
-    ----------
-    timeline : a `training.timeline.Timeline` of any number of ranks.
-    window : (first, last) in ms since the recording began; "all"; or "auto", which shows a few
-        steps in the middle where there are many. A window of too many spans to be told apart is
-        drawn as the shares of the time that they take.
+    Args:
+        timeline: a `training.timeline.Timeline` of any number of ranks.
+        window: (first, last) in ms since the recording began; "all"; or "auto", which shows a few
+            steps in the middle where there are many. A window of too many spans to be told apart is
+            drawn as the shares of the time that they take.
     """
     rows = timeline.rows
     begin, end = _window(rows, window)
