@@ -27,10 +27,10 @@ def on_equal_terms(
     equal time, compare there.
 
     Args:
-        runs: what it is called -> rows of its history, one an epoch, with `metric` and "seconds".
+        runs: name -> rows of its history, one an epoch, with `metric` and "seconds".
         samples: training samples an epoch, of all workers together.
         metric: a column of the rows; a loss gets a logarithmic axis.
-        titles: the messages of both panels.
+        titles: the titles of both panels.
 
     Raises:
         ValueError: no runs, a run without epochs or without a column.

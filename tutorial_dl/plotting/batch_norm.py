@@ -105,7 +105,7 @@ def moving_statistics(
         ranks: shape (k,).
         predicted, measured: legend entry -> root mean square distance in units of the standard
             deviation, shape (k,); the same entries in both.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     if set(predicted) != set(measured):

@@ -40,7 +40,7 @@ def fits(
         curves: legend entry -> function of x.
         truth: what the samples were drawn from, without the noise.
         held_out: (x, y) of samples that no curve was fitted to, shape (m,).
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     everywhere = [x] if held_out is None else [x, held_out[0]]
@@ -80,7 +80,7 @@ def fit_errors(
         training, held_out: measured mean squared errors, shape (n,), unit of y squared.
         predicted: the same two before measuring.
         noise: standard deviation of a sample: its square is the least held-out error there is.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -114,7 +114,7 @@ def solver_errors(
         sizes: parameters of each problem, length n.
         measured: solver -> |w - w right| / |w right|, shape (n,).
         predicted: label -> the size expected of it, shape (n,), in the same order.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -142,7 +142,7 @@ def loss_paths(
         loss: of k = 2 parameters.
         descents: legend entry -> its run.
         steps: draw the first so many steps only.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
 
     Raises:
@@ -242,7 +242,7 @@ def loss_curves(
         descents: legend entry -> its run.
         by: against "steps", or against "samples" whose gradient was taken.
         floors: legend entry -> predicted L - L* that it settles at; drawn as a dotted line.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     minimum = loss(loss.minimiser())
@@ -290,7 +290,7 @@ def error_factors(
         measured: |error after a step| / |error before it| late in each run, shape (n,).
         predicted: learning rate -> the same from theory.
         bound: 2 / lambda_max.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     grid = np.linspace(0, max(np.max(rates), bound) * 1.05, 400)

@@ -21,7 +21,7 @@ def springs(
     """Paths of workers and their center in a valley of two weights, a panel a run.
 
     Args:
-        runs: what it is called -> (weights of the workers (t, p, 2), of the center (t, 2)).
+        runs: name -> (weights of the workers (t, p, 2), of the center (t, 2)).
         curvature: of the valley along both weights, whose bottom is at 0.
         rests: likewise, where workers (p, 2) and center (2,) are predicted to end; crosses.
         minima: where each worker's own data has its minimum, (p, 2), as small forks.
@@ -72,9 +72,9 @@ def center_noise(
 
     Args:
         moving_rates: (k,), drawn on a logarithmic axis.
-        predicted, measured: what it is called -> standard deviation, (k,); the same names.
-        levels: what it is called -> standard deviation, a level line.
-        title: the figure's message.
+        predicted, measured: name -> standard deviation, (k,); the same names.
+        levels: name -> standard deviation, a level line.
+        title: the figure's title.
     """
     if set(predicted) != set(measured):
         raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
@@ -115,8 +115,8 @@ def periods(
     Args:
         every: steps, (k,).
         predicted, measured: megabytes of the whole run, (k,) each.
-        losses: what it is called -> validation loss at the end, (k,).
-        titles: the messages of both panels.
+        losses: name -> validation loss at the end, (k,).
+        titles: the titles of both panels.
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         left.plot(every, predicted, color=style.PREDICTED, label="predicted")

@@ -19,9 +19,9 @@ def commits(
     """The weight after each update (above), and pi of each update by its worker (below).
 
     Args:
-        runs: what it is called -> (x before the first and after each update (t + 1,), pi (t,), the
+        runs: name -> (x before the first and after each update (t + 1,), pi (t,), the
             worker of each update (t,)); a column each.
-        title: the figure's message.
+        title: the figure's title.
     """
     with style.panels(2, len(runs), width=3.9, height=2.4, sharex="col", sharey="row") as (
         figure,
@@ -59,8 +59,8 @@ def pace_by_workers(
 
     Args:
         workers: (k,).
-        predicted, measured: what it is called -> pace, (k,); the same names.
-        title: the figure's message.
+        predicted, measured: name -> pace, (k,); the same names.
+        title: the figure's title.
     """
     if set(predicted) != set(measured):
         raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
@@ -95,9 +95,9 @@ def kept_pace(
     """The distance from the minimum by rounds, a panel a method, a line a number of workers.
 
     Args:
-        runs: what it is called -> {workers: |x| after each round, (t,)}.
+        runs: name -> {workers: |x| after each round, (t,)}.
         single: |x| of one process with momentum after each step, (t,).
-        titles: the panels' messages.
+        titles: the panels' titles.
     """
     with style.panels(1, len(runs), width=5.0, height=3.8, sharey=True) as (figure, axes):
         for ax, (name, paths), title in zip(axes[0], runs.items(), titles, strict=True):
@@ -126,7 +126,7 @@ def shares_of_pi(
     Args:
         workers: (k,).
         nothing, most: shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
-        title: the figure's message.
+        title: the figure's title.
     """
     names = [f"{p}" for p in workers]
     nothing, most = np.asarray(nothing, float), np.asarray(most, float)

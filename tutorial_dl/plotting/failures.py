@@ -156,7 +156,7 @@ def with_faults(
         undisturbed: loss after epoch 1, 2, ..., shape (epochs,).
         parts: (first epoch, losses) of each stretch between two interruptions.
         faults: epoch, of which a part was done, -> what happened there.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -196,7 +196,7 @@ def slowest_of(
         ranks, predicted: how many ranks, and the expected time in s, shape (k,) each.
         measured: ranks -> s.
         mean: s that a rank takes alone.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -227,7 +227,7 @@ def how_long(
 
     Args:
         rows: (what happened, latest end in s, measured s) of each cell, from top to bottom.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax, height=0.9 + 0.42 * len(rows)) as ax:

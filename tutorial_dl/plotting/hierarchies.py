@@ -28,7 +28,7 @@ def served(
             workers.
         measured: the same names, those that were run -> {workers: `unit`}.
         unit: of both.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
 
     Raises:
@@ -55,7 +55,7 @@ def unseen(
         upward: updates of a sub-master from one relay to the next, (k,).
         predicted: what the layout is called -> updates not seen, (k,).
         measured: the same names, those that were run -> {upward: updates not seen}.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
 
     Raises:

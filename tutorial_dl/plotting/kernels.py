@@ -87,7 +87,7 @@ def beside(
     Args:
         predicted: way -> a number in `unit`; ways without a prediction may be missing.
         measured: way -> such numbers, shape (repeats,).
-        title: the figure's message.
+        title: the figure's title.
         unit: of the horizontal axis.
         logarithmic: for numbers of different sizes.
         ax: where to draw; a new figure if None.

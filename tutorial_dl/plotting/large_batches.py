@@ -25,7 +25,7 @@ def gradient_noise(
     Args:
         batches: samples of a batch, (k,).
         predicted, measured: mean square distance over the square length of the gradient, (k,).
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -49,9 +49,9 @@ def batch_errors(
 
     Args:
         batches: samples of a batch, (k,).
-        runs: what it is called -> accuracies, shape (k, seeds), of 0 to 1.
-        title: the figure's message.
-        limits: what it is called -> batch, drawn as an upright line; a run's name gives its colour.
+        runs: name -> accuracies, shape (k, seeds), of 0 to 1.
+        title: the figure's title.
+        limits: name -> batch, drawn as an upright line; a run's name gives its colour.
         per_rank: samples of a rank; with them the upper axis counts ranks.
         ax: where to draw; a new figure if None.
 
@@ -113,8 +113,8 @@ def stable_rates(
     Args:
         updates: after how many the limits were found, (k,), 1 or more.
         limits: learning rates, shape (runs, k).
-        asked: what it is called -> learning rate, drawn as a level line.
-        title: the figure's message.
+        asked: name -> learning rate, drawn as a level line.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax, width=7.6) as ax:
@@ -150,7 +150,7 @@ def records(
 
     Args:
         rows: (label, quantity with its unit -> number above 0), all with the same quantities.
-        title: the figure's message.
+        title: the figure's title.
     """
     names = list(rows[0][1])
     for label, row in rows:

@@ -48,7 +48,7 @@ def draw_layout(
     Args:
         layout: what to draw.
         nodes: the node of each rank, numbers or names, (ranks,).
-        title: the figure's message; by default its numbers.
+        title: the figure's title; by default the numbers of the layout.
         ax: where to draw; a new figure if None.
 
     Raises:

@@ -25,7 +25,7 @@ def ranks(
     Args:
         contents: text in the box of each rank: its pid, its variables.
         messages: (from, to) ranks, in the order they are sent; more than one are numbered.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     n = len(contents)
@@ -85,7 +85,7 @@ def message_times(
         sizes: bytes, shape (k,).
         seconds: one message of each size, one way, shape (k,).
         lines: legend entry -> (alpha in s, beta in s/byte); n½ is the last one's.
-        title: the figure's message.
+        title: the figure's title.
     """
     sizes, seconds = np.asarray(sizes, float), np.asarray(seconds, float)
     if sizes.shape != seconds.shape:

@@ -28,7 +28,7 @@ def hinges(
         terms: output of each hidden unit times its output weight, shape (s, units); with the bias
             in the last column.
         truth: the function to follow, shape (s,).
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -56,7 +56,7 @@ def unit_errors(
     Args:
         units: hidden units of each network, length n.
         measured, predicted: largest errors, length n, unit of y.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -81,7 +81,7 @@ def gradient_check(
     Args:
         predicted, measured: shape (n,), loss per unit of parameter.
         groups: legend entry -> which of the n.
-        title: the figure's message.
+        title: the figure's title.
 
     Returns:
         A figure of two panels: measured over predicted, and their difference.
@@ -117,7 +117,7 @@ def step_errors(
         steps: shape (n,).
         errors: |finite difference - derivative|, shape (n,).
         truncation, rounding: the two errors predicted, shape (n,).
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -147,7 +147,7 @@ def training_strip(
         snapshots: caption -> the network's output on `grid`, shape (m,), in the order of time.
         grid: where the function is drawn, shape (m,).
         truth: what the samples were drawn from, without the noise, shape (m,).
-        title: the figure's message.
+        title: the figure's title.
     """
     columns = min(len(snapshots), 3)
     rows = -(-len(snapshots) // columns)

@@ -121,7 +121,7 @@ def exchange_times(
         measured: seconds of exchanges, k rows of any length: the median is marked, and a bar
             reaches from the first to the third quartile.
         predicted: function of weights, (m,), that returns seconds, (m,): drawn as a line.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
@@ -158,7 +158,7 @@ def saturated(
         measured: name -> {workers: speed-up}. A name that begins like one in `predicted` has its
             colour: "slow" and "slow, random times".
         full: name of a master -> W* at which it saturates: a mark on the line.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
 
     Raises:

@@ -26,7 +26,7 @@ def throughput(
         ranks: how many trained together, one bar of each kind a number.
         predicted, measured: samples a second, as many.
         cores: bars of more ranks than these stand on a grey ground: their ranks take turns.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     at = np.arange(len(ranks))
@@ -72,7 +72,7 @@ def step_parts(
         seconds: number of ranks -> seconds of each part on each of them, shape (ranks, parts).
         parts: the parts' names, in the order they happen.
         predicted: number of ranks -> seconds of a step, drawn as a line across its bars.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     bars = sum(seconds)

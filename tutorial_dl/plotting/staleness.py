@@ -29,7 +29,7 @@ def delay_map(
         growth: shape (delays, k), for delays of 0, 1, 2, ... updates.
         bound: the largest stable eta h for each delay, (delays,).
         measured: (eta h, delay, whether it converged) of runs.
-        title: the figure's message.
+        title: the figure's title.
     """
     delays, half = len(growth), (rates[1] - rates[0]) / 2
     with style.axes(width=7.2, height=4.4) as ax:
@@ -67,8 +67,8 @@ def delayed_paths(
     """Paths by update: predicted as lines, measured as markers (every few updates).
 
     Args:
-        predicted, measured: what it is called -> x after each update, (t,), the same names.
-        title: the figure's message.
+        predicted, measured: name -> x after each update, (t,), the same names.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     if set(predicted) != set(measured):
@@ -101,7 +101,7 @@ def random_order(
         paths: x after each update, shape (runs, t).
         momentum: of one process with the implicit momentum, (t,).
         alone: of one process with the same rate and no momentum, (t,).
-        title: the figure's message.
+        title: the figure's title.
         shown: so many runs are drawn.
         ax: where to draw; a new figure if None.
     """
@@ -129,7 +129,7 @@ def largest_rates(
     Args:
         momenta: (k,).
         rates: delay -> largest stable eta h, (k,).
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -159,9 +159,9 @@ def staleness_histogram(
 
     Args:
         updates: staleness -> how many updates had it, as in `history.staleness`.
-        predicted: what it is called -> shares for a staleness of 0, 1, 2, ... The axis ends where
+        predicted: name -> shares for a staleness of 0, 1, 2, ... The axis ends where
             these do; how many updates were older still is in the legend.
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     total = sum(updates.values())

@@ -27,7 +27,7 @@ def mean_of_means(
     Args:
         samples: of the rank with the odd share, shape (k,).
         predicted, measured: |mean of means - gradient| / |gradient|, shape (k,).
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
@@ -54,7 +54,7 @@ def distances(
 
     Args:
         runs: legend entry -> largest |difference| of any weight after each step, shape (steps,).
-        title: the figure's message.
+        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
