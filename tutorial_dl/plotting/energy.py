@@ -1,4 +1,4 @@
-"""Gradient energy matching: what is committed, and the pace of any number of workers."""
+"""Figures of gradient energy matching (GEM): what is committed, and the pace by workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def commits(
 
     Args:
         runs: name -> (x before the first and after each update (t + 1,), pi (t,), the
-            worker of each update (t,)); a column each.
+            worker of each update (t,)); one column per run.
         title: the figure's title.
     """
     with style.panels(2, len(runs), width=3.9, height=2.4, sharex="col", sharey="row") as (
@@ -53,9 +53,9 @@ def pace_by_workers(
     workers: Sequence[int],
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, Sequence[float]],
-    title: str = "How far all workers move the weights in a round",
+    title: str = "How far all workers together move the weights per round",
 ) -> style.Figure:
-    """The pace on a slope by workers, in units of one process with momentum.
+    """The pace on a slope by the number of workers, relative to one process with momentum.
 
     Args:
         workers: (k,).
@@ -63,7 +63,10 @@ def pace_by_workers(
         title: the figure's title.
     """
     if set(predicted) != set(measured):
-        raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
+        raise ValueError(
+            "predicted and measured must have the same names; got "
+            f"{sorted(predicted)} and {sorted(measured)}"
+        )
     with style.axes() as ax:
         ax.axhline(1, color=style.GREY, linewidth=1)
         ax.annotate(
@@ -92,7 +95,7 @@ def kept_pace(
     single: np.ndarray,
     titles: Sequence[str],
 ) -> style.Figure:
-    """The distance from the minimum by rounds, a panel a method, a line a number of workers.
+    """Distance from the minimum by rounds: one panel per method, one line per number of workers.
 
     Args:
         runs: name -> {workers: |x| after each round, (t,)}.
@@ -119,9 +122,9 @@ def shares_of_pi(
     workers: Sequence[int],
     nothing: Sequence[float],
     most: Sequence[float],
-    title: str = "More workers: more weights that the others have moved already",
+    title: str = "With more workers, the others have already moved more weights",
 ) -> style.Figure:
-    """Of all weights, how many a commit leaves alone, how many it moves as far as it may.
+    """Shares of the weights that a commit leaves alone, moves, and moves as far as it may.
 
     Args:
         workers: (k,).
