@@ -26,7 +26,7 @@ def test_what_is_served_is_predicted_lines_and_measured_markers():
     assert colours["two, predicted"] == colours["two, measured"] != colours["one, predicted"]
     assert len(ax.get_lines()) == 3 and ax.get_ylabel() == "samples a second"
     assert figure._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="measured three; one, two are predicted"):
+    with pytest.raises(ValueError, match="no prediction for three; there is one for one, two"):
         plotting.served([1, 2, 3], predicted, {"three": {1: 1.0}})
 
 
