@@ -144,5 +144,5 @@ def test_the_figure_of_ranks():
         (2, 0),
     ]
     for message in ((0, 3), (-1, 0), (1, 1)):
-        with pytest.raises(ValueError, match="two different ranks of 0 to 2"):
+        with pytest.raises(ValueError, match="both must be ranks from 0 to 2, and different"):
             plotting.ranks(["a", "b", "c"], messages=[message])

@@ -1,4 +1,4 @@
-"""Neural networks as functions: what they are made of, how well they fit, and how they learn."""
+"""Figures of neural networks as functions: their parts, how well they fit, how they learn."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def hinges(
     title: str = "Eight hinges, added up, follow the curve",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The terms that a network of one hidden layer adds up, their sum, and what it should be.
+    """The terms that a network with one hidden layer adds up, their sum, and its target.
 
     Args:
         grid: x, shape (s,).
-        terms: output of each hidden unit times its output weight, shape (s, units); with the bias
-            in the last column.
-        truth: the function to follow, shape (s,).
+        terms: output of each hidden unit times its output weight, shape (s, units + 1); the last
+            column is the bias.
+        truth: the target function, shape (s,).
         title: the figure's title.
         ax: where to draw; a new figure if None.
     """
@@ -35,7 +35,7 @@ def hinges(
         for i, term in enumerate(terms.T[:-1]):
             label = "one hidden unit each" if i == 0 else None
             ax.plot(grid, term, color=style.SKY, linewidth=1, label=label)
-        ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="to be followed")
+        ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="target")
         ax.plot(grid, terms.sum(axis=1), color=style.BLUE, label="their sum: the network")
         low, high = truth.min(), truth.max()
         ax.set_ylim(low - 0.6 * (high - low), high + 0.6 * (high - low))
@@ -74,13 +74,13 @@ def gradient_check(
     predicted: np.ndarray,
     measured: np.ndarray,
     groups: Mapping[str, slice],
-    title: str = "Backpropagation predicts what moving each parameter measures",
+    title: str = "Backpropagation agrees with finite differences",
 ) -> style.Figure:
-    """Each number of a gradient, as backpropagation gives it, beside a finite difference.
+    """Each element of a gradient from backpropagation, beside its finite difference.
 
     Args:
-        predicted, measured: shape (n,), loss per unit of parameter.
-        groups: legend entry -> which of the n.
+        predicted, measured: gradients, shape (n,), in loss per unit of the parameter.
+        groups: legend entry -> which of the n elements.
         title: the figure's title.
 
     Returns:
@@ -108,15 +108,15 @@ def step_errors(
     errors: np.ndarray,
     truncation: np.ndarray,
     rounding: np.ndarray,
-    title: str = "Too large a step truncates, too small a step rounds",
+    title: str = "Large steps: truncation error, small steps: rounding error",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Error of a central difference against its step: both predicted limits, and what is measured.
+    """Error of a central difference against its step: two predicted limits, and measurements.
 
     Args:
         steps: shape (n,).
         errors: |finite difference - derivative|, shape (n,).
-        truncation, rounding: the two errors predicted, shape (n,).
+        truncation, rounding: the two predicted errors, shape (n,).
         title: the figure's title.
         ax: where to draw; a new figure if None.
     """
@@ -140,13 +140,13 @@ def training_strip(
     truth: np.ndarray | None = None,
     title: str = "The network's function while it learns",
 ) -> style.Figure:
-    """A film strip: the function that a network computes, one panel a moment of its training.
+    """A film strip: the function that a network computes, one panel per moment of its training.
 
     Args:
-        x, y: samples it learns from, shape (s,).
-        snapshots: caption -> the network's output on `grid`, shape (m,), in the order of time.
+        x, y: training samples, shape (s,).
+        snapshots: caption -> the network's output on `grid`, shape (m,), in order of time.
         grid: where the function is drawn, shape (m,).
-        truth: what the samples were drawn from, without the noise, shape (m,).
+        truth: the function that the samples were drawn from, without noise, shape (m,).
         title: the figure's title.
     """
     columns = min(len(snapshots), 3)
