@@ -114,7 +114,7 @@ def test_wrong_averages(on_ranks, wrong, says):
 
 def test_no_function(on_ranks):
     printed = on_ranks(2, run_here, "check('06.average', 3)", timeout=SECONDS)
-    assert printed.count("not yet: expected a function, got 3") == 2
+    assert printed.count("not yet: a function is asked for, not 3") == 2
 
 
 def test_an_error_on_one_rank_hangs_no_other(on_ranks):

@@ -183,7 +183,7 @@ def halves(comm, x):  # as many messages as a ring has, but long ones
 
 
 def test_no_function(capsys):
-    assert said(capsys, "check('07.ring', 3)") == "not yet: expected a function, got 3\n"
+    assert said(capsys, "check('07.ring', 3)") == "not yet: a function is asked for, not 3\n"
 
 
 # On ranks --------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_wrong_persistence(on_ranks, right, wrong, says):
 @pytest.mark.parametrize("exercise", ["08.sums", "08.persistently"])
 def test_no_function(capsys, exercise):
     run_here(f"check({exercise!r}, 3)")
-    assert capsys.readouterr().out == "not yet: expected a function, got 3\n"
+    assert capsys.readouterr().out == "not yet: a function is asked for, not 3\n"
 
 
 # The notebook's faults -------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_answers_on_three_ranks(on_ranks):
             said[number].append(line)
     untouched, no_function, failed, *wrong, right = said
     assert len(untouched) == 3 and all("still to be written" in line for line in untouched)
-    assert len(no_function) == 3 and all("expected a function, got 3" in s for s in no_function)
+    assert len(no_function) == 3 and all("a function is asked for, not 3" in s for s in no_function)
     assert sum("PeerError: rank 1 failed: ZeroDivisionError" in line for line in failed) == 2
     assert sum("not yet: ZeroDivisionError" in line for line in failed) == 1
     for lines, expected in zip(wrong, WRONG.values(), strict=True):

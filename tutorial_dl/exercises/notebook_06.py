@@ -15,7 +15,7 @@ def average(answer: Any) -> str:
     team = counting_team()
     rank, size = team.rank, team.size
     if not callable(answer):
-        raise NotYet(f"expected a function, got {answer!r}")
+        raise NotYet(f"a function is asked for, not {answer!r}")
     counts = [*range(size - 1), size]  # on four ranks: 0, 1, 2 and 4 samples
     samples = sum(counts)
     shares = np.split(np.arange(samples), np.cumsum(counts)[:-1])

@@ -35,7 +35,7 @@ def trips(answer: Any) -> str:
 def ring(answer: Any) -> str:
     """Check a ring allreduce by rehearsal: on 1 to 5 ranks, with vectors of several lengths."""
     if not callable(answer):
-        raise NotYet(f"expected a function, got {answer!r}")
+        raise NotYet(f"a function is asked for, not {answer!r}")
     for ranks, n in CASES:
         runs = rehearse(answer, [_vector(rank, n) for rank in range(ranks)])
         try:
@@ -50,7 +50,7 @@ def ring_on_ranks(answer: Any) -> str:
     from mpi4py import MPI
 
     if not callable(answer):
-        raise NotYet(f"expected a function, got {answer!r}")
+        raise NotYet(f"a function is asked for, not {answer!r}")
     comm = MPI.COMM_WORLD
     p, rank = comm.size, comm.rank
     n = 2 * p + 1  # chunks differ in length

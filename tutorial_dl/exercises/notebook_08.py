@@ -17,7 +17,7 @@ def sums(answer: Any) -> str:
     team = _impatient_team()
     rank, size = team.rank, team.size
     if not callable(answer):
-        raise NotYet(f"expected a function, got {answer!r}")
+        raise NotYet(f"a function is asked for, not {answer!r}")
     # One batch fewer on the last rank, as in the text; then many fewer on the first.
     for counts in ([3] * (size - 1) + [2], [1] + [4] * (size - 1)):
         try:
@@ -51,7 +51,7 @@ def persistently(answer: Any) -> str:
     team = _impatient_team()
     rank, size = team.rank, team.size
     if not callable(answer):
-        raise NotYet(f"expected a function, got {answer!r}")
+        raise NotYet(f"a function is asked for, not {answer!r}")
     try:
         # Tries 1 and 2 fail on one rank each; the third one succeeds.
         work = _Work(team, before={1: 1 % size}, after={2: size - 1})

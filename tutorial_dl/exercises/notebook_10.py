@@ -17,7 +17,7 @@ def auc(answer: Any) -> str:
     team = counting_team()
     rank, size = team.rank, team.size
     if not callable(answer):
-        raise NotYet(f"expected a function, got {answer!r}")
+        raise NotYet(f"a function is asked for, not {answer!r}")
     shares = [_scores(rank, size) for rank in range(size)]
     scores, labels = (np.concatenate(parts) for parts in zip(*shares, strict=True))
     right = _by_pairs(scores, labels)
