@@ -143,7 +143,7 @@ def test_any_ring_is_right(capsys):
             r"the sum is right, but messages went to ranks \[1, 1, 1, 1, 1, 1, 1\]",
         ),
         ("np.array_split(x, p)", "np.array_split(x.copy(), p)", "rank 0: x has not changed"),
-        # Ranks that do not exist, or that do not send or receive where another rank waits.
+        # Ranks that are not there, or not where they are waited for.
         ("(rank + 1) % p", "rank + 1", "ValueError: dest is rank 4; 0 to 3 are right"),
         ("source=left)", "source=right)", r"rank \d waited 2 s to receive from rank \d"),
         ("    incoming", "    if rank == 2: return\n    incoming", "rank 2 made 0 exchanges"),
