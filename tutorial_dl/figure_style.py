@@ -1,4 +1,4 @@
-"""The look that all figures share: colours, sizes, and the Figure that shows itself in a notebook.
+"""The look that all figures share: colours, sizes, and a Figure that displays in a notebook.
 
     from tutorial_dl.course.plotting import style
 
@@ -8,9 +8,9 @@
             ...
         return ax.figure
 
-Colours are those of Okabe and Ito ("Color universal design", 2008), which people with any of the
-usual colour deficiencies tell apart. Colour never carries a meaning alone: what is predicted is a
-line, what is measured is a marker.
+The colours are those of Okabe and Ito ("Color universal design", 2008), which people with any of
+the usual colour deficiencies can tell apart. Colour never carries a meaning alone: predictions are
+lines, measurements are markers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, RED, PINK = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 GREY = "#7F7F7F"
 
-# In the order they are taken. Yellow is left out: too faint for a line on white.
+# In the order of use. Yellow is left out: it is too faint for a line on white.
 COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -66,7 +66,7 @@ class Figure(MatplotlibFigure):
     """
 
     def draw(self, renderer) -> None:
-        # Ticks and grid lines are born while a figure is drawn: the look must hold then too.
+        # Ticks and grid lines are created while a figure is drawn, so the look must hold then too.
         with matplotlib.rc_context(RULES):
             super().draw(renderer)
 
@@ -77,14 +77,13 @@ class Figure(MatplotlibFigure):
 
 
 class Film:
-    """A picture that moves: an animated GIF, which needs no player and no script.
+    """An animation: a GIF, which needs no player and no script.
 
-    Parameters
-    ----------
-    figure : its canvas is photographed once a frame.
-    frames : yields after each frame is drawn on `figure`.
-    milliseconds : how long each frame stands.
-    hold : how long the last one stands, milliseconds.
+    Args:
+        figure: its canvas is captured once per frame.
+        frames: yields after each frame is drawn on `figure`.
+        milliseconds: how long each frame is shown.
+        hold: how long the last frame is shown, in milliseconds.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Film:
         pictures = []
         for _ in frames:
             canvas.draw()
-            figure.set_layout_engine("none")  # the first frame's layout stays: steady, and faster
+            figure.set_layout_engine("none")  # keep the first frame's layout: steady, and faster
             picture = Image.fromarray(_indices(np.asarray(canvas.buffer_rgba()), palette))
             picture.putpalette(palette.tobytes())
             pictures.append(picture)
@@ -132,7 +131,7 @@ class Film:
 def _palette() -> np.ndarray:
     """The 253 colours of a film, shape (253, 3): greys, and each colour in 27 tints up to white.
 
-    The same for every frame, or colours would flicker from one to the next.
+    They are the same for every frame; otherwise colours would flicker from frame to frame.
     """
     greys = np.repeat(np.linspace(0, 255, 64)[:, None], 3, axis=1)  # (64, 3)
     colours = np.array([to_rgb(c) for c in (*COLOURS[:-1], YELLOW)]) * 255  # (7, 3): black is grey
@@ -152,7 +151,7 @@ def _indices(picture: np.ndarray, palette: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
-    """`ax`, or the axes of a new one-panel figure, with the common look while it is drawn on."""
+    """Yield `ax`, or the axes of a new one-panel figure, with the common look in effect."""
     with matplotlib.rc_context(RULES):
         if ax is None:
             ax = Figure(figsize=(width, height), layout="constrained").subplots()
@@ -163,9 +162,10 @@ def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -
 def panels(
     rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, **options
 ) -> Iterator[tuple[Figure, np.ndarray]]:
-    """A new figure and its axes, shape (rows, columns); `width` and `height` are a panel's.
+    """Yield a new figure and its axes, shape (rows, columns), with the common look in effect.
 
-    `options` go to `Figure.subplots` (sharex, sharey, width_ratios, ...).
+    `width` and `height` are those of one panel, in inches. `options` go to `Figure.subplots`
+    (sharex, sharey, width_ratios, ...).
     """
     with matplotlib.rc_context(RULES):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")

@@ -127,7 +127,7 @@ def test_the_figure_of_message_times():
         rtol=1e-3,
     )
     assert measured.get_ydata()[0] == pytest.approx(2.0008)  # µs
-    with pytest.raises(ValueError, match="20 sizes, but 3 times"):
+    with pytest.raises(ValueError, match="20 sizes, got 3 times"):
         plotting.message_times(sizes, [1, 2, 3], {"model": (alpha, beta)})
 
 
@@ -144,5 +144,5 @@ def test_the_figure_of_ranks():
         (2, 0),
     ]
     for message in ((0, 3), (-1, 0), (1, 1)):
-        with pytest.raises(ValueError, match="two different ranks of 0 to 2"):
+        with pytest.raises(ValueError, match="both must be ranks from 0 to 2, and different"):
             plotting.ranks(["a", "b", "c"], messages=[message])

@@ -1,4 +1,4 @@
-"""Notebook 06: the folded solutions pass on every rank, wrong answers are told, nothing hangs."""
+"""Notebook 06: the solutions pass on every rank, wrong answers are explained, nothing hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """Runs on every rank: what a learner's cell would run."""
+    """What a learner's cell would run; every rank calls this."""
     from tutorial_dl.course.exercises import check
     from tutorial_dl.training.prediction import step_seconds
 
@@ -28,24 +28,24 @@ def test_the_solution_of_the_ranks(capsys):
     run_here(NOTEBOOK.solution_of("06.ranks"))
     said = capsys.readouterr().out
     # By hand: 0.4 + 5.12/4 + 0.2/4 + 0.4 x 4 ms, 0.4 + 5.32 ms, 0.4 + 5.32/8 + 0.4 x 8 ms.
-    assert said.startswith("correct: 4 ranks take 3.33 ms a step instead of 5.72; 8 would take 4.2")
+    assert said.startswith("correct: a step on 4 ranks takes 3.33 ms, on one 5.72, on 8 4.2")
     assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        ((8, 1.5), "8 ranks takes 28.1% too long"),  # 4.265 / 3.33
-        ((3, 1.696), "3 ranks takes 1.3% too long"),  # 3.3733 / 3.33
-        ((1, 1.0), "1 ranks takes 71.8% too long"),  # 5.72 / 3.33
+        ((8, 1.5), "ranks = 8 takes 28.1% longer"),  # 4.265 / 3.33
+        ((3, 1.696), "ranks = 3 takes 1.3% longer"),  # 3.3733 / 3.33
+        ((1, 1.0), "ranks = 1 takes 71.8% longer"),  # 5.72 / 3.33
         ((4, 4), "too high by 2.28"),
         ((4, 1.6), "too low by 0.118"),
         ((4, None), "put your answer"),
-        ((9, 1), "from 1 to 8 is asked for, not 9"),
+        ((9, 1), "from 1 to 8, got 9"),
         ((4.0, 1.718), "a whole number"),
         ((True, 1), "a whole number"),
-        (4, "two numbers are asked for"),
-        ((4, 1.718, 0), "two numbers are asked for"),
+        (4, "expected two numbers"),
+        ((4, 1.718, 0), "expected two numbers"),
     ],
 )
 def test_wrong_ranks(capsys, answer, says):
@@ -126,7 +126,7 @@ def test_an_error_on_one_rank_hangs_no_other(on_ranks):
 
 
 def test_a_rank_that_stays_away_hangs_no_other(on_ranks):
-    """The usual slip: nothing to do where there is no sample, so no allreduce either."""
+    """The usual mistake: a rank without samples does nothing, so it calls no allreduce either."""
     code = RIGHT.replace("    message", "    if not s: return g\n    message", 1)
     printed = on_ranks(3, run_here, code, timeout=SECONDS)
     assert printed.count("not yet: ") == 3 and "it left the team" in printed

@@ -1,4 +1,4 @@
-"""Notebook 07: the folded solutions pass, wrong rings are told rank, chunk and step, no hang."""
+"""Notebook 07: the solutions pass, wrong rings are told rank, chunk and step, nothing hangs."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_the_solution_of_the_trips_is_what_the_code_does(capsys):
     ("answer", "says"),
     [
         ("(10, 5)", "fetched first"),
-        ("(4, 1)", "these are the passes"),
-        ("(11, 3)", "one pass moves for each weight, 3, is too low by 2"),
-        ("(14, 5)", "numpy moves for each weight, 14, is too high by 3"),
+        ("(4, 1)", "these are the numbers of passes"),
+        ("(11, 3)", "one pass moves per weight, 3, is too low by 2"),
+        ("(14, 5)", "numpy moves per weight, 14, is too high by 3"),
         ("(11, ...)", "put your answer"),
-        ("11", "two numbers are asked for"),
+        ("11", "expected two numbers"),
     ],
 )
 def test_wrong_trips(capsys, answer, says):
@@ -93,7 +93,7 @@ def test_the_solution_of_the_ring(capsys):
 
 
 def test_any_ring_is_right(capsys):
-    """Other books begin with the own chunk: rank r then has chunk r + 1 first."""
+    """Other books let each rank begin with its own chunk: rank r first completes chunk r + 1."""
     other = RIGHT.replace("rank - 1 - step", "rank - step").replace("rank - 2 -", "rank - 1 -")
     other = other.replace("(rank - again)", "(rank + 1 - again)")
     other = other.replace("rank - 1 - again", "rank - again")
@@ -110,15 +110,15 @@ def test_any_ring_is_right(capsys):
         ),
         (
             "rank - 2 - step", "rank - 1 - step",
-            "after step 1, rank 0: chunk 3 has values of chunk 2 in it, those of rank 3",
+            "after step 1, rank 0: chunk 3 contains values of chunk 2, from rank 3",
         ),
         (
             "rank - 1 - step", "rank - 1",
-            "after step 2, rank 0: chunk 1 has values of chunk 2 in it, those of rank 3",
+            "after step 2, rank 0: chunk 1 contains values of chunk 2, from rank 3",
         ),
         (
             "(rank - again)", "(rank - 1 - again)",
-            "after step 4, rank 0: chunk 3 has values of chunk 2 in it, those of rank 3",
+            "after step 4, rank 0: chunk 3 contains values of chunk 2, from rank 3",
         ),
         (
             "mine += incoming[: mine.size]", "mine += 2 * incoming[: mine.size]",
@@ -126,32 +126,32 @@ def test_any_ring_is_right(capsys):
         ),
         (
             "mine += incoming[: mine.size]", "mine += 0.5 * incoming[: mine.size]",
-            "after step 1, rank 0: chunk 2 is no sum of the ranks' chunks 2",
+            "after step 1, rank 0: chunk 2 is not a sum of the ranks' chunks 2",
         ),
         (
             "    for again", "    x /= 1 + (rank == 2)\n    for again",
-            "after step 3, rank 2: chunk 0 is no sum of the ranks' chunks 0",
+            "after step 3, rank 2: chunk 0 is not a sum of the ranks' chunks 0",
         ),
         # Right where all chunks are equally long, wrong where they are not.
         ("incoming[: mine.size]", "incoming", r"3 ranks, 7 numbers: rank \d: ValueError"),
         ("chunks[0])", "chunks[-1])", r"rank \d sent 3 numbers to rank \d, whose recvbuf .* 2"),
         # Stopped too early, or not.
-        ("    for again", "    return\n    for again", "made 3 exchanges; a ring of 4 makes 6"),
+        ("    for again", "    return\n    for again", "3 exchanges; a ring of 4 ranks makes 6"),
         ("step in range(p - 1)", "step in range(p - 2)", "after step 3, rank 0: no chunk has the"),
         (
             "again in range(p - 1)", "again in range(p)",
             r"the sum is right, but messages went to ranks \[1, 1, 1, 1, 1, 1, 1\]",
         ),
-        ("np.array_split(x, p)", "np.array_split(x.copy(), p)", "rank 0: x is still what it was"),
+        ("np.array_split(x, p)", "np.array_split(x.copy(), p)", "rank 0: x has not changed"),
         # Ranks that are not there, or not where they are waited for.
         ("(rank + 1) % p", "rank + 1", "ValueError: dest must be a rank from 0 to 3, got 4"),
         ("source=left)", "source=right)", r"rank \d waited 2 s to receive from rank \d"),
         ("    incoming", "    if rank == 2: return\n    incoming", "rank 2 made 0 exchanges"),
         ("        mine +=", "        1 / (rank - 2); mine +=", "rank 2: ZeroDivisionError"),
         ("comm.Sendrecv(done", "comm.Send(done", "has no attribute 'Send'"),
-        # Right sums, by other messages than a ring's.
+        # Right sums, but not by the messages of a ring.
         ("    chunks =", "    return whole(comm, x)\n    chunks =", r"went to ranks \[1, 1, 1\]"),
-        ("    chunks =", "    return halves(comm, x)\n    chunks =", r"had \[8, .* 2 at most"),
+        ("    chunks =", "    return halves(comm, x)\n    chunks =", r"had \[8, .* at most 2"),
         ("    p, rank", "    raise NotImplementedError\n    p, rank", "still to be written"),
     ],
 )  # fmt: skip
@@ -206,7 +206,7 @@ def test_the_solution_on_ranks(on_ranks, ranks):
         (
             "rank - 2 - step",
             "rank - 1 - step",
-            r"after step 1, rank \d: chunk \d (?:has v|is no sum)",
+            r"after step 1, rank \d: chunk \d (?:contains v|is not a sum)",
         ),
         ("mine += inc", "mine[:] = inc", r"after step 1, rank \d: no chunk has the values of 2"),
         ("again in range(p - 1)", "again in range(p)", r"rank \d: the sum is right, but messages"),

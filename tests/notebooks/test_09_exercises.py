@@ -1,4 +1,4 @@
-"""Notebook 09: the folded solutions pass, wrong answers are told, the limit is the right one."""
+"""Notebook 09: the solutions pass, wrong answers are explained, the limit is the right one."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_the_packages_own_warm_up_passes():
         ),
         # Starts at 0, not at `start`: 0.02 too low at step 0, and less later.
         (lambda t, start, rate, n: rate * min(t, n) / max(n, 1), "is off by up to 0.02"),
-        # It goes on rising: one step of 0.062 beyond, at step 11.
+        # It keeps rising: by one step of 0.062 too far, at step 11.
         (
             lambda t, start, rate, n: start + (rate - start) * t / n if n else rate,
             "at step 11, 0.702, is too high by 0.062",
@@ -77,12 +77,12 @@ def test_right_batches(capsys, answer):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((1024, 8192), "linear rule: at batch 1024 the rate is 0.8, and above"),  # 16 x 0.05
+        ((1024, 8192), "linear rule: at batch 1024 the rate is 0.8, above"),  # 16 x 0.05
         ((256, 8192), "linear rule: 256 is stable, but not the largest"),
         ((512, 16384), "square-root rule: at batch 16384 the rate is 0.8,"),  # sqrt(256) x 0.05
         ((512, 512), "square-root rule: 512 is stable, but not"),
-        ((972.8, 8192), "one of 64, 128, ..., 32768 is asked for, not 972.8"),
-        ((True, 8192), "not True"),
+        ((972.8, 8192), "one of 64, 128, ..., 32768, got 972.8"),
+        ((True, 8192), "got True"),
         ((512,), "two numbers"),
         (512, "two numbers"),
         ((512, None), "put your answer"),

@@ -1,4 +1,4 @@
-"""Notebook 10: the folded solutions pass, wrong answers are told what is wrong, nothing hangs."""
+"""Notebook 10: the solutions pass, wrong answers are explained, nothing hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(*cells: str) -> None:
-    """Runs on every rank, one after the other: what a learner's cells would run."""
+    """Run a learner's cells one after the other; every rank calls this."""
     from tutorial_dl.course.exercises import check
 
     for number, code in enumerate(cells):
@@ -21,7 +21,7 @@ def run_here(*cells: str) -> None:
         exec(compile(code, "cell", "exec"), {"np": np, "check": check})
 
 
-# A metric that is no mean: runs on every rank ---------------------------------------------------
+# A metric that is not a mean: on every rank ------------------------------------------------------
 
 COUNTS = "c = np.array([np.bincount(scores[labels == k], minlength=10) for k in (0, 1)])"
 AREA = "return (c[1] * (np.cumsum(c[0]) - c[0] / 2)).sum() / c[1].sum() / c[0].sum()"
@@ -48,7 +48,7 @@ def auc(body: str) -> str:
 
 
 def test_answers_on_three_ranks(on_ranks):
-    """In one start, so that it is also seen that a wrong answer spoils none after it."""
+    """All in one start, to see as well that a wrong answer does not spoil those after it."""
     fails_on_1 = auc(f"1 / (team.rank - 1); {COUNTS}; team.allreduce(c); {AREA}")
     solution = NOTEBOOK.solution_of("10.auc")
     cells = [
@@ -69,7 +69,7 @@ def test_answers_on_three_ranks(on_ranks):
     for lines, expected in zip(wrong, WRONG.values(), strict=True):
         assert len(lines) == 3
         if expected is None:
-            assert sum("arrays that came in have changed" in line for line in lines) == 2
+            assert sum("input arrays have changed" in line for line in lines) == 2
             assert sum("correct: rank 2, with 0 of" in line for line in lines) == 1
         else:
             assert all("not yet: " in line and expected in line for line in lines), lines
@@ -89,7 +89,7 @@ def test_the_solution_of_the_area(on_ranks, ranks):
 
 
 def test_the_mean_of_the_ranks_areas_is_far_off():
-    """Else the exercise would teach nothing: scores of all ranks must not be alike."""
+    """Otherwise the exercise would teach nothing: the ranks' scores must differ."""
     from sklearn.metrics import roc_auc_score
 
     from tutorial_dl.course.exercises.notebook_10 import _scores
@@ -103,7 +103,7 @@ def test_the_mean_of_the_ranks_areas_is_far_off():
 
 
 def test_a_rank_that_stays_away_hangs_no_other(on_ranks):
-    """The usual slip: no samples here, so no allreduce either."""
+    """The usual mistake: no samples here, so no allreduce either."""
     body = f"if not len(labels): return 0.5\n    {COUNTS}; team.allreduce(c); {AREA}"
     printed = on_ranks(3, run_here, auc(body), timeout=SECONDS)
     assert printed.count("not yet: ") == 3 and "it left the team" in printed
@@ -140,10 +140,10 @@ def test_the_cell_of_combine_is_open(capsys):
             "    return mean, var",
             "correct: ",
         ),
-        ("return m.mean(0), v.mean(0)", "equal shares: that is the mean of the variances"),
+        ("return m.mean(0), v.mean(0)", "equal shares: this is the mean of the variances"),
         (
             "w = n[:, None] / n.sum(); return (w * m).sum(0), (w * v).sum(0)",
-            "equal shares: that is the mean of the variances",
+            "equal shares: this is the mean of the variances",
         ),
         ("return m.mean(0), (v + m**2).mean(0) - m.mean(0)**2", "shares of 7, 0, 1 and 12: the me"),
         (
@@ -162,7 +162,7 @@ def test_the_cell_of_combine_is_open(capsys):
             "    return mean, (w * (v + (m - mean)**2)).sum(0) * n.sum() / (n.sum() - 1)",
             "the variance is off",
         ),
-        ("return m[0]", "two arrays are asked for"),
+        ("return m[0]", "expected two arrays"),
         ("return m[0], None", "is off"),
         ("return m.mean(), v.mean()", "should have shape (3,)"),
     ],

@@ -272,17 +272,17 @@ def test_every_figure_is_a_picture_and_all_names_are_offered():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plotting.rounds("star", 4), "no messages known for 'star'"),
-        (lambda: plotting.rounds("ring", 0), "0 ranks: 1 or more"),
-        (lambda: plotting.timetable(1), "1 ranks have nothing to send"),
-        (lambda: plotting.ring_strip(1), "a ring of 1 ranks"),
-        (lambda: plotting.ring_film(1), "a ring of 1 ranks"),
-        (lambda: plotting.allreduce_times([1], {"star": [1]}), "no algorithm 'star'"),
-        (lambda: plotting.allreduce_times([1, 2], {"ring": [1]}), "2 sizes, but 1 times of ring"),
+        (lambda: plotting.rounds("star", 4), "unknown algorithm 'star'; choose one of naive"),
+        (lambda: plotting.rounds("ring", 0), "ranks must be at least 1, got 0"),
+        (lambda: plotting.timetable(1), "ranks must be at least 2 to have messages, got 1"),
+        (lambda: plotting.ring_strip(1), "at least 2 for a ring, got 1"),
+        (lambda: plotting.ring_film(1), "at least 2 for a ring, got 1"),
+        (lambda: plotting.allreduce_times([1], {"star": [1]}), "unknown algorithm 'star'; choose"),
+        (lambda: plotting.allreduce_times([1, 2], {"ring": [1]}), "ring must have 2 times"),
         (lambda: plotting.allreduce_times([1], {"ring": [1]}, over="cores"), "got 'cores'"),
-        (lambda: plotting.side_by_side(), "no panels"),
-        (lambda: plotting.allreduce_ladder([1], {}, {}), "one or more, are right"),
-        (lambda: plotting.allreduce_ladder([1], {"ring": [1]}, {"tree": [[1]]}), "measured tree"),
+        (lambda: plotting.side_by_side(), "at least one panel"),
+        (lambda: plotting.allreduce_ladder([1], {}, {}), "the same algorithms, one or more"),
+        (lambda: plotting.allreduce_ladder([1], {"ring": [1]}, {"tree": [[1]]}), "ring and tree"),
     ],
 )
 def test_wrong_input_is_named(call, message):

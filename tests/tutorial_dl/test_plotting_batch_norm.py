@@ -51,7 +51,7 @@ def test_a_sample_becomes_what_each_ranks_mean_and_deviation_make_of_it():
 
 
 def test_a_share_without_a_deviation_is_refused():
-    with pytest.raises(ValueError, match="rank 1 has 1 samples; 2 or more"):
+    with pytest.raises(ValueError, match="rank 1 must have at least 2 samples, got 1"):
         plotting.normalised_apart([[0.0, 2.0], [1.0]], 2.0)
 
 
@@ -81,5 +81,5 @@ def test_moving_statistics_have_a_line_and_points_of_one_colour():
         assert list(line.get_ydata()) == predicted[label] and line.get_linestyle() != "None"
     ax.figure.canvas.draw()
     assert {"0.02", "0.05"} <= {text.get_text() for text in ax.get_yticklabels()}
-    with pytest.raises(ValueError, match=r"predicted .* but measured"):
+    with pytest.raises(ValueError, match=r"the same names; got .* and"):
         plotting.moving_statistics([1, 4, 16], predicted, {"average": [1, 2, 3]})

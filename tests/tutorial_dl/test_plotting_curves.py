@@ -175,7 +175,7 @@ def test_a_film_moves_and_shows_itself(loss, runs, tmp_path):
 def test_wrong_input_is_named(loss, runs):
     three = LeastSquares(np.eye(3), np.ones(3))
     run = {"run": descend(three, np.zeros(3), 0.1, epochs=2)}
-    with pytest.raises(ValueError, match="loss of 2 parameters, this one has 3"):
+    with pytest.raises(ValueError, match="loss must have 2 parameters to have contours, got 3"):
         plotting.loss_paths(three, run)
     with pytest.raises(ValueError, match='by must be "steps" or "samples", got \'time\''):
         plotting.loss_curves(loss, runs, by="time")

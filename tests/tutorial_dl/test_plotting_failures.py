@@ -37,7 +37,7 @@ def test_a_circle_is_found_and_red(waits, caught):
 
 @pytest.mark.parametrize("waits", [{0: 3}, {3: 0}, {1: 1}, {-1: 0}])
 def test_ranks_that_do_not_exist_are_refused(waits):
-    with pytest.raises(ValueError, match="two different ranks of 0 to 2"):
+    with pytest.raises(ValueError, match="both must be ranks from 0 to 2, and different"):
         plotting.who_waits([("title", waits)], 3)
 
 

@@ -17,16 +17,16 @@ def of(ax, label):
 
 def test_what_is_served_is_predicted_lines_and_measured_markers():
     predicted = {"one": [1.0, 2.0, 2.0], "two": [np.nan, 2.0, 4.0]}
-    figure = plotting.served([1, 2, 3], predicted, {"two": {2: 1.5}}, unit="samples a second")
+    figure = plotting.served([1, 2, 3], predicted, {"two": {2: 1.5}}, unit="samples per second")
     (ax,) = figure.axes
     assert (of(ax, "one, predicted") == [[1, 2, 3], [1, 2, 2]]).all()
     assert (of(ax, "two, predicted") == [[2, 3], [2, 4]]).all()  # where it can be had
     assert (of(ax, "two, measured") == [[2], [1.5]]).all()
     colours = {line.get_label(): line.get_color() for line in ax.get_lines()}
     assert colours["two, predicted"] == colours["two, measured"] != colours["one, predicted"]
-    assert len(ax.get_lines()) == 3 and ax.get_ylabel() == "samples a second"
+    assert len(ax.get_lines()) == 3 and ax.get_ylabel() == "samples per second"
     assert figure._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="measured three; one, two are predicted"):
+    with pytest.raises(ValueError, match="no prediction for three; there is one for one, two"):
         plotting.served([1, 2, 3], predicted, {"three": {1: 1.0}})
 
 

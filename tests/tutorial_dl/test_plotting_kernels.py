@@ -24,8 +24,8 @@ def test_a_cell_says_what_happens_to_a_vector():
     assert {text.get_position(): text.get_text() for text in one.texts} == {
         (0, 0): "r", (1, 0): "rw"
     }  # fmt: skip
-    assert two.get_title("left") == "numpy:\n2 trips, 6 numbers a weight"
-    assert one.get_title("left") == "one:\n1 trip, 3 numbers a weight"
+    assert two.get_title("left") == "numpy:\n2 trips, 6 numbers per weight"
+    assert one.get_title("left") == "one:\n1 trip, 3 numbers per weight"
     assert [label.get_text() for label in two.get_yticklabels()] == ["multiply", "add"]
     assert two.get_ylim() == one.get_ylim() and two.get_ylim()[0] > two.get_ylim()[1]
     # Every cell has its box, in the shade of the legend.
@@ -79,9 +79,9 @@ def test_every_figure_is_a_picture_and_all_names_are_offered():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plotting.trips({"numpy": PLAN}, "gw"), "numpy: t among the trips, but not among"),
+        (lambda: plotting.trips({"numpy": PLAN}, "gw"), "numpy: trips use t, which vectors must"),
         (lambda: plotting.beside({"b": 1.0}, {"a": [1.0]}, ""), "predicted, but not measured: b"),
-        (lambda: plotting.step_traffic({"x": dict.fromkeys("abcdef", 1)}), "6 parts can't be told"),
+        (lambda: plotting.step_traffic({"x": dict.fromkeys("abcdef", 1)}), "most 5 parts, got 6"),
     ],
 )
 def test_wrong_input_is_named(call, message):

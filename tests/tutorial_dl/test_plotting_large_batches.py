@@ -111,15 +111,15 @@ def test_every_figure_is_a_picture_and_all_names_are_offered():
     [
         (
             lambda: plotting.batch_errors(BATCHES, {"LARS": [[0.9], [0.8]]}),
-            r"LARS: accuracies of shape \(2, 1\); \(3, seeds\) is right",
+            r"LARS: accuracies must have shape \(3, seeds\), .*; got \(2, 1\)",
         ),
         (
             lambda: plotting.batch_errors(BATCHES, {"LARS": [0.9, 0.8, 0.7]}),
-            r"LARS: accuracies of shape \(3,\)",
+            r"LARS: accuracies must have shape .*; got \(3,\)",
         ),
         (
             lambda: plotting.records([*ROWS, ("Jia", {"steps": 1.0})]),
-            "Jia has steps; steps, rate is right",
+            "Jia must have steps, rate; got steps",
         ),
     ],
 )

@@ -32,7 +32,7 @@ def test_vectors_through_the_busiest_rank_are_those_of_the_messages():
     arrows = [len([t for t in ax.texts if not t.get_text()]) for ax in (star, ring)]
     assert arrows == [2 * 6, 6]
     assert figure._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="1 workers are not many"):
+    with pytest.raises(ValueError, match="workers must be at least 2, got 1"):
         plotting.many_to_few(1)
 
 
@@ -42,7 +42,7 @@ def test_who_is_served_when():
     (ax,) = figure.axes
     bars = {(round(b.get_y() + 0.35), round(b.get_x(), 6)): b for b in ax.patches}
     widths = {where: round(bar.get_width(), 6) for where, bar in bars.items()}
-    # The master has worker 0, worker 1, and worker 0 again; who asked second waited a millisecond.
+    # The master serves worker 0, worker 1, and worker 0 again; the second waited a millisecond.
     assert widths == {
         (0, 2.0): 1.0, (0, 3.0): 1.0, (0, 5.0): 1.0,
         (1, 0.0): 2.0, (1, 2.0): 1.0, (1, 3.0): 2.0, (1, 5.0): 1.0,
@@ -78,6 +78,6 @@ def test_a_master_that_is_full():
     assert colours["slow: measured"] == colours["slow: random times"]
     assert colours["slow: measured"] != colours["fast: regular times"]
     assert len(ax.get_lines()) == 4 + 2 + 1  # and one mark, as the other lies far outside
-    with pytest.raises(ValueError, match="measured none; slow, fast are predicted"):
+    with pytest.raises(ValueError, match="no prediction for none; there is one for slow, fast"):
         plotting.saturated([1, 2, 3], predicted, {"none": {1: 1.0}})
     assert set(parameter_server.__all__) <= set(dir(plotting))

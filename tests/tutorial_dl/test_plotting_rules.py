@@ -198,7 +198,7 @@ def test_every_figure_has_a_title_and_all_names_are_offered():
     ],
 )
 def test_what_was_predicted_must_be_measured(call):
-    with pytest.raises(ValueError, match=r"predicted \['a'\], but measured \['b'\]"):
+    with pytest.raises(ValueError, match=r"the same names; got \['a'\] and \['b'\]"):
         call()
 
 

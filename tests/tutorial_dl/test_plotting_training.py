@@ -120,7 +120,7 @@ def test_only_runs_that_agree_are_called_the_same():
 
 
 def test_lines_on_each_other_can_all_be_seen():
-    """The first is a wide band; of the others, no two have a marker at the same epoch."""
+    """The first run is a wide band; no two others have a marker at the same epoch."""
     losses = list(np.geomspace(2, 0.1, 40))
     runs = [result("dense", "synchronous", p, losses) for p in (1, 2, 3, 4)]
     first, *others = plotting.histories(runs).axes[0].get_lines()
@@ -151,7 +151,7 @@ def test_losses_are_labelled_in_plain_numbers():
 
 
 def test_what_the_command_line_writes_is_what_is_drawn():
-    """JSON makes no difference: keys are words, numbers are numbers."""
+    """A round trip through JSON makes no difference: keys are words, numbers are numbers."""
     through = json.loads(json.dumps(RESULTS))
     assert (line(plotting.histories(through).axes[0], "serial, 1 rank")[1] == LOSSES).all()
 
@@ -224,7 +224,7 @@ def test_parts_of_a_step_follow_each_other_in_milliseconds():
 
 @pytest.mark.parametrize("times", [[[1, 2]], [[1, 2, 3], [1, 2, 3]], [1, 2]])
 def test_times_of_another_shape_are_refused(times):
-    with pytest.raises(ValueError, match=r"times of 2 ranks have shape .*; \(2, 2\) is right"):
+    with pytest.raises(ValueError, match=r"times of 2 ranks must have shape \(2, 2\), got"):
         plotting.step_parts({2: times}, ["gradient", "rest"])
 
 

@@ -232,7 +232,7 @@ def test_windows_and_gaps():
     assert [path.get_extents().x0 for c in ax.collections for path in c.get_paths()] == [3, 4]
     for wrong in ((5, 3), (-1, 2), (3, 11)):
         with pytest.raises(
-            ValueError, match="expected two times in ms, in order, between 0 and 10"
+            ValueError, match="window must be two times in ms, in order, between 0 and 10"
         ):
             whole.figure(wrong)
     assert timeline.gather([taken(0, [])]).figure().axes, "no span at all"

@@ -1,59 +1,62 @@
-"""Who is who among the ranks: a tree of roles, and the nodes that the ranks are on."""
+"""Figure of a layout: the roles of the ranks as a tree, and the nodes that the ranks are on."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from tutorial_dl import figure_style as style
-from tutorial_dl.layout.counts import words
-from tutorial_dl.layout.roles import Role
-from tutorial_dl.layout.tree import Knot, roots, shortened
+
+if TYPE_CHECKING:
+    from tutorial_dl.layout import Layout, Role
+    from tutorial_dl.layout.tree import Knot
 
 __all__ = ["draw_layout"]
 
-# From top to bottom; a group and fold without a master has a row all the same, for its name.
+# From top to bottom. Groups and folds without a master also have a row, for their names.
 ROWS = {
     "coordinator": ("coordinator", "picks what to try"),
     "block": ("", ""),
-    "master": ("master", "keeps the weights"),
-    "sub_master": ("sub-masters", "keep a copy each"),
+    "master": ("master", "holds the weights"),
+    "sub_master": ("sub-masters", "hold a copy each"),
     "worker": ("workers", "compute gradients"),
 }
 COLOURS = {
     "coordinator": style.PINK, "master": style.RED, "sub_master": style.ORANGE,
     "worker": style.BLUE,
 }  # fmt: skip
-INCH = 0.38  # a square, which is the unit of all lengths here
-GAP, ROW, LABELS = 0.6, 2.2, 3.7  # between workers; from row to row; for names on the left
-WIDEST = 34.0  # of a tree; more is shortened
-SQUARES = 8  # ranks of a worker, or in a line of a node; more are one box, or another line
-NODES = 6  # more are shortened
+INCH = 0.38  # side of a square, which is the unit of all lengths here
+GAP, ROW, LABELS = 0.6, 2.2, 3.7  # between workers; between rows; for names on the left
+WIDEST = 34.0  # width of a tree; wider trees are shortened
+SQUARES = 8  # ranks per worker, or per line of a node; more take one box, or another line
+NODES = 6  # longer lists of nodes are shortened
 
 
 def draw_layout(
-    layout,
+    layout: Layout,
     nodes: Sequence[Hashable] | None = None,
     title: str | None = None,
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Roles as a tree, a square a rank; below it the nodes, if they are given.
+    """Roles as a tree with one square per rank; below it the nodes, if they are given.
 
-    Large layouts are shortened: the first few, how many are left out, and the last.
+    Large layouts are shortened to the first few, how many are left out, and the last.
 
-    Parameters
-    ----------
-    layout : the Layout to draw.
-    nodes : the node of each rank, numbers or names, (ranks,).
-    title : the figure's message; by default its numbers.
-    ax : where to draw; a new figure if None.
+    Args:
+        layout: the layout to draw.
+        nodes: the node of each rank, numbers or names, (ranks,).
+        title: the figure's title; by default the numbers of the layout.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : `nodes` has another length than the layout has ranks.
+    Raises:
+        ValueError: `nodes` does not have one entry per rank of the layout.
     """
+    from tutorial_dl.layout.fitting import words
+    from tutorial_dl.layout.tree import roots, shortened
+
     roles = layout.roles(nodes)
     for most in (8, 5, 4, 3):
         knots = shortened(roots(roles), most)
@@ -76,7 +79,7 @@ def draw_layout(
         for kind, y in heights.items():
             name, does = ROWS[kind]
             if layout.devices > 1 and kind == "worker":
-                does += "\na frame: one batch"
+                does += "\nframe: one batch"
             _row_name(ax, y, name, does, COLOURS.get(kind, style.BLACK))
         if not layout.masters and not layout.search and layout.ranks > 1:
             _frame(ax, -0.3, heights["worker"] - 1.1, left - GAP + 0.6, 1.9, style.GREY, "--", 0.5)
@@ -104,7 +107,7 @@ def _kinds(knots: Sequence[Knot]) -> set[str]:
 
 
 def _width(knot: Knot) -> float:
-    """Of a knot with all that is below it."""
+    """The width of a knot with everything below it."""
     if knot.role == "worker":
         return max(len(knot.ranks), 1.3) if len(knot.ranks) <= SQUARES else 4.0
     return max(
@@ -117,7 +120,7 @@ def _side_by_side(knots: Sequence[Knot]) -> float:
 
 
 def _draw(ax: Axes, knot: Knot, left: float, kind: str, heights: Mapping[str, float]) -> float:
-    """The knot, in the row of `kind`, and those below it. Returns its middle."""
+    """Draw the knot in the row of `kind`, and those below it; return the x of its middle."""
     y, width = heights[kind], _width(knot)
     middle = left + width / 2
     if knot.below:
@@ -162,11 +165,11 @@ def _draw_worker(ax: Axes, knot: Knot, middle: float, y: float) -> None:
 
 # The machine -----------------------------------------------------------------------------------
 
-Lines = list[list[tuple[list[int], str, bool]]]  # of (ranks, role, all of its worker) a node
+Lines = list[list[tuple[list[int], str, bool]]]  # per node: (ranks, role, whole worker?)
 
 
 def _machine(nodes: Sequence[Hashable], roles: Sequence[Role]) -> list[tuple[str, Lines]]:
-    """Each node's name, and its ranks in lines: those of a worker side by side."""
+    """Each node's name and its ranks in lines, with the ranks of a worker side by side."""
     pieces: dict[Hashable, dict[tuple, list[int]]] = {}
     for node, role in zip(nodes, roles, strict=True):
         own = (role.group, role.fold, role.worker, role.rank if role.worker is None else None)

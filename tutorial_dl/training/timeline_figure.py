@@ -1,4 +1,4 @@
-"""The timeline: what every rank does when, a row a rank."""
+"""Figure of a timeline: what every rank does when, one row per rank."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .. import figure_style as style
 
 __all__ = ["spans"]
 
-PIECES = 250  # more than these in a row can't be told apart: they are drawn as shares of the time
-COLUMNS = 200  # of such a row
-STEPS = 4  # that are shown where there are many
+PIECES = 250  # if a row has more pieces, it is drawn as shares of the time
+COLUMNS = 200  # columns of such a row
+STEPS = 4  # how many are shown where there are many
 OTHER = "no span"
 
-# Waiting is hatched, so that it is seen without colours too.
+# Waiting is hatched, so that it is visible without colours too.
 LOOKS = {
     "data": {"facecolor": style.SKY},
     "gradient": {"facecolor": style.BLUE},
@@ -31,7 +31,7 @@ LOOKS = {
     "wait (message)": {"facecolor": "#EEEEEE", "hatch": "\\\\\\\\"},
     OTHER: {"facecolor": "#C9D7E2"},
 }
-# For other names: what of this the figure does not use, plain colours first.
+# For other names: the looks that the figure does not use yet, plain colours first.
 COLOURS = (style.YELLOW, style.PINK, style.SKY, style.GREEN, style.RED, style.ORANGE)
 SPARE = [{"facecolor": colour} for colour in COLOURS] + [
     {"facecolor": colour, "hatch": hatch} for hatch in ("xxx", "...", "+++") for colour in COLOURS
@@ -39,14 +39,13 @@ SPARE = [{"facecolor": colour} for colour in COLOURS] + [
 
 
 def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
-    """The spans of all ranks over time, and how each rank's time is shared out.
+    """The spans of all ranks over time, and how each rank's time is divided.
 
-    Parameters
-    ----------
-    timeline : a `training.timeline.Timeline` of any number of ranks.
-    window : (first, last) in ms since the recording began; "all"; or "auto", which shows a few
-        steps in the middle where there are many. A window of too many spans to be told apart is
-        drawn as the shares of the time that they take.
+    Args:
+        timeline: a `training.timeline.Timeline` of any number of ranks.
+        window: (first, last) in ms since the recording began; "all"; or "auto", which shows a few
+            steps in the middle where there are many. If it has too many spans to be told
+            apart, it shows the shares of the time that they take.
     """
     rows = timeline.rows
     begin, end = _window(rows, window)
@@ -88,7 +87,7 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
 
 
 def _window(rows: list[Row], window) -> tuple[int, int]:
-    """Begin and end of what is shown, in ns."""
+    """Begin and end of the part that is shown, in ns."""
     first, last = min(row.begin for row in rows), max(row.end for row in rows)
     if window == "all":
         return first, max(last, first + 1)
@@ -96,8 +95,8 @@ def _window(rows: list[Row], window) -> tuple[int, int]:
         low, high = (round(1e6 * t) for t in window)
         if not first <= low < high <= last:
             raise ValueError(
-                f"window {window}: expected two times in ms, in order, between {first / 1e6:g} "
-                f"and {last / 1e6:g}"
+                f"window must be two times in ms, in order, between {first / 1e6:g} "
+                f"and {last / 1e6:g}, got {window}"
             )
         return low, high
     starts = _steps(rows[0])
@@ -112,7 +111,7 @@ def _window(rows: list[Row], window) -> tuple[int, int]:
 
 
 def _steps(row: Row) -> list[int]:
-    """When steps of a training loop begin: with their batch, or else with their gradient."""
+    """When the steps of a training loop begin: with their batch, or else with their gradient."""
     for name in ("data", "gradient"):
         starts = [begin for each, begin, _ in row.spans if each == name]
         if starts:
@@ -121,13 +120,13 @@ def _steps(row: Row) -> list[int]:
 
 
 def _in_the_middle(starts: list[int], row: Row) -> tuple[int, int]:
-    """STEPS steps as near to the middle of all as can be without the end of an epoch in them."""
+    """STEPS steps as near to the middle as possible without the end of an epoch in them."""
     ends = np.array([s[1:] for s in row.spans if s[0] == "validation"]).reshape(-1, 2)
     windows = []
     for low, high in zip(starts[:-STEPS], starts[STEPS:], strict=True):
-        aside = (high - low) // 50  # ranks are never quite together
+        aside = (high - low) // 50  # ranks are never quite in step
         windows.append((low - aside, high + aside))
-    middle = len(windows) // 2  # counted, not timed: the first step may take as long as all others
+    middle = len(windows) // 2  # by count, not time: the first step may take very long
     order = sorted(range(len(windows)), key=lambda number: abs(number - middle))
     without = (windows[i] for i in order if not _overlap(ends, *windows[i]))
     return next(without, windows[middle])
@@ -152,7 +151,7 @@ def _within(pieces, row: Row, begin: int, end: int):
 
 
 def _part(row: Row, begin: int, end: int) -> tuple[int, int]:
-    """What of the row's recording lies in the window."""
+    """The part of the row's recording that lies in the window."""
     low = min(max(begin, row.begin), end)
     return low, max(low, min(end, row.end))
 
@@ -164,7 +163,7 @@ def _draw_pieces(ax: Axes, place: int, pieces, looks, begin, end, per_unit) -> N
 
 
 def _draw_shares(ax: Axes, place: int, pieces, looks, begin, end, per_unit) -> None:
-    """A stack of shares for each of COLUMNS equal parts of the time."""
+    """Draw a stack of shares for each of COLUMNS equal parts of the time."""
     edges = np.linspace(begin, end, COLUMNS + 1)
     width = edges[1] - edges[0]
     bottom = np.full(COLUMNS, place + 0.38)
@@ -181,7 +180,7 @@ def _draw_shares(ax: Axes, place: int, pieces, looks, begin, end, per_unit) -> N
 def _covered(intervals, edges: np.ndarray) -> np.ndarray:
     """How much of each part between `edges` the intervals cover, shape (parts,), in ns.
 
-    Intervals don't overlap: what they cover up to a time is a broken line.
+    Intervals don't overlap, so the time that they cover so far is a piecewise linear function.
     """
     if not intervals:
         return np.zeros(edges.size - 1)
@@ -213,7 +212,7 @@ def _looks(names) -> dict[str, dict]:
 
 
 def _place(name: str) -> tuple:
-    """In the legend and in stacks: as a step goes, then by kind; waiting and OTHER at the end."""
+    """Order in legend and stacks: as in a step, then other names; waiting and OTHER at the end."""
     known = list(LOOKS)
     last = name == OTHER or kind(name) == KINDS[-1]
     return (last, known.index(name) if name in known else len(known), name)

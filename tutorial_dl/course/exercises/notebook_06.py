@@ -11,16 +11,16 @@ from tutorial_dl.course.exercises.counting import counting_team
 
 
 def average(answer: Any) -> str:
-    """The whole batch's gradient on every rank, from shares of any size, in one allreduce."""
+    """Check that every rank gets the gradient of the whole batch, in one allreduce."""
     team = counting_team()
     rank, size = team.rank, team.size
     if not callable(answer):
         raise NotYet(f"a function is asked for, not {answer!r}")
-    counts = [*range(size - 1), size]  # of four ranks: 0, 1, 2 and 4 samples
+    counts = [*range(size - 1), size]  # on four ranks: 0, 1, 2 and 4 samples
     samples = sum(counts)
     shares = np.split(np.arange(samples), np.cumsum(counts)[:-1])
     gradients = [_mean_gradient(share) for share in shares]
-    right = _mean_gradient(np.arange(samples))  # of one process, on all samples
+    right = _mean_gradient(np.arange(samples))  # what one process gets, on all samples
     g = gradients[rank].copy()
     try:
         found = answer(team, g, counts[rank])
@@ -38,31 +38,32 @@ def average(answer: Any) -> str:
             f"rank {rank}: the gradient is right, but took {team.calls} allreduces; one is enough"
         )
     if not np.array_equal(g, gradients[rank]):
-        raise NotYet(f"rank {rank}: the gradient is right, but the g that came in has changed")
+        raise NotYet(f"rank {rank}: the gradient is right, but g itself has changed")
     return f"rank {rank}, with {counts[rank]} of {samples} samples, has the gradient of all"
 
 
 def ranks(answer: Any) -> str:
-    """(how many of 1 to 8 ranks are fastest, their speed-up) for the machine of the exercise."""
+    """Check (fastest number of ranks from 1 to 8, its speed-up) on the machine of the exercise."""
     seconds = {p: 0.4e-3 + 10e-6 * 512 / p + 0.2e-3 / p for p in range(1, 9)}
     seconds |= {p: t + 2 * p * 10**6 * 4 / 20e9 for p, t in seconds.items() if p > 1}
     best = min(seconds, key=seconds.get)
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are asked for: the ranks, and the speed-up")
+        raise NotYet("expected two numbers: the number of ranks, and the speed-up")
     p, faster = answer
     if isinstance(p, bool) or not isinstance(p, (int, np.integer)) or p not in seconds:
-        raise NotYet(f"a whole number of ranks from 1 to 8 is asked for, not {p!r}")
+        raise NotYet(f"the number of ranks must be a whole number from 1 to 8, got {p!r}")
     if p != best:
-        raise NotYet(f"a step on {p} ranks takes {seconds[p] / seconds[best] - 1:.1%} too long")
+        longer = f"{seconds[p] / seconds[best] - 1:.1%} longer"
+        raise NotYet(f"a step with ranks = {p} takes {longer} than with the fastest number")
     close(faster, seconds[1] / seconds[best], f"the speed-up of {best} ranks", rtol=0.01)
     return (
-        f"{best} ranks take {1e3 * seconds[best]:.2f} ms a step instead of {1e3 * seconds[1]:.2f}; "
-        f"8 would take {1e3 * seconds[8]:.2f}"
+        f"a step on {best} ranks takes {1e3 * seconds[best]:.2f} ms, "
+        f"on one {1e3 * seconds[1]:.2f}, on 8 {1e3 * seconds[8]:.2f}"
     )
 
 
 def _mean_gradient(samples: np.ndarray) -> np.ndarray:
-    """The mean gradient, if that of sample k is (k, 1, k^2); zeros where there is no sample."""
+    """The mean gradient, where that of sample k is (k, 1, k^2); zeros if there are no samples."""
     if not len(samples):
         return np.zeros(3)
     return np.array([samples.mean(), 1, (samples**2).mean()])

@@ -1,7 +1,7 @@
 """Checks of notebook 07, kernels.
 
 `ring` rehearses a ring allreduce in this process; `ring_on_ranks` runs it on every rank, in a %%px
-cell. Both judge it step by step.
+cell. Both check it step by step.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from tutorial_dl.course.exercises.checking import NotYet, close
 from tutorial_dl.course.exercises.patient import Patient
 from tutorial_dl.course.exercises.rehearsal import GaveUp, Watch, rehearse
 
-# Ranks and numbers: even chunks first, then uneven ones, and some without any number.
+# (ranks, vector length): even chunks first, then uneven ones, then some empty ones.
 CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
 
 
 def trips(answer: Any) -> str:
-    """(numbers moved for each weight by SGD with momentum in numpy, and in one pass)."""
+    """Check (numbers moved per weight by SGD with momentum in numpy, and in one pass)."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are asked for: numpy's, and one pass's")
+        raise NotYet("expected two numbers: one for numpy, one for a single pass")
     numpys, one = answer
     if one == 1 and numpys == 4:
-        raise NotYet("these are the passes; count what goes through memory in each of them")
+        raise NotYet("these are the numbers of passes; count what goes through memory in each pass")
     if numpys == 10:
-        raise NotYet("t is written without having been read: such lines are fetched first")
-    close(numpys, 11, "what numpy moves for each weight", rtol=1e-9)
-    close(one, 5, "what one pass moves for each weight", rtol=1e-9)
-    return "w and v are read and written, g is read; the rest of numpy's trips carry t about"
+        raise NotYet("t is written without having been read, so its cache lines are fetched first")
+    close(numpys, 11, "what numpy moves per weight", rtol=1e-9)
+    close(one, 5, "what one pass moves per weight", rtol=1e-9)
+    return "w and v are read and written, g is read; all other traffic of numpy is for t"
 
 
 def ring(answer: Any) -> str:
-    """A ring allreduce, rehearsed on 1 to 5 ranks with vectors of several lengths."""
+    """Check a ring allreduce by rehearsal: on 1 to 5 ranks, with vectors of several lengths."""
     if not callable(answer):
         raise NotYet(f"a function is asked for, not {answer!r}")
     for ranks, n in CASES:
@@ -46,7 +46,7 @@ def ring(answer: Any) -> str:
 
 
 def ring_on_ranks(answer: Any) -> str:
-    """The same on the ranks that run the cell, each of which judges itself."""
+    """Check the same on the ranks that run the cell; each rank checks itself."""
     from mpi4py import MPI
 
     if not callable(answer):
@@ -65,7 +65,7 @@ def ring_on_ranks(answer: Any) -> str:
 
 
 class _Watched(Patient):
-    """A Patient that notes every exchange."""
+    """A Patient that records every exchange."""
 
     def __init__(self, comm, watch: Watch):
         super().__init__(comm)
@@ -78,10 +78,10 @@ class _Watched(Patient):
 
 # Judging ---------------------------------------------------------------------------------------
 #
-# Element i is (i + 1) 10^rank: a decimal digit a rank, so that a sum tells whose values are in it.
-# Of a ring, whichever chunk it begins with, three things hold on every rank. No value is ever added
+# Element i is (i + 1) 10^rank: one decimal digit per rank, so that a sum tells whose values are in
+# it. Whichever chunk a ring begins with, three things hold on every rank. No value is ever added
 # twice. After step k of the first p - 1, the chunk that has just come in has the values of k + 1
-# ranks. After step k of the others, k - p + 2 chunks are complete.
+# ranks. After step k of the remaining steps, k - p + 2 chunks are complete.
 
 
 def _vector(rank: int, n: int) -> np.ndarray:
@@ -89,12 +89,12 @@ def _vector(rank: int, n: int) -> np.ndarray:
 
 
 def _last(p: int) -> int:
-    """Steps of a ring."""
+    """Number of steps of a ring of p ranks."""
     return 2 * (p - 1)
 
 
 def _judge_all(runs: list[Watch]) -> None:
-    """NotYet for what went wrong first, on whichever rank."""
+    """Raise NotYet for the first thing that went wrong on any rank."""
     p = len(runs)
     errors = [(rank, run.error) for rank, run in enumerate(runs) if run.error]
     if errors or not all(_is_sum(run, p) for run in runs):
@@ -103,7 +103,7 @@ def _judge_all(runs: list[Watch]) -> None:
                 known = step < len(run.states) or not run.error
                 if known and (wrong := _wrong(run, step, rank, p)):
                     raise NotYet(wrong)
-    # The culprit first, then who waited in vain, then who was told to wait no longer.
+    # First the rank that failed, then ranks that timed out, then ranks that were told to stop.
     for rank, error in sorted(errors, key=lambda each: _patience(each[1])):
         if isinstance(error, NotImplementedError):
             raise error
@@ -127,29 +127,29 @@ def _judge_messages(run: Watch, rank: int, p: int) -> None:
     targets, sizes = [dest for dest, _ in run.sent], [size for _, size in run.sent]
     if targets != [right] * _last(p):
         raise NotYet(
-            f"rank {rank}: the sum is right, but messages went to ranks {targets}; a ring sends "
-            f"{_last(p)}, all to rank {right}"
+            f"rank {rank}: the sum is right, but messages went to ranks {targets}; in a ring, this "
+            f"rank sends {_last(p)}, all to rank {right}"
         )
     if max(sizes, default=0) > longest:
         raise NotYet(
-            f"rank {rank}: the sum is right, but the messages had {sizes} numbers; a chunk has "
-            f"{longest} at most"
+            f"rank {rank}: the sum is right, but the messages had {sizes} numbers; a chunk has at "
+            f"most {longest}"
         )
 
 
 def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
-    """What is wrong on a rank after `step` exchanges, in words; None if nothing is."""
+    """Say what is wrong on a rank after `step` exchanges; None if nothing is."""
     if step >= len(run.states):
         made = len(run.states) - 1
-        return f"rank {rank} made {made} exchanges; a ring of {p} makes {_last(p)}"
+        return f"rank {rank} made {made} exchanges; a ring of {p} ranks makes {_last(p)}"
     if step and not run.error and np.array_equal(run.states[-1], run.states[0]):
-        return f"rank {rank}: x is still what it was; the sum is to be in x itself"
-    # Too many exchanges: what counts is what is there at the end.
+        return f"rank {rank}: x has not changed; the sum must be in x itself"
+    # If there were too many exchanges, judge the final state.
     x = run.states[-1] if step == _last(p) else run.states[step]
     chunks = np.array_split(np.arange(x.size), p)
     held = [
         _whose(x[chunk], chunk, p) for chunk in chunks
-    ]  # per chunk: times of each rank's values
+    ]  # per chunk: how often it has each rank's values
     when = f"after step {step}, rank {rank}" if step else f"before the first step, rank {rank}"
     for number, times in enumerate(held):
         if times is None:
@@ -160,11 +160,11 @@ def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
 
 
 def _lacking(held: list, chunks: list, step: int, when: str, p: int) -> str | None:
-    """What a rank has too little of."""
+    """Say which values are missing on a rank; None if none are."""
     filled = [number for number, chunk in enumerate(chunks) if chunk.size]
     counts = {number: sum(held[number]) for number in filled}
     if step < p:
-        # With empty chunks on the way, the fullest one need not show it.
+        # If some chunks are empty, the fullest one need not have k + 1 ranks' values.
         fullest = max(counts, key=counts.get, default=None)
         if len(filled) == p and counts[fullest] < step + 1:
             there = _listed([r for r in range(p) if held[fullest][r]])
@@ -177,14 +177,14 @@ def _lacking(held: list, chunks: list, step: int, when: str, p: int) -> str | No
     if len(missing) > _last(p) - step:
         worst = min(missing, key=counts.get)
         return (
-            f"{when}: {len(filled) - len(missing)} chunks are complete, {step - p + 2} would be "
-            f"right; chunk {worst} lacks the values of rank {_listed(missing[worst])}"
+            f"{when}: {len(filled) - len(missing)} chunks are complete instead of {step - p + 2}; "
+            f"chunk {worst} lacks the values of rank {_listed(missing[worst])}"
         )
     return None
 
 
 def _whose(x: np.ndarray, places: np.ndarray, p: int) -> list[int] | None:
-    """How often each rank's values are in `x`, elements `places` of a vector; None: no sum of such.
+    """How often each rank's values are in `x`, elements `places` of a vector; None if not a sum.
 
     Elements of one chunk travel together, so they must agree.
     """
@@ -198,10 +198,10 @@ def _whose(x: np.ndarray, places: np.ndarray, p: int) -> list[int] | None:
 
 
 def _stranger(x: np.ndarray, chunks: list, number: int, p: int) -> str:
-    """In words, which other chunk's values are in chunk `number`, if it is one other chunk's.
+    """Say which other chunk's values are in chunk `number`, if they come from one other chunk.
 
-    a (i + 1) of its own and b (i + d + 1) of a chunk d elements further on: the slope in i is
-    a + b, and what is left is b d.
+    Its own values are a (i + 1), those of a chunk d elements further on are b (i + d + 1): the
+    slope of their sum in i is a + b, and what remains is b d.
     """
     places, found = chunks[number] + 1, x[chunks[number]]
     if places.size > 1 and np.isfinite(found).all():
@@ -211,8 +211,8 @@ def _stranger(x: np.ndarray, chunks: list, number: int, p: int) -> str:
                 b = left[0] / (chunk[0] - chunks[number][0])
                 if b > 0 and set(f"{b:.12g}") <= {"0", "1"}:
                     ranks = _listed([r for r in range(p) if int(b) // 10**r % 10])
-                    return f"has values of chunk {other} in it, those of rank {ranks}"
-    return f"is no sum of the ranks' chunks {number}"
+                    return f"contains values of chunk {other}, from rank {ranks}"
+    return f"is not a sum of the ranks' chunks {number}"
 
 
 def _listed(ranks: list[int]) -> str:

@@ -8,27 +8,27 @@ import numpy as np
 
 from tutorial_dl.course.exercises.checking import NotYet, close
 
-SECONDS = 5.0  # that a rank waits for the others before it gives up
-SHAPE = np.array([1.0, 2.0])  # of a batch
+SECONDS = 5.0  # how long a rank waits for the others before it gives up
+SHAPE = np.array([1.0, 2.0])  # a batch, up to a factor
 
 
 def sums(answer: Any) -> str:
-    """The sums of all rounds on every rank, where ranks have different numbers of batches."""
+    """Check the sums of all rounds on every rank, with different numbers of batches per rank."""
     team = _impatient_team()
     rank, size = team.rank, team.size
     if not callable(answer):
         raise NotYet(f"a function is asked for, not {answer!r}")
-    # One batch less on the last rank, as in the text; then many less on the first.
+    # One batch fewer on the last rank, as in the text; then many fewer on the first.
     for counts in ([3] * (size - 1) + [2], [1] + [4] * (size - 1)):
         try:
-            # One decimal digit a rank, so that a wrong sum tells whose batches are in it.
+            # One decimal digit per rank, so that a wrong sum tells whose batches are in it.
             found = answer(team, [(k + 1) * 10.0**rank * SHAPE for k in range(counts[rank])])
             _judge_sums(found, counts, rank)
             team.barrier()
         except BaseException as error:
             team.abort(error)  # the others need not wait for this rank
             raise
-    return f"rank {rank} came to every meeting, and has all {max(counts)} sums"
+    return f"rank {rank} came to every allreduce, and has all {max(counts)} sums"
 
 
 def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
@@ -38,8 +38,8 @@ def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
     if not isinstance(found, (list, tuple, np.ndarray)) or len(found) != rounds:
         many = f"{len(found)} sums" if hasattr(found, "__len__") else f"{found!r}"
         raise NotYet(
-            f"rank {rank}, with {counts[rank]} batches, returns {many}; as ranks have {counts} "
-            f"batches, {rounds} are right"
+            f"rank {rank}, with {counts[rank]} batches, returns {many}; the ranks have {counts} "
+            f"batches, so there must be {rounds}"
         )
     for k in range(rounds):
         right = sum((k + 1) * 10.0**r for r, count in enumerate(counts) if count > k) * SHAPE
@@ -47,23 +47,23 @@ def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
 
 
 def persistently(answer: Any) -> str:
-    """Work that fails on some rank, before or after its collective, is tried again by all."""
+    """Check that all ranks repeat work that failed on one, before or after its collective."""
     team = _impatient_team()
     rank, size = team.rank, team.size
     if not callable(answer):
         raise NotYet(f"a function is asked for, not {answer!r}")
     try:
-        # Tries 1 and 2 fail on one rank each, the third one succeeds.
+        # Tries 1 and 2 fail on one rank each; the third one succeeds.
         work = _Work(team, before={1: 1 % size}, after={2: size - 1})
         result = _call(answer, team, work, 4)
         if work.tries < 3:
             culprit = work.culprit(work.tries)
             raise NotYet(
                 f"rank {rank} returned after try {work.tries}, which had failed on rank {culprit}: "
-                "nobody may leave before all have succeeded"
+                "no rank may return before all have succeeded"
             )
         if work.tries > 3:
-            raise NotYet(f"rank {rank}: try 3 succeeded on all ranks, there were {work.tries}")
+            raise NotYet(f"rank {rank}: try 3 succeeded on all ranks, but there were {work.tries}")
         if result is None:
             raise NotYet(f"rank {rank}: the function returns nothing; work() returned something")
         close(result, [size], f"rank {rank}: the result")
@@ -84,13 +84,13 @@ def persistently(answer: Any) -> str:
 
 
 class _Work:
-    """Adds up ones over the ranks; fails at some tries (1, 2, ...) on the rank that they name."""
+    """Adds up ones over the ranks; `before` and `after` map tries (1, 2, ...) to failing ranks."""
 
     def __init__(self, team, before: dict[int, int], after: dict[int, int] | None = None):
         self.team, self.before, self.after, self.tries = team, before, after or {}, 0
 
     def culprit(self, number: int) -> int | None:
-        """The rank that try `number` fails on, if any."""
+        """The rank on which try `number` fails, if any."""
         return (self.before | self.after).get(number)
 
     def __call__(self) -> np.ndarray:
@@ -110,23 +110,22 @@ def _call(answer: Any, team, work: _Work, tries: int) -> Any:
         raise
     except Exception as error:
         raise NotYet(
-            f"rank {team.rank}: after try {work.tries} of {tries} came a {type(error).__name__}: "
-            f"{error}"
+            f"rank {team.rank}: after try {work.tries} of {tries} it raised "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
 def _judge_last(error: Exception, tries: int, rank: int) -> None:
     if tries != 2:
-        raise NotYet(f"rank {rank}: of 2 tries that fail, {tries} were made") from error
+        raise NotYet(f"rank {rank}: tries = 2, but failing work was tried {tries} times") from error
     if "can't read" not in str(error):
         raise NotYet(
-            f"rank {rank}: the error of the last try is asked for, not {type(error).__name__}: "
-            f"{error}"
+            f"rank {rank}: expected the error of the last try, got {type(error).__name__}: {error}"
         ) from error
 
 
 def _impatient_team():
-    """All ranks as a Team whose waits end, those in recover() too."""
+    """A Team of all ranks whose waits are bounded, also in recover()."""
     from mpi4py import MPI
 
     from tutorial_dl import Team

@@ -8,13 +8,13 @@ import numpy as np
 
 from tutorial_dl.course.exercises.checking import NotYet, call, close
 
-# Exercise 2: a rate found for a batch, momentum, the largest curvature, samples of an epoch.
+# Exercise 2: the rate found for batch BASE, momentum, largest curvature, samples per epoch.
 RATE, BASE, MOMENTUM, CURVATURE, SAMPLES = 0.05, 64, 0.9, 5.0, 50_000
 BATCHES = [BASE * 2**j for j in range(10)]  # 64 to 32,768
 
 
 def warm_up(answer: Any) -> str:
-    """The rate at a step: in a straight line from `start` to `rate`, then `rate`."""
+    """Check the rate at each step: a straight line from `start` to `rate`, then `rate`."""
     for start, rate, steps in ((0.02, 0.64, 10), (0.0, 0.1, 4), (0.1, 0.1, 3), (0.5, 0.1, 5)):
         given = f"start = {start}, rate = {rate}, steps = {steps}"
         before = np.array([call(answer, s, start, rate, steps) for s in range(steps)], object)
@@ -30,32 +30,32 @@ def warm_up(answer: Any) -> str:
             close(after, rate, f"{given}: the rate at step {step}", 1e-9)
     for step in (0, 7):
         close(call(answer, step, 0.02, 0.64, 0), 0.64, f"steps = 0: the rate at step {step}", 1e-9)
-    return "ten steps from 0.02 to 0.64, and there it stays"
+    return "ten steps from 0.02 to 0.64, and constant after that"
 
 
 def batches(answer: Any) -> str:
-    """The largest stable batch by the linear and by the square-root rule."""
+    """Check the largest stable batches by the linear and by the square-root rule."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are asked for: a batch by each rule")
+        raise NotYet("expected two numbers: one batch for each rule")
     limit = 2 * (1 + MOMENTUM) / CURVATURE
     powers = {"linear": 1.0, "square-root": 0.5}
     left = []
     for (rule, power), batch in zip(powers.items(), answer, strict=True):
         if isinstance(batch, bool) or batch not in BATCHES:
             raise NotYet(
-                f"{rule} rule: one of {BASE}, {2 * BASE}, ..., {BATCHES[-1]} is asked for, "
-                f"not {batch!r}"
+                f"{rule} rule: the batch must be one of {BASE}, {2 * BASE}, ..., {BATCHES[-1]}, "
+                f"got {batch!r}"
             )
         rates = {b: RATE * (b / BASE) ** power for b in BATCHES}
         if rates[batch] >= limit:
             raise NotYet(
-                f"{rule} rule: at batch {batch} the rate is {rates[batch]:.3g}, and above the limit"
+                f"{rule} rule: at batch {batch} the rate is {rates[batch]:.3g}, above the limit"
             )
         if batch != max(b for b in BATCHES if rates[b] < limit):
-            raise NotYet(f"{rule} rule: {batch} is stable, but not the largest that is")
+            raise NotYet(f"{rule} rule: {batch} is stable, but not the largest stable one")
         left.append(-(-SAMPLES // int(batch)))
     return (
-        f"both stay below {limit:.3g}; they leave {left[0]} and {left[1]} updates an epoch, "
+        f"both rates stay below {limit:.3g}; they leave {left[0]} and {left[1]} updates per epoch, "
         f"where batches of {BASE} make {-(-SAMPLES // BASE)}"
     )
 

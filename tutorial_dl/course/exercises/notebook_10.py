@@ -13,7 +13,7 @@ BINS = 10  # scores are 0 ... 9
 
 
 def auc(answer: Any) -> str:
-    """The area under the ROC curve of all ranks' samples, in one allreduce."""
+    """Check the area under the ROC curve of all ranks' samples, computed with one allreduce."""
     team = counting_team()
     rank, size = team.rank, team.size
     if not callable(answer):
@@ -31,7 +31,7 @@ def auc(answer: Any) -> str:
         raise NotYet(f"rank {rank}: the function returns nothing")
     if isinstance(found, (float, np.floating)) and _is_mean(found, shares, right):
         raise NotYet(
-            f"rank {rank}: this is a mean of the ranks' areas; no pair across ranks counts"
+            f"rank {rank}: this is a mean of the ranks' areas; it lacks the pairs across ranks"
         )
     close(found, right, f"rank {rank}: the area", rtol=1e-9)
     if team.calls != 1:
@@ -39,14 +39,14 @@ def auc(answer: Any) -> str:
             f"rank {rank}: the area is right, but took {team.calls} allreduces; one is enough"
         )
     if not all(np.array_equal(*pair) for pair in zip(mine, shares[rank], strict=True)):
-        raise NotYet(f"rank {rank}: the area is right, but the arrays that came in have changed")
+        raise NotYet(f"rank {rank}: the area is right, but the input arrays have changed")
     return f"rank {rank}, with {len(mine[1])} of {len(labels)} samples, has {right:.4f}"
 
 
 def combine(answer: Any) -> str:
-    """(mean, variance) of the whole from ranks' counts, means and variances, safely."""
+    """Check (mean, variance) of the whole, from the ranks' counts, means and variances."""
     random = np.random.default_rng(10)
-    #        ranks' samples      dtype      mean  largest error, of the standard deviation
+    # name, samples per rank, dtype, mean, largest error (both in standard deviations)
     cases = [
         ("equal shares", (4, 4), np.float64, 0.0, 1e-12),
         ("shares of 7, 0, 1 and 12", (7, 0, 1, 12), np.float64, 0.5, 1e-12),
@@ -60,31 +60,31 @@ def combine(answer: Any) -> str:
         spreads = np.array([part.var(axis=0) if len(part) else np.zeros(3) for part in parts])
         found = call(answer, np.array(counts), means.astype(dtype), spreads.astype(dtype))
         if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise NotYet("two arrays are asked for: the mean, and the variance")
+            raise NotYet("expected two arrays: the mean and the variance")
         close(found[0], x.mean(axis=0), f"{what}: the mean", rtol=1e-7, atol=error)
         within = (np.array(counts)[:, None] * spreads).sum(axis=0) / sum(counts)
         if np.shape(found[1]) == within.shape and np.allclose(found[1], within, rtol=1e-3):
             raise NotYet(
-                f"{what}: that is the mean of the variances; the means differ among ranks, too"
+                f"{what}: this is the mean of the variances; the means differ between ranks, too"
             )
         close(found[1], x.var(axis=0), f"{what}: the variance", rtol=error)
     return "right to the last digits, also where the mean is 2^27 standard deviations"
 
 
 def _scores(rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A rank's scores 0 ... 9 and labels 0 or 1: of different sizes, and none on the last one."""
+    """A rank's scores 0 ... 9 and labels 0 or 1: as many as `rank` says, none on the last rank."""
     samples = 0 if size > 1 and rank == size - 1 else 6 + 5 * rank
     random = np.random.default_rng(rank)
     labels = random.integers(0, 2, samples)
     if samples:
         labels[:2] = 0, 1
-    # What is a high score differs from rank to rank, as it does where data come sorted.
+    # High scores mean different values on different ranks, as with data that come sorted.
     scores = np.clip(random.integers(0, 5, samples) + 3 * labels + rank, 0, BINS - 1)
     return scores, labels
 
 
 def _is_mean(found: float, shares: list[tuple[np.ndarray, np.ndarray]], right: float) -> bool:
-    """Whether it is the plain mean of the ranks' areas, or that weighted by samples: not right."""
+    """Whether `found` is the mean of the ranks' areas, plain or weighted by samples: both wrong."""
     some = [(_by_pairs(*share), len(share[1])) for share in shares if len(share[1])]
     areas, samples = np.transpose(some)
     means = [np.average(areas, weights=weights) for weights in (None, samples)]
@@ -92,6 +92,6 @@ def _is_mean(found: float, shares: list[tuple[np.ndarray, np.ndarray]], right: f
 
 
 def _by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:
-    """The definition: of all pairs of a 1 and a 0, in how many has the 1 more? Ties: half."""
+    """By definition: the fraction of pairs of a 1 and a 0 where the 1 scores higher; ties: half."""
     above = scores[labels == 1][:, None] - scores[labels == 0]  # (ones, zeros)
     return float(((above > 0) + 0.5 * (above == 0)).mean())

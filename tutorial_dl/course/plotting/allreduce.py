@@ -1,4 +1,4 @@
-"""Allreduce: who sends what to whom and when, and how long that takes."""
+"""Figures of allreduce: which rank sends what to which rank and when, and how long that takes."""
 
 from __future__ import annotations
 
@@ -42,16 +42,20 @@ class Message(NamedTuple):
     target: int  # rank
     chunk: int  # which piece of the vector, cut into `chunks`
     chunks: int  # 1: the whole vector
-    adds: bool  # what arrives is added to what is there; otherwise it takes its place
+    adds: bool  # the target adds what arrives to its own chunk; otherwise it overwrites the chunk
 
 
 def rounds(algorithm: str, ranks: int) -> list[list[Message]]:
-    """The messages of `algorithm` on `ranks` ranks: a list of rounds, all of a round at once.
+    """The messages of `algorithm` on `ranks` ranks: a list of rounds, each a list of messages.
 
-    Who sends what is that of numba_kernels/allreduce/naive.py, tree.py and ring.py.
+    All messages of a round are sent at the same time. They are the messages that
+    numba_kernels/allreduce/naive.py, tree.py and ring.py send.
+
+    Raises:
+        ValueError: no ranks, or an algorithm that is not "naive", "tree" or "ring".
     """
     if ranks < 1:
-        raise ValueError(f"{ranks} ranks: 1 or more are right")
+        raise ValueError(f"ranks must be at least 1, got {ranks}")
     others = range(1, ranks)
     if algorithm == "naive":
         up = [[Message(r, 0, 0, 1, True)] for r in others]
@@ -67,24 +71,23 @@ def rounds(algorithm: str, ranks: int) -> list[list[Message]]:
             for adds, first in ((True, 0), (False, ranks - 1))
             for step in range(first, first + ranks - 1)
         ]
-    raise ValueError(f"no messages known for {algorithm!r}; naive, tree or ring is right")
+    raise ValueError(f"unknown algorithm {algorithm!r}; choose one of naive, tree, ring")
 
 
 def timetable(
     ranks: int = 4, algorithms: Sequence[str] = ("naive", "tree", "ring")
 ) -> style.Figure:
-    """All messages of each algorithm, time running down: as slanted arrows from rank to rank.
+    """All messages of each algorithm as slanted arrows from rank to rank, with time running down.
 
-    Above, every message takes equally long (a short vector: latency); below, as long as it has
-    bytes (a long one).
+    In the upper row every message takes equally long (a short vector: latency); in the lower row
+    it takes a time proportional to its bytes (a long vector).
 
-    Parameters
-    ----------
-    ranks : how many, 2 or more.
-    algorithms : those `rounds` knows, one column each.
+    Args:
+        ranks: how many, 2 or more.
+        algorithms: names that `rounds` knows, one column each.
     """
     if ranks < 2:
-        raise ValueError(f"{ranks} ranks have nothing to send; 2 or more are right")
+        raise ValueError(f"ranks must be at least 2 to have messages, got {ranks}")
     plans = {name: rounds(name, ranks) for name in algorithms}
     with style.panels(2, len(plans), width=3.1, height=3.0, sharex=True, sharey="row") as (
         figure,
@@ -116,7 +119,7 @@ def _look(adds: bool) -> dict:
 
 
 def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: int) -> None:
-    """Messages as arrows: down while time passes, and sideways from rank to rank."""
+    """Draw messages as arrows: down as time passes, and sideways from rank to rank."""
     ends = np.cumsum(durations)
     for rank in range(ranks):
         ax.plot([rank, rank], [0, ends[-1]], color=style.GREY, linewidth=1)
@@ -124,7 +127,7 @@ def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: 
         for message in messages:
             at, to = message.source, message.target
             tips = [(at, to, end - duration, end)]
-            if abs(to - at) > 1 and len(messages) == ranks:  # round the back of the ring
+            if abs(to - at) > 1 and len(messages) == ranks:  # rank p-1 to rank 0
                 middle = end - duration / 2
                 tips = [(at, at + 0.5, end - duration, middle), (to - 0.5, to, middle, end)]
             for i, (x, x_end, y, y_end) in enumerate(tips):
@@ -145,7 +148,7 @@ def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: 
 
 
 def ring_strip(ranks: int = 4) -> style.Figure:
-    """What every rank holds of every chunk, before and after each round of the ring."""
+    """Which ranks' values every rank holds in every chunk, before and after each ring step."""
     states = _states(ranks)
     plan = rounds("ring", ranks)
     with style.panels(2, ranks, width=0.5 * ranks + 0.3, height=0.46 * ranks + 0.6) as (
@@ -161,20 +164,19 @@ def ring_strip(ranks: int = 4) -> style.Figure:
                 _box(ax, message.target, message.chunk, fill=False, edgecolor="black", linewidth=2)
         grid[1, 0].set_axis_off()
         grid[1, 0].text(
-            0.0, 0.5, "A column is a rank,\na row a chunk.\n\nOne digit a rank:\n"
-            "0110 is the sum of\nranks 1 and 2.\n\nFramed: has just\narrived from the left.",
+            0.0, 0.5, "A column is a rank,\na row a chunk.\n\nOne digit per rank:\n"
+            "0110 is the sum of\nranks 1 and 2.\n\nFramed: just arrived\nfrom the left.",
             transform=grid[1, 0].transAxes, va="center", size=9,
         )  # fmt: skip
     return figure
 
 
 def ring_film(ranks: int = 4, between: int = 4) -> style.Film:
-    """The chunks travelling round the ring: every rank sends one to the right in every step.
+    """The chunks travelling round the ring: in every step each rank sends one to the right.
 
-    Parameters
-    ----------
-    ranks : how many.
-    between : frames of a step.
+    Args:
+        ranks: how many.
+        between: frames per step.
     """
     states, plan = _states(ranks), rounds("ring", ranks)
     with style.axes(width=1.1 * ranks + 0.6, height=0.75 * ranks + 0.9) as ax:
@@ -182,11 +184,11 @@ def ring_film(ranks: int = 4, between: int = 4) -> style.Film:
 
     def frames() -> Iterator[None]:
         with style.axes(ax):
-            _table(ax, states[0], "Every rank has its own vector, in chunks")
+            _table(ax, states[0], "Every rank has its own vector, cut into chunks")
             yield
             yield
             for step, messages in enumerate(plan):
-                words = "added to what is there" if messages[0].adds else "put in its place"
+                words = "added on arrival" if messages[0].adds else "copied on arrival"
                 title = f"Step {step + 1} of {len(plan)}: sent to the right, {words}"
                 for moment in range(1, between + 1):
                     arrived = moment == between
@@ -210,24 +212,24 @@ def ring_film(ranks: int = 4, between: int = 4) -> style.Film:
 
 
 def _states(ranks: int) -> list[np.ndarray]:
-    """Whose values are in each chunk on each rank, before and after every round of the ring.
+    """Which ranks' values are in each chunk on each rank, before and after every ring step.
 
-    Arrays of bool, shape (rank, chunk, whose), 2(ranks - 1) + 1 of them.
+    2(ranks - 1) + 1 arrays of bool, shape (rank, chunk, rank whose values are in it).
     """
     if ranks < 2:
-        raise ValueError(f"a ring of {ranks} ranks; 2 or more are right")
+        raise ValueError(f"ranks must be at least 2 for a ring, got {ranks}")
     state = np.broadcast_to(np.eye(ranks, dtype=bool)[:, None, :], (ranks,) * 3).copy()
     states = [state]
     for messages in rounds("ring", ranks):
         before, state = state, state.copy()
-        for message in messages:  # what is copied is complete, so to add is right for both
+        for message in messages:  # what is copied is complete, so adding is right for both
             state[message.target, message.chunk] |= before[message.source, message.chunk]
         states.append(state)
     return states
 
 
 def _table(ax: Axes, state: np.ndarray, title: str) -> None:
-    """Ranks as columns, chunks as rows."""
+    """Draw ranks as columns and chunks as rows."""
     ranks = len(state)
     ax.clear()
     for rank in range(ranks):
@@ -245,7 +247,7 @@ def _table(ax: Axes, state: np.ndarray, title: str) -> None:
 
 
 def _tile(ax: Axes, x: float, y: float, whose: np.ndarray, zorder: float = 1) -> None:
-    """A chunk: a stripe and a digit for every rank whose values are in it."""
+    """Draw a chunk: a stripe and a digit for every rank whose values are in it."""
     ranks = len(whose)
     width = 0.88 / ranks
     _box(ax, x, y, facecolor="white", edgecolor="#DDDDDD", zorder=zorder)
@@ -280,16 +282,15 @@ def allreduce_times(
 ) -> style.Figure:
     """Time of an allreduce by each algorithm, predicted as lines, measured as markers, log-log.
 
-    Parameters
-    ----------
-    x : what `over` says, shape (k,).
-    predicted : algorithm -> seconds, shape (k,).
-    measured : algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes down
-        to the fastest.
-    bound : legend entry and seconds, shape (k,), of one more line.
-    over : "bytes" of the vector, or "ranks".
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        x: bytes or ranks, as `over` says, shape (k,).
+        predicted: algorithm -> seconds, shape (k,).
+        measured: algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes
+            down to the fastest.
+        bound: (legend entry, seconds of shape (k,)) of one more line.
+        over: "bytes" (of the vector) or "ranks".
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     if over not in ("bytes", "ranks"):
         raise ValueError(f'over must be "bytes" or "ranks", got {over!r}')
@@ -300,7 +301,7 @@ def allreduce_times(
         if bound:
             label, seconds = bound[0], _fits(x, bound[1], bound[0])
             times = [*predicted.values(), *(measured or {}).values()]
-            lowest = min(np.min(each) for each in times)  # no need to follow it below all others
+            lowest = min(np.min(each) for each in times)  # don't draw it below all others
             seconds = np.where(seconds >= lowest, seconds, np.nan)
             ax.plot(x, seconds, color=style.BLACK, linewidth=1, label=label)
         for name, seconds in (measured or {}).items():
@@ -308,7 +309,7 @@ def allreduce_times(
             median, fastest = np.median(seconds, axis=1), seconds.min(axis=1)
             bars = np.stack([median - fastest, np.zeros(len(x))])
             ax.errorbar(x, median, bars, elinewidth=1, **_of(name) | {"linestyle": "none"})
-        for name in dict.fromkeys([*predicted, *(measured or {})]):  # one entry an algorithm
+        for name in dict.fromkeys([*predicted, *(measured or {})]):  # one entry per algorithm
             ax.plot([], [], label=name, **_of(name, name in predicted, name in (measured or {})))
         ax.set_xscale("log", base=2)
         ax.set_yscale("log")
@@ -329,19 +330,19 @@ def allreduce_ladder(
     measured: Mapping[str, np.ndarray],
     crossover: tuple[str, str, float] | None = None,
 ) -> style.Figure:
-    """A panel an algorithm: its time predicted (line) and measured (markers), all others in grey.
+    """One panel per algorithm: time predicted (line) and measured (markers), others in grey.
 
-    Parameters
-    ----------
-    sizes : bytes of the vector, shape (k,).
-    predicted : algorithm -> seconds, shape (k,).
-    measured : algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes down
-        to the fastest. The title says how far the medians are from the line, in the median.
-    crossover : two algorithms, and the bytes from which on the second is faster: a line in both.
+    Args:
+        sizes: bytes of the vector, shape (k,).
+        predicted: algorithm -> seconds, shape (k,).
+        measured: algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes
+            down to the fastest. The title gives the median of their relative distances from
+            the line.
+        crossover: two algorithms, and the bytes above which the second is faster: a line in both.
     """
     if not predicted or predicted.keys() != measured.keys():
-        raise ValueError(f"predicted {', '.join(predicted)}; measured {', '.join(measured)}: "
-                         "the same algorithms, one or more, are right")  # fmt: skip
+        raise ValueError("predicted and measured must have the same algorithms, one or more; got "
+                         f"{', '.join(predicted)} and {', '.join(measured)}")  # fmt: skip
     sizes = np.asarray(sizes, float)
     columns = min(4, len(predicted))
     rows = -(-len(predicted) // columns)
@@ -369,7 +370,7 @@ def allreduce_ladder(
 
 
 def _mark(ax: Axes, x: float, words: str, sizes: np.ndarray) -> None:
-    """A line at `x`, and words on that side of it that has more room."""
+    """Draw a line at `x`, with words on the side that has more room."""
     ax.axvline(x, color=style.BLACK, linewidth=1, linestyle=":")
     side = "right" if x > np.sqrt(sizes[0] * sizes[-1]) else "left"
     where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
@@ -377,14 +378,14 @@ def _mark(ax: Axes, x: float, words: str, sizes: np.ndarray) -> None:
 
 
 def side_by_side(*panels: Mapping, sharey: bool = True) -> style.Figure:
-    """Panels of `allreduce_times` in a row, each given as its arguments by name."""
+    """Panels of `allreduce_times` in a row, each given as a mapping of its arguments."""
     if not panels:
-        raise ValueError("no panels: one or more are right")
+        raise ValueError("at least one panel is needed, got none")
     with style.panels(1, len(panels), width=4.9, height=4.2, sharey=sharey) as (figure, grid):
         entries = {}
         for ax, arguments in zip(grid[0], panels, strict=True):
             allreduce_times(**arguments, ax=ax)
-            ax.get_legend().remove()  # one for all, where it covers nothing
+            ax.get_legend().remove()  # one legend for all panels, below them
             for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
                 entries[label] = handle
         figure.legend(
@@ -400,7 +401,7 @@ def _how(measured) -> str:
 
 def _of(name: str, line: bool = True, marker: bool = True) -> dict:
     if name not in LOOKS:
-        raise ValueError(f"no algorithm {name!r}; one of {', '.join(LOOKS)} is right")
+        raise ValueError(f"unknown algorithm {name!r}; choose one of {', '.join(LOOKS)}")
     hidden = {"linestyle": "none"} if not line else {"marker": "none"} if not marker else {}
     return LOOKS[name] | hidden
 
@@ -408,7 +409,7 @@ def _of(name: str, line: bool = True, marker: bool = True) -> dict:
 def _fits(x: np.ndarray, seconds: np.ndarray, name: str) -> np.ndarray:
     seconds = np.asarray(seconds, float)
     if len(seconds) != len(x):
-        raise ValueError(f"{len(x)} sizes, but {len(seconds)} times of {name}: as many are right")
+        raise ValueError(f"{name} must have {len(x)} times, one per size, got {len(seconds)}")
     return seconds
 
 

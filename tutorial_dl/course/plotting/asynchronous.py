@@ -22,23 +22,21 @@ def on_equal_terms(
 ) -> style.Figure:
     """A metric after every epoch: by samples seen (left), and by seconds of training (right).
 
-    Who is ahead on the left learns more from a sample. Who is ahead on the right learns more in a
-    second, here, on these cores. The grey line on the right is where the quickest run ended: at
-    equal time, compare there.
+    A run that is ahead on the left learns more per sample. A run that is ahead on the right learns
+    more per second, on this machine. The grey line on the right is where the quickest run ended:
+    for equal time, compare there.
 
-    Parameters
-    ----------
-    runs : what it is called -> rows of its history, one an epoch, with `metric` and "seconds".
-    samples : training samples an epoch, of all workers together.
-    metric : a column of the rows; a loss gets a logarithmic axis.
-    titles : the messages of both panels.
+    Args:
+        runs: name -> rows of its history, one per epoch, with `metric` and "seconds".
+        samples: training samples per epoch, over all workers.
+        metric: a column of the rows; a loss gets a logarithmic axis.
+        titles: the titles of both panels.
 
-    Raises
-    ------
-    ValueError : no runs, a run without epochs or without a column.
+    Raises:
+        ValueError: no runs, a run without epochs or without a column.
     """
     if not runs:
-        raise ValueError("no runs: expected a name and the rows of its history for each")
+        raise ValueError("no runs: runs must have at least one name with the rows of its history")
     for name, rows in runs.items():
         for column in (metric, "seconds"):
             if not rows or column not in rows[0]:

@@ -1,4 +1,4 @@
-"""Batch normalisation over ranks: what a share's statistics do, and what becomes of the moving."""
+"""Figures of batch normalisation over ranks: statistics of a share, and moving statistics."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["moving_statistics", "normalised_apart", "share_statistics"]
 
 
 def normalised_apart(shares: Sequence[np.ndarray], sample: float) -> style.Figure:
-    """One channel, cut among ranks: their means and deviations, and what they make of a sample.
+    """One channel divided among ranks: means and deviations, and what becomes of a sample.
 
-    Parameters
-    ----------
-    shares : a rank's samples each, shapes (s_r,), two or more samples.
-    sample : an input; the right panel shows what it becomes on each rank, and in the whole batch.
+    Args:
+        shares: the samples of each rank, shapes (s_r,), two or more samples per rank.
+        sample: an input; the right panel shows what it becomes on each rank, and in the whole
+            batch.
     """
     shares = [np.asarray(share, float) for share in shares]
     for rank, share in enumerate(shares):
         if len(share) < 2:
-            raise ValueError(f"rank {rank} has {len(share)} samples; 2 or more have a deviation")
+            raise ValueError(f"rank {rank} must have at least 2 samples, got {len(share)}")
     whole = np.concatenate(shares)
     rows = [*shares, whole]
     names = [*(f"rank {rank}" for rank in range(len(shares))), "whole batch"]
@@ -66,16 +66,16 @@ def share_statistics(
 ) -> style.Figure:
     """How far a share's mean, variance and outputs are from the batch's, by the share's size.
 
-    Parameters
-    ----------
-    sizes : samples of a share, shape (k,).
-    predicted, measured : three arrays (k,) each: the root mean square distance of the mean, in
-        units of S; the mean variance, in units of S^2; the root mean square distance of outputs.
+    Args:
+        sizes: samples per share, shape (k,).
+        predicted, measured: three arrays (k,) each: the root mean square distance of the mean, in
+            units of S; the mean variance, in units of S^2; the root mean square distance of
+            outputs.
     """
     titles = (
         "The mean is off at random",
         "The variance is too small",
-        "So outputs are other ones",
+        "So the outputs are off",
     )
     units = ("distance of the mean / S", "variance / S²", "distance of the outputs")
     with style.panels(1, 3, width=3.9, height=3.4) as (figure, axes):
@@ -87,7 +87,7 @@ def share_statistics(
             ax.set_xscale("log", base=2)
             ax.set_xticks(sizes, [f"{s}" for s in sizes])
             ax.xaxis.set_minor_locator(NullLocator())
-            ax.set(title=title, xlabel="samples of a rank", ylabel=unit, ylim=(0, None))
+            ax.set(title=title, xlabel="samples per rank", ylabel=unit, ylim=(0, None))
             ax.legend(loc="lower right" if "small" in title else "upper right")
     return figure
 
@@ -96,21 +96,23 @@ def moving_statistics(
     ranks: np.ndarray,
     predicted: Mapping[str, np.ndarray],
     measured: Mapping[str, np.ndarray],
-    title: str = "Moving statistics: the ranks' average knows more than any rank",
+    title: str = "Moving statistics: the average over ranks beats any single rank",
     ax=None,
 ) -> style.Figure:
     """How far moving means are from the mean of all data, by the number of ranks.
 
-    Parameters
-    ----------
-    ranks : shape (k,).
-    predicted, measured : legend entry -> root mean square distance in units of the standard
-        deviation, shape (k,); the same entries in both.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        ranks: shape (k,).
+        predicted, measured: legend entry -> root mean square distance in units of the standard
+            deviation, shape (k,); the same entries in both.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     if set(predicted) != set(measured):
-        raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
+        raise ValueError(
+            "predicted and measured must have the same names; got "
+            f"{sorted(predicted)} and {sorted(measured)}"
+        )
     with style.axes(ax) as ax:
         for number, label in enumerate(predicted):
             colour = style.COLOURS[number]

@@ -35,14 +35,13 @@ def fits(
 ) -> style.Figure:
     """Samples and the curves fitted to them.
 
-    Parameters
-    ----------
-    x, y : samples, shape (s,).
-    curves : legend entry -> function of x.
-    truth : what the samples were drawn from, without the noise.
-    held_out : (x, y) of samples that no curve was fitted to, shape (m,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        x, y: samples, shape (s,).
+        curves: legend entry -> function of x.
+        truth: the function that the samples were drawn from, without the noise.
+        held_out: (x, y) of samples that no curve was fitted to, shape (m,).
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     everywhere = [x] if held_out is None else [x, held_out[0]]
     grid = np.linspace(np.min(np.concatenate(everywhere)), np.max(np.concatenate(everywhere)), 500)
@@ -76,14 +75,13 @@ def fit_errors(
 ) -> style.Figure:
     """Training and held-out error against the number of parameters, predicted beside measured.
 
-    Parameters
-    ----------
-    sizes : parameters of each fit, length n.
-    training, held_out : measured mean squared errors, shape (n,), unit of y squared.
-    predicted : the same two before measuring.
-    noise : standard deviation of a sample: its square is the least held-out error there is.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        sizes: parameters of each fit, length n.
+        training, held_out: measured mean squared errors, shape (n,), unit of y squared.
+        predicted: (training, held-out) errors predicted before measuring, shape (n,) each.
+        noise: standard deviation of a sample: its square is the least held-out error there is.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for index, (label, measured, colour, marker) in enumerate(
@@ -107,18 +105,17 @@ def solver_errors(
     sizes: Sequence[int],
     measured: Mapping[str, np.ndarray],
     predicted: Mapping[str, np.ndarray],
-    title: str = "The normal equations lose twice the digits",
+    title: str = "The normal equations lose twice as many digits",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Relative error of the solved parameters, a marker a solver, and the line predicted for it.
+    """Relative error of the solved parameters: one marker per solver, and its predicted line.
 
-    Parameters
-    ----------
-    sizes : parameters of each problem, length n.
-    measured : solver -> |w - w right| / |w right|, shape (n,).
-    predicted : label -> the size expected of it, shape (n,), in the same order.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        sizes: parameters of each problem, length n.
+        measured: solver -> |w - w_exact| / |w_exact|, shape (n,).
+        predicted: label -> predicted relative error, shape (n,), in the order of the solvers.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for (solver, errors), (label, line), colour, marker in zip(
@@ -141,17 +138,15 @@ def loss_paths(
 ) -> style.Figure:
     """Paths of descents on the contours of a loss of two parameters.
 
-    Parameters
-    ----------
-    loss : of k = 2 parameters.
-    descents : legend entry -> its run.
-    steps : draw the first so many steps only.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        loss: of k = 2 parameters.
+        descents: legend entry -> its run.
+        steps: how many steps to draw; all if None.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : the loss has another number of parameters than 2.
+    Raises:
+        ValueError: the loss does not have 2 parameters.
     """
     paths = {
         label: run.path[: None if steps is None else steps + 1] for label, run in descents.items()
@@ -183,19 +178,17 @@ def descent_film(
     by: str = "steps",
     title: str = "Descent",
 ) -> style.Film:
-    """The paths of `loss_paths`, growing; with the loss beside them.
+    """An animation of the paths of `loss_paths` as they grow, with the loss beside them.
 
-    Parameters
-    ----------
-    loss : of k = 2 parameters.
-    descents : legend entry -> its run; all run side by side on one clock.
-    frames : pictures; the clock runs over them from 0 to the end of the shortest descent.
-    by : the clock: "steps", or "samples" whose gradient was taken.
-    title : stands over every frame.
+    Args:
+        loss: of k = 2 parameters.
+        descents: legend entry -> its run; all are shown on the same clock.
+        frames: how many; the clock runs from 0 to the end of the shortest descent.
+        by: the clock: "steps", or "samples" whose gradients were taken.
+        title: the title of every frame.
 
-    Raises
-    ------
-    ValueError : the loss has another number of parameters than 2, or `by` is neither.
+    Raises:
+        ValueError: the loss does not have 2 parameters, or `by` is neither of the two.
     """
     per_step = {label: _clock(run, by) for label, run in descents.items()}
     end = min(run.steps * per_step[label] for label, run in descents.items())
@@ -244,14 +237,13 @@ def loss_curves(
 ) -> style.Figure:
     """How far each descent is above the least loss, as the mean over each epoch's steps.
 
-    Parameters
-    ----------
-    loss : that was descended.
-    descents : legend entry -> its run.
-    by : against "steps", or against "samples" whose gradient was taken.
-    floors : legend entry -> predicted L - L* that it settles at; drawn as a dotted line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        loss: the loss of all descents.
+        descents: legend entry -> its run.
+        by: the horizontal axis: "steps", or "samples" whose gradients were taken.
+        floors: legend entry -> predicted L - L* at which it settles; drawn as a dotted line.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     minimum = loss(loss.minimiser())
     with style.axes(ax) as ax:
@@ -291,16 +283,15 @@ def error_factors(
     title: str = "Above 2 / λ_max the error grows",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """By what the error is multiplied in one step, against the learning rate.
+    """The factor by which one step multiplies the error, against the learning rate.
 
-    Parameters
-    ----------
-    rates : learning rates that were run, shape (n,).
-    measured : |error after a step| / |error before it| late in each run, shape (n,).
-    predicted : learning rate -> the same from theory.
-    bound : 2 / lambda_max.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        rates: learning rates that were run, shape (n,).
+        measured: |error after a step| / |error before it| late in each run, shape (n,).
+        predicted: function from learning rate to the same factor, by theory.
+        bound: 2 / lambda_max.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     grid = np.linspace(0, max(np.max(rates), bound) * 1.05, 400)
     with style.axes(ax) as ax:
@@ -311,16 +302,16 @@ def error_factors(
         ax.axvline(bound, color=style.GREY, linestyle="--", label="2 / λ_max")
         ax.set_xlim(0, grid[-1])
         ax.set_ylim(0, max(1.2, 1.1 * np.max(measured)))
-        ax.set(xlabel="learning rate η", ylabel="error factor a step", title=title)
+        ax.set(xlabel="learning rate η", ylabel="error factor per step", title=title)
         _legend_beside(ax)
     return ax.figure
 
 
-_CLOCKS = {"steps": "steps", "samples": "samples whose gradient was taken"}
+_CLOCKS = {"steps": "steps", "samples": "samples whose gradients were taken"}
 
 
 def _clock(run: Descent, by: str) -> float:
-    """What one step of `run` advances the clock by."""
+    """By how much one step of `run` advances the clock."""
     if by not in _CLOCKS:
         raise ValueError(f'by must be "steps" or "samples", got {by!r}')
     return 1.0 if by == "steps" else run.samples_per_epoch / run.steps_per_epoch
@@ -334,9 +325,9 @@ def _losses(loss: LeastSquares, run: Descent) -> np.ndarray:
 
 
 def _surface(loss: LeastSquares, paths: list[np.ndarray], ax: Axes) -> None:
-    """Contours of `loss` that hold all of `paths`, each of shape (steps + 1, 2)."""
+    """Draw contours of `loss` over an area with all `paths`, each of shape (steps + 1, 2)."""
     if loss.parameters != 2:
-        raise ValueError(f"contours need a loss of 2 parameters, this one has {loss.parameters}")
+        raise ValueError(f"loss must have 2 parameters to have contours, got {loss.parameters}")
     points = np.concatenate([*paths, loss.minimiser()[None]])  # (points, 2)
     low, high = points.min(axis=0), points.max(axis=0)
     margin = 0.15 * (high - low).max()
@@ -346,7 +337,7 @@ def _surface(loss: LeastSquares, paths: list[np.ndarray], ax: Axes) -> None:
     W = np.stack(np.meshgrid(first, second), axis=-1)  # (160, 160, 2)
     away = W - loss.minimiser()
     above = np.einsum("...i,ij,...j", away, loss.hessian(), away) / 2  # L - L*, (160, 160)
-    # Levels as squares: contours of a bowl then stand at equal distances.
+    # Levels grow as squares: the contours of a bowl are then equally spaced.
     levels = above.max() * np.linspace(0, 1, 13) ** 2
     ax.contourf(first, second, above, levels, cmap="Greys", alpha=0.5)
     ax.contour(first, second, above, levels, colors=style.GREY, linewidths=0.5)
@@ -356,5 +347,5 @@ def _surface(loss: LeastSquares, paths: list[np.ndarray], ax: Axes) -> None:
 
 
 def _legend_beside(ax: Axes) -> None:
-    """A legend to the right of the axes, where it hides nothing."""
+    """Put the legend to the right of the axes, where it hides nothing."""
     ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -1,4 +1,4 @@
-"""Workers on springs: their paths, what the center averages away, how seldom they may talk."""
+"""Figures of elastic averaging (EASGD): paths, noise of the center, traffic by period."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ def springs(
     rests: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     minima: np.ndarray | None = None,
 ) -> style.Figure:
-    """Paths of workers and their center in a valley of two weights, a panel a run.
+    """Paths of workers and their center in a valley of two weights, one panel per run.
 
-    Parameters
-    ----------
-    runs : what it is called -> (weights of the workers (t, p, 2), of the center (t, 2)).
-    curvature : of the valley along both weights, whose bottom is at 0.
-    rests : likewise, where workers (p, 2) and center (2,) are predicted to end; crosses.
-    minima : where each worker's own data has its minimum, (p, 2), as small forks.
+    Args:
+        runs: name -> (weights of the workers (t, p, 2), weights of the center (t, 2)).
+        curvature: of the valley along each weight; its minimum is at 0.
+        rests: name -> predicted ends of the workers (p, 2) and the center (2,), drawn as crosses.
+        minima: the minimum of each worker's own data, (p, 2), drawn as small forks.
     """
     every = np.concatenate(
         [np.concatenate([x.reshape(-1, 2), center]) for x, center in runs.values()]
@@ -39,7 +38,7 @@ def springs(
         for ax, (name, (x, center)) in zip(axes[0], runs.items(), strict=True):
             ax.contour(across, up, loss, levels=9, colors=style.GREY, linewidths=0.5, alpha=0.6)
             for worker in range(x.shape[1]):
-                colour = style.COLOURS[worker % (len(style.COLOURS) - 1)]  # black is the center's
+                colour = style.COLOURS[worker % (len(style.COLOURS) - 1)]  # black is for the center
                 ax.plot(*x[:, worker].T, color=colour, linewidth=1)
                 ax.plot(
                     *x[-1, worker], style.MARKERS[worker % len(style.MARKERS)], color=colour,
@@ -69,17 +68,19 @@ def center_noise(
     levels: Mapping[str, float],
     title: str = "The center averages over workers, and over time",
 ) -> style.Figure:
-    """How much the center is shaken by the noise of gradients, by the moving rate.
+    """How much gradient noise shakes the center, by the moving rate.
 
-    Parameters
-    ----------
-    moving_rates : (k,), drawn on a logarithmic axis.
-    predicted, measured : what it is called -> standard deviation, (k,); the same names.
-    levels : what it is called -> standard deviation, a level line.
-    title : the figure's message.
+    Args:
+        moving_rates: (k,), drawn on a logarithmic axis.
+        predicted, measured: name -> standard deviation, (k,); the same names.
+        levels: name -> standard deviation, drawn as a horizontal line.
+        title: the figure's title.
     """
     if set(predicted) != set(measured):
-        raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
+        raise ValueError(
+            "predicted and measured must have the same names; got "
+            f"{sorted(predicted)} and {sorted(measured)}"
+        )
     with style.axes() as ax:
         for number, name in enumerate(predicted):
             colour = style.COLOURS[number % len(style.COLOURS)]
@@ -112,19 +113,18 @@ def periods(
     losses: Mapping[str, Sequence[float]],
     titles: tuple[str, str] = ("Traffic falls with the period", "The loss hardly notices"),
 ) -> style.Figure:
-    """Traffic and loss by the steps from one exchange to the next.
+    """Traffic and loss by the period: the steps from one exchange to the next.
 
-    Parameters
-    ----------
-    every : steps, (k,).
-    predicted, measured : megabytes of the whole run, (k,) each.
-    losses : what it is called -> validation loss at the end, (k,).
-    titles : the messages of both panels.
+    Args:
+        every: steps, (k,).
+        predicted, measured: megabytes sent in the whole run, (k,) each.
+        losses: name -> validation loss at the end, (k,).
+        titles: the titles of both panels.
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         left.plot(every, predicted, color=style.PREDICTED, label="predicted")
         left.plot(every, measured, "o", color=style.MEASURED, label="measured")
-        left.set(title=titles[0], ylabel="megabytes of the run", yscale="log")
+        left.set(title=titles[0], ylabel="megabytes per run", yscale="log")
         left.legend()
         for number, (name, values) in enumerate(losses.items()):
             right.plot(

@@ -1,4 +1,4 @@
-"""Gradient energy matching: what is committed, and the pace of any number of workers."""
+"""Figures of gradient energy matching (GEM): what is committed, and the pace by workers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ def commits(
 ) -> style.Figure:
     """The weight after each update (above), and pi of each update by its worker (below).
 
-    Parameters
-    ----------
-    runs : what it is called -> (x before the first and after each update (t + 1,), pi (t,), the
-        worker of each update (t,)); a column each.
-    title : the figure's message.
+    Args:
+        runs: name -> (x before the first and after each update (t + 1,), pi (t,), the
+            worker of each update (t,)); one column per run.
+        title: the figure's title.
     """
     with style.panels(2, len(runs), width=3.9, height=2.4, sharex="col", sharey="row") as (
         figure,
@@ -54,18 +53,20 @@ def pace_by_workers(
     workers: Sequence[int],
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, Sequence[float]],
-    title: str = "How far all workers move the weights in a round",
+    title: str = "How far all workers together move the weights per round",
 ) -> style.Figure:
-    """The pace on a slope by workers, in units of one process with momentum.
+    """The pace on a slope by the number of workers, relative to one process with momentum.
 
-    Parameters
-    ----------
-    workers : (k,).
-    predicted, measured : what it is called -> pace, (k,); the same names.
-    title : the figure's message.
+    Args:
+        workers: (k,).
+        predicted, measured: name -> pace, (k,); the same names.
+        title: the figure's title.
     """
     if set(predicted) != set(measured):
-        raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
+        raise ValueError(
+            "predicted and measured must have the same names; got "
+            f"{sorted(predicted)} and {sorted(measured)}"
+        )
     with style.axes() as ax:
         ax.axhline(1, color=style.GREY, linewidth=1)
         ax.annotate(
@@ -94,13 +95,12 @@ def kept_pace(
     single: np.ndarray,
     titles: Sequence[str],
 ) -> style.Figure:
-    """The distance from the minimum by rounds, a panel a method, a line a number of workers.
+    """Distance from the minimum by rounds: one panel per method, one line per number of workers.
 
-    Parameters
-    ----------
-    runs : what it is called -> {workers: |x| after each round, (t,)}.
-    single : |x| of one process with momentum after each step, (t,).
-    titles : the panels' messages.
+    Args:
+        runs: name -> {workers: |x| after each round, (t,)}.
+        single: |x| of one process with momentum after each step, (t,).
+        titles: the panels' titles.
     """
     with style.panels(1, len(runs), width=5.0, height=3.8, sharey=True) as (figure, axes):
         for ax, (name, paths), title in zip(axes[0], runs.items(), titles, strict=True):
@@ -122,15 +122,14 @@ def shares_of_pi(
     workers: Sequence[int],
     nothing: Sequence[float],
     most: Sequence[float],
-    title: str = "More workers: more weights that the others have moved already",
+    title: str = "With more workers, the others have already moved more weights",
 ) -> style.Figure:
-    """Of all weights, how many a commit leaves alone, how many it moves as far as it may.
+    """Shares of the weights that a commit leaves alone, moves, and moves as far as it may.
 
-    Parameters
-    ----------
-    workers : (k,).
-    nothing, most : shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
-    title : the figure's message.
+    Args:
+        workers: (k,).
+        nothing, most: shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
+        title: the figure's title.
     """
     names = [f"{p}" for p in workers]
     nothing, most = np.asarray(nothing, float), np.asarray(most, float)

@@ -1,4 +1,4 @@
-"""Ranks that fail: how a meeting can be missed, who waits for whom, and what it costs."""
+"""Figures of failing ranks: ways to miss a collective, which rank waits for which, the cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT = {"facecolor": "#EEEEEE", "hatch": "////", "edgecolor": "#777777", "linewi
 
 
 def ways_to_miss() -> style.Figure:
-    """A collective that all come to, and the four ways in which one of three ranks misses it."""
+    """A collective that all ranks join, and the four ways in which one of three ranks misses it."""
     with style.panels(1, 5, width=2.5, height=2.5) as (figure, axes):
         panels = zip(axes[0], (_all_come, _crash, _mismatch, _deadlock, _straggler), strict=True)
         for ax, draw in panels:
@@ -52,7 +52,7 @@ def _meet(ax: Axes, x: float, arrivals: Sequence[float]) -> None:
 
 def _all_come(ax: Axes) -> None:
     _meet(ax, 5, (4, 5, 4.5))
-    ax.set_title("all come: it ends")
+    ax.set_title("all ranks come")
 
 
 def _crash(ax: Axes) -> None:
@@ -69,7 +69,7 @@ def _mismatch(ax: Axes) -> None:
         _work(ax, rank, 0, came)
         _wait(ax, rank, came)
         _mark(ax, came, rank, "D" if rank == 1 else "o", style.RED if rank == 1 else style.BLACK)
-    ax.set_title("mismatch: elsewhere")
+    ax.set_title("mismatch: other call")
 
 
 def _deadlock(ax: Axes) -> None:
@@ -91,20 +91,19 @@ def _straggler(ax: Axes) -> None:
 
 
 def who_waits(panels: Sequence[tuple[str, Mapping[int, int]]], ranks: int) -> style.Figure:
-    """Who waits for whom, one panel a moment. Arrows that form a circle are red: no way out.
+    """Which rank waits for which, one panel per case. Arrows that form a circle are red.
 
-    Parameters
-    ----------
-    panels : (title, waits) of each panel; waits[r] is the rank that rank r waits for. A rank that
-        waits for nobody is left out.
-    ranks : how many there are, 2 or more.
+    Args:
+        panels: (title, waits) of each panel; waits[r] is the rank that rank r waits for. Leave out
+            ranks that do not wait.
+        ranks: how many, 2 or more.
     """
     for _, waits in panels:
         for rank, other in waits.items():
             if not (0 <= rank < ranks and 0 <= other < ranks and rank != other):
                 raise ValueError(
-                    f"rank {rank} waits for {other}: two different ranks of 0 to {ranks - 1} "
-                    "are right"
+                    f"rank {rank} waits for {other}: both must be ranks from 0 to {ranks - 1}, and "
+                    "different"
                 )
     with style.panels(1, len(panels), width=3.2, height=3.0) as (figure, axes):
         for ax, (title, waits) in zip(axes[0], panels, strict=True):
@@ -134,7 +133,7 @@ def _waits_of(ax: Axes, title: str, waits: Mapping[int, int], ranks: int) -> Non
 
 
 def circle(waits: Mapping[int, int]) -> set[int]:
-    """The ranks that wait for each other in a circle; empty if there is none."""
+    """The ranks that wait for each other in a circle; empty if there are none."""
     for first in waits:
         path = [first]
         while waits.get(path[-1]) is not None and waits[path[-1]] not in path:
@@ -148,18 +147,17 @@ def with_faults(
     undisturbed: Sequence[float],
     parts: Sequence[tuple[int, Sequence[float]]],
     faults: Mapping[float, str],
-    title: str = "Two faults, one training",
+    title: str = "Two faults, one training run",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The loss of a training that was interrupted, over that of one that was not.
+    """The loss of a training run with faults, on top of that of an undisturbed one.
 
-    Parameters
-    ----------
-    undisturbed : loss after epoch 1, 2, ..., shape (epochs,).
-    parts : (first epoch, losses) of each stretch between two interruptions.
-    faults : epoch, of which a part was done, -> what happened there.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        undisturbed: loss after epoch 1, 2, ..., shape (epochs,).
+        parts: (first epoch, losses) of each stretch between two interruptions.
+        faults: epoch (with a fraction, for the part that was done) -> what happened there.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(
@@ -179,7 +177,7 @@ def with_faults(
                 rotation=90, ha="right", va="center", xytext=(-3, 0), textcoords="offset points",
             )  # fmt: skip
         ax.set(title=title, xlabel="epoch", ylabel="validation loss")
-        # On white: a fault may be right behind it.
+        # On white, because a fault's line may be right behind it.
         ax.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
     return ax.figure
 
@@ -189,18 +187,17 @@ def slowest_of(
     predicted: Sequence[float],
     measured: Mapping[int, float],
     mean: float,
-    title: str = "Nobody is slow, and all wait",
+    title: str = "No rank is slow, and all wait",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The time of a step that ends when the last rank comes, by the number of ranks.
+    """The time of a step that ends when the last rank is done, by the number of ranks.
 
-    Parameters
-    ----------
-    ranks, predicted : how many ranks, and the expected time in s, shape (k,) each.
-    measured : ranks -> s.
-    mean : s that a rank takes alone.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        ranks, predicted: numbers of ranks, and expected times in s, shape (k,) each.
+        measured: number of ranks -> time in s.
+        mean: time of one rank alone, in s.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(ranks, 1e3 * np.asarray(predicted), color=style.PREDICTED, label="predicted")
@@ -210,13 +207,13 @@ def slowest_of(
         )  # fmt: skip
         ax.axhline(1e3 * mean, color=style.GREY, linestyle="--", linewidth=1.2)
         ax.annotate(
-            "what a rank takes on average", (0.98, 1e3 * mean), color=style.GREY, ha="right",
+            "average time of one rank", (0.98, 1e3 * mean), color=style.GREY, ha="right",
             xycoords=("axes fraction", "data"), xytext=(0, -4), textcoords="offset points",
             va="top",
         )  # fmt: skip
         ax.set_xscale("log", base=2)
         ax.set_xticks(ranks, [f"{p}" for p in ranks])
-        ax.set(ylim=(0, None), title=title, xlabel="ranks", ylabel="a step (ms)")
+        ax.set(ylim=(0, None), title=title, xlabel="ranks", ylabel="time per step (ms)")
         ax.legend(loc="upper left")
     return ax.figure
 
@@ -226,13 +223,12 @@ def how_long(
     title: str = "Every failed cell came to an end",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Seconds until failed cells ended, and by when they had to.
+    """Seconds until failed cells ended, and the predicted latest end.
 
-    Parameters
-    ----------
-    rows : (what happened, latest end in s, measured s) of each cell, from top to bottom.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        rows: (what happened, latest end in s, measured end in s) of each cell, from top to bottom.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax, height=0.9 + 0.42 * len(rows)) as ax:
         for place, (_, latest, measured) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""Masters of masters: how many updates a second a layout serves, and how many it has not seen."""
+"""Figures of hierarchies of masters: updates per second, and updates not seen, by layout."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ def served(
     workers: Sequence[int],
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, Mapping[int, float]],
-    unit: str = "updates a second",
-    title: str = "One master saturates, a tree of masters goes on",
+    unit: str = "updates per second",
+    title: str = "One master saturates, a tree of masters scales further",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """What all workers together get done in a second, by their number, a line a layout.
+    """What all workers together get done per second, by their number; one line per layout.
 
-    Parameters
-    ----------
-    workers : ranks that compute, (k,).
-    predicted : what the layout is called -> `unit`, (k,); NaN where it can't have so many workers.
-    measured : the same names, those that were run -> {workers: `unit`}.
-    unit : of both.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        workers: ranks that compute, (k,).
+        predicted: layout -> rate in `unit`, (k,); NaN where it can't have so many workers.
+        measured: layout -> {workers: rate in `unit`}, for those that were run.
+        unit: the unit of both, for the axis.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : something was measured of a layout that has no prediction.
+    Raises:
+        ValueError: `measured` has a layout that `predicted` does not have.
     """
     with style.axes(ax, width=7.6) as ax:
         _lines_and_markers(ax, workers, predicted, measured)
@@ -47,22 +45,20 @@ def unseen(
     upward: Sequence[int],
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, Mapping[int, float]],
-    title: str = "The rarer the groups talk, the less they know of each other",
+    title: str = "The less often groups exchange, the less they know of each other",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Mean number of updates that a gradient has not seen, by the updates from relay to relay.
+    """Mean number of updates that a gradient has not seen, by the updates between two relays.
 
-    Parameters
-    ----------
-    upward : updates of a sub-master from one relay to the next, (k,).
-    predicted : what the layout is called -> updates not seen, (k,).
-    measured : the same names, those that were run -> {upward: updates not seen}.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        upward: updates of a sub-master from one relay to the next, (k,).
+        predicted: layout -> updates not seen, (k,).
+        measured: layout -> {upward: updates not seen}, for those that were run.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : as for `served`.
+    Raises:
+        ValueError: as for `served`.
     """
     with style.axes(ax, width=7.6) as ax:
         _lines_and_markers(ax, upward, predicted, measured)
@@ -83,10 +79,12 @@ def _lines_and_markers(
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, Mapping[int, float]],
 ) -> None:
-    """A line of what is predicted for each name, NaN left out, and markers of what was measured."""
+    """Draw a predicted line for each name, without its NaNs, and markers for what was measured."""
     unknown = [name for name in measured if name not in predicted]
     if unknown:
-        raise ValueError(f"measured {', '.join(unknown)}; {', '.join(predicted)} are predicted")
+        raise ValueError(
+            f"no prediction for {', '.join(unknown)}; there is one for {', '.join(predicted)}"
+        )
     for number, (name, line) in enumerate(predicted.items()):
         look = {"color": style.COLOURS[number % len(style.COLOURS)]}
         dash = style.LINES[number % len(style.LINES)]

@@ -1,4 +1,4 @@
-"""Kernels: trips through memory, and how long they take."""
+"""Figures of kernels: trips through memory, and how long they take."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ __all__ = ["beside", "step_traffic", "trips"]
 
 
 def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.Figure:
-    """Who reads and writes what, a row for each trip, a column for each vector.
+    """What each trip reads and writes: one row per trip, one column per vector.
 
-    Parameters
-    ----------
-    plans : title -> trips, as `traffic.trips` counts them; a panel each.
-    vectors : their names, in the order of the columns.
+    Args:
+        plans: title -> trips, as `traffic.trips` counts them; one panel per title.
+        vectors: their names, in the order of the columns.
     """
     for title, plan in plans.items():
         unknown = {name for trip in plan for name in (*trip.reads, *trip.writes)} - set(vectors)
         if unknown:
             raise ValueError(
-                f"{title}: {', '.join(sorted(unknown))} among the trips, but not among the vectors"
+                f"{title}: trips use {', '.join(sorted(unknown))}, which vectors must contain"
             )
     rows = max(map(len, plans.values()))
     with style.panels(1, len(plans), width=0.55 * len(vectors) + 1.6, height=0.27 * rows + 1.0) as (
@@ -40,7 +39,7 @@ def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.
                     does = "r" * (name in trip.reads) + "f" * (name in trip.fetches)
                     does += "w" * (name in trip.writes)
                     _cell(ax, column, row, does)
-            counts = f"{len(plan)} trip{'s'[: len(plan) > 1]}, {moved(plan)} numbers a weight"
+            counts = f"{len(plan)} trip{'s'[: len(plan) > 1]}, {moved(plan)} numbers per weight"
             ax.set_title(f"{title}:\n{counts}", fontsize=10)
             ax.set(xlim=(-0.6, len(vectors) - 0.4), ylim=(rows - 0.4, -0.6))
             ax.set_xticks(range(len(vectors)), [f"${name}$" for name in vectors])
@@ -55,7 +54,7 @@ def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.
             for does, label in (
                 ("r", "r: read"),
                 ("rw", "rw: read and written"),
-                ("fw", "fw: fetched, and written over"),
+                ("fw", "fw: fetched, then overwritten"),
             )
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
@@ -81,18 +80,18 @@ def beside(
     logarithmic: bool = False,
     ax: Axes | None = None,
 ) -> style.Figure:
-    """A row for each way of doing the same: predicted as a line, measured as a marker.
+    """One row per way of doing the same: predicted as a line, measured as a marker.
 
-    The marker is the fastest, since other programs only ever add time; a bar goes to the median.
+    The marker is the fastest run, since other programs only ever add time; a bar goes to the
+    median.
 
-    Parameters
-    ----------
-    predicted : way -> a number in `unit`; ways without a prediction may be missing.
-    measured : way -> such numbers, shape (repeats,).
-    title : the figure's message.
-    unit : of the horizontal axis.
-    logarithmic : for numbers of different sizes.
-    ax : where to draw; a new figure if None.
+    Args:
+        predicted: way -> a number in `unit`; some ways may be missing.
+        measured: way -> such numbers, shape (repeats,).
+        title: the figure's title.
+        unit: of the horizontal axis.
+        logarithmic: whether the horizontal axis is logarithmic.
+        ax: where to draw; a new figure if None.
     """
     if extra := set(predicted) - set(measured):
         raise ValueError(f"predicted, but not measured: {', '.join(sorted(extra))}")
@@ -126,14 +125,13 @@ def beside(
 def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
     """What each way of a synchronous step moves, stacked by its parts.
 
-    Parameters
-    ----------
-    ways : way -> part -> numbers that go through memory for each weight, over all ranks.
+    Args:
+        ways: way -> part -> numbers that go through memory per weight, over all ranks.
     """
     parts = list(dict.fromkeys(part for way in ways.values() for part in way))
     hatches = ("", "//", "..", "\\\\", "xx")
     if len(parts) > len(hatches):
-        raise ValueError(f"{len(parts)} parts can't be told apart; up to {len(hatches)} are right")
+        raise ValueError(f"there can be at most {len(hatches)} parts, got {len(parts)}")
     with style.axes(height=0.6 * len(ways) + 1.9) as ax:
         left = np.zeros(len(ways))
         for number, part in enumerate(parts):
@@ -155,6 +153,6 @@ def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
         ax.set_ylim(len(ways) - 0.5, -0.5)
         ax.set_xlim(0, 1.12 * left.max())
         ax.grid(False)
-        ax.set(title="The same step, fewer trips", xlabel="numbers through memory for each weight")
+        ax.set(title="The same step, fewer trips", xlabel="numbers through memory per weight")
         ax.figure.legend(loc="outside lower center", ncols=len(parts), fontsize=9)
     return ax.figure

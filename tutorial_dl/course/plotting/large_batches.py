@@ -1,4 +1,4 @@
-"""Large batches: the noise of their gradients, what the rules for the rate do, and the records."""
+"""Figures of large batches: gradient noise, the rules for the learning rate (LARS too), records."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ def gradient_noise(
     title: str = "Twice the batch, half the variance",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """How far batches' gradients are from that of all samples, by the size of the batch.
+    """How far batch gradients are from the gradient of all samples, by batch size.
 
-    Parameters
-    ----------
-    batches : samples of a batch, (k,).
-    predicted, measured : mean square distance over the square length of the gradient, (k,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        batches: samples per batch, (k,).
+        predicted, measured: mean squared distance over the squared length of the gradient, (k,).
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(batches, predicted, color=style.PREDICTED, label="predicted")
@@ -46,32 +45,30 @@ def batch_errors(
     per_rank: int | None = None,
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The share of wrong answers by batch: mean over seeds, and bars from the best to the worst.
+    """The share of wrong answers by batch size: mean over seeds, bars from best to worst.
 
-    Parameters
-    ----------
-    batches : samples of a batch, (k,).
-    runs : what it is called -> accuracies, shape (k, seeds), of 0 to 1.
-    title : the figure's message.
-    limits : what it is called -> batch, drawn as an upright line; a run's name gives its colour.
-    per_rank : samples of a rank; with them the upper axis counts ranks.
-    ax : where to draw; a new figure if None.
+    Args:
+        batches: samples per batch, (k,).
+        runs: name -> accuracies from 0 to 1, shape (k, seeds).
+        title: the figure's title.
+        limits: name -> batch, drawn as a vertical line; a run's name gives its colour.
+        per_rank: samples per rank; if given, the upper axis counts ranks.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : accuracies of another shape; no room for them on a logarithmic axis (see FLOOR).
+    Raises:
+        ValueError: accuracies of another shape.
     """
     with style.axes(ax, width=7.6, height=4.6) as ax:
         for number, (name, accuracies) in enumerate(runs.items()):
             accuracies = np.asarray(accuracies, float)
             if accuracies.ndim != 2 or len(accuracies) != len(batches):
                 raise ValueError(
-                    f"{name}: accuracies of shape {accuracies.shape}; ({len(batches)}, seeds) is "
-                    "right, a row a batch"
+                    f"{name}: accuracies must have shape ({len(batches)}, seeds), one row per "
+                    f"batch; got {accuracies.shape}"
                 )
             wrong = np.maximum(100 * (1 - accuracies), FLOOR)  # per cent, (k, seeds)
             mean = np.maximum(100 * (1 - accuracies.mean(axis=1)), FLOOR)
-            # Side by side, or one would hide the other.
+            # Side by side; otherwise one would hide the other.
             aside = np.array(batches) * 1.05 ** (number - (len(runs) - 1) / 2)
             ax.errorbar(
                 aside, mean, [mean - wrong.min(axis=1), wrong.max(axis=1) - mean],
@@ -100,7 +97,7 @@ def batch_errors(
     return ax.figure
 
 
-FLOOR = 0.01  # %: no wrong answer at all would fall off a logarithmic axis
+FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
@@ -108,24 +105,23 @@ def stable_rates(
     updates: Sequence[int],
     limits: np.ndarray,
     asked: Mapping[str, float],
-    title: str = "How large a rate is stable, while the network learns",
+    title: str = "The largest stable rate while the network learns",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The largest stable learning rate on the way, a line a run, and the rates that are asked for.
+    """The largest stable learning rate during training, one line per run, and requested rates.
 
-    Parameters
-    ----------
-    updates : after how many the limits were found, (k,), 1 or more.
-    limits : learning rates, shape (runs, k).
-    asked : what it is called -> learning rate, drawn as a level line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        updates: after how many updates the limits were found, (k,), 1 or more each.
+        limits: learning rates, shape (runs, k).
+        asked: name -> learning rate, drawn as a horizontal line.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax, width=7.6) as ax:
         for number, limit in enumerate(np.asarray(limits, float)):
             ax.plot(
                 updates, limit, marker=style.MARKERS[number % len(style.MARKERS)], linewidth=0.8,
-                color=style.MEASURED, label=None if number else "limit, measured (a line a seed)",
+                color=style.MEASURED, label=None if number else "limit, measured (line per seed)",
             )  # fmt: skip
         for name, rate in asked.items():
             ax.axhline(rate, color=style.PREDICTED, linestyle="--", linewidth=1.4)
@@ -148,19 +144,18 @@ def stable_rates(
 
 def records(
     rows: Sequence[tuple[str, Mapping[str, float]]],
-    title: str = "Fewer steps, and more samples a second: where the hour went",
+    title: str = "Fewer steps, more samples per second: where the hour went",
 ) -> style.Figure:
-    """Training runs as rows, a panel a quantity, on logarithmic axes.
+    """Training runs as rows, one panel per quantity, on logarithmic axes.
 
-    Parameters
-    ----------
-    rows : (label, quantity with its unit -> number above 0), all with the same quantities.
-    title : the figure's message.
+    Args:
+        rows: (label, quantity with its unit -> number above 0), all with the same quantities.
+        title: the figure's title.
     """
     names = list(rows[0][1])
     for label, row in rows:
         if list(row) != names:
-            raise ValueError(f"{label} has {', '.join(row)}; {', '.join(names)} is right")
+            raise ValueError(f"{label} must have {', '.join(names)}; got {', '.join(row)}")
     labels, at = [label for label, _ in rows], np.arange(len(rows))
     with style.panels(1, len(names), 3.3, 1.2 + 0.36 * len(rows), sharey=True) as (figure, axes):
         for number, (ax, name) in enumerate(zip(axes[0], names, strict=True)):

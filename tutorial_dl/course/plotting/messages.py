@@ -1,4 +1,4 @@
-"""Ranks and the messages between them: who sends to whom, and how long a message takes."""
+"""Figures of ranks and their messages: which rank sends to which, and how long it takes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ def ranks(
     title: str = "",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Ranks as boxes in a row, what each holds in its memory, and messages as arrows.
+    """Ranks as boxes in a row with what each holds in memory, and messages as arrows.
 
-    Parameters
-    ----------
-    contents : text in the box of each rank: its pid, its variables.
-    messages : (from, to) ranks, in the order they are sent; more than one are numbered.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        contents: text in the box of each rank, such as its pid or its variables.
+        messages: (from, to) ranks, in the order they are sent; several messages are numbered.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     n = len(contents)
-    # Messages to the right pass above the boxes, those to the left below; longer ones further out.
+    # Messages to the right pass above the boxes, those to the left below; longer ones farther out.
     above = max([to - at for at, to in messages], default=0)
     below = max([at - to for at, to in messages], default=0)
     low, high = -0.62 - 0.42 * max(below, 0), 0.62 + 0.42 * max(above, 0)
     for at, to in messages:
         if not (0 <= at < n and 0 <= to < n and at != to):
-            raise ValueError(f"message {at} to {to}: two different ranks of 0 to {n - 1} are right")
+            raise ValueError(
+                f"message {at} to {to}: both must be ranks from 0 to {n - 1}, and different"
+            )
     with style.axes(ax, width=max(1.7 * n, 4.0), height=1.0 + 0.8 * (high - low)) as ax:
         for rank, text in enumerate(contents):
             colour = style.COLOURS[rank % len(style.COLOURS)]
@@ -78,20 +79,21 @@ def message_times(
     sizes: np.ndarray,
     seconds: np.ndarray,
     lines: Mapping[str, tuple[float, float]],
-    title: str = "A message costs a latency, and its bytes",
+    title: str = "A message costs a latency plus its bytes",
 ) -> style.Figure:
-    """Time and bandwidth of a message by its size, measured, beside alpha + n beta.
+    """Time and bandwidth of a message by its size: measured, and predicted by alpha + n beta.
 
-    Parameters
-    ----------
-    sizes : bytes, shape (k,).
-    seconds : one message of each size, one way, shape (k,).
-    lines : legend entry -> (alpha in s, beta in s/byte); n½ is the last one's.
-    title : the figure's message.
+    Args:
+        sizes: message sizes in bytes, shape (k,).
+        seconds: time of one message of each size, one way, shape (k,).
+        lines: legend entry -> (alpha in s, beta in s/byte); n½ is marked for the last line.
+        title: the figure's title.
     """
     sizes, seconds = np.asarray(sizes, float), np.asarray(seconds, float)
     if sizes.shape != seconds.shape:
-        raise ValueError(f"{sizes.size} sizes, but {seconds.size} times: one time a size is right")
+        raise ValueError(
+            f"seconds must have one time per size: {sizes.size} sizes, got {seconds.size} times"
+        )
     grid = np.geomspace(sizes.min(), sizes.max(), 200)
     with style.panels(1, 2, width=4.8, height=3.8) as (figure, panels):
         time, bandwidth = panels[0]

@@ -1,4 +1,4 @@
-"""Neural networks as functions: what they are made of, how well they fit, and how they learn."""
+"""Figures of neural networks as functions: their parts, how well they fit, how they learn."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ def hinges(
     title: str = "Eight hinges, added up, follow the curve",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The terms that a network of one hidden layer adds up, their sum, and what it should be.
+    """The terms that a network with one hidden layer adds up, their sum, and its target.
 
-    Parameters
-    ----------
-    grid : x, shape (s,).
-    terms : output of each hidden unit times its output weight, shape (s, units); with the bias
-        in the last column.
-    truth : the function to follow, shape (s,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        grid: x, shape (s,).
+        terms: output of each hidden unit times its output weight, shape (s, units + 1); the last
+            column is the bias.
+        truth: the target function, shape (s,).
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for i, term in enumerate(terms.T[:-1]):
             label = "one hidden unit each" if i == 0 else None
             ax.plot(grid, term, color=style.SKY, linewidth=1, label=label)
-        ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="to be followed")
+        ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="target")
         ax.plot(grid, terms.sum(axis=1), color=style.BLUE, label="their sum: the network")
         low, high = truth.min(), truth.max()
         ax.set_ylim(low - 0.6 * (high - low), high + 0.6 * (high - low))
@@ -54,12 +53,11 @@ def unit_errors(
 ) -> style.Figure:
     """Largest error of a network against its number of hidden units, predicted beside measured.
 
-    Parameters
-    ----------
-    units : hidden units of each network, length n.
-    measured, predicted : largest errors, length n, unit of y.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        units: hidden units of each network, length n.
+        measured, predicted: largest errors, length n, unit of y.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(units, predicted, color=style.PREDICTED, label="predicted, max |f''| h² / 8")
@@ -76,19 +74,17 @@ def gradient_check(
     predicted: np.ndarray,
     measured: np.ndarray,
     groups: Mapping[str, slice],
-    title: str = "Backpropagation predicts what moving each parameter measures",
+    title: str = "Backpropagation agrees with finite differences",
 ) -> style.Figure:
-    """Each number of a gradient, as backpropagation gives it, beside a finite difference.
+    """Each element of a gradient from backpropagation, beside its finite difference.
 
-    Parameters
-    ----------
-    predicted, measured : shape (n,), loss per unit of parameter.
-    groups : legend entry -> which of the n.
-    title : the figure's message.
+    Args:
+        predicted, measured: gradients, shape (n,), in loss per unit of the parameter.
+        groups: legend entry -> which of the n elements.
+        title: the figure's title.
 
-    Returns
-    -------
-    A figure of two panels: measured over predicted, and their difference.
+    Returns:
+        A figure of two panels: measured over predicted, and their difference.
     """
     with style.panels(2, 1, height=2.6, sharex=True, height_ratios=[2, 1]) as (figure, grid):
         values, differences = grid[:, 0]
@@ -112,18 +108,17 @@ def step_errors(
     errors: np.ndarray,
     truncation: np.ndarray,
     rounding: np.ndarray,
-    title: str = "Too large a step truncates, too small a step rounds",
+    title: str = "Large steps: truncation error, small steps: rounding error",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Error of a central difference against its step: both predicted limits, and what is measured.
+    """Error of a central difference against its step: two predicted limits, and measurements.
 
-    Parameters
-    ----------
-    steps : shape (n,).
-    errors : |finite difference - derivative|, shape (n,).
-    truncation, rounding : the two errors predicted, shape (n,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        steps: shape (n,).
+        errors: |finite difference - derivative|, shape (n,).
+        truncation, rounding: the two predicted errors, shape (n,).
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(steps, truncation, color=style.BLACK, label="predicted: h² |L'''| / 6")
@@ -145,15 +140,14 @@ def training_strip(
     truth: np.ndarray | None = None,
     title: str = "The network's function while it learns",
 ) -> style.Figure:
-    """A film strip: the function that a network computes, one panel a moment of its training.
+    """A film strip: the function that a network computes, one panel per moment of its training.
 
-    Parameters
-    ----------
-    x, y : samples it learns from, shape (s,).
-    snapshots : caption -> the network's output on `grid`, shape (m,), in the order of time.
-    grid : where the function is drawn, shape (m,).
-    truth : what the samples were drawn from, without the noise, shape (m,).
-    title : the figure's message.
+    Args:
+        x, y: training samples, shape (s,).
+        snapshots: caption -> the network's output on `grid`, shape (m,), in order of time.
+        grid: where the function is drawn, shape (m,).
+        truth: the function that the samples were drawn from, without noise, shape (m,).
+        title: the figure's title.
     """
     columns = min(len(snapshots), 3)
     rows = -(-len(snapshots) // columns)

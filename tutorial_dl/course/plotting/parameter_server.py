@@ -1,4 +1,4 @@
-"""One master and many workers: what goes through it, whom it serves when, and when it is full."""
+"""Figures of a parameter server: one master and many workers, its traffic, queue and limit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ COMPUTES = "#D8D8D8"
 
 
 def many_to_few(workers: int = 6) -> style.Figure:
-    """A master with its workers beside a ring of as many ranks, and the vectors through one place.
+    """A master with its workers beside a ring of as many ranks, and the busiest rank's traffic.
 
-    Parameters
-    ----------
-    workers : W, 2 or more: vectors through the master, 2 W, and through a rank of an allreduce,
-        2 (W - 1) / W sent and as much received, are drawn up to it.
+    Args:
+        workers: W, 2 or more. The right panel has up to W workers: 2 W vectors go through the
+            master; a rank of an allreduce sends 2 (W - 1) / W and receives as many.
 
-    Raises
-    ------
-    ValueError : fewer than 2 workers.
+    Raises:
+        ValueError: fewer than 2 workers.
     """
     if workers < 2:
-        raise ValueError(f"{workers} workers are not many; 2 or more are right")
+        raise ValueError(f"workers must be at least 2, got {workers}")
     with style.panels(1, 3, width=3.6, height=3.4) as (figure, ((star, ring, lines),)):
         angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
         places = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # (W, 2)
@@ -64,7 +62,7 @@ def many_to_few(workers: int = 6) -> style.Figure:
         )
         lines.set(
             title="Vectors in and out of the busiest rank",
-            xlabel="ranks that compute, W", ylabel="vectors a round", ylim=(0, None),
+            xlabel="ranks that compute, W", ylabel="vectors per round", ylim=(0, None),
         )  # fmt: skip
         lines.set_xticks(many)
         lines.legend()
@@ -74,21 +72,20 @@ def many_to_few(workers: int = 6) -> style.Figure:
 def service(
     runs: Mapping[str, tuple[Sequence[Sequence[float]], int]], until: float
 ) -> style.Figure:
-    """What the master and each worker do, moment by moment; a panel a run.
+    """What the master and each worker do over time, one panel per run.
 
-    Parameters
-    ----------
-    runs : title -> (rows of `foundations.first_come_first_served`, number of workers).
-    until : seconds shown.
+    Args:
+        runs: title -> (rows of `foundations.first_come_first_served`, number of workers).
+        until: how many seconds are shown.
     """
     lines = [workers + 2 for _, workers in runs.values()]
-    height = 0.26 * np.mean(lines) + 0.4  # inches, of a panel on average
+    height = 0.26 * np.mean(lines) + 0.4  # inches per panel, on average
     with style.panels(len(runs), 1, width=8.4, height=height, sharex=True, height_ratios=lines) as (
         figure,
         grid,
     ):
         for ax, (title, (rows, workers)) in zip(grid[:, 0], runs.items(), strict=True):
-            free = [0.0] * workers  # since when each worker computes
+            free = [0.0] * workers  # when each worker began to compute
             for worker, asked, taken, done in rows:
                 worker = int(worker)
                 _bar(ax, worker + 1, free[worker], asked, COMPUTES, "")
@@ -104,7 +101,7 @@ def service(
         handles = [
             Patch(facecolor=COMPUTES, label="computes"),
             Patch(facecolor="white", edgecolor=style.GREY, hatch="///", label="waits"),
-            Patch(facecolor=style.BLUE, label="is served (the master: whom)"),
+            Patch(facecolor=style.BLUE, label="served (master: by colour of worker)"),
         ]
         figure.legend(handles=handles, loc="outside lower right", ncols=3)
     return figure
@@ -114,19 +111,18 @@ def exchange_times(
     parameters: Sequence[int],
     measured: Sequence[Sequence[float]],
     predicted: Callable[[np.ndarray], np.ndarray],
-    title: str = "An exchange: a latency, and then so much a weight",
+    title: str = "An exchange costs a latency, and a time per weight",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Seconds of one exchange by the number of weights, log-log.
+    """Time of one exchange by the number of weights, log-log.
 
-    Parameters
-    ----------
-    parameters : n, (k,).
-    measured : seconds of exchanges, k rows of any length: the median is marked, and a bar reaches
-        from the first to the third quartile.
-    predicted : function of weights, (m,), that returns seconds, (m,): drawn as a line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        parameters: numbers of weights n, (k,).
+        measured: seconds per exchange, k rows of any length: the median is marked, and a bar
+            reaches from the first to the third quartile.
+        predicted: function from numbers of weights (m,) to seconds (m,): drawn as a line.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
     low, middle, high = 1e3 * quartiles.T
@@ -138,7 +134,7 @@ def exchange_times(
             linestyle="none", elinewidth=1, label="measured",
         )  # fmt: skip
         ax.set(
-            title=title, xlabel="weights", ylabel="milliseconds an exchange",
+            title=title, xlabel="weights", ylabel="milliseconds per exchange",
             xscale="log", yscale="log",
         )  # fmt: skip
         ax.legend()
@@ -150,25 +146,23 @@ def saturated(
     predicted: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     measured: Mapping[str, Mapping[int, float]],
     full: Mapping[str, float] | None = None,
-    title: str = "A master that is busy all the time has no more to give",
+    title: str = "A master that is always busy limits the speed-up",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Speed-up by the number of workers: between the bound and the queue of random times.
+    """Speed-up by the number of workers, between two predictions: regular and random times.
 
-    Parameters
-    ----------
-    workers : W, (k,).
-    predicted : what the master is called -> (speed-up with regular times, with random times), each
-        (k,): a line, a dotted line, and what lies between them shaded.
-    measured : name -> {workers: speed-up}. A name that begins like one in `predicted` has its
-        colour: "slow" and "slow, random times".
-    full : name of a master -> W* at which it saturates: a mark on the line.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        workers: W, (k,).
+        predicted: master -> (speed-up with regular times, with random times), each (k,): a line
+            and a dotted line, with the area between them shaded.
+        measured: name -> {workers: speed-up}. A name that begins like one in `predicted` has its
+            colour: "slow" and "slow, random times".
+        full: master -> W* at which it saturates: a mark on its line.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
 
-    Raises
-    ------
-    ValueError : something was measured of a master that has no prediction.
+    Raises:
+        ValueError: `measured` has a master that `predicted` does not have.
     """
     colours = dict(zip(predicted, style.COLOURS, strict=False))
     with style.axes(ax, width=7.6) as ax:
@@ -182,7 +176,9 @@ def saturated(
         for number, (name, found) in enumerate(measured.items()):
             master = next((known for known in predicted if name.startswith(known)), None)
             if master is None:
-                raise ValueError(f"measured {name}; {', '.join(predicted)} are predicted")
+                raise ValueError(
+                    f"no prediction for {name}; there is one for {', '.join(predicted)}"
+                )
             ax.plot(
                 list(found), list(found.values()), linestyle="none", markersize=8,
                 marker=style.MARKERS[number % len(style.MARKERS)], color=colours[master],
@@ -200,7 +196,7 @@ def _rank(ax: Axes, place: Sequence[float], text: str) -> None:
 
 
 def _arrow(ax: Axes, start: np.ndarray, end: np.ndarray, colour: str) -> None:
-    """From rank to rank, a little to the right of the straight line: there and back lie apart."""
+    """Draw an arrow, a little to the right of the line: the two directions stay apart."""
     way = (end - start) / np.linalg.norm(end - start)
     aside = 0.05 * np.array([way[1], -way[0]])
     ax.annotate(

@@ -1,4 +1,4 @@
-"""What more ranks bring: samples a second beside the prediction, and where a step's time goes."""
+"""Figures of scaling: throughput beside its prediction, and where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ def throughput(
     title: str = "More ranks help as long as there are cores",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """Samples a second of all ranks together, predicted and measured, bar beside bar.
+    """Samples per second of all ranks together, predicted and measured, bar beside bar.
 
-    Parameters
-    ----------
-    ranks : how many trained together, one bar of each kind a number.
-    predicted, measured : samples a second, as many.
-    cores : bars of more ranks than these stand on a grey ground: their ranks take turns.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        ranks: numbers of ranks that trained together, (k,); two bars for each.
+        predicted, measured: samples per second, (k,).
+        cores: bars with more ranks than cores have a grey background: their ranks take turns.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     at = np.arange(len(ranks))
     with style.axes(ax) as ax:
@@ -49,7 +48,7 @@ def throughput(
             )  # fmt: skip
         ax.set(
             title=title,
-            ylabel="samples a second",
+            ylabel="samples per second",
             xlim=(-0.5, at[-1] + 0.5),
             ylim=(0, 1.3 * max(*predicted, *measured)),
         )
@@ -67,15 +66,14 @@ def step_parts(
     title: str = "Where a step's time goes",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """What each rank does during a step, a bar a rank.
+    """What each rank does during a step, one bar per rank.
 
-    Parameters
-    ----------
-    seconds : number of ranks -> seconds of each part on each of them, shape (ranks, parts).
-    parts : the parts' names, in the order they happen.
-    predicted : number of ranks -> seconds of a step, drawn as a line across its bars.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        seconds: number of ranks -> seconds of each part on each rank, shape (ranks, parts).
+        parts: names of the parts, in the order in which they happen.
+        predicted: number of ranks -> seconds per step, drawn as a line across its bars.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     bars = sum(seconds)
     colours = (style.SKY, style.BLUE, style.YELLOW, style.RED, style.PINK)
@@ -86,7 +84,7 @@ def step_parts(
             of_ranks = 1e3 * np.asarray(of_ranks, float)  # ms, (p, parts)
             if of_ranks.shape != (p, len(parts)):
                 raise ValueError(
-                    f"times of {p} ranks have shape {of_ranks.shape}; {(p, len(parts))} is right"
+                    f"times of {p} ranks must have shape {(p, len(parts))}, got {of_ranks.shape}"
                 )
             ends = of_ranks.cumsum(axis=1)
             at = y + np.arange(p)

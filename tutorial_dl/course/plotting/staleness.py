@@ -1,4 +1,4 @@
-"""Old gradients: where they are stable, what they do to a path, how old they are."""
+"""Figures of staleness: stable rates, paths with delayed gradients, how old gradients are."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ def delay_map(
     measured: Sequence[tuple[float, int, bool]] = (),
     title: str = "The older the gradient, the shorter the step must be",
 ) -> style.Figure:
-    """What each update multiplies the error by, over rate and delay, and the bound as a line.
+    """The factor by which each update multiplies the error, over rate and delay, and the bound.
 
-    Parameters
-    ----------
-    rates : eta h, (k,), evenly spaced.
-    growth : shape (delays, k), for delays of 0, 1, 2, ... updates.
-    bound : the largest stable eta h for each delay, (delays,).
-    measured : (eta h, delay, whether it converged) of runs.
-    title : the figure's message.
+    Args:
+        rates: eta h, learning rate times curvature, (k,), evenly spaced.
+        growth: factor per update, shape (delays, k), for delays of 0, 1, 2, ... updates.
+        bound: the largest stable eta h for each delay, (delays,).
+        measured: (eta h, delay, whether it converged) of each run.
+        title: the figure's title.
     """
     delays, half = len(growth), (rates[1] - rates[0]) / 2
     with style.axes(width=7.2, height=4.4) as ax:
@@ -38,8 +37,8 @@ def delay_map(
             growth, origin="lower", aspect="auto", cmap="PuOr_r", vmin=0.5, vmax=1.5,
             extent=(rates[0] - half, rates[-1] + half, -0.5, delays - 0.5),
         )  # fmt: skip
-        ax.figure.colorbar(picture, ax=ax, label="growth of the error an update", extend="both")
-        # A step a delay: it belongs to the whole row.
+        ax.figure.colorbar(picture, ax=ax, label="growth of the error per update", extend="both")
+        # One step per delay: the bound belongs to the whole row.
         ax.step(
             np.repeat(bound, 2), np.ravel([[d - 0.5, d + 0.5] for d in range(delays)]),
             color=style.PREDICTED, label="bound, predicted",
@@ -62,19 +61,21 @@ def delay_map(
 def delayed_paths(
     predicted: Mapping[str, np.ndarray],
     measured: Mapping[str, np.ndarray],
-    title: str = "On the bound it swings for ever",
+    title: str = "On the bound, x oscillates for ever",
     ax: Axes | None = None,
 ) -> style.Figure:
     """Paths by update: predicted as lines, measured as markers (every few updates).
 
-    Parameters
-    ----------
-    predicted, measured : what it is called -> x after each update, (t,), the same names.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        predicted, measured: name -> x after each update, (t,); the same names.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     if set(predicted) != set(measured):
-        raise ValueError(f"predicted {sorted(predicted)}, but measured {sorted(measured)}")
+        raise ValueError(
+            "predicted and measured must have the same names; got "
+            f"{sorted(predicted)} and {sorted(measured)}"
+        )
     with style.axes(ax, width=7.2) as ax:
         for number, (name, path) in enumerate(predicted.items()):
             colour = style.COLOURS[number % len(style.COLOURS)]
@@ -93,20 +94,19 @@ def random_order(
     paths: np.ndarray,
     momentum: np.ndarray,
     alone: np.ndarray,
-    title: str = "On average, workers in random order are momentum",
+    title: str = "On average, workers in random order act like momentum",
     shown: int = 30,
     ax: Axes | None = None,
 ) -> style.Figure:
     """Paths of runs with workers in random order, their mean, and what was predicted for it.
 
-    Parameters
-    ----------
-    paths : x after each update, shape (runs, t).
-    momentum : of one process with the implicit momentum, (t,).
-    alone : of one process with the same rate and no momentum, (t,).
-    title : the figure's message.
-    shown : so many runs are drawn.
-    ax : where to draw; a new figure if None.
+    Args:
+        paths: x after each update, shape (runs, t).
+        momentum: x of one process with the implicit momentum, (t,).
+        alone: x of one process with the same rate and no momentum, (t,).
+        title: the figure's title.
+        shown: how many runs are drawn.
+        ax: where to draw; a new figure if None.
     """
     mean = np.mean(paths, axis=0)
     with style.axes(ax, width=7.2) as ax:
@@ -115,7 +115,7 @@ def random_order(
         ax.plot(momentum, color=style.PREDICTED, label="momentum, predicted")
         ax.plot(alone, color=style.ORANGE, linestyle="--", label="one process, no momentum")
         ax.plot(mean, "o", color=style.MEASURED, label=f"mean of {len(paths)} orders")
-        reach = 1.5 * np.abs(momentum).max()  # single orders may go farther
+        reach = 1.5 * np.abs(momentum).max()  # single runs may go farther
         ax.set(title=title, xlabel="updates", ylabel="x", ylim=(-reach, reach))
         ax.legend()
     return ax.figure
@@ -127,14 +127,13 @@ def largest_rates(
     title: str = "Momentum widens the bound, until one gradient is old",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The largest stable rate by momentum, a line a delay.
+    """The largest stable rate by momentum, one line per delay.
 
-    Parameters
-    ----------
-    momenta : (k,).
-    rates : delay -> largest stable eta h, (k,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        momenta: (k,).
+        rates: delay -> largest stable eta h, (k,).
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for number, (delay, largest) in enumerate(rates.items()):
@@ -159,19 +158,18 @@ def staleness_histogram(
     title: str = "How old gradients are",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The share of updates by their staleness: bars, and what was predicted as lines.
+    """The share of updates by their staleness: measured as bars, predicted as lines.
 
-    Parameters
-    ----------
-    updates : staleness -> how many updates had it, as in `history.staleness`.
-    predicted : what it is called -> shares for a staleness of 0, 1, 2, ... The axis ends where
-        these do; how many updates were older still is in the legend.
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        updates: staleness -> how many updates had it, as in `history.staleness`.
+        predicted: name -> shares for a staleness of 0, 1, 2, ... The axis ends where
+            these do; the legend tells how many updates were older.
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     total = sum(updates.values())
     if not total:
-        raise ValueError("no updates: a histogram needs one or more")
+        raise ValueError("no updates: a histogram needs at least one")
     mean = sum(age * count for age, count in updates.items()) / total
     last = max((len(shares) for shares in predicted.values()), default=max(updates) + 1) - 1
     older = sum(count for age, count in updates.items() if age > last)

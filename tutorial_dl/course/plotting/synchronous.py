@@ -1,4 +1,4 @@
-"""Synchronous training: what a wrong average does, and who touches which memory in a step."""
+"""Figures of synchronous training: a wrong average, a step in shared memory, overlap."""
 
 from __future__ import annotations
 
@@ -22,26 +22,25 @@ def mean_of_means(
     title: str = "A mean of means is wrong unless the shares are equal",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """The relative error of the ranks' plain mean gradient, by how few samples one rank has.
+    """Relative error of the plain mean of the ranks' gradients, by the samples of one rank.
 
-    Parameters
-    ----------
-    samples : of the rank with the odd share, shape (k,).
-    predicted, measured : |mean of means - gradient| / |gradient|, shape (k,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        samples: samples of rank 0, shape (k,).
+        predicted, measured: |mean of means - gradient| / |gradient|, shape (k,).
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         ax.plot(samples, predicted, color=style.PREDICTED, label="predicted")
         ax.plot(samples, measured, "o", color=style.MEASURED, label="measured, weighted equally")
         ax.plot(
-            samples, np.zeros(len(samples)), color=style.GREEN, label="weighted by samples: none"
+            samples, np.zeros(len(samples)), color=style.GREEN, label="weighted by samples: zero"
         )
         ax.set_xscale("log", base=2)
         ax.set_xticks(samples, [f"{s}" for s in samples])
         ax.xaxis.set_minor_locator(NullLocator())
         ax.invert_xaxis()
-        ax.set(title=title, xlabel="samples of rank 0", ylabel="error / length of the gradient")
+        ax.set(title=title, xlabel="samples on rank 0", ylabel="error / length of the gradient")
         ax.legend(loc="upper left")
     return ax.figure
 
@@ -51,17 +50,16 @@ def distances(
     title: str = "Weighted by samples, the ranks follow one process to the last digit",
     ax: Axes | None = None,
 ) -> style.Figure:
-    """How far each run's weights are from those of one process, step by step.
+    """How far the weights of each run are from those of one process, by step.
 
-    Parameters
-    ----------
-    runs : legend entry -> largest |difference| of any weight after each step, shape (steps,).
-    title : the figure's message.
-    ax : where to draw; a new figure if None.
+    Args:
+        runs: legend entry -> largest |difference| of a weight after each step, shape (steps,).
+        title: the figure's title.
+        ax: where to draw; a new figure if None.
     """
     with style.axes(ax) as ax:
         for number, (label, away) in enumerate(runs.items()):
-            # Weights that are equal to the last bit would fall off a logarithmic axis.
+            # A difference of zero cannot be drawn on a logarithmic axis.
             away = np.maximum(away, np.finfo(float).eps / 8)
             ax.plot(
                 range(1, len(away) + 1), away, color=style.COLOURS[number], label=label,
@@ -80,16 +78,16 @@ def distances(
 
 
 def fused_step(ranks: int = 4) -> style.Figure:
-    """The two windows during a step (numba_kernels/step/step.py): a row a rank, a column a slice.
+    """The two windows during a fused step: one row per rank, one column per slice.
 
-    A cell has the colour of the rank that works on it.
+    A cell has the colour of the rank that works on it. The code is numba_kernels/step/step.py.
     """
     gradients = [[f"$g_{row}$"] * ranks for row in range(ranks)]
     weights = [["$w$"] * ranks for _ in range(ranks)]
     titles = (
         "1. rank r writes its gradient\n    into row r",
-        "2. rank r averages slice r of all gradients,\n    updates it, writes it to all weights",
-        "3. rank r has all new weights in row r,\n    for its next gradient",
+        "2. rank r averages slice r of all gradients,\n    and writes slice r of all new weights",
+        "3. rank r has all new weights in row r\n    for its next gradient",
     )
     with style.panels(1, 3, width=3.9, height=3.6) as (figure, axes):
         for number, (ax, title) in enumerate(zip(axes[0], titles, strict=True)):
@@ -104,13 +102,13 @@ def fused_step(ranks: int = 4) -> style.Figure:
                 for rank in range(ranks):
                     _cell(ax, rank, ranks + 0.6, rank, "state", height=0.6)
                 ax.text(
-                    ranks / 2, ranks + 0.45, "each rank keeps the optimizer's state of its slice",
+                    ranks / 2, ranks + 0.45, "each rank keeps the optimizer state of its slice",
                     ha="center", va="bottom", size=8,
                 )  # fmt: skip
             else:
                 for rank in range(ranks):
                     _cell(ax, rank, ranks + 0.6, rank, f"rank {rank}", height=0.6)
-                ax.text(ranks / 2, ranks + 0.45, "who", ha="center", va="bottom", size=8)
+                ax.text(ranks / 2, ranks + 0.45, "colours", ha="center", va="bottom", size=8)
             if number:
                 ax.text(
                     -1.35, ranks / 2, "barrier", rotation=90, ha="center", va="center",
@@ -130,10 +128,12 @@ def _cell(ax: Axes, x: float, y: float, rank: int, text: str, height: float = 1.
 
 
 def overlapped(seconds: dict[str, float], hidden: float, ax: Axes | None = None) -> style.Figure:
-    """A gradient alone, with an exchange after it, and with one meanwhile: bars in ms.
+    """Time of a gradient alone, with an exchange after it, and with an exchange meanwhile, in ms.
 
-    `seconds`: by name, as `strategies.overlap.seconds` gives them; `hidden`: what the overlapped
-    one would take if somebody idle did the exchange, a dashed line.
+    Args:
+        seconds: name -> seconds, as `strategies.overlap.seconds` returns them.
+        hidden: seconds of the last one if idle cores did the exchange, drawn as a dashed line.
+        ax: where to draw; a new figure if None.
     """
     names = list(seconds)
     with style.axes(ax, height=2.6) as ax:
@@ -142,9 +142,9 @@ def overlapped(seconds: dict[str, float], hidden: float, ax: Axes | None = None)
             ax.text(1e3 * t, row, f" {1e3 * t:.2f}", va="center")
         last, at = len(names) - 1, 1e3 * hidden
         ax.vlines(at, last - 0.45, last + 0.45, color=style.PREDICTED, linestyle="--")
-        ax.text(at, last + 0.5, "if somebody were idle", va="top", ha="center")
-        ax.set_ylim(last + 0.95, -0.5)  # the first one on top
-        ax.set_title("What hiding the exchange brings here", loc="left")
+        ax.text(at, last + 0.5, "with an idle core per helper", va="top", ha="center")
+        ax.set_ylim(last + 0.95, -0.5)  # the first bar on top
+        ax.set_title("What overlap gains or costs on this machine", loc="left")
         ax.set(xlabel="ms", xlim=(0, 1.15e3 * max(*seconds.values(), hidden)), ylabel="gradient")
         ax.grid(axis="y", visible=False)
     return ax.figure

@@ -1,4 +1,4 @@
-"""Figures of training runs: losses by epoch, and speed-up beside the prediction."""
+"""Figures of training runs: losses by epoch, and speed-up beside its prediction."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ SAME = 0.05  # losses that differ by less, relatively, count as the same curve
 
 
 def histories(results: list[dict]) -> Figure:
-    """Validation loss by epoch, a panel a model and a line a run.
+    """Validation loss by epoch, one panel per model and one line per run.
 
-    `results` are as `train --json` writes them: "model", "strategy", "ranks", and "history", whose
-    rows have "epoch" and "val_loss". Runs that agree lie on each other: the first one is a wide
-    band, the others are lines within it, with markers that take turns, so that all can be seen.
+    Runs that agree lie on top of each other, so the first one is a wide band, and the others are
+    lines within it whose markers alternate: all can be seen.
+
+    Args:
+        results: runs as `train --json` writes them: "model", "strategy", "ranks", and "history",
+            whose rows have "epoch" and "val_loss".
     """
     models = list(dict.fromkeys(r["model"] for r in results))
     with style.panels(1, len(models), width=5.2) as (figure, axes):
@@ -32,7 +35,7 @@ def histories(results: list[dict]) -> Figure:
                 if number == 0 and len(runs) > 1:
                     look |= {"linewidth": 9, "alpha": 0.3, "solid_capstyle": "round"}
                 elif number:
-                    # Some ten markers a line, and no two lines' at the same epoch.
+                    # About ten markers per line, and no two lines have one at the same epoch.
                     every = max(len(runs) - 1, len(epochs) // 10)
                     shift = (number - 1) * every // (len(runs) - 1)
                     marker = style.MARKERS[number % len(style.MARKERS)]
@@ -46,9 +49,11 @@ def histories(results: list[dict]) -> Figure:
 
 
 def speed_up(rows: list[dict], cores: int) -> Figure:
-    """Measured speed-up (markers) and predicted (lines) over ranks; `rows` as in `run`'s table.
+    """Speed-up by the number of ranks, measured (markers) and predicted (lines).
 
-    Beyond `cores` ranks take turns; that part has a grey ground.
+    Args:
+        rows: rows of the table of `run`.
+        cores: with more ranks than these, ranks take turns; that part has a grey background.
     """
     models = list(dict.fromkeys(r["model"] for r in rows))
     most = max(r["ranks"] for r in rows)
@@ -64,7 +69,7 @@ def speed_up(rows: list[dict], cores: int) -> Figure:
                 ranks, [predicted[p] for p in ranks], color=colour,
                 linestyle=style.LINES[number % len(style.LINES)], label=f"{model}, predicted",
             )  # fmt: skip
-            # Models that do equally well would hide each other: side by side.
+            # Side by side, because models with equal speed-up would hide each other.
             aside = 0.06 * (number - (len(models) - 1) / 2)
             ax.plot(
                 [r["ranks"] + aside for r in (one, *of_model)],
@@ -92,7 +97,7 @@ def speed_up(rows: list[dict], cores: int) -> Figure:
 
 
 def _message(runs: list[dict]) -> str:
-    """What the panel shows: only runs that agree at every epoch are called the same."""
+    """The title of a panel: only runs that agree at every epoch are called the same."""
     losses = [[row["val_loss"] for row in run["history"]] for run in runs]
     lengths = {len(of_run) for of_run in losses}
     together = len(runs) > 1 and len(lengths) == 1 and np.allclose(losses, losses[0], rtol=SAME)
