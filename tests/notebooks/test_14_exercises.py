@@ -38,9 +38,9 @@ def in_place(g, m, theta, s, eta, mu, kappa):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (commit(lambda pi, D: np.minimum(pi, 5) * D), "all is done: pi must be at least 0"),
-        (commit(lambda pi, D: np.maximum(pi, 0) * D), "more than may be: pi must be at most 5"),
-        (commit(lambda pi, D: np.clip(pi, 0, 5)), "nobody has moved: you return pi"),
+        (commit(lambda pi, D: np.minimum(pi, 5) * D), "nothing is left: pi must be at least 0"),
+        (commit(lambda pi, D: np.maximum(pi, 0) * D), "above the limit: pi must be at most 5"),
+        (commit(lambda pi, D: np.clip(pi, 0, 5)), "no weight has moved: you return pi"),
         (commit(lambda pi, D: np.clip(pi.mean(), 0, 5) * D), "you use one pi for all weights"),
         (commit(lambda pi, D: np.clip(pi, 0, 5) * -D), "the commit is off by up to 0.2"),
         (lambda g, m, *rest: (right(g, m, *rest)[0], m), "the new m is off by up to 0.11"),
