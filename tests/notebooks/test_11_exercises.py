@@ -1,4 +1,4 @@
-"""Notebook 11: the folded solutions pass, wrong answers are told, and its kernel starts no MPI."""
+"""Notebook 11: folded solutions pass, wrong answers get a hint, and its kernel starts no MPI."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ test_solutions, test_open_cells = of_exercises(
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 5, 9])
 def test_seconds_to_an_answer_are_those_of_the_queue(workers):
-    """Exchange by exchange, in the second half, when all have found their order."""
+    """Exchange by exchange, in the second half, after the workers have fallen into an order."""
     for compute, serve in ((0.030, 0.010), (0.004, 0.010), (0.0, 0.010)):
         times = np.full((workers, 200), compute), np.full(600, serve)
         _, asked, _, done = foundations.first_come_first_served(*times)[-5 * workers :].T
@@ -59,11 +59,11 @@ def test_the_plan_by_hand():
     [
         ((1 + 250 / 80, 10), "the largest speed-up, 4.125, is too high"),  # one way only
         ((16, 10), "is too high"),
-        ((2.56, 9), "16 workers ask for 1.06 seconds of the master in each second"),
-        ((2.56, 1), "ask for 6.24 seconds"),
-        ((2.56, 11), "11 gradients an exchange are enough, and more than needed"),
-        ((2.56, 9.6), "gradients an exchange are 1, 2, 3, ..., not 9.6"),
-        ((2.56, 0), "not 0"),
+        ((2.56, 9), "16 workers need 1.06 seconds of the master's time in each second"),
+        ((2.56, 1), "need 6.24 seconds"),
+        ((2.56, 11), "11 gradients per exchange are more than needed"),
+        ((2.56, 9.6), "gradients per exchange must be a whole number above 0, got 9.6"),
+        ((2.56, 0), "got 0"),
         ((2.56, "many"), "ValueError"),
         (2.56, "two numbers"),
         ((2.56, ...), "put your answer"),

@@ -1,4 +1,4 @@
-"""Notebook 12: the folded solutions pass, wrong answers are told, what they rest on is right."""
+"""Notebook 12: folded solutions pass, wrong answers get a hint, the right numbers hold in runs."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ def path(delay, first=1):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (path(lambda t, tau: t), "every gradient of yours is fresh; it should be 1 updates old"),
-        (path(lambda t, tau: max(t - tau, 0), first=0), "6 numbers; x0 itself, and 6 after it"),
+        (path(lambda t, tau: t), "all your gradients are fresh; they should be 1 updates old"),
+        (path(lambda t, tau: max(t - tau, 0), first=0), "6 numbers; x0 itself and 6 after it"),
         (path(lambda t, tau: max(t - tau - 1, 0)), "tau = 1, x0 = 1.0, steps = 6: the path is off"),
         (path(lambda t, tau: t - tau), "IndexError"),  # x[-3], where there is only x[0]
         (lambda eta, tau, x0, steps: None, "returns nothing"),
@@ -42,12 +42,12 @@ def test_wrong_paths(capsys, wrong, message):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((7, 4), "plain: with 7 workers 0.05 is above the bound, 0.0482"),  # 2 sin(pi/26) / 5
-        ((5, 4), "plain: 5 workers are stable, but more would be"),
-        ((6, 5), "staleness-aware: with 5 workers 0.35 is above the bound, 0.347"),
-        ((6, 1), "staleness-aware: 1 workers are stable"),
-        ((6, 3.5), "not 3.5"),
-        ((6, True), "not True"),
+        ((7, 4), "with 7 workers the rate 0.05 is above the bound, 0.0482"),  # 2 sin(pi/26) / 5
+        ((5, 4), "plain: stable with 5, but also with more"),
+        ((6, 5), "staleness-aware: with 5 workers the rate 0.35 is above the bound, 0.347"),
+        ((6, 1), "staleness-aware: stable with 1, but also with more"),
+        ((6, 3.5), "got 3.5"),
+        ((6, True), "got True"),
         (6, "two numbers"),
         ((6, None), "put your answer"),
     ],

@@ -1,4 +1,4 @@
-"""Notebook 13: the folded solutions pass, wrong answers are told, what they rest on is right."""
+"""Notebook 13: folded solutions pass, wrong answers get a hint, the right numbers hold in runs."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ class AlwaysDue(Right):
         super().step(x, g, server, True)
 
 
-class StepFirst(Right):  # the gradient's step is sent, too
+class StepFirst(Right):  # the vector that is sent includes the gradient step
     def step(self, x, g, server, due):
         x -= self.rate * g
         if due:
@@ -80,7 +80,7 @@ def test_the_packages_own_rule_passes():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (NoStep, "worker 0): the spring is right, but the worker made no step"),
+        (NoStep, "worker 0): the spring is right, but the worker took no gradient step"),
         (NoPull, "the worker stepped, but its spring did not pull"),
         (AlwaysDue, "every 2: step 1 (worker 0): the center is off"),
         (StepFirst, "every 1: step 1 (worker 0): the center is off"),
@@ -100,8 +100,8 @@ def test_wrong_rules(capsys, wrong, message):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((1.0, 1.5), "they meet: the workers move, too, by alpha = beta / 3"),
-        ((0.75, 2), "they swing: the workers move, too"),
+        ((1.0, 1.5), "they meet: the workers move too, by alpha = beta / 3"),
+        ((0.75, 2), "they swing: the workers move too"),
         ((0.5, 1.5), "they meet: the moving rate, 0.5, is too low by 0.25"),
         ((0.75, 1.333), "they swing: the moving rate, 1.333, is too low"),
         (0.75, "two moving rates"),

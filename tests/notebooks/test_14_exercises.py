@@ -1,4 +1,4 @@
-"""Notebook 14: the folded solutions pass, wrong answers are told, what they rest on is right."""
+"""Notebook 14: folded solutions pass, wrong answers get a hint, the right numbers hold in runs."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ test_solutions, test_open_cells = of_exercises("14", "14.commit", "14.kappa", np
 
 
 def commit(body):
-    """A commit that does `body` instead of its cut and its product."""
+    """A `commit` with `body` in place of the clipping and the product."""
 
     def answer(g, m, theta, s, eta, mu, kappa):
         D = -eta * g
@@ -38,18 +38,18 @@ def in_place(g, m, theta, s, eta, mu, kappa):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (commit(lambda pi, D: np.minimum(pi, 5) * D), "all is done: pi may not be below 0"),
-        (commit(lambda pi, D: np.maximum(pi, 0) * D), "more than may be: pi may not be above 5"),
-        (commit(lambda pi, D: np.clip(pi, 0, 5)), "nobody has moved: that is pi"),
-        (commit(lambda pi, D: np.clip(pi.mean(), 0, 5) * D), "one pi for all weights"),
-        (commit(lambda pi, D: np.clip(pi, 0, 5) * -D), "what is committed is off by up to 0.2"),
+        (commit(lambda pi, D: np.minimum(pi, 5) * D), "nothing is left: pi must be at least 0"),
+        (commit(lambda pi, D: np.maximum(pi, 0) * D), "above the limit: pi must be at most 5"),
+        (commit(lambda pi, D: np.clip(pi, 0, 5)), "no weight has moved: you return pi"),
+        (commit(lambda pi, D: np.clip(pi.mean(), 0, 5) * D), "you use one pi for all weights"),
+        (commit(lambda pi, D: np.clip(pi, 0, 5) * -D), "the commit is off by up to 0.2"),
         (lambda g, m, *rest: (right(g, m, *rest)[0], m), "the new m is off by up to 0.11"),
         (
             lambda g, m, theta, s, eta, mu, kappa: right(g, m, theta, s, eta, mu, 1.0),
-            "what is committed is off",
+            "the commit is off",
         ),
-        (lambda *given: right(*given)[0], "new m"),  # an array of two is no pair of arrays
-        (in_place, "right, but the arrays that came in have changed"),
+        (lambda *given: right(*given)[0], "new m"),  # one array is not a pair of arrays
+        (in_place, "right, but your function changed its input arrays"),
         (lambda *given: None, "returns nothing"),
         (3, "a function is asked for, not 3"),
     ],
@@ -82,12 +82,12 @@ def test_the_right_paces_are_those_of_the_rule(workers, kappa, pace):
     x = Scripted(rule, lambda x: 1 + 0 * x, [0.0], workers, SGD(0.1)).turns(
         t % workers for t in range(200 * workers)
     )
-    way = (x[-1 - 100 * workers] - x[-1]) / 100  # of a round; eta / (1 - mu) is 1
+    way = (x[-1 - 100 * workers] - x[-1]) / 100  # per round; eta / (1 - mu) is 1
     assert way == pytest.approx(pace, rel=2e-3)
 
 
 def test_the_solution_is_the_rule_itself():
-    """Along a whole path, worker by worker, also where pi is cut on either side."""
+    """Along a whole path, worker by worker, also where pi is clipped on either side."""
     commit = run(Notebook("14").solution_of("14.commit"), {"np": np})["commit"]
     h = np.array([1.0, 9.0, 0.1])
     rule = GradientEnergyMatching(1.5, 0.8)

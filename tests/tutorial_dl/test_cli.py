@@ -119,7 +119,7 @@ WRONG = [
     (["-n", "99999"], "number of ranks is 99999: from 1 to"),
     (["-n", "two"], "valid integer"),
     (["-n", "2", "--strategy", "serial"], "strategy 'serial' uses 1 rank, not 2"),
-    (["--strategy", "serial", "--one-copy"], "one copy of the weights with strategy 'serial'"),
+    (["--strategy", "serial", "--one-copy"], "one_copy needs strategy 'synchronous', got 'serial'"),
     (["--epochs", "0"], "--epochs"),
     (["--batch-size", "0"], "--batch-size"),
     (["--learning-rate", "-1"], "--learning-rate"),

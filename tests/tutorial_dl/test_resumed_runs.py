@@ -170,8 +170,8 @@ def test_a_signal_that_comes_too_late_is_not_lost():
         (["--checkpoint", "here/nosuch/deep"], "there is no folder here/nosuch"),
         (["--checkpoint", "file"], "file is no folder"),
         (["--target", "accuracy"], "METRIC=NUMBER is right"),
-        (["--compression", "bf16", "--strategy", "serial"], "'synchronous' is needed for it"),
-        (["--compression", "bf16", "--one-copy"], "one of them only"),
+        (["--compression", "bf16", "--strategy", "serial"], "compression needs strategy 'synch"),
+        (["--compression", "bf16", "--one-copy"], "one_copy and compression exclude each other"),
     ],
 )
 def test_wrong_words(tmp_path, monkeypatch, words, says):

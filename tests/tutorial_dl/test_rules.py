@@ -1,4 +1,4 @@
-"""Rules by themselves, in one process: golden values, bounds of stability, plain numpy beside them.
+"""Rules in one process: golden values, stability bounds, and comparisons with plain numpy.
 
 f(x) = x^2/2 unless said otherwise, so the gradient is x; float64.
 """
@@ -85,11 +85,11 @@ def test_gradient_energy_matching(kappa, workers, expected):
     np.testing.assert_allclose(path[1:], expected, rtol=0, atol=1e-6)
 
 
-# Against the papers' equations, written down once more
+# Against the papers' equations, written again in numpy
 
 
 def gradient(worker):
-    """Of a quadratic of 5 weights, another one for each worker."""
+    """The gradient of a quadratic in 5 weights, a different one for each worker."""
     random = np.random.default_rng(worker)
     half = random.normal(size=(5, 5)) / 3
     matrix, target = half @ half.T + np.eye(5) / 4, random.normal(size=5)
@@ -144,7 +144,7 @@ def test_equations_2_and_3_of_elastic_averaging():
 
 
 def test_section_3_of_gradient_energy_matching():
-    """arXiv 1805.08469, with all of its cuts: pi is 0 here, 5 there, and between at times."""
+    """arXiv 1805.08469, with clipping: pi is 0 for some weights, 5 for some, and in between."""
     eta, mu, kappa, seen = 0.1, 0.7, 1.3, []
     theta = X0.copy()
     m, s, x = ([value.copy() for _ in range(3)] for value in (0 * X0, X0, X0))
@@ -164,7 +164,7 @@ def test_section_3_of_gradient_energy_matching():
 @pytest.mark.parametrize("every", [2, 3])
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_downpour_every_few_steps(every, synchronous):
-    """A worker's own steps are plain descent; the master gets what they add up to."""
+    """A worker's own steps are plain descent; it sends the sum of its gradients to the master."""
     eta, workers = 0.05, 3
     center, own = X0.copy(), [X0.copy() for _ in range(workers)]
     total, clock = [np.zeros(5) for _ in range(workers)], [0] * workers
@@ -202,7 +202,7 @@ def test_synchronous_downpour_is_one_process():
 
 
 def test_asynchronous_downpour_with_an_optimizer_of_the_master():
-    """Its state is one for all: v sees every gradient."""
+    """The optimizer's state is shared: v sees the gradients of all workers."""
     x, v, own = X0.copy(), np.zeros(5), [X0.copy() for _ in range(3)]
     run = scripted(Downpour(), 3, SGD(0.05, momentum=0.6))
     for i in order_of(3, 30):
@@ -239,14 +239,14 @@ def test_a_staleness_aware_rate():
         own[i], pulled[i] = x, update + 1
     assert max(run.staleness) > 3
     assert run.center[0] == pytest.approx(x, abs=1e-12)
-    # So it stands a rate that plain downpour does not: 4 workers, 3 times the bound.
+    # So it is stable at a rate where plain Downpour is not: 4 workers, 3 times the bound.
     rate = 3 * 0.4450
     aware = path_of(Downpour(staleness_aware=True), 4, 500, rate=rate)
     assert abs(aware[-1]) < 1e-3 < 1e3 < abs(path_of(Downpour(), 4, 500, rate=rate)[-1])
 
 
 def test_lower_momentum():
-    """By 1 - 1/workers, and not below 0."""
+    """Momentum is reduced by 1 - 1/workers, and not below 0."""
     for workers, left in ((1, 0.9), (2, 0.4), (4, 0.15), (10, 0.0), (20, 0.0)):
         lower = path_of(Downpour(lower_momentum=True), workers, 30, momentum=0.9)
         np.testing.assert_allclose(
@@ -276,7 +276,7 @@ def test_every_option_changes_the_result():
         momentum = {"momentum": 0.5} if isinstance(one, Downpour) else {}
         paths = [path_of(rule, 2, 12, **momentum)[-1] for rule in (one, other)]
         assert abs(paths[0] - paths[1]) > 1e-3
-        assert str(one) != str(other)  # what a checkpoint knows a run's rule by
+        assert str(one) != str(other)  # a checkpoint identifies the rule of a run by it
 
 
 def test_the_synchronous_form_is_another():
@@ -289,30 +289,30 @@ def test_the_synchronous_form_is_another():
 
 
 IMPOSSIBLE = [
-    (lambda: Downpour(every=0), "an exchange every 0 steps"),
+    (lambda: Downpour(every=0), "every must be at least 1, got 0"),
     (lambda: Downpour(synchronous=True, staleness_aware=True), "nothing is stale"),
     (lambda: Downpour(synchronous=True, lower_momentum=True), "nothing is stale"),
-    (lambda: Downpour(upward=0), "upward every 0 exchanges"),
-    (lambda: Downpour(upward="often"), "upward every 'often' exchanges"),
-    (lambda: ElasticAveraging(moving_rate=0), "moving rate 0"),
-    (lambda: ElasticAveraging(moving_rate=2), "moving rate 2"),
-    (lambda: ElasticAveraging(moving_rate=float("nan")), "moving rate nan"),
-    (lambda: ElasticAveraging(momentum=1), "momentum 1"),
-    (lambda: ElasticAveraging(momentum=-0.1), "momentum -0.1"),
-    (lambda: GradientEnergyMatching(kappa=0), "kappa 0"),
-    (lambda: GradientEnergyMatching(kappa=float("nan")), "kappa nan"),
-    (lambda: GradientEnergyMatching(momentum=1), "momentum 1"),
-    (lambda: GradientEnergyMatching(every=2), "asynchronous, with an exchange a step"),
-    (lambda: GradientEnergyMatching(synchronous=True), "asynchronous, with an exchange a step"),
-    (lambda: scripted(Downpour(lower_momentum=True), 2, "adam"), "lower momentum, but .* has none"),
-    (lambda: scripted(ElasticAveraging(momentum=0.5), 2, "adam"), "needs plain sgd"),
+    (lambda: Downpour(upward=0), "upward must be at least 1, or 'auto', got 0"),
+    (lambda: Downpour(upward="often"), "upward must be .*, got 'often'"),
+    (lambda: ElasticAveraging(moving_rate=0), "moving_rate must be above 0 and below 2, got 0"),
+    (lambda: ElasticAveraging(moving_rate=2), "moving_rate must .* got 2"),
+    (lambda: ElasticAveraging(moving_rate=float("nan")), "moving_rate must .* got nan"),
+    (lambda: ElasticAveraging(momentum=1), "momentum must be at least 0 and below 1, got 1"),
+    (lambda: ElasticAveraging(momentum=-0.1), "momentum must .* got -0.1"),
+    (lambda: GradientEnergyMatching(kappa=0), "kappa must be finite and above 0, got 0"),
+    (lambda: GradientEnergyMatching(kappa=float("nan")), "kappa must .* got nan"),
+    (lambda: GradientEnergyMatching(momentum=1), "momentum must be .* got 1"),
+    (lambda: GradientEnergyMatching(every=2), "asynchronous and exchanges at every step"),
+    (lambda: GradientEnergyMatching(synchronous=True), "asynchronous and exchanges at every step"),
+    (lambda: scripted(Downpour(lower_momentum=True), 2, "adam"), "momentum .*, but adam has none"),
+    (lambda: scripted(ElasticAveraging(momentum=0.5), 2, "adam"), "needs plain sgd, got adam"),
     (lambda: scripted(ElasticAveraging(momentum=0.5), 2, SGD(0.1, 0.9)), "needs plain sgd"),
-    (lambda: scripted(GradientEnergyMatching(), 2, "adam"), "needs plain sgd"),
+    (lambda: scripted(GradientEnergyMatching(), 2, "adam"), "needs plain sgd, got adam"),
     (lambda: scripted(GradientEnergyMatching(), 2, SGD(0.1, 0.9)), "needs plain sgd"),
-    (lambda: scripted(Downpour(), 0), "0 workers"),
-    (lambda: strategies.check("gradient_energy_matching", synchronous=True), "synchronous with"),
-    (lambda: strategies.check("hogwild", every=2), "every with strategy 'hogwild'"),
-    (lambda: strategies.check("synchronous", kappa=1.0), "kappa with strategy 'synchronous'"),
+    (lambda: scripted(Downpour(), 0), "workers must be at least 1, got 0"),
+    (lambda: strategies.check("gradient_energy_matching", synchronous=True), "synchronous needs"),
+    (lambda: strategies.check("hogwild", every=2), "every needs .*, got 'hogwild'"),
+    (lambda: strategies.check("synchronous", kappa=1.0), "kappa needs .*, got 'synchronous'"),
     (lambda: strategies.check("downhill"), "unknown strategy 'downhill'"),
 ]
 
@@ -359,7 +359,7 @@ assert "mpi4py.MPI" not in sys.modules
 
 
 def test_no_rule_starts_mpi():
-    """A notebook's own process has a cluster for that; it would leave MPI's memory behind."""
+    """A notebook's own process must not start MPI, which would leave shared memory behind."""
     done = subprocess.run(
         [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=240
     )

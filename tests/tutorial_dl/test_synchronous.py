@@ -97,9 +97,9 @@ def test_one_copy_of_the_weights(on_ranks, shared):
 def one_copy_is_refused():
     from tutorial_dl import strategies
 
-    with pytest.raises(ValueError, match="algorithm 'ring' has every rank update its own"):
+    with pytest.raises(ValueError, match="with algorithm 'ring', every rank updates its own"):
         strategies.Synchronous(algorithm="ring", one_copy=True)
-    with pytest.raises(ValueError, match="one copy of the weights with strategy 'serial'"):
+    with pytest.raises(ValueError, match="one_copy needs strategy 'synchronous', got 'serial'"):
         strategies.get("serial", one_copy=True)
 
 

@@ -1,15 +1,15 @@
-"""Overlap: a layer's gradient is reduced while those of the layers before it are still computed.
+"""Overlap: reduce a layer's gradient while those of the earlier layers are still computed.
 
     in turn      | forward | backward: layer 3, 2, 1 | reduce 3, 2, 1 | update |
     overlapped   | forward | backward: layer 3, 2, 1 |                | update |
                                        | reduce 3 | reduce 2 | reduce 1 |
 
-It hides what is reduced behind what is computed, if there is somebody to reduce meanwhile: a
-network card, or a core that is idle. Where every core has a rank that computes, the same work is
-done by the same cores, with one meeting of the ranks a layer instead of one in all. So this is no
-option of `Synchronous`: it is here to be measured (notebook 06, docs/design.md).
+The reduction is hidden behind the computation if something else can do it meanwhile: a network
+card, or an idle core. Where every core has a rank that computes, the same cores do the same work,
+with one synchronisation point per layer instead of one per step. So this is not an option of
+`Synchronous`: it is here to be measured (notebook 06, docs/design.md).
 
-Horovod and PyTorch's DistributedDataParallel do so in buckets of some MB: Li et al., arXiv
+Horovod and PyTorch's DistributedDataParallel (DDP) overlap in buckets of some MB: Li et al., arXiv
 2006.15704, section 3.2.3.
 """
 
@@ -25,17 +25,17 @@ from numba_kernels.team.team import Team
 from ..replica.base import Batch
 from ..replica.dense import DenseReplica
 
-SECONDS = 60.0  # for one layer's reduction, before this rank gives up
+SECONDS = 60.0  # limit for the reduction of one layer; after it this rank raises queue.Empty
 
 
 class Overlapped:
-    """The gradient of all ranks' samples, reduced on a thread layer by layer. Collective.
+    """The gradient of all ranks' samples; a thread reduces it layer by layer. Collective.
+
+    Leaving `with Overlapped(team, replica) as overlapped:` ends the thread.
 
     Args:
-        team: whose ranks; the thread communicates over a team of its own, made of the same ranks
-        replica: tells when a layer's gradient is complete; its gradient moves into the window
-
-    `with Overlapped(team, replica) as overlapped:` ends the thread.
+        team: the ranks that train; the thread communicates over a second team of the same ranks
+        replica: says when the gradient of a layer is complete; its gradient moves into the window
     """
 
     def __init__(self, team: Team, replica: DenseReplica):
@@ -49,12 +49,16 @@ class Overlapped:
     def gradient(self, batch: Batch) -> float:
         """Fill `replica.gradient` with the mean over ranks; returns this rank's mean loss.
 
-        All ranks have equally many samples, at least one.
+        Args:
+            batch: this rank's samples, equally many on all ranks, at least one
+
+        Raises:
+            ValueError: the batch is empty
         """
         self._count = 0
         loss, samples = self.replica.compute_gradient(batch, ready=self._ready)
         if not samples:
-            raise ValueError("a rank without samples: a plain mean over ranks is for equal shares")
+            raise ValueError("a plain mean over ranks needs equal shares, got an empty batch")
         for _ in range(self._count):
             error = self._reduced.get(timeout=SECONDS)
             if error is not None:
@@ -82,10 +86,18 @@ class Overlapped:
 
 
 def seconds(team: Team, replicas: dict[str, DenseReplica], batch: Batch, rounds: int) -> dict:
-    """Median seconds of a gradient: alone, with an allreduce after it, and overlapped.
+    """Time a gradient alone, with an allreduce after it, and overlapped. Collective.
 
-    `replicas`: "alone", "in turn", "overlapped": each of its own memory. All of a round one after
-    the other, so that whatever disturbs the machine disturbs all three.
+    Each round times all three, so that any disturbance of the machine affects all of them alike.
+
+    Args:
+        team: the ranks that take part
+        replicas: by name, "alone", "in turn" and "overlapped", each with its own memory
+        batch: this rank's samples
+        rounds: timed rounds, after 5 that are not counted
+
+    Returns:
+        Median seconds by name.
     """
     from time import perf_counter
 

@@ -1,18 +1,23 @@
-"""Strategies: rules by which ranks train one model together, a file each.
+"""Strategies: the rules by which ranks train one model together, one file per rule.
 
-No strategy has ever heard of layers: they see a replica's two flat vectors. There are two kinds.
+A strategy knows nothing of layers: it sees a replica's two flat vectors, parameters and gradient.
+There are two kinds.
 
-Where all ranks hold one model (serial, synchronous), or work on one copy of it (hogwild), a
-strategy does, on the ranks of its `team`,
+Either all ranks hold the same model (serial; synchronous data parallelism, as in DDP), or they all
+update one copy of it (hogwild). Such a strategy has four methods, which the ranks of its `team`
+call:
 
-    attach(replica, optimizer)    once: put the vectors where this rule needs them
-    step(batch) -> loss, samples  one update; of all ranks' samples together
-    average_state()               before validation: make what is not optimised equal on all ranks
+    attach(replica, optimizer)    once: put the vectors where this strategy needs them
+    step(batch) -> loss, samples  one update; loss and samples are those of all ranks together
+    average_state()               before validation: make equal on all ranks what is not optimised
     resume()                      after a failure: make all ranks agree again
 
-and may rely on every rank calling `step` equally often, with its own share of each batch, which may
-be empty. Where workers talk to a master (downpour, elastic_averaging, gradient_energy_matching) it
-is a `Rule` of what each side does (rule.py).
+It may rely on every rank calling `step` equally often, each with its own share of the batch; a
+share may be empty.
+
+Or workers exchange vectors with a master (downpour: Downpour SGD of DistBelief; elastic_averaging:
+EASGD and EAMSGD; gradient_energy_matching: GEM). Such a strategy is a `Rule` (rule.py), which says
+what a worker does and what the master does.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ NAMES = {
 }
 RULES = ("downpour", "elastic_averaging", "gradient_energy_matching")  # with a master
 
-# Which options belong to which strategies; the others know nothing of them.
+# The strategies that take each option; all others refuse it.
 OPTIONS = {
     "one_copy": ("synchronous",),
     "compression": ("synchronous",),
@@ -54,29 +59,46 @@ __all__ += ["NAMES", "get"]
 
 
 def check(name: str, **options) -> None:
-    """ValueError unless there is a strategy called `name`, and it has these options.
+    """Check the name of a strategy and its options before anything is built.
 
-    An option that is None or False is not given.
+    Args:
+        name: one of NAMES
+        options: values by name; an option that is None or False counts as not given
+
+    Raises:
+        ValueError: there is no such strategy, it does not take one of the options, or two options
+            exclude each other
     """
     if name not in NAMES:
-        raise ValueError(f"unknown strategy {name!r}; one of {', '.join(NAMES)}")
+        raise ValueError(f"unknown strategy {name!r}; choose one of {', '.join(NAMES)}")
     given = _given(options)
     for option in sorted(given):
         if name not in OPTIONS[option]:
-            words = {"one_copy": "one copy of the weights"}.get(option, option.replace("_", " "))
             have = " or ".join(repr(one) for one in OPTIONS[option])
-            raise ValueError(f"{words} with strategy {name!r}; strategy {have} is needed for it")
+            raise ValueError(f"{option} needs strategy {have}, got {name!r}")
     if {"compression", "one_copy"} <= given.keys():
-        raise ValueError("one copy of the weights with compression: one of them only")
+        raise ValueError("one_copy and compression exclude each other; choose one")
 
 
 def get(name: str, team=None, **options):
-    """A new strategy by its name, on `team` (all ranks if None), with its own options."""
+    """Make a strategy by its name.
+
+    Args:
+        name: one of NAMES
+        team: the ranks that train; all ranks if None
+        options: the strategy's own options; None or False counts as not given
+
+    Returns:
+        A new object of the strategy's class.
+
+    Raises:
+        ValueError: see `check`
+    """
     check(name, **options)
     kind = __getattr__(NAMES[name])
     return kind(team=team, **_given(options))
 
 
 def _given(options: dict) -> dict:
-    # (0 is given: a momentum of 0 is one.)
+    # (0 counts as given: a momentum of 0 is a valid choice.)
     return {n: value for n, value in options.items() if value is not None and value is not False}

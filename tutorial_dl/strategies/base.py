@@ -1,4 +1,4 @@
-"""What strategies share in which all ranks hold one and the same model."""
+"""OneModel: the base class of the strategies in which all ranks hold the same model."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ from ..replica.base import Batch, Replica, finite_gradient
 
 
 class OneModel:
-    """Base class: learning rates that change, and what a checkpoint holds.
+    """Base class: loss scaling, learning rates that change, and the contents of a checkpoint.
 
-    A subclass has, once attached, `replica` and `update`: the rule's last step, with its
-    `optimizer`, that one's `state`, and `mine`, the slice of the parameters that `state` is of.
+    After `attach`, a subclass has `replica` and `update`. `update` does the last part of a step; it
+    has the `optimizer`, its `state`, and `mine`, the slice of the parameters that `state` covers.
     """
 
     replica: Replica
     default_optimizer = "adam"
-    _seen = 0  # samples of this rank since its state was averaged
-    updates_a_step = 1  # of all ranks together
-    loss_scale = None  # a LossScale (training/loss_scale.py), where a model computes in float16
+    _seen = 0  # samples that this rank has used since its state was last averaged
+    updates_a_step = 1  # all ranks together
+    loss_scale = None  # a LossScale (training/loss_scale.py) if the model computes in float16
 
     def gradient(self, batch: Batch, **options) -> tuple[float, int]:
-        """This rank's part of a step: fills the gradient; mean loss, samples. See `skipped`."""
+        """Compute this rank's gradient of a step; returns (mean loss, samples). See `skipped`."""
         if self.loss_scale is None:
             return finite_gradient(self.replica, batch, **options)
         loss, samples, self._finite = self.loss_scale.gradient(self.replica, batch, **options)
         return loss, samples
 
     def skipped(self, loss: float, samples: int) -> tuple[float, int] | None:
-        """After `gradient`: None if the step can be done on all ranks. Collective.
+        """Decide, after `gradient`, whether all ranks skip this step. Collective.
 
-        Otherwise some rank's gradient has overflowed, and this is what the step is to return: the
-        mean loss over all samples where it is finite, and how many those are.
+        Returns:
+            None if the step can be done on all ranks. If some rank's gradient has overflowed: what
+            the step returns instead, the mean loss over the ranks where it is finite, and their
+            number of samples.
         """
         if self.loss_scale is None:
             return None
@@ -44,30 +46,35 @@ class OneModel:
         return (float(loss / samples) if samples else 0.0), int(samples)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        """How many updates an epoch of so many samples takes: what schedules count."""
+        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
         at_once = self.updates_a_step
         return -(-samples // (batch_size * at_once)) * at_once
 
     @property
     def optimizer(self):
-        """The rule, with the learning rate of the next step."""
+        """The optimizer, with the learning rate of the next step."""
         return self.update.optimizer
 
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        """Learn at `rate` from the next step on; the same on all ranks. See Optimizer.at_rate."""
+        """Use learning rate `rate`, equal on all ranks, from the next step on.
+
+        Args:
+            rate: the learning rate
+            correct_momentum: also scale the velocity, see `Optimizer.at_rate`
+        """
         if rate != self.update.optimizer.learning_rate:
             state = self.update.state if correct_momentum else None
             self.update.optimizer = self.update.optimizer.at_rate(rate, state)
 
     def agree_on_scale(self) -> None:
-        """After a failure: rank 0's loss scale on all ranks. Collective."""
+        """After a failure: give all ranks the loss scale of rank 0. Collective."""
         if self.loss_scale is not None and self.team.size > 1:
             self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
 
     def average_state(self) -> None:
-        """Average what is not optimised (moving statistics), weighted by the samples seen."""
+        """Average what is not optimised (moving statistics) over ranks, weighted by samples."""
         if self.replica.state.size and self.team.size > 1:
-            # In float64: equal values are their own average, to the bit.
+            # In float64, so that the average of equal values is that value, bit for bit.
             state = self.replica.state.astype(np.float64)
             weighted = np.append(state * self._seen, self._seen)
             self.team.allreduce(weighted)  # sums
@@ -76,16 +83,22 @@ class OneModel:
         self._seen = 0
 
     def settle(self) -> None:
-        """Before weights are looked at: nobody changes them. Collective."""
+        """Wait until no rank changes the weights any more, before they are read. Collective."""
 
     def total(self, sums: np.ndarray) -> np.ndarray:
-        """Of what `step` returned, added up by each rank: the sums over all samples. Collective."""
+        """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
         return sums
 
-    # Checkpoints: what is equal on all ranks is written in slices, the rest by each rank
+    # Checkpoints: vectors that are equal on all ranks are written in slices, one slice per rank;
+    # what differs is written whole by each rank
 
     def save(self) -> tuple[dict, dict, dict]:
-        """(values, vectors, own): numbers; this rank's slices of vectors; what only it has."""
+        """What a checkpoint holds of this strategy.
+
+        Returns:
+            (values, vectors, own): numbers; this rank's slices of the common vectors; arrays that
+            only this rank has.
+        """
         n, update = self.replica.parameters.size, self.update
         first, last = self.team.slice_of(n)
         low = first - update.mine.start
@@ -100,19 +113,19 @@ class OneModel:
         return values, vectors, own
 
     def restore(self, saved) -> None:
-        """Go on from a Snapshot (training/checkpoint.py), also of another number of ranks."""
+        """Continue from a Snapshot (training/checkpoint.py), also one of more or fewer ranks."""
         update = self.update
         self.replica.parameters[:] = saved.vector("parameters", 0, self.replica.parameters.size)
         update.state.slots[:] = saved.vector("slots", update.mine.start, update.mine.stop)
         values = saved.values["strategy"]
         update.state.step = values["updates"]
-        self.set_rate(values["rate"], correct_momentum=False)  # its velocity is of this rate
+        self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
         if self.loss_scale is not None and "loss_scale" in values:
             self.loss_scale.values = values["loss_scale"]
         seen = [int(saved.own("seen", rank)[0]) for rank in range(saved.ranks)]
         if saved.ranks == self.team.size:
             state, self._seen = saved.own("state", self.team.rank), seen[self.team.rank]
-        else:  # as `average_state` would, had it been called then
+        else:  # average as `average_state` would have done at that time
             states = [saved.own("state", rank).astype(np.float64) for rank in range(saved.ranks)]
             weights = seen if sum(seen) else [1] * len(seen)
             state, self._seen = np.average(states, axis=0, weights=weights), 0

@@ -1,21 +1,21 @@
-"""Downpour SGD: workers send gradients when they have them, a master updates with each.
+"""Downpour SGD (DistBelief): workers push gradients, a master updates as soon as one arrives.
 
     worker:  w    <- the master's weights
              u    =  sum of the gradients of `every` steps, between which w <- w - eta g
-    master:  w    <- optimizer(w, u)                    at once, whoever sent it
+    master:  w    <- optimizer(w, u)                    at once, whichever worker sent u
     worker:  w    <- the master's weights               and so on
 
-Nobody waits for anybody. The price: when u arrives the master's weights are not those that its
-gradients were taken at; they have had tau more updates, its *staleness*. Dean et al., Large scale
-distributed deep networks, NIPS 2012, section 4.1.
+No worker waits for another. The price: when u arrives, the master's weights are no longer those at
+which its gradients were computed; tau updates have changed them since. tau is the *staleness* of u.
+Dean et al., Large scale distributed deep networks, NIPS 2012, section 4.1.
 
     master   w0 --- w1 ------ w2 ---- w3 ------      w1 = w0 - eta g_A(w0)
     A        g(w0)  '-> g(w1) '        '-> ...       w2 = w1 - eta g_B(w0)      staleness 1
     B        g(w0) ---'-> g(w2) -------'             w3 = w2 - eta g_A(w1)      staleness 1
 
-(The paper's master gets u = w_pulled - w_local, which for one step is eta g. Here the sum of the
-gradients is sent, so that any optimizer on the master makes of it what it makes of a gradient; for
-SGD the two are the same.)
+(In the paper a worker sends u = w_pulled - w_local, which for one step is eta g. Here it sends the
+sum of its gradients, which the master's optimizer, whichever it is, uses like a gradient. For SGD
+the two are the same.)
 """
 
 from __future__ import annotations
@@ -31,18 +31,32 @@ SEE_VECTORS = ("begin_worker", "look_ahead", "step", "after_break", "serve")
 
 
 class Downpour(Rule):
-    """Gradients to a master, weights back.
+    """Downpour SGD: workers push gradients to a master and get its weights back.
 
     Args:
-        every: steps from one exchange to the next; in between a worker goes on by itself with
-            plain gradient descent at the same learning rate
-        synchronous: the master waits for all workers and updates with their mean: for every=1 that
+        every: steps per exchange, at least 1; between exchanges a worker does plain gradient
+            descent on its own weights, at the same learning rate
+        synchronous: the master waits for all workers and updates with their mean; with every=1 this
             is synchronous data parallelism
-        staleness_aware: divide the learning rate of an update by 1 + its staleness (Zhang et al.,
+        staleness_aware: divide the learning rate of each update by 1 + its staleness (Zhang et al.,
             arXiv 1511.05950)
-        lower_momentum: asynchrony acts as if there was a momentum of 1 - 1/workers (Mitliagkas et
-            al., arXiv 1605.09774; Omnivore, arXiv 1606.04487): take that much off the optimizer's
+        lower_momentum: reduce the optimizer's momentum by the implicit momentum of asynchrony,
+            1 - 1/workers, to no less than 0 (Mitliagkas et al., arXiv 1605.09774; Omnivore, arXiv
+            1606.04487)
         upward, team, layout: see Rule
+
+    Raises:
+        ValueError: `every` or `upward` is too small, or staleness_aware or lower_momentum is set
+            together with synchronous
+
+    Example:
+        >>> from numba_kernels.optimizers import SGD
+        >>> from tutorial_dl.strategies import Downpour, Scripted
+        >>> run = Scripted(Downpour(), lambda x: x, [1.0], workers=2, optimizer=SGD(0.1))
+        >>> run.turns([0, 1, 0, 1])[:, 0].round(2).tolist()
+        [1.0, 0.9, 0.8, 0.71, 0.63]
+        >>> run.staleness
+        [0, 1, 1, 1]
     """
 
     receives = "parameters"
@@ -57,14 +71,19 @@ class Downpour(Rule):
     ):
         super().__init__(every, synchronous, **where)
         if synchronous and (staleness_aware or lower_momentum):
-            raise ValueError("nothing is stale in the synchronous form; leave the option out")
+            raise ValueError(
+                "staleness_aware and lower_momentum exclude synchronous, where nothing is stale"
+            )
         self.staleness_aware, self.lower_momentum = staleness_aware, lower_momentum
 
     def use(self, optimizer) -> None:
         if self.lower_momentum and not getattr(optimizer, "momentum", 0):
-            raise ValueError(f"lower momentum, but {optimizer.name} has none; sgd or rmsprop may")
+            raise ValueError(
+                "lower_momentum needs an optimizer with momentum (sgd or rmsprop), "
+                f"but {optimizer.name} has none"
+            )
         super().use(optimizer)
-        self._slots = optimizer.slots  # (of a momentum that `begin_master` lowers, too)
+        self._slots = optimizer.slots  # counted before `begin_master` lowers the momentum
 
     @property
     def sends(self) -> str | None:
@@ -72,7 +91,8 @@ class Downpour(Rule):
 
     @property
     def swaps(self) -> bool:
-        # Another's methods may keep the weights, or fill an answer before they read what was sent.
+        # Overridden methods may keep a reference to the weights, or fill `answer` before they read
+        # `sent`.
         own = all(getattr(type(self), name) is getattr(Downpour, name) for name in SEE_VECTORS)
         return own and self.every == 1 and not self.synchronous
 
@@ -122,7 +142,7 @@ class Downpour(Rule):
     def serve_all(self, center, sent, answers, weights) -> None:
         mean = np.zeros_like(center)
         for vector, weight in zip(sent, weights, strict=True):
-            if weight:  # what a worker without samples sends is no matter
+            if weight:  # a worker without samples has weight 0: ignore its vector
                 mean += center.dtype.type(weight) * vector
         if any(weights):
             if self.clip_norm is not None:

@@ -1,20 +1,20 @@
-"""Elastic averaging: workers explore by themselves, tied to a common center by springs.
+"""Elastic averaging SGD (EASGD, EAMSGD): workers with own weights, tied by springs to a center.
 
-Every worker has weights x of its own, and steps as if it was alone. Every `every` steps its weights
-and the center's pull at each other:
+Every worker has weights x of its own, and steps as if it were alone. Every `every` steps, a spring
+pulls its weights and the center c towards each other:
 
     worker i:  g    =  gradient at x
                d    =  alpha (x - c)             how far the spring pulls
                x    <- x - d;   c <- c + d       (by the master)
                x    <- x - eta g
 
-alpha = moving_rate / workers: small enough, and all workers together move the center no further
-than to their mean. With momentum delta (EAMSGD) the last line is
+alpha = moving_rate / workers; with a moving rate of at most 1, all workers together move the center
+no further than to their mean. With momentum delta (EAMSGD) the last line is
 
                v    <- delta v - eta g(x + delta v);   x <- x + v
 
 Zhang, Choromanska, LeCun, Deep learning with elastic averaging SGD, arXiv 1412.6651: algorithms 1
-and 2; equations 2 and 3 for the synchronous form, where the center sees all workers at one time.
+and 2; equations 2 and 3 for the synchronous form, where all workers exchange with the same center.
 """
 
 from __future__ import annotations
@@ -28,14 +28,26 @@ from .rule import Rule
 
 
 class ElasticAveraging(Rule):
-    """Own weights on every worker, drawn towards a center, whose they are in the end.
+    """EASGD: each worker has its own weights; the master's center is the result of the training.
 
     Args:
-        moving_rate: beta = workers * alpha, above 0 and below 2; the paper's is 0.9
-        momentum: delta of EAMSGD, with optimizer "sgd"; 0: workers step by any optimizer
-        every: steps from one exchange to the next (the paper's tau)
-        synchronous: all workers exchange at once; the same result on every run
+        moving_rate: beta = workers * alpha, above 0 and below 2; the paper uses 0.9
+        momentum: delta of EAMSGD, from 0 to below 1; above 0 it needs optimizer "sgd" without
+            momentum of its own. With 0, workers step with any optimizer
+        every: steps per exchange, at least 1 (the paper's tau)
+        synchronous: all workers exchange at the same time; then every run gives the same result
         upward, team, layout: see Rule
+
+    Raises:
+        ValueError: an argument is out of its range
+
+    Example:
+        >>> from numba_kernels.optimizers import SGD
+        >>> from tutorial_dl.strategies import ElasticAveraging, Scripted
+        >>> run = Scripted(ElasticAveraging(), lambda x: x, [0.0], workers=2, optimizer=SGD(0.1))
+        >>> run.x[0][:], run.x[1][:] = 1, 2
+        >>> run.turns([0, 1])[:, 0].round(4).tolist()  # the center; alpha = 0.9 / 2
+        [0.0, 0.45, 1.1475]
     """
 
     default_optimizer = "sgd"
@@ -51,16 +63,16 @@ class ElasticAveraging(Rule):
     ):
         super().__init__(every, synchronous, **where)
         if not 0 < moving_rate < 2:
-            raise ValueError(f"moving rate {moving_rate}; above 0 and below 2 is right")
+            raise ValueError(f"moving_rate must be above 0 and below 2, got {moving_rate}")
         if not 0 <= momentum < 1:
-            raise ValueError(f"momentum {momentum}; from 0 to below 1 is right")
+            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
         self.moving_rate, self.momentum = moving_rate, momentum
 
     def use(self, optimizer) -> None:
         if self.momentum and not (isinstance(optimizer, SGD) and optimizer.momentum == 0):
             raise ValueError(
-                f"momentum of elastic averaging with {optimizer.in_words}; "
-                "it needs plain sgd beneath"
+                "elastic averaging with momentum (EAMSGD) needs plain sgd, "
+                f"got {optimizer.in_words}"
             )
         super().use(optimizer)
 
@@ -77,13 +89,13 @@ class ElasticAveraging(Rule):
             self.state = self.optimizer.init(x.size, x.dtype, segments)
 
     def look_ahead(self, x) -> None:
-        if self.momentum and not self._ahead:  # (after a batch without samples comes no step)
+        if self.momentum and not self._ahead:  # (no step follows an empty batch)
             vectors.add(x, self.momentum, self.v)
             self._ahead = True
 
     def step(self, x, g, server, due) -> None:
         if self.momentum:
-            vectors.add(x, -self.momentum, self.v)  # back from the look ahead
+            vectors.add(x, -self.momentum, self.v)  # undo look_ahead: the spring pulls at x itself
             self._ahead = False
         if due:
             server.push(x, into=x)
@@ -104,7 +116,7 @@ class ElasticAveraging(Rule):
             vectors.spring(moved, x, answer, self.alpha)
             center += moved - before
 
-    # A sub-master is to the master above what a worker is to it
+    # A sub-master exchanges with the master above it as a worker does with its master
 
     def begin_relay(self, center) -> None:
         pass
@@ -119,4 +131,4 @@ class ElasticAveraging(Rule):
         self.serve_all(center, sent, answers, weights)
 
     def save(self) -> tuple[dict, dict]:
-        return {}, {}  # a master has nothing but the center
+        return {}, {}  # a master has no state besides the center

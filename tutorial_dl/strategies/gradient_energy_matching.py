@@ -1,9 +1,9 @@
-"""Gradient energy matching: all workers together move the weights as one with momentum would.
+"""Gradient energy matching (GEM): all workers together keep the pace of one momentum SGD process.
 
-More workers mean more updates at once, which acts as momentum that nobody asked for. So each worker
-looks before it commits. m is where a single process with momentum mu would go; |theta - s| is how
-far the others have moved the weights since this worker saw them last. What is left to do of |m|, it
-does:
+More workers make more updates per gradient time, which moves the weights faster and acts as an
+implicit momentum. So each worker looks before it commits. m is the step that one process with
+momentum mu would take; |theta - s| is how far the weights have moved since this worker last looked,
+by the others' commits and by its own last one. The worker commits what is left of |m|:
 
     worker:  D     =  -eta g(x);      m <- mu m + D
              theta <- the master's weights
@@ -12,9 +12,9 @@ does:
              s     <- theta;          x <- theta + pi D
     master:  theta <- theta + what was committed
 
-A worker whose part the others have done already commits nothing (pi = 0). kappa > 1 wants more
-speed than momentum gives, kappa < 1 less. Hermans, Louppe, Gradient energy matching for distributed
-asynchronous gradient descent, arXiv 1805.08469, section 3.
+A worker commits nothing (pi = 0) where the weights have moved far enough already. kappa > 1 asks
+for a faster pace than that of momentum SGD, kappa < 1 for a slower one. Hermans, Louppe, Gradient
+energy matching for distributed asynchronous gradient descent, arXiv 1805.08469, section 3.
 """
 
 from __future__ import annotations
@@ -28,18 +28,31 @@ from numba_kernels.optimizers import SGD
 from . import kernels as vectors
 from .rule import Rule
 
-MOST = 5.0  # of pi
+MOST = 5.0  # upper limit of pi
 
 
 class GradientEnergyMatching(Rule):
-    """Workers scale what they commit so that all together keep to the pace of momentum SGD.
+    """GEM: workers scale their commits so that all together keep the pace of momentum SGD.
+
+    It needs optimizer "sgd" without momentum, whose learning rate is eta. Every step is an
+    exchange.
 
     Args:
-        kappa: how much of that pace is wanted, above 0
-        momentum: mu of the imagined process
+        kappa: energy factor, above 0; near 1 matches the pace of momentum SGD
+        momentum: mu of the process that is imitated, from 0 to below 1
         upward, team, layout: see Rule
 
-    Works with optimizer "sgd", whose learning rate is eta, and exchanges at every step.
+    Raises:
+        ValueError: an argument is out of its range, or asks for a synchronous form or for rarer
+            exchanges
+
+    Example:
+        >>> from numba_kernels.optimizers import SGD
+        >>> from tutorial_dl.strategies import GradientEnergyMatching, Scripted
+        >>> rule = GradientEnergyMatching(kappa=1.0, momentum=0.9)
+        >>> run = Scripted(rule, lambda x: x, [1.0], workers=2, optimizer=SGD(0.1))
+        >>> run.turns([0, 1, 0, 1])[:, 0].round(3).tolist()
+        [1.0, 0.9, 0.9, 0.82, 0.72]
     """
 
     default_optimizer = "sgd"
@@ -47,19 +60,20 @@ class GradientEnergyMatching(Rule):
 
     def __init__(self, kappa: float = 1.0, momentum: float = 0.9, **where):
         if where.pop("synchronous", False) or where.pop("every", 1) != 1:
-            raise ValueError("gradient energy matching is asynchronous, with an exchange a step")
+            raise ValueError(
+                "gradient energy matching is asynchronous and exchanges at every step; "
+                "leave out synchronous and every"
+            )
         super().__init__(**where)
         if not 0 < kappa < inf:
-            raise ValueError(f"kappa {kappa}; a number above 0 is right")
+            raise ValueError(f"kappa must be finite and above 0, got {kappa}")
         if not 0 <= momentum < 1:
-            raise ValueError(f"momentum {momentum}; from 0 to below 1 is right")
+            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
         self.kappa, self.momentum = kappa, momentum
 
     def use(self, optimizer) -> None:
         if not isinstance(optimizer, SGD) or optimizer.momentum:
-            raise ValueError(
-                f"gradient energy matching with {optimizer.in_words}; it needs plain sgd"
-            )
+            raise ValueError(f"gradient energy matching needs plain sgd, got {optimizer.in_words}")
         super().use(optimizer)
 
     # A worker

@@ -1,13 +1,13 @@
-"""Hogwild: no master, no locks. All ranks of a node update one copy of the weights, all at once.
+"""Hogwild: no master, no locks; all ranks of a node update one copy of the weights at once.
 
-    rank i, for ever:   g <- gradient(w, a batch)
-                        w <- update(w, g)              where w lies, whoever else is writing there
+    rank i, repeatedly:   g <- gradient(w, a batch)
+                          w <- update(w, g)            in place, while other ranks write there too
 
-Nobody waits for anybody. A rank reads weights that others are in the middle of changing, and two
-that write the same number at once may lose one of the two changes. For small steps that does little
-harm: Niu, Recht, Re, Wright, Hogwild!, NIPS 2011, show it for sparse gradients, which seldom touch
-the same weights; a network's are dense, and it works in practice with about the staleness of
-downpour. Each rank keeps an optimizer's state of its own.
+No rank waits for another. A rank may read weights while others change them, and when two ranks
+write the same number at the same time, one of the two changes may be lost. For small steps that
+does little harm. Niu, Recht, Re, Wright, Hogwild!, NIPS 2011, show it for sparse gradients, which
+seldom touch the same weights; a network's gradients are dense, but it works in practice, with about
+the staleness of Downpour SGD. Each rank keeps its own optimizer state.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from .base import OneModel
 
 
 class Own:
-    """A rank's optimizer, and its state for all weights."""
+    """A rank's own optimizer, with state for all n weights."""
 
     def __init__(self, optimizer: Optimizer, n: int, dtype, segments):
         self.optimizer, self.state = optimizer, optimizer.init(n, dtype, segments)
 
 
 class Hogwild(OneModel):
-    """All ranks of a node on one copy of the weights.
+    """Hogwild: all ranks of a node train on one copy of the weights.
 
     Args:
-        team: ranks that share memory; all of the run if None. ValueError if some don't.
+        team: the ranks that train; all ranks of the run if None
+
+    Raises:
+        ValueError: the ranks do not all share memory
     """
 
     default_optimizer = "adam"
@@ -44,8 +47,8 @@ class Hogwild(OneModel):
         self.team = team or Team()
         if not self.team.single_node or not self.team.shared:
             raise ValueError(
-                f"strategy 'hogwild' needs ranks that share memory, and {self.team.size} ranks are "
-                f"on {len(self.team.nodes)} nodes; 'downpour' sends messages"
+                f"strategy 'hogwild' needs ranks that share memory, got {self.team.size} ranks on "
+                f"{len(self.team.nodes)} nodes; 'downpour' works across nodes"
             )
         self.updates_a_step = self.team.size
 
@@ -57,7 +60,7 @@ class Hogwild(OneModel):
         self.team.broadcast(replica.parameters)
         own = replica.parameters.copy()
         common = self.team.empty(n, dtype, common=True)
-        replica.place(common, aligned(n, dtype))  # all ranks write the same there
+        replica.place(common, aligned(n, dtype))  # all ranks copy equal weights there
         if replica.state.size:
             replica.state = self.team.broadcast(replica.state.copy())
         self.update = Own(optimizer, n, dtype, replica.segments)
@@ -66,7 +69,7 @@ class Hogwild(OneModel):
         self.team.barrier()
 
     def step(self, batch: Batch) -> tuple[float, int]:
-        """One update by this rank; mean loss over its own samples, and how many those are."""
+        """One update by this rank; returns its own samples' mean loss, and their number."""
         with span("gradient"):
             loss, samples = self.gradient(batch)
         self._seen += samples
@@ -91,7 +94,7 @@ class Hogwild(OneModel):
         return self.team.allreduce(sums.copy()) if self.team.size > 1 else sums
 
     def resume(self) -> None:
-        """After a failure: there is one copy of the weights, and nothing to agree on but states."""
+        """After a failure: give all ranks the statistics of rank 0; the weights are one copy."""
         if self.replica.state.size:
             self.replica.state = self.team.broadcast(self.replica.state.copy())
         self._seen = 0

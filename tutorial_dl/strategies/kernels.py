@@ -1,7 +1,7 @@
-"""The rules' arithmetic in single passes over vectors, compiled; all arrays flat, [n], one dtype.
+"""The arithmetic of EASGD, EAMSGD and GEM, compiled, one pass each; flat arrays [n] of one dtype.
 
-Velocities of weights whose gradient is zero fade into denormal numbers, with which processors are
-slow: here those are zero.
+The velocity of a weight whose gradient is zero decays into denormal numbers, which processors
+handle slowly: here they are flushed to zero.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def momentum_step(x, g, v, rate, momentum):
 
 @compiled
 def spring(center, x, answer, alpha):
-    """d = alpha (x - center);  center += d;  answer = x - d.  `answer` may be `x`."""
+    """EASGD: d = alpha (x - center);  center += d;  answer = x - d.  `answer` may be `x`."""
     alpha = center.dtype.type(alpha)
     for i in range(center.size):
         d = alpha * (x[i] - center[i])
@@ -43,7 +43,7 @@ def spring(center, x, answer, alpha):
 
 @compiled
 def match_energy(x, g, theta, m, s, commit, rate, momentum, kappa, most):
-    """A worker's step of gradient energy matching, given the master's weights `theta`."""
+    """A worker's step of gradient energy matching (GEM); `theta` are the master's weights."""
     before = flush_denormals()
     rate, momentum = x.dtype.type(rate), x.dtype.type(momentum)
     kappa, most = x.dtype.type(kappa), x.dtype.type(most)

@@ -1,6 +1,6 @@
-"""Rule: what a worker and its master do with a model's weights, on flat vectors.
+"""Rule: what a worker and its master do with a model's weights, as flat vectors.
 
-A rule is a class of two short methods, one for each side:
+A rule is a class with two short methods, one for each side:
 
     class Average(Rule):                        # the master keeps a running mean of the workers
         def step(self, x, g, server, due):      # a worker: own weights x, gradient g at x
@@ -11,11 +11,11 @@ A rule is a class of two short methods, one for each side:
             center += 0.1 * (sent - center)
             answer[:] = center
 
-Everything else is the same for every rule, and no business of theirs: messages, order of arrival,
-batches, validation, checkpoints, ranks that fail (tutorial_dl.parameter_server). `scripted.py`
-drives the very same objects in one process, in any order of events.
+Everything else is the same for every rule, and is done in tutorial_dl.parameter_server: messages,
+order of arrival, batches, validation, checkpoints, ranks that fail. `scripted.py` drives the same
+objects in one process, in any order of events.
 
-A rank has one object of its rule, and is either a worker or a master with it.
+Every rank has one object of the rule, and is either a worker or a master with it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,30 @@ class Rule:
     """Base class of asynchronous rules.
 
     Args:
-        every: steps of a worker from one exchange to the next
+        every: steps of a worker per exchange, at least 1
         synchronous: the master waits for all workers, and serves them together (`serve_all`)
-        upward: with sub-masters: exchanges with workers from one of their exchanges with the master
-            above to the next; "auto" finds a number at which that takes little of their time
+        upward: worker exchanges per exchange of a sub-master with the top master; at least 1, or
+            "auto": chosen so that exchanges with the top master take little of its time
         team: the ranks that train, masters included; all if None
-        layout: who is what (`Layout`); None: one master, the rest are workers
+        layout: each rank's role (`Layout`); if None, one master and all other ranks workers
 
-    What a rule may use:
+    Attributes:
         rate: the learning rate of this step
-        workers: how many share this rank's master (of a master: its own)
-        staleness: on the master, while it serves: updates since this worker had its weights
+        workers: the number of workers that share this rank's master; on a master, its own workers
+        staleness: on the master, while it serves: the number of updates since this worker got its
+            weights
+
+    Raises:
+        ValueError: `every` or `upward` is too small
     """
 
-    needs_master = True  # at least one rank trains nothing, and keeps the weights
+    needs_master = True  # at least one rank computes no gradients but keeps the weights
     default_optimizer = "adam"
-    pulls_in_step = False  # weights are pulled after the gradient was taken, and before the push
-    # Where a replica's vectors lie that go to the master and come from it without a copy:
-    sends: str | None = None  # "gradient", "parameters"
+    pulls_in_step = False  # a step pulls weights after the gradient is computed, before the push
+    # The replica's vectors that are sent to the master, and received from it, without a copy:
+    sends: str | None = None  # "gradient" or "parameters"
     receives: str | None = None  # "parameters"
-    swaps = False  # a step ends with its push: weights may come where the gradient was (Star.ask)
+    swaps = False  # a step ends with its push: weights may replace the gradient in place (Star.ask)
 
     def __init__(
         self,
@@ -63,9 +67,9 @@ class Rule:
         layout=None,
     ):
         if every < 1:
-            raise ValueError(f"an exchange every {every} steps; 1 or more is right")
+            raise ValueError(f"every must be at least 1, got {every}")
         if upward != "auto" and (isinstance(upward, str) or upward < 1):
-            raise ValueError(f"upward every {upward!r} exchanges; 1 or more, or 'auto', is right")
+            raise ValueError(f"upward must be at least 1, or 'auto', got {upward!r}")
         self.every, self.synchronous, self.upward = every, synchronous, upward
         self._team, self.layout = team, layout
         self.workers, self.staleness = 1, 0
@@ -77,7 +81,7 @@ class Rule:
 
     @property
     def team(self) -> Team:
-        """The ranks that train; made when it is first asked for, which is collective."""
+        """The ranks that train. If none was given, the first use makes a team: collective."""
         if self._team is None:
             from numba_kernels.team.team import Team
 
@@ -89,18 +93,18 @@ class Rule:
         return self.optimizer.learning_rate
 
     def use(self, optimizer: Optimizer) -> None:
-        """Take this optimizer; ValueError if the rule can do nothing with it."""
+        """Take this optimizer. Raises ValueError if the rule cannot work with it."""
         self.optimizer = optimizer
 
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        """Learn at `rate` from now on (see `Optimizer.at_rate`)."""
+        """Use learning rate `rate` from now on; `correct_momentum`: see `Optimizer.at_rate`."""
         if rate != self.optimizer.learning_rate:
             state = getattr(self, "state", None) if correct_momentum else None
             self.optimizer = self.optimizer.at_rate(rate, state)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        """How many batches an epoch of so many samples has: what schedules count."""
-        from ..layout.layout import layout_of
+        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
+        from ..runtime.master.topology import layout_of
 
         at_once = 1 if self.synchronous else layout_of(self, self.team).workers_each
         return -(-samples // (batch_size * at_once)) * at_once
@@ -108,74 +112,83 @@ class Rule:
     # On a worker
 
     def begin_worker(self, x: np.ndarray, segments=None) -> None:
-        """Own weights `x` [n] are the master's now; make what else a worker keeps."""
+        """Make the worker's state. Its own weights `x` [n] equal the master's at this point."""
 
     def look_ahead(self, x: np.ndarray) -> None:
-        """Before a gradient is computed: go where it is to be taken."""
+        """Before each gradient: move `x` to the point where it is to be computed."""
 
     def step(self, x: np.ndarray, g: np.ndarray, server, due: bool) -> None:
-        """One step from weights `x` [n] with the gradient `g` [n] there, both to be changed.
+        """One step of a worker.
 
-        If `due`, with an exchange: `server.push(vector, into=x)`, where x becomes the answer;
-        `server.push(vector, answer=False)`; or `server.pull(into=x)` for the master's weights.
-        Without `into` a push or pull returns the answer, which the next one overwrites.
+        Args:
+            x: the worker's weights, [n], changed in place
+            g: the gradient at `x`, [n], may be changed
+            server: the exchange with the master: `push(vector, into=x)` sends a vector and writes
+                the answer into x; `push(vector, answer=False)` wants no answer; `pull(into=x)`
+                gets the master's weights. Without `into`, a push or pull returns the answer, which
+                the next one overwrites.
+            due: whether this step is to exchange
         """
         raise NotImplementedError
 
     @property
     def kept(self) -> int:
-        """Vectors [n] of the master that `served.serve` works on, weights included; or 0."""
+        """How many vectors [n] of the master `served.serve` works on, weights included; or 0."""
         return 0
 
     @property
     def clips(self) -> bool:
-        """Whether a rule heeds `clip_norm` by itself; otherwise workers clip each gradient."""
+        """Whether the rule applies `clip_norm` itself; if not, workers clip each gradient."""
         return False
 
     def after_break(self, x: np.ndarray, server) -> None:
-        """This worker has validated for a while; its weights are what they were."""
+        """Called after this worker has validated; its weights have not changed meanwhile."""
 
     # On a master
 
     def begin_master(self, center: np.ndarray, segments=None) -> None:
-        """Make what a master keeps beside its weights `center` [n]."""
+        """Make the master's state besides its weights `center` [n]."""
 
     def serve(self, center: np.ndarray, sent: np.ndarray, answer: np.ndarray | None) -> None:
-        """A worker sent a vector: change `center`, and fill `answer` (None if none is wanted)."""
+        """Use a worker's vector `sent` [n]: change `center`, fill `answer` (None: not wanted)."""
         raise NotImplementedError
 
     def serve_all(self, center: np.ndarray, sent: list, answers: list, weights: list) -> None:
-        """The synchronous form: vectors of all workers, in their order.
+        """Use the vectors of all workers at once: the synchronous form.
 
-        `weights`: each one's share of the samples of this round; their sum is 1.
+        Args:
+            center: the master's weights, [n], changed in place
+            sent: one vector [n] per worker, in the workers' order
+            answers: one array [n] per worker, to be filled
+            weights: each worker's share of the samples of this round; their sum is 1
         """
         raise NotImplementedError
 
     # Between a sub-master and the master above it
 
     def begin_relay(self, center: np.ndarray) -> None:
-        """On a sub-master, whose weights are the master's now."""
+        """Make a sub-master's state. Its weights `center` [n] equal the top master's here."""
         self._base, self._moved = center.copy(), np.empty_like(center)
 
     def relay(self, center: np.ndarray, server) -> None:
-        """A sub-master's exchange: what its group changed goes up, the master's weights come."""
+        """A sub-master's exchange: send what its group changed, get the top master's weights."""
         np.subtract(center, self._base, out=self._moved)
         server.push(self._moved, into=center)
         self._base[:] = center
 
     def refresh(self, center: np.ndarray, answer: np.ndarray) -> None:
-        """After that, in the synchronous form: an answer to a worker that is not sent yet.
+        """After `relay`, in the synchronous form: update an answer to a worker, not sent yet.
 
-        To be filled again by rules whose answers are the master's weights.
+        Rules whose answers are the master's weights fill it again.
         """
 
     def serve_relay(self, center: np.ndarray, sent: np.ndarray, answer: np.ndarray) -> None:
-        """The other end of it, on the master."""
+        """The top master's side of `relay`: use the change `sent`, fill `answer`; all [n]."""
         center += sent
         answer[:] = center
 
     def serve_all_relays(self, center, sent: list, answers: list, weights: list) -> None:
-        """Of all sub-masters together, each group's change counting by its samples."""
+        """Use the changes of all sub-masters at once, each weighted by its group's samples."""
         for vector, weight in zip(sent, weights, strict=True):
             center += center.dtype.type(weight) * vector
         for answer in answers:
@@ -184,7 +197,7 @@ class Rule:
     # Checkpoints, written by the master
 
     def save(self) -> tuple[dict, dict]:
-        """(numbers, name -> array [..., n]): what a master keeps beside its weights."""
+        """The master's state besides its weights: (numbers, arrays [..., n] by name)."""
         state = getattr(self, "state", None)
         if state is None:
             return {}, {}
@@ -196,7 +209,7 @@ class Rule:
             self.state.slots[:] = vectors["slots"]
 
     def __str__(self) -> str:
-        """With its options; the same on all ranks, and in a run that is resumed."""
+        """The rule and its options; equal on all ranks, and in a run that is resumed."""
         options = {
             name: value
             for name, value in vars(self).items()

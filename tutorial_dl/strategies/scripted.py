@@ -1,11 +1,11 @@
-"""Scripted: a rule on several workers in one process, in whatever order of events one likes.
+"""Scripted: drive a rule with several workers in one process, in any order of events.
 
     run = Scripted(Downpour(), lambda x: x, [1.0], workers=2, optimizer=SGD(0.1))
-    run.turn(0); run.turn(1); run.turn(0)        # each computes its gradient, and exchanges
+    run.turn(0); run.turn(1); run.turn(0)        # a turn: compute a gradient, then exchange
     run.center, run.staleness                    # [0.71], [0, 1, 1]
 
-The objects that do the work are those that ranks use; only messages are missing. So what is seen
-here, on a parabola and in a given order, is what happens on a cluster.
+The rules and the master are the objects that ranks use; only the messages are missing. So what is
+seen here, on a parabola and in a given order, is what happens on a cluster.
 """
 
 from __future__ import annotations
@@ -23,18 +23,30 @@ from .rule import Rule
 
 
 class Scripted:
-    """A master and `workers` workers.
+    """A master and its workers, in one process.
 
     Args:
         rule: each worker, and the master, gets a copy
-        gradient: x [n] -> gradient [n]; or a list of such functions, one for each worker
-        x0: where all begin, [n]
-        optimizer: of the rule; its default if None
+        gradient: x [n] -> gradient [n]; or a list of such functions, one per worker
+        x0: the weights that all begin with, [n]
+        workers: the number of workers, at least 1
+        optimizer: the rule's optimizer; the rule's default if None
+        dtype: of all vectors
 
     Attributes:
         center: the master's weights, [n]
-        staleness: of every update so far
-        path: center after every update, and before the first, a list
+        staleness: the staleness of each update so far, a list
+        path: the center before the first update and after each, a list
+
+    Raises:
+        ValueError: `workers` is below 1, or the rule cannot work with the optimizer
+
+    Example:
+        >>> from numba_kernels.optimizers import SGD
+        >>> from tutorial_dl.strategies import Downpour, Scripted
+        >>> run = Scripted(Downpour(), lambda x: x, [1.0], workers=2, optimizer=SGD(0.1))
+        >>> run.turns([0, 1, 0])[:, 0].round(2).tolist()
+        [1.0, 0.9, 0.8, 0.71]
     """
 
     def __init__(
@@ -47,7 +59,7 @@ class Scripted:
         dtype=np.float64,
     ):
         if workers < 1:
-            raise ValueError(f"{workers} workers; 1 or more are needed")
+            raise ValueError(f"workers must be at least 1, got {workers}")
         rule = copy.copy(rule)
         rule.workers = workers
         rule.use(optimizers.get(optimizer or rule.default_optimizer))
@@ -56,7 +68,7 @@ class Scripted:
         self.rules = [copy.copy(rule) for _ in range(workers)]
         self.x = [x0.copy() for _ in range(workers)]
         for each, x in zip(self.rules, self.x, strict=True):
-            each.begin_worker(x, [0])  # all one layer
+            each.begin_worker(x, [0])  # [0]: one layer
         self._steps = [0] * workers
         self.center = x0.copy()
         self.master = Center(rule, self.center)
@@ -65,21 +77,21 @@ class Scripted:
         self.path = [self.center.copy()]
 
     def worker(self, number: int) -> np.ndarray:
-        """The weights of one worker, [n]."""
+        """The weights of worker `number`, [n]."""
         return self.x[number]
 
     def turn(self, worker: int) -> None:
-        """One step of one worker, with its exchange where one is due."""
+        """One step of one worker, with an exchange if one is due."""
         self._step(worker, _Server(self, worker))
 
     def turns(self, order: Iterable[int]) -> np.ndarray:
-        """Steps of workers in this order; the center after each update so far, [updates + 1, n]."""
+        """Turns of workers in this order; returns the path of the center, [updates + 1, n]."""
         for worker in order:
             self.turn(worker)
         return np.array(self.path)
 
     def round(self) -> None:
-        """The synchronous form: one step of every worker, and where due an exchange of all."""
+        """The synchronous form: one step of every worker, and one exchange of all if it is due."""
         sent: dict[int, tuple] = {}
         errors: list[BaseException] = []
 
@@ -119,7 +131,7 @@ class Scripted:
 
 
 class _Server:
-    """A worker's end, in the process of its master."""
+    """What a rule's `step` gets as `server`; it calls the master directly."""
 
     def __init__(self, run: Scripted, worker: int):
         self.run, self.worker = run, worker
@@ -137,7 +149,7 @@ class _Server:
 
 
 class _AtOnce(_Server):
-    """A worker's end in a round: all wait here for each other, and are served together."""
+    """The same in a round: `push` waits for all workers, which are then served together."""
 
     def __init__(self, run: Scripted, worker: int, sent: dict, gate: threading.Barrier):
         super().__init__(run, worker)

@@ -1,4 +1,4 @@
-"""Serial training: one process, the whole batch. What every parallel rule is compared with.
+"""Serial training: one process, the whole batch; the reference for every parallel rule.
 
 g <- gradient(w, batch);   w <- update(w, g)
 """
@@ -17,11 +17,14 @@ from .base import OneModel
 
 
 class Serial(OneModel):
-    """Training by one rank alone; other ranks, if there are any, are not told of it.
+    """Training by one rank alone; it does not communicate with other ranks.
 
     Args:
-        team: None, or a team of one rank. Raises ValueError for a larger one: ranks that train
-            without talking to each other end with as many different models.
+        team: None, or a team of one rank
+
+    Raises:
+        ValueError: the team has more than one rank; ranks that train without communicating would
+            each end with a different model
     """
 
     def __init__(self, team: Team | None = None):
@@ -35,7 +38,7 @@ class Serial(OneModel):
         self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
     ) -> None:
         self.replica = replica
-        self.update = Step(  # with nobody to reduce with, only the update is left of it
+        self.update = Step(  # with one rank there is nothing to reduce: only the update is left
             self.team, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm
         )
 
@@ -45,7 +48,7 @@ class Serial(OneModel):
         return self.skipped(loss, samples) or self.update(loss, samples)
 
     def resume(self) -> None:
-        """One rank agrees with itself."""
+        """Nothing to do: one rank agrees with itself."""
 
     def average_state(self) -> None:
-        """One rank's statistics are their own average."""
+        """Nothing to do: one rank's statistics are the average."""

@@ -1,11 +1,13 @@
-"""Synchronous data parallelism: every rank its share of each batch, one common update.
+"""Synchronous data parallelism: each rank takes a share of the batch; one common update.
 
     rank i:      g_i <- gradient(w, its s_i samples of the batch)
     all ranks:   g   <- sum_i s_i g_i / sum_i s_i          the gradient of the whole batch
     all ranks:   w   <- update(w, g)                       the same w everywhere
 
-The weights s_i make it exact: p ranks do what one process would on the whole batch, also when the
-batch does not divide by p. Chen et al., arXiv 1604.00981; Goyal et al., arXiv 1706.02677.
+Weighting by s_i makes it exact: p ranks do what one process would do with the whole batch, also if
+p does not divide the batch. Chen et al., arXiv 1604.00981; Goyal et al., arXiv 1706.02677. This is
+what PyTorch's DistributedDataParallel (DDP) and Horovod do. By default each rank keeps and updates
+1/p of the optimizer's state, as in ZeRO stage 1 (ZeRO-1, arXiv 1910.02054).
 """
 
 from __future__ import annotations
@@ -25,21 +27,25 @@ from .two_steps import TwoSteps
 
 
 class Synchronous(OneModel):
-    """All ranks of `team` (of the whole run if None) as if they were one.
+    """All ranks of `team` train as if they were one process.
 
     Args:
-        team: the ranks that train together
-        algorithm: "fused" reduces, updates and hands out the weights in one pass, with the
-            optimizer's state cut among the ranks (numba_kernels.fused). The name of an allreduce
-            algorithm ("auto", "naive", "tree", "ring", "shared_memory") does the textbook's two
-            steps instead, with the whole state on every rank: slower, and easier to follow.
-        one_copy: all ranks of a node work with one copy of the weights, which saves p - 1 copies
-            of them (docs/memory.md); for "fused" only. Where ranks share no memory it changes
-            nothing.
-        compression: send less: "fp16", "bf16", "top_k", "powersgd"; or "adasum", which sends no
-            less but lets more ranks join at one learning rate; or a Method with settings of its
-            own (numba_kernels.compression). The update is done in two steps then, and only
-            nearly that of one process. Where ranks share memory it only costs time.
+        team: the ranks that train together; all ranks of the run if None
+        algorithm: "fused" reduces, updates and distributes the weights in one pass, with the
+            optimizer's state divided among the ranks (ZeRO-1; numba_kernels.fused). The name of an
+            allreduce algorithm ("auto", "naive", "tree", "ring", "shared_memory") does the two
+            steps of the textbook instead, with the whole state on every rank: slower, and easier
+            to follow.
+        one_copy: all ranks of a node use one copy of the weights, which saves p - 1 copies
+            (docs/memory.md); for "fused" only. It changes nothing where ranks share no memory.
+        compression: send fewer bytes: "fp16", "bf16", "top_k", "powersgd" (PowerSGD). Or "adasum",
+            which sends no fewer, but lets more ranks join at the same learning rate. Or a Method
+            with its own settings (numba_kernels.compression). The update is then done in two
+            steps, and is only approximately that of one process. Where ranks share memory,
+            compression only costs time.
+
+    Raises:
+        ValueError: one_copy together with compression, or with an algorithm other than "fused"
     """
 
     def __init__(
@@ -54,19 +60,19 @@ class Synchronous(OneModel):
         if one_copy and self.two_steps:
             why = f"algorithm {algorithm!r}" if algorithm != "fused" else str(self.compression)
             raise ValueError(
-                f"one copy of the weights, but {why} has every rank update its own: algorithm "
-                "'fused' without compression is needed"
+                f"one_copy needs algorithm 'fused' without compression; with {why}, every rank "
+                "updates its own weights"
             )
         self.team, self.algorithm, self.one_copy = team or Team(), algorithm, one_copy
 
     def attach(
         self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
     ) -> None:
-        """Give every rank the weights of rank 0, and move both vectors into the window."""
+        """Give every rank the weights of rank 0, and move both vectors into the shared window."""
         self.replica = replica
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)
-        # One after the other: what the first one leaves is free before the second takes memory.
+        # One after the other: the first move frees its old memory before the second needs memory.
         replica.place(self._weights(n, dtype), replica.gradient)
         replica.place(replica.parameters, self.team.empty(n, dtype))
         if replica.state.size:
@@ -83,12 +89,12 @@ class Synchronous(OneModel):
                 clip_norm,
             )  # fmt: skip
 
-        # What no other rank reads need not be copied to where others can read it.
+        # The part that no other rank reads need not be copied to memory that they can read.
         apart = getattr(self.update, "takes_own", False) and getattr(replica, "keeps_apart", False)
         self._options = {"apart": self.team.slice_of(n)} if apart else {}
 
     def resume(self) -> None:
-        """After a failure: make every rank again what rank 0 is. Collective."""
+        """After a failure: give every rank the state of rank 0. Collective."""
         self.update.resume()
         self.agree_on_scale()
         if self.replica.state.size:
@@ -96,13 +102,13 @@ class Synchronous(OneModel):
         self._seen = 0
 
     def _weights(self, n: int, dtype) -> np.ndarray:
-        """Memory for the weights: in the window only where others write there."""
+        """Memory for the weights: in the shared window only if other ranks write to them."""
         if self.two_steps:
             return aligned(n, dtype)
         return self.team.empty(n, dtype, common=self.one_copy)
 
     def step(self, batch: Batch) -> tuple[float, int]:
-        """One update; returns the mean loss over all ranks' samples, and how many those are."""
+        """One update; returns the mean loss over all ranks' samples, and the number of samples."""
         with span("gradient"):
             loss, samples = self.gradient(batch, **self._options)
             if self._options:
@@ -124,6 +130,6 @@ class Synchronous(OneModel):
         left.basis[:] = saved.own("basis", 0)
         if saved.ranks == self.team.size:
             left.residual[:] = saved.own("residual", rank)
-        elif rank == 0:  # what all of them had yet to send is sent by one
+        elif rank == 0:  # another number of ranks: rank 0 sends what all of them had left
             left.residual[:] = sum(saved.own("residual", r) for r in range(saved.ranks))
-            left.residual *= left.dtype.type(self.team.size / saved.ranks)  # in a mean over ranks
+            left.residual *= left.dtype.type(self.team.size / saved.ranks)  # for a mean over ranks

@@ -1,8 +1,8 @@
-"""The synchronous update as a textbook has it: average the gradients, then update, on every rank.
+"""The synchronous update of the textbook (as in DDP): allreduce the gradients, then update.
 
-Every rank holds the whole of the optimizer's state and does the whole update. Slower than the one
-pass of numba_kernels.fused, but each line can be followed; and between the two steps there is a
-place for what needs the whole gradient: compression.
+Every rank holds the whole optimizer state and does the whole update. This is slower than the single
+pass of numba_kernels.fused, but easier to follow. And compression, which needs the whole gradient,
+fits between the two steps.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..replica.base import Replica
 
 
 class TwoSteps:
-    """An update of the replica's parameters from all ranks' gradients.
+    """Updates the replica's parameters with the gradients of all ranks.
 
     Args:
         team, replica, optimizer: as in `Synchronous.attach`
-        algorithm: the allreduce's
-        clip_norm: longest gradient of the whole batch, or None
-        compression: the method by which gradients are reduced instead, or None
+        algorithm: name of the allreduce algorithm
+        clip_norm: maximum norm of the gradient of the whole batch, or None
+        compression: the method that reduces the gradients instead of an allreduce, or None
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class TwoSteps:
         self.team, self.replica, self.optimizer = team, replica, optimizer
         self.algorithm, self.clip_norm, self.compression = algorithm, clip_norm, compression
         self.state = optimizer.init(n, dtype, replica.segments)
-        self.mine = slice(0, n)  # of the parameters that `state` is of
+        self.mine = slice(0, n)  # the parameters that `state` covers
         if compression is not None:
             self.left = compression.init(n, replica.segments, dtype)
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
-        """One update, `gradient` being the mean over this rank's samples; see `fused.Step`."""
+        """One update; `gradient` holds the mean over this rank's samples. See `fused.Step`."""
         g = self.replica.gradient
         with span("reduce"):
             total, loss = self.team.allreduce(np.array([samples, samples * loss]))  # sums
@@ -53,7 +53,7 @@ class TwoSteps:
                 if self.compression is None:
                     g *= g.dtype.type(samples / total)
                     self.team.allreduce(g, "sum", self.algorithm)
-                else:  # the mean over ranks, each with p times its weight
+                else:  # a mean over ranks: multiply each rank's weight by p
                     g *= g.dtype.type(self.team.size * samples / total)
                     self.compression.allreduce(self.team, g, self.left, "mean")
         if total:
@@ -64,11 +64,11 @@ class TwoSteps:
         return (float(loss / total) if total else 0.0), int(total)
 
     def resume(self) -> None:
-        """After a failure: rank 0's weights and state on all ranks. Collective."""
+        """After a failure: give all ranks the weights and state of rank 0. Collective."""
         self.team.broadcast(self.replica.parameters)
         self.team.broadcast(self.state.slots)
         self.state.step = int(self.team.broadcast(np.array([self.state.step]))[0])
         rate = self.team.broadcast(np.array([self.optimizer.learning_rate], np.float64))[0]
-        self.optimizer = self.optimizer.at_rate(float(rate))  # that of rank 0's velocity
-        if self.compression is not None:  # the basis must be one; what was left behind is dropped
+        self.optimizer = self.optimizer.at_rate(float(rate))  # matches rank 0's velocity
+        if self.compression is not None:  # one basis for all ranks; residuals are dropped
             self.left = self.compression.init(self.left.n, self.replica.segments, self.left.dtype)

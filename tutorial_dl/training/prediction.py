@@ -1,12 +1,13 @@
-"""How much faster p ranks should be, from what one rank was measured to do.
+"""Predict the speed-up of p ranks from what is measured on one rank.
 
 A synchronous step on p ranks of one node, for a batch of B samples and n parameters:
 
     T(p) = [ c(B/p) + u/p ] max(1, p / cores) + 2 p n b / M
 
-c(s): seconds of a gradient on s samples; u: seconds of an update of all n parameters; ranks beyond
-the cores take turns; and the reduction moves 2 p n b bytes (b a number) through memory that
-carries M bytes a second. Waiting for the slowest rank is not in it: what is measured is slower.
+c(s) is the time of a gradient on s samples, u the time of an update of all n parameters, both in
+seconds. If there are more ranks than cores, they take turns. The reduction moves 2 p n b bytes,
+with b bytes per number, through memory that carries M bytes per second. Waiting for the slowest
+rank is not included, so measured steps take longer.
 """
 
 from __future__ import annotations
@@ -26,25 +27,40 @@ def step_seconds(
     bytes_per_second: float,
     itemsize: int = 4,
 ) -> float:
-    """T(p) above; `gradient_seconds[p]` is c(B/p)."""
+    """T(p) of the module's docstring, in seconds.
+
+    Args:
+        ranks: p
+        gradient_seconds: c(B/p) by p, for p = `ranks`
+        update_seconds: u
+        parameters: n
+        cores: cores of the node
+        bytes_per_second: M
+        itemsize: b, bytes per number
+
+    Example:
+        >>> step_seconds(2, {2: 0.010}, 0.002, 10**6, cores=4, bytes_per_second=1e10)
+        0.0126
+    """
     compute = (gradient_seconds[ranks] + update_seconds / ranks) * max(1, ranks / cores)
     moved = 2 * ranks * parameters * itemsize if ranks > 1 else 0
     return compute + moved / bytes_per_second
 
 
 def speed_up(ranks: int, **measured) -> float:
-    """T(1) / T(p), with what `step_seconds` takes."""
+    """T(1) / T(p) for p = `ranks`; `measured` are the other arguments of `step_seconds`."""
     return step_seconds(1, **measured) / step_seconds(ranks, **measured)
 
 
 def profile(trainer, ranks: Sequence[int] = (1, 2, 4)) -> dict:
-    """What `step_seconds` wants to know of a model and its optimizer, measured on this rank alone.
+    """Measure, on this rank alone, what `step_seconds` needs of a model and its optimizer.
 
     Args:
-        trainer: its replica, optimizer, data and batch size are used; its weights stay as they are
-        ranks: the batch is timed cut into so many shares
+        trainer: its replica, optimizer, data and batch size are used; its weights do not change
+        ranks: the values of p for which c(B/p) is measured
 
-    Returns {"gradient_seconds": {p: c(B/p) in s}, "update_seconds": u in s}, medians both.
+    Returns:
+        {"gradient_seconds": {p: c(B/p)}, "update_seconds": u}, medians in seconds.
     """
     replica, optimizer, train = trainer.replica, trainer.optimizer, trainer.dataset.train
     batch_size = min(trainer.batches.batch_size, len(train))
@@ -59,9 +75,9 @@ def profile(trainer, ranks: Sequence[int] = (1, 2, 4)) -> dict:
 
 
 def median_seconds(call: Callable[[], object], least: int = 5, seconds: float = 0.2) -> float:
-    """Median time of `call()`, repeated `least` times or for `seconds`, whichever is longer.
+    """Median seconds of `call()`, repeated `least` times or for `seconds`, whichever takes longer.
 
-    One call before that is not counted: it may compile, or fetch what later ones find in caches.
+    One call before these is not counted: it may compile, or fill caches that later calls use.
     """
     call()
     times = []
@@ -74,7 +90,7 @@ def median_seconds(call: Callable[[], object], least: int = 5, seconds: float = 
 
 
 def copy_bandwidth(mib: int = 64, repeats: int = 5) -> float:
-    """Bytes a second, read and written, that one core copies in arrays beyond its caches."""
+    """Bytes per second, read plus written, when one core copies arrays larger than its caches."""
     source = np.ones(mib << 20, np.uint8)
     target = np.empty_like(source)
     target[:] = source

@@ -1,4 +1,4 @@
-"""The learning rate that the words of the command line ask for."""
+"""The learning rate schedule that the command-line options ask for."""
 
 from __future__ import annotations
 
@@ -23,10 +23,19 @@ SCHEDULES = {  # (rate, steps of the run) -> Schedule
 
 
 def planned(options, rate: float, per_epoch: int) -> Schedule | None:
-    """The schedule for epochs of `per_epoch` updates; None where the rate stays what it is.
+    """Make the schedule of a run.
 
-    `step` multiplies by 0.1 after each third of the run, `exponential` by 0.01 over all of it,
-    `cosine` ends at 0. A warm-up begins at the rate before the batch rule, without one at 0.
+    `step` multiplies the rate by 0.1 after each third of the run, `exponential` by 0.01 over the
+    whole run; `cosine` ends at 0. With a batch rule, a warm-up begins at the rate before that rule;
+    without one, at 0.
+
+    Args:
+        options: the command-line options (training/options.py)
+        rate: the learning rate of the optimizer
+        per_epoch: updates per epoch
+
+    Returns:
+        The schedule, or None if the rate stays as it is.
     """
     if options.schedule == "constant" and not options.warm_up and options.batch_rule is None:
         return None

@@ -1,4 +1,4 @@
-"""Checks of notebook 11, the parameter server."""
+"""Checks for the exercises of notebook 11, the parameter server."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 from tutorial_dl.course.exercises.checking import NotYet, call, close
 
-# Exercise 2: bytes of the weights, bytes a second of the master's link, seconds of a gradient.
+# Exercise 2: bytes of the weights, bytes per second of the master's link, seconds per gradient.
 BYTES, LINK, COMPUTE, WORKERS = 25_000_000 * 4, 1.25e9, 0.250, 16
 
 
 def answer(function: Any) -> str:
-    """Seconds from a push to its answer, with regular times."""
+    """Exercise 1: seconds from a push to its answer, with regular times."""
     for workers, compute, serve in (
         (1, 0.030, 0.010),
         (3, 0.030, 0.010),
@@ -24,7 +24,7 @@ def answer(function: Any) -> str:
         what = f"the answer with W = {workers}, c = {1e3 * compute:g}, s = {1e3 * serve:g} ms"
         right = _answer(workers, compute, serve)
         close(call(function, workers, compute, serve), right, what, rtol=1e-9)
-    return "s while the master has gaps, W s - c when it is full"
+    return "s while the master has idle time, W s - c when it is saturated"
 
 
 def _answer(workers: int, compute: float, serve: float) -> float:
@@ -32,20 +32,20 @@ def _answer(workers: int, compute: float, serve: float) -> float:
 
 
 def plan(answer: Any) -> str:
-    """The largest speed-up, and how many gradients an exchange 16 workers need."""
+    """Exercise 2: the largest speed-up, and the gradients per exchange that 16 workers need."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are asked for: speed-up and gradients an exchange")
+        raise NotYet("two numbers are needed: the speed-up, and the gradients per exchange")
     serve = 2 * BYTES / LINK
     close(answer[0], 1 + COMPUTE / serve, "the largest speed-up", rtol=0.01)
     every = answer[1]
     if isinstance(every, bool) or int(every) != every or every < 1:
-        raise NotYet(f"gradients an exchange are 1, 2, 3, ..., not {every!r}")
+        raise NotYet(f"gradients per exchange must be a whole number above 0, got {every!r}")
     busy = WORKERS * serve / (every * COMPUTE + serve)
     if busy > 1:
         raise NotYet(
-            f"with {every} gradients an exchange, {WORKERS} workers ask for {busy:.2f} seconds of "
-            "the master in each second"
+            f"with {every} gradients per exchange, {WORKERS} workers need {busy:.2f} seconds of "
+            "the master's time in each second"
         )
     if every > 1 and WORKERS * serve <= (every - 1) * COMPUTE + serve:
-        raise NotYet(f"{every} gradients an exchange are enough, and more than needed")
+        raise NotYet(f"{every} gradients per exchange are more than needed")
     return f"{1 + COMPUTE / serve:.2f} at most; {every} gradients keep the master {busy:.0%} busy"

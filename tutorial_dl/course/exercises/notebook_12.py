@@ -1,4 +1,4 @@
-"""Checks of notebook 12, staleness."""
+"""Checks for the exercises of notebook 12, staleness."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CURVATURE, PLAIN, AWARE = 5.0, 0.05, 0.35  # exercise 2
 
 
 def delayed(answer: Any) -> str:
-    """The path of x[t+1] = x[t] - eta x[t-tau], from x0 on."""
+    """Exercise 1: the path of x[t+1] = x[t] - eta x[t-tau], from x0 on."""
     for eta, tau, x0, steps in (
         (0.1, 1, 1.0, 6),
         (0.1, 3, 1.0, 6),
@@ -27,36 +27,34 @@ def delayed(answer: Any) -> str:
         right = delayed_descent(eta, tau, x0, steps)
         if np.shape(found) == (steps,) and steps:
             raise NotYet(
-                f"{given}: {steps} numbers; x0 itself, and {steps} after it, are asked for"
+                f"{given}: you return {steps} numbers; x0 itself and {steps} after it are needed"
             )
         fresh = delayed_descent(eta, 0, x0, steps)
         if tau and steps and np.shape(found) == right.shape and np.allclose(found, fresh):
-            raise NotYet(
-                f"{given}: every gradient of yours is fresh; it should be {tau} updates old"
-            )
+            raise NotYet(f"{given}: all your gradients are fresh; they should be {tau} updates old")
         close(found, right, f"{given}: the path", 1e-9, 1e-12)
-    return "two workers in turn go 1, 0.9, 0.8, 0.71, 0.63, ..."
+    return "two workers in turn make the path 1, 0.9, 0.8, 0.71, 0.63, ..."
 
 
 def workers(answer: Any) -> str:
-    """How many workers in turn are stable, with plain and with staleness-aware steps."""
+    """Exercise 2: how many workers in turn are stable, with plain and staleness-aware steps."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are asked for: workers with plain steps, and with aware ones")
+        raise NotYet("two numbers are needed: workers with plain and with staleness-aware steps")
     for what, rate, aware, count in zip(
         ("plain", "staleness-aware"), (PLAIN, AWARE), (False, True), answer, strict=True
     ):
         whole = isinstance(count, (int, float, np.integer, np.floating)) and count == int(count)
         if isinstance(count, bool) or not whole or count < 1:
-            raise NotYet(f"{what}: a number of workers is asked for, 1 or more, not {count!r}")
+            raise NotYet(f"{what}: the number of workers must be at least 1, got {count!r}")
         right = _most(rate, aware)
         if count > right:
             raise NotYet(
-                f"{what}: with {int(count)} workers {rate} is above the bound, "
+                f"{what}: with {int(count)} workers the rate {rate} is above the bound, "
                 f"{_bound(int(count), aware):.3g}"
             )
         if count < right:
-            raise NotYet(f"{what}: {int(count)} workers are stable, but more would be, too")
-    return "seven times the rate, and still four workers: because each step knows how old it is"
+            raise NotYet(f"{what}: stable with {int(count)}, but also with more workers")
+    return "seven times the rate, and still four workers: steps are shorter where they are stale"
 
 
 def _bound(count: int, aware: bool) -> float:

@@ -1,4 +1,4 @@
-"""Checks of notebook 13, elastic averaging."""
+"""Checks for the exercises of notebook 13, elastic averaging (EASGD)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BETA, RATE, WORKERS = 0.9, 0.1, 3  # moving rate of exercise 1; workers of exerc
 
 
 def springs(answer: Any) -> str:
-    """A rule's class, driven step by step beside the equations."""
+    """Exercise 1: a rule's class, compared with the equations at every step."""
     if not (isinstance(answer, type) and issubclass(answer, Rule)):
-        raise NotYet(f"a class derived from Rule is asked for, not {answer!r}")
+        raise NotYet(f"a class derived from Rule is needed, got {answer!r}")
     for workers, every in ((2, 1), (3, 1), (2, 2)):
         run = Scripted(answer(every=every), lambda x: 2 * x, np.zeros(2), workers, SGD(RATE))
         x, c = np.arange(1.0, 2 * workers + 1).reshape(workers, 2), np.zeros(2)
@@ -33,27 +33,27 @@ def springs(answer: Any) -> str:
             x[i] = x[i] - d - RATE * g
             _not_mistaken(where, due, run, i, before[i], d, g)
             close(run.center, c, f"{where}: the center", 1e-9, 1e-12)
-            close(run.x[i], x[i], f"{where}: its weights", 1e-9, 1e-12)
-    return "springs pull both ways; two workers go to 0.45 and 1.1025, the center to 1.1475"
+            close(run.x[i], x[i], f"{where}: the worker's weights", 1e-9, 1e-12)
+    return "worker and center move by the same d, towards each other"
 
 
 def moving_rates(answer: Any) -> str:
-    """Where 1 - beta / p - beta is 0, and where it is -1."""
+    """Exercise 2: the moving rates at which 1 - beta / p - beta is 0 and -1."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two moving rates are asked for: where they meet, and where they swing")
+        raise NotYet("two moving rates are needed: one to meet, one above which they swing apart")
     for what, beta, right in zip(("they meet", "they swing"), answer, (0.75, 1.5), strict=True):
         if isinstance(beta, (int, float, np.floating)) and np.isclose(beta, right * 4 / 3):
-            raise NotYet(f"{what}: the workers move, too, by alpha = beta / {WORKERS}")
+            raise NotYet(f"{what}: the workers move too, by alpha = beta / {WORKERS}")
         close(beta, right, f"{what}: the moving rate", 1e-3)
     return "p / (p + 1) and 2 p / (p + 1)"
 
 
 def _not_mistaken(where, due, run, worker, before, pulled, g) -> None:
-    """The usual mistakes, by name."""
+    """Raise NotYet with a hint if the answer is one of the usual mistakes."""
     after = run.x[worker]
     if due and np.allclose(after, before - pulled):
-        raise NotYet(f"{where}: the spring is right, but the worker made no step of its own")
+        raise NotYet(f"{where}: the spring is right, but the worker took no gradient step")
     if due and np.allclose(after, before - RATE * g):
         raise NotYet(f"{where}: the worker stepped, but its spring did not pull")
     if not due and np.allclose(after, before - pulled) and g.any():
-        raise NotYet(f"{where}: no exchange is due, but a step of its own always is")
+        raise NotYet(f"{where}: no exchange is due, but a gradient step always is")

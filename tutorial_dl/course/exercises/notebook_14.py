@@ -1,4 +1,4 @@
-"""Checks of notebook 14, gradient energy matching."""
+"""Checks for the exercises of notebook 14, gradient energy matching (GEM)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MOMENTUM, WORKERS = 0.9, 8  # exercise 2
 
 
 def commit(answer: Any) -> str:
-    """(pi D, new m) of one step, for each weight by itself."""
+    """Exercise 1: (pi D, new m) of one step, element by element."""
     cases = {  # g, m, theta, s; eta, mu, kappa
-        "nobody has moved": ([1.0, 1.0], [0.0, 0.1], [1.0, 1.0], [1.0, 1.0], 0.1, 0.9, 1.0),
-        "all is done": ([1.0, -1.0], [0.0, 0.0], [0.8, 1.3], [1.0, 1.0], 0.1, 0.9, 1.0),
-        "one weight of two": ([2.0, 2.0], [-0.5, -0.5], [0.9, 0.0], [1.0, 1.0], 0.1, 0.9, 1.0),
-        "more than may be": ([0.1, 0.1], [-0.9, 0.9], [1.0, 1.0], [1.0, 1.0], 0.1, 0.9, 2.0),
-        "no gradient": ([0.0, 1.0], [-0.3, -0.3], [1.0, 0.9], [1.0, 1.0], 0.1, 0.9, 1.0),
-        "kappa 2": ([1.0, -1.0], [-0.1, 0.1], [0.8, 1.2], [1.0, 1.0], 0.1, 0.9, 2.0),
+        "no weight has moved": ([1.0, 1.0], [0.0, 0.1], [1.0, 1.0], [1.0, 1.0], 0.1, 0.9, 1.0),
+        "nothing is left": ([1.0, -1.0], [0.0, 0.0], [0.8, 1.3], [1.0, 1.0], 0.1, 0.9, 1.0),
+        "one of two weights": ([2.0, 2.0], [-0.5, -0.5], [0.9, 0.0], [1.0, 1.0], 0.1, 0.9, 1.0),
+        "above the limit": ([0.1, 0.1], [-0.9, 0.9], [1.0, 1.0], [1.0, 1.0], 0.1, 0.9, 2.0),
+        "zero gradient": ([0.0, 1.0], [-0.3, -0.3], [1.0, 0.9], [1.0, 1.0], 0.1, 0.9, 1.0),
+        "kappa = 2": ([1.0, -1.0], [-0.1, 0.1], [0.8, 1.2], [1.0, 1.0], 0.1, 0.9, 2.0),
     }
     for what, (*vectors, eta, mu, kappa) in cases.items():
         g, m, theta, s = (np.array(vector) for vector in vectors)
@@ -31,36 +31,36 @@ def commit(answer: Any) -> str:
         if found is None:
             raise NotYet("the function returns nothing")
         if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise NotYet("two arrays are asked for: what is committed, and the new m")
+            raise NotYet("two arrays are needed: the commit pi D, and the new m")
         D = -eta * g
         new = mu * m + D
         pi = (kappa * np.abs(new) - np.abs(theta - s)) / (np.abs(D) + 1e-12)
         _not_mistaken(what, found[0], pi, D)
         close(found[1], new, f"{what}: the new m", 1e-9, 1e-12)
-        close(found[0], np.clip(pi, 0, 5) * D, f"{what}: what is committed", 1e-9, 1e-12)
+        close(found[0], np.clip(pi, 0, 5) * D, f"{what}: the commit", 1e-9, 1e-12)
         if not all(np.array_equal(*pair) for pair in zip(kept, (g, m, theta, s), strict=True)):
-            raise NotYet(f"{what}: right, but the arrays that came in have changed")
-    return "what the others have left, and at most five times D"
+            raise NotYet(f"{what}: right, but your function changed its input arrays")
+    return "each weight gets what is left of kappa |m|, at most five times |D|"
 
 
 def kappa(answer: Any) -> str:
-    """The kappa that keeps the pace, and the fastest pace of one worker."""
+    """Exercise 2: the kappa that keeps the pace, and the fastest pace of one worker."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are asked for: kappa, and the fastest pace")
+        raise NotYet("two numbers are needed: kappa, and the fastest pace")
     asked, fastest = answer
     close(asked, 1 / matched_pace(WORKERS, 1.0, MOMENTUM), "kappa for 8 workers", 1e-3)
     close(fastest, matched_pace(1, 1e9, MOMENTUM), "the fastest pace of one worker", 1e-3)
-    return "nine eighths for eight workers; and half the pace, for one alone"
+    return "9/8 for eight workers, and at most half the pace for one worker"
 
 
 def _not_mistaken(what: str, found: Any, pi: np.ndarray, D: np.ndarray) -> None:
-    """The usual mistakes, by name."""
+    """Raise NotYet with a hint if the answer is one of the usual mistakes."""
     right = np.clip(pi, 0, 5) * D
     mistakes = {
-        "pi may not be below 0: what is done is not undone": np.minimum(pi, 5) * D,
-        "pi may not be above 5": np.maximum(pi, 0) * D,
-        "that is pi; pi D is committed": np.clip(pi, 0, 5),
-        "one pi for all weights; each weight has its own": np.clip(pi.mean(), 0, 5) * D,
+        "pi must be at least 0: a worker does not undo the others' commits": np.minimum(pi, 5) * D,
+        "pi must be at most 5": np.maximum(pi, 0) * D,
+        "you return pi; the commit is pi D": np.clip(pi, 0, 5),
+        "you use one pi for all weights; each weight needs its own": np.clip(pi.mean(), 0, 5) * D,
     }
     for words, wrong in mistakes.items():
         told = np.shape(found) == wrong.shape and np.allclose(found, wrong, atol=1e-11)

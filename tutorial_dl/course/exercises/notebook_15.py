@@ -1,4 +1,4 @@
-"""Checks of notebook 15, hierarchies."""
+"""Checks for the exercises of notebook 15, hierarchies."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from tutorial_dl.course.exercises.checking import NotYet, call
 from tutorial_dl.layout import Layout
 
-# Exercise 2: ranks there are; samples and seconds of a gradient on a rank; seconds to serve one
-# exchange; updates of a group from relay to relay; and what is asked for.
+# Exercise 2: available ranks; samples and seconds per gradient on a rank; seconds to serve one
+# exchange; updates of a group per relay. Then the limits: batch per worker, speed, unseen updates.
 RANKS, SAMPLES, COMPUTE, SERVE, UPWARD = 40, 32, 0.040, 0.004, 8
 BATCH, SPEED, UNSEEN = 64, 20_000, 23
 
 
 def path(answer: Any) -> str:
-    """The ranks that a gradient passes, from the rank that computed it to the top."""
+    """Exercise 1: the ranks on a gradient's path, from the one that computed it to the top."""
     layouts = (
         (Layout(masters=2, workers=2, devices=2), None),
         (Layout(masters=1, workers=3), None),
@@ -27,7 +27,7 @@ def path(answer: Any) -> str:
         for role in roles:
             if role.role == "worker":
                 _compare(call(answer, roles, role.rank), _path(roles, role.rank), layout, role)
-    return "through the first rank of the worker, its master, and the one above"
+    return "through the worker's device 0, its master, and the top master"
 
 
 def _path(roles: list, rank: int) -> list[int]:
@@ -47,45 +47,45 @@ def _compare(found: Any, right: list[int], layout: Layout, role: Any) -> None:
     try:
         found = [int(rank) for rank in found]
     except (TypeError, ValueError):
-        raise NotYet(f"a list of ranks is asked for, not {found!r}") from None
+        raise NotYet(f"a list of ranks is needed, got {found!r}") from None
     if found != right:
-        told = f"{what} the path is {right}, yours is {found}"
+        told = f"{what} the path is {right}, got {found}"
         if len(set(found)) < len(found):
-            told += ": each rank once"
+            told += "; list each rank once"
         raise NotYet(told)
 
 
 def choice(answer: Any) -> str:
-    """A layout that fits the ranks, is fast enough, and has few updates unseen."""
+    """Exercise 2: a layout that fits the ranks, is fast enough and leaves few updates unseen."""
     if not isinstance(answer, (tuple, list)) or len(answer) != 3:
-        raise NotYet("three numbers are asked for: masters, workers of each, ranks of a worker")
+        raise NotYet("three numbers are needed: masters, workers per master, ranks per worker")
     try:
         layout = Layout(masters=answer[0], workers=answer[1], devices=answer[2])
     except ValueError as error:
         raise NotYet(error) from None
     if layout.masters == 0:
-        raise NotYet("without a master nothing is asynchronous: 1 master or more")
+        raise NotYet("masters must be at least 1, got 0; without one nothing is asynchronous")
     if layout.ranks > RANKS:
-        raise NotYet(f"it needs {layout.ranks} ranks; there are {RANKS}")
+        raise NotYet(f"your layout needs {layout.ranks} ranks; there are {RANKS}")
     batch = SAMPLES * layout.devices
     if batch > BATCH:
-        raise NotYet(f"a worker's batch has {batch} samples; {BATCH} at most")
+        raise NotYet(f"the batch of a worker must be at most {BATCH} samples, got {batch}")
     speed = batch * updates_a_second(layout.masters, layout.workers_each, UPWARD, COMPUTE, SERVE)
     if speed < SPEED:
-        raise NotYet(f"{speed:,.0f} samples a second; {SPEED:,} are asked for")
+        raise NotYet(f"the speed must be at least {SPEED:,} samples per second, got {speed:,.0f}")
     unseen = not_seen(layout.masters, layout.workers_each, UPWARD)
     if unseen > UNSEEN:
-        raise NotYet(f"{unseen} updates are not seen on average; {UNSEEN} at most")
-    return f"{layout.ranks} ranks, {speed:,.0f} samples a second, {unseen} updates not seen"
+        raise NotYet(f"unseen updates must be at most {UNSEEN} on average, got {unseen}")
+    return f"{layout.ranks} ranks, {speed:,.0f} samples per second, {unseen} unseen updates"
 
 
 def updates_a_second(
     masters: int, workers: int, upward: int, compute: float, serve: float
 ) -> float:
-    """Of all workers together, `workers` in all; upper bound from who can be busy all the time.
+    """Updates per second of `workers` workers in all: an upper bound, set by the busiest level.
 
-    One master: workers / (compute + serve), at most 1 / serve. Sub-masters: an exchange takes them
-    serve (1 + 1 / upward), and the master above gets one of `upward` of them.
+    One master: workers / (compute + serve), at most 1 / serve. With sub-masters an exchange takes
+    serve (1 + 1 / upward), and the top master serves one relay per `upward` exchanges.
     """
     if masters == 1:
         return min(workers / (compute + serve), 1 / serve)
@@ -94,9 +94,10 @@ def updates_a_second(
 
 
 def not_seen(masters: int, workers: int, upward: int) -> int:
-    """Updates that are applied, or on their way up, while a gradient is made, on average.
+    """Updates, on average, that a gradient's weights do not contain when the gradient is ready.
 
-    The other workers' turns, `workers` in all; and of the other groups, what they have done since
-    this one's last relay, and what they had not relayed by then: half an interval each.
+    `workers` workers in all, in turn: each other worker has had one turn. And from each other group
+    are missing the updates since this group's last relay, and those that the other group had not
+    relayed by then: half an interval each.
     """
     return workers - 1 + (masters - 1) * upward
