@@ -332,10 +332,10 @@ def test_ranks_that_fail_or_hang(monkeypatch, capsys, outcome, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("step --seconds -1", "--seconds -1.0: more than 0"),
-        ("step --seconds nan", "--seconds nan: more than 0"),
+        ("step --seconds -1", "--seconds must be above 0 and below 3600, got -1.0"),
+        ("step --seconds nan", "--seconds must be above 0 and below 3600, got nan"),
         ("step -n 0", "number of ranks is 0: from 1 to 1024 is right"),
-        ("allreduce -n 1", "an allreduce on 1 rank does nothing: -n 2 or more is right"),
+        ("allreduce -n 1", "-n must be at least 2 to measure an allreduce, got 1"),
         ("step --plot rows.txt", "--plot rows.txt: a name that ends in .png, .svg, .pdf is right"),
         ("step --json nosuch/rows.json", "nosuch/rows.json: there is no folder nosuch"),
         ("step --json .", ". is a folder"),
