@@ -62,7 +62,7 @@ def main(words: list[str] | None = None) -> int:
     bench.add_argument(
         "--seconds",
         type=float,
-        help=f"time to measure each kind (default {SECONDS:g}, with --full {FULL_SECONDS:g})",
+        help=f"seconds of measuring per kind (default {SECONDS:g}, with --full {FULL_SECONDS:g})",
     )
     options = parser.parse_args(words)
     if options.seconds is None:

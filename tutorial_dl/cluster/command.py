@@ -87,8 +87,8 @@ def start(
     keep: Annotated[
         float | None,
         typer.Option(
-            help="Seconds without a notebook after which the cluster stops; default: the profile's, "
-            "or 3600."
+            help="Seconds without a notebook after which the cluster stops; default: the "
+            "profile's, or 3600."
         ),
     ] = None,
     timeout: Annotated[
