@@ -233,7 +233,7 @@ def engines() -> str:
     if done.returncode != 0:
         raise Missing(
             " ".join(done.stderr.split("; the log ends with")[0].split()) or "no message",
-            "fix the failures above first; then read the end of the log that cluster.start(n=2) shows",
+            "fix the failures above first; then read the log that cluster.start(n=2) shows",
         )
     return done.stdout.strip()
 

@@ -376,4 +376,4 @@ def test_parameter_server(tmp_path, no_peers):
     ]
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     done = command("parameter-server", "-n", "1")
-    assert done.returncode == 2 and "a parameter server on 1 rank has no worker" in done.stderr
+    assert done.returncode == 2 and "for a parameter server with a worker, got 1" in done.stderr
