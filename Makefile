@@ -1,12 +1,14 @@
-# make run    the main job: train on real digits by each strategy, write report.html
-# make test   everything that must hold
-# make lab    JupyterLab on the notebooks
-# Whatever is needed is set up first, in .venv, and only when something changed.
+# make run    train on handwritten digits by each strategy, and write report.html
+# make test   all tests
+# make lab    JupyterLab with the notebooks
+# make bench  time kernels and training steps on this machine
+# make lint   check style and format
+# Every target but clean first installs what it needs into .venv, if anything has changed.
 
 VENV := .venv
 PY := $(VENV)/bin/python
 DONE := $(VENV)/.installed
-# A site's own MPI instead of the one from a wheel: make EXTRAS=dev
+# To use the site's MPI instead of MPICH from a wheel: make EXTRAS=dev
 EXTRAS ?= mpich,dev
 PIP := $(PY) -m pip --disable-pip-version-check
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -18,8 +20,8 @@ install: $(DONE)
 $(DONE): pyproject.toml constraints.txt Makefile
 	@python=; for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	  if $$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$p; break; fi; done; \
-	if [ -z "$$python" ]; then echo "error: no python3 of 3.11 or newer with venv on PATH; install one" >&2; exit 1; fi; \
-	if ! $(PY) -c '' 2>/dev/null; then echo "making $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi
+	if [ -z "$$python" ]; then echo "error: no python3 of version 3.11 or newer with venv on PATH; install one" >&2; exit 1; fi; \
+	if ! $(PY) -c '' 2>/dev/null; then echo "creating $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi
 	@echo "installing (a few minutes the first time)"
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@

@@ -1,4 +1,4 @@
-"""`python -m numba_kernels bench`: ours and what a user would take instead, in one run."""
+"""`python -m numba_kernels bench`: times this package against alternatives, in one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import launch
 from .plot import check as check_plot
 from .plot import draw
 
-# What is measured, in parts: (file, how often its ranks are started anew, its part of --seconds).
+# The parts of each kind: (file, number of starts of its ranks, its share of --seconds).
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
     "predictions": (("predictions", 3, 0.8),),
@@ -24,33 +24,45 @@ KINDS = {
     "parameter-server": (("parameter_server", 3, 1.0),),
     "optimizers": (("optimizers", 1, 0.6),),
 }
-ALONE = "optimizers"  # is measured on one rank
-FULL = 2  # times as many starts
-SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
+ALONE = "optimizers"  # measured on one rank
+FULL = 2  # --full multiplies the number of starts by this
+SECONDS, FULL_SECONDS = 20.0, 120.0  # time to measure, for all starts of a kind together
 
 
 def main(words: list[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        words: arguments of the command; those of this process if None.
+
+    Returns:
+        The exit status: 0, or 2 after an error.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m numba_kernels",
-        description="Kernels for distributed deep learning: measure them here.",
+        description="Kernels for distributed deep learning: measure them on this machine.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    bench = commands.add_parser("bench", help="ours against its peers, interleaved, medians")
-    bench.add_argument("what", choices=[*KINDS, "all"])
-    bench.add_argument("-n", "--ranks", type=int, default=2, help="ranks to start (default 2)")
-    bench.add_argument("--json", metavar="FILE", help="write the rows there; - prints them")
+    bench = commands.add_parser(
+        "bench", help="time the kernels against alternatives, interleaved, and print medians"
+    )
+    bench.add_argument("what", choices=[*KINDS, "all"], help="what to measure")
+    bench.add_argument("-n", "--ranks", type=int, default=2, help="number of ranks (default 2)")
+    bench.add_argument("--json", metavar="FILE", help="write the rows as JSON; - prints them")
     bench.add_argument(
         "--plot",
         metavar="FILE",
-        help="draw them there, .png, .svg or .pdf (default: beside the --json FILE)",
+        help="draw the rows as .png, .svg or .pdf (default: beside the --json FILE)",
     )
     bench.add_argument(
-        "--full", action="store_true", help="more sizes and starts: minutes, not seconds"
+        "--full",
+        action="store_true",
+        help="measure more sizes, with more starts: takes minutes, not seconds",
     )
     bench.add_argument(
         "--seconds",
         type=float,
-        help=f"of measuring, for each of them (default {SECONDS:g}, with --full {FULL_SECONDS:g})",
+        help=f"seconds of measuring per kind (default {SECONDS:g}, with --full {FULL_SECONDS:g})",
     )
     options = parser.parse_args(words)
     if options.seconds is None:
@@ -75,14 +87,23 @@ def main(words: list[str] | None = None) -> int:
 
 
 def check_options(options) -> Path | None:
-    """Where to draw, if at all; ValueError for what can't be done, before minutes are spent."""
+    """Check the options before minutes are spent on measuring.
+
+    Returns:
+        The file to draw to; None for no drawing.
+
+    Raises:
+        ValueError: if an option is wrong.
+    """
     launch.check_ranks(options.ranks)
     if not 0 < options.seconds < 3600:
-        raise ValueError(f"--seconds {options.seconds}: more than 0, less than 3600 is right")
+        raise ValueError(f"--seconds must be above 0 and below 3600, got {options.seconds}")
     if options.what in ("allreduce", "predictions", "all") and options.ranks < 2:
-        raise ValueError("an allreduce on 1 rank does nothing: -n 2 or more is right")
+        raise ValueError(f"-n must be at least 2 to measure an allreduce, got {options.ranks}")
     if options.what == "parameter-server" and options.ranks < 2:
-        raise ValueError("a parameter server on 1 rank has no worker: -n 2 or more is right")
+        raise ValueError(
+            f"-n must be at least 2 for a parameter server with a worker, got {options.ranks}"
+        )
     file = check_file(options.json) if options.json and options.json != "-" else None
     if options.plot:
         return check_plot(check_file(options.plot))
@@ -90,20 +111,29 @@ def check_options(options) -> Path | None:
 
 
 def check_file(name: str) -> Path:
-    """The path called `name` if a file can be written there; ValueError otherwise."""
+    """Check that a file called `name` can be created.
+
+    Returns:
+        Its path.
+
+    Raises:
+        ValueError: if `name` is a folder, or its folder does not exist.
+    """
     path = Path(name)
     if path.is_dir():
-        raise ValueError(f"{name} is a folder: the name of a file is right")
+        raise ValueError(f"{name} is a folder; it must be a file")
     if not path.parent.is_dir():
         raise ValueError(f"{name}: there is no folder {path.parent}")
     return path
 
 
 def measure(options) -> dict:
-    """What --json writes: {"machine", "load", "seconds", "starts", "rows"}.
+    """Measure everything that the options ask for.
 
-    "load" is how many processes wanted a core in the minute before: above 1, ours and the peers'
-    times are those of a busy machine. "starts" is how often the ranks of each part were started.
+    Returns:
+        The object that --json writes: {"machine", "load", "seconds", "starts", "rows"}. "load" is
+        the load average of the last minute, before measuring began: above 1, all times are those
+        of a busy machine. "starts" is the number of starts of each part.
     """
     from .timing import machine
 
@@ -121,19 +151,29 @@ def measure(options) -> dict:
 
 
 def all_starts(part: str, ranks: int, times: int, seconds: float, full: bool) -> list[dict]:
-    """Start the ranks anew several times, each time measuring for `seconds`."""
+    """Start the ranks `times` times, and measure for `seconds` each time."""
     from .rows import merge
 
     return merge([one_run(part, ranks, seconds, full) for _ in range(times)])
 
 
 def one_run(part: str, ranks: int, seconds: float, full: bool) -> list[dict]:
-    """Start the ranks, and measure for `seconds`: the rows of this start.
+    """Start the ranks once, and measure for `seconds`.
 
-    part: a module with a function `rows`, in this package, or by its full name in another one
+    Args:
+        part: a module with a function `rows`: in this package, or by its full name in another.
+        ranks: number of ranks.
+        seconds: time to measure, in seconds.
+        full: measure more sizes.
+
+    Returns:
+        The rows of this start.
+
+    Raises:
+        ValueError: if the ranks end with a status other than 0.
     """
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
-    limit = 120 + 5 * seconds  # for importing, compiling, and peers that are slow
+    limit = 120 + 5 * seconds  # allows for imports, compilation and slow alternatives
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
         call = f"one_start{(part, str(file), seconds, full)}"
@@ -145,7 +185,7 @@ def one_run(part: str, ranks: int, seconds: float, full: bool) -> list[dict]:
 
 
 def one_start(part: str, file: str, seconds: float, full: bool) -> None:
-    """What every rank of a start does: measure for `seconds`; rank 0 writes the rows to `file`."""
+    """Measure for `seconds`, on every rank of a start; rank 0 writes the rows to `file`."""
     from mpi4py import MPI
 
     from .timing import pin

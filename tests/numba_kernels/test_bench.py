@@ -332,10 +332,10 @@ def test_ranks_that_fail_or_hang(monkeypatch, capsys, outcome, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("step --seconds -1", "--seconds -1.0: more than 0"),
-        ("step --seconds nan", "--seconds nan: more than 0"),
+        ("step --seconds -1", "--seconds must be above 0 and below 3600, got -1.0"),
+        ("step --seconds nan", "--seconds must be above 0 and below 3600, got nan"),
         ("step -n 0", "number of ranks is 0: from 1 to 1024 is right"),
-        ("allreduce -n 1", "an allreduce on 1 rank does nothing: -n 2 or more is right"),
+        ("allreduce -n 1", "-n must be at least 2 to measure an allreduce, got 1"),
         ("step --plot rows.txt", "--plot rows.txt: a name that ends in .png, .svg, .pdf is right"),
         ("step --json nosuch/rows.json", "nosuch/rows.json: there is no folder nosuch"),
         ("step --json .", ". is a folder"),
@@ -376,4 +376,4 @@ def test_parameter_server(tmp_path, no_peers):
     ]
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     done = command("parameter-server", "-n", "1")
-    assert done.returncode == 2 and "a parameter server on 1 rank has no worker" in done.stderr
+    assert done.returncode == 2 and "for a parameter server with a worker, got 1" in done.stderr

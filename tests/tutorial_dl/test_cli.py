@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it prints, its status, and what it leaves behind."""
+"""The command line as a user sees it: output, exit status, and processes left behind."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def nan():
 
 @pytest.fixture
 def command(tmp_path):
-    """command(*words, start=[...]) -> CompletedProcess; nothing may be left of it afterwards."""
+    """command(*words, start=[...]) -> CompletedProcess; fails if a process is left running."""
     (tmp_path / "my_file.py").write_text(USERS_FILE)
     (tmp_path / "broken.py").write_text("def build(:\n")
     mark = uuid.uuid4().hex
@@ -87,7 +87,7 @@ def of_mark(mark):
 
 
 def error_of(done, status):
-    """The one line on the terminal."""
+    """The single line of an error."""
     lines = done.stderr.strip().splitlines()
     assert done.returncode == status, done.stderr
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
@@ -186,7 +186,7 @@ def test_a_users_own_keras_model_of_two_inputs(command):
 
 
 def test_results_and_every_option(command):
-    """The fields of --json, and that each option changes the result as it should."""
+    """--json has its fields, and each option changes the result as it should."""
     base = {"epochs": 2, "batch-size": 32, "optimizer": "adam", "learning-rate": 0.001, "seed": 0}
 
     def train(*more, **changed):
@@ -222,7 +222,7 @@ def test_results_and_every_option(command):
 
 
 def test_interrupt(tmp_path):
-    """Ctrl-C ends all ranks and says so once."""
+    """Ctrl-C ends all ranks and is reported once."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tutorial_dl", "train", "-n", "2", "--epochs", "100000",
          "--checkpoint", str(tmp_path / "run"), "--checkpoint-every", "20"],
@@ -308,7 +308,7 @@ def test_wrong_on_one_rank(command, tmp_path, function, status, message):
 
 
 def test_the_main_job(command, tmp_path):
-    """`run`: table, accuracy of the CNN, and a report with everything in it."""
+    """`run` prints a table, trains the CNN well, and writes a self-contained report."""
     done = command("run", "--json", "all.json", timeout=240 * PATIENCE)
     assert done.returncode == 0, done.stderr
     for word in ("strategy", "accuracy", "samples/s", "speed-up", "predicted", "synchronous"):

@@ -289,7 +289,7 @@ def test_from_a_terminal():
         (["start", "--keep", "0"], "keep is 0.0: a number of seconds above 0"),
         (["start", "--name", "a b"], "name is 'a b'"),
         (["start", "--timeout", "x"], "'--timeout'"),
-        (["stop", "x", "--all"], "--all and 'x': one of the two is right"),
+        (["stop", "x", "--all"], "give either --all or a name, got --all and 'x'"),
         (["lst"], "No such command 'lst'"),
     ],
 )

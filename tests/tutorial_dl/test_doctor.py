@@ -1,4 +1,4 @@
-"""The doctor, on this machine as it is and with things broken for real: status and remedies."""
+"""The doctor on this machine, and with parts of it really broken: exit status and remedies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 120
 
 
 def run(*words: str, python: str | Path = sys.executable, **variables: str):
-    """The doctor as a user starts it; its checks by name, and its status."""
+    """Run the doctor as a user does; returns the finished process."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"} | variables
     done = subprocess.run(
         [str(python), "-m", "tutorial_dl", "doctor", *words],
@@ -69,7 +69,7 @@ def test_no_mpi_library():
 
 
 def test_no_mpiexec(tmp_path):
-    """An environment with everything but mpiexec: the library alone, as after a partial install."""
+    """An environment with the MPI library but without mpiexec, as after a partial install."""
     venv.create(tmp_path / "env", with_pip=False)
     site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
     import numpy
@@ -80,7 +80,7 @@ def test_no_mpiexec(tmp_path):
     library = tmp_path / "elsewhere" / "lib"
     library.mkdir(parents=True)
     real = Path(launch.mpi_library().path)
-    for path in real.parent.iterdir():  # with the libraries that it needs itself
+    for path in real.parent.iterdir():  # with the libraries that it depends on
         (library / path.name).symlink_to(path)
     done = run("--json", python=tmp_path / "env/bin/python", PATH="/usr/bin:/bin",
                MPI4PY_LIBMPI=str(library / real.name))  # fmt: skip
@@ -110,7 +110,7 @@ def test_mpiexec_of_another_mpi(tmp_path):
 
 
 def test_mpiexec_that_starts_separate_worlds(tmp_path):
-    """It claims to be MPICH's, and each rank is alone: only trying it out shows that."""
+    """An mpiexec that claims to be MPICH's but starts each rank alone: only a trial shows it."""
     does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; shift; shift; "$@" & "$@" & wait'
     done = run("--json", MPIEXEC=script(tmp_path / "mpiexec", does))
     checks = checks_of(done)
@@ -120,7 +120,7 @@ def test_mpiexec_that_starts_separate_worlds(tmp_path):
 
 
 def test_a_cache_that_cannot_be_written():
-    # Also root cannot write there, whom a folder's mode does not stop.
+    # Even root cannot write there; the mode of an ordinary folder would not stop root.
     done = run("--json", NUMBA_CACHE_DIR="/proc/cache")
     checks = checks_of(done)
     assert done.returncode == 1

@@ -438,7 +438,10 @@ def test_every_option_of_the_command_counts():
         ),
         ("--ranks 1", "1 rank, but an asynchronous run needs a master and a worker"),
         ("--workers 0", "workers is 0"),
-        ("--figure layout.txt", "a name that ends in .png, .svg, .pdf is right"),
+        (
+            "--figure layout.txt",
+            "--figure must be a file name that ends in .png, .svg, .pdf, got 'layout.txt'",
+        ),
         ("--json nosuch/x.json", "there is no folder nosuch"),
     ],
 )

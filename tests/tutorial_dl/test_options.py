@@ -1,4 +1,4 @@
-"""The words of `train`: what the ranks are told is what the user said."""
+"""The options of `train`: the ranks get the options that the user gave."""
 
 from dataclasses import MISSING, fields
 

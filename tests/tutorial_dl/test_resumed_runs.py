@@ -168,10 +168,13 @@ def test_a_signal_that_comes_too_late_is_not_lost():
         (["--resume"], "--resume needs --checkpoint FOLDER"),
         (["--checkpoint-every", "5"], "--checkpoint-every needs --checkpoint FOLDER"),
         (["--checkpoint", "here/nosuch/deep"], "there is no folder here/nosuch"),
-        (["--checkpoint", "file"], "file is no folder"),
-        (["--target", "accuracy"], "METRIC=NUMBER is right"),
-        (["--compression", "bf16", "--strategy", "serial"], "compression needs strategy 'synch"),
-        (["--compression", "bf16", "--one-copy"], "one_copy and compression exclude each other"),
+        (["--checkpoint", "file"], "file is not a folder"),
+        (
+            ["--target", "accuracy"],
+            "target must be METRIC=NUMBER, for example val_accuracy=0.97, got 'accuracy'",
+        ),
+        (["--compression", "bf16", "--strategy", "serial"], "'synchronous' is needed for it"),
+        (["--compression", "bf16", "--one-copy"], "one of them only"),
     ],
 )
 def test_wrong_words(tmp_path, monkeypatch, words, says):

@@ -279,8 +279,8 @@ def test_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("out.txt", "'out.txt': a name that ends in .json, .png, .svg, .pdf is needed"),
-        ("out", "a name that ends in"),
+        ("out.txt", "must be a file name that ends in .json, .png, .svg, .pdf, got 'out.txt'"),
+        ("out", "must be a file name that ends in"),
         ("nosuch/out.json", "there is no folder nosuch"),
         ("folder.png", "is a folder"),
     ],

@@ -13,12 +13,14 @@ import typer
 app = typer.Typer(
     no_args_is_help=True, help="List, start and stop clusters of engines for notebooks."
 )
-Name = Annotated[str | None, typer.Argument(help="Its name; not needed if there is only one.")]
+Name = Annotated[
+    str | None, typer.Argument(help="Name of the cluster; not needed if only one runs.")
+]
 
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What goes wrong is one line (a log may follow) and status 2, or 130 for Ctrl-C."""
+    """Report an error as one line (a log may follow) and exit with status 2, or 130 for Ctrl-C."""
     from numba_kernels.launch.mpiexec import LaunchError
 
     from ..cluster.registry import ClusterError
@@ -36,7 +38,12 @@ def one_line() -> Iterator[None]:
 
 
 def age(seconds: float) -> str:
-    """A length of time in its two largest units: 3 h 20 min."""
+    """A duration in its two largest units.
+
+    Example:
+        >>> age(12_000)
+        '3 h 20 min'
+    """
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     if hours >= 24:
         return f"{hours // 24} d {hours % 24} h"
@@ -47,9 +54,9 @@ def age(seconds: float) -> str:
 
 @app.command("list")
 def show(
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the clusters as JSON.")] = False,
 ) -> None:
-    """The clusters that run: name, engines, profile, host, state, age."""
+    """List the running clusters: name, engines, profile, host, state and age."""
     with one_line():
         from ..cluster import listing
 
@@ -70,22 +77,25 @@ def show(
 
 @app.command()
 def start(
-    ranks: Annotated[int, typer.Option("-n", "--ranks", help="Engines to start.")] = 4,
+    ranks: Annotated[int, typer.Option("-n", "--ranks", help="Number of engines to start.")] = 4,
     profile: Annotated[
-        str, typer.Option(help="A profile's name or TOML file; `cluster profiles` lists them.")
+        str, typer.Option(help="Name or TOML file of a profile; `cluster profiles` lists them.")
     ] = "local",
-    name: Annotated[str | None, typer.Option(help="By which notebooks join it.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name by which notebooks join the cluster.")
+    ] = None,
     keep: Annotated[
         float | None,
         typer.Option(
-            help="Seconds without a notebook until it stops; default: the profile's, or 3600."
+            help="Seconds without a notebook after which the cluster stops; default: the "
+            "profile's, or 3600."
         ),
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the engines; default: the profile's.")
     ] = None,
 ) -> None:
-    """Start a cluster and leave it running, for notebooks to join."""
+    """Start a cluster and leave it running, so that notebooks can join it."""
     with one_line():
         from numba_kernels import launch
 
@@ -104,14 +114,14 @@ def start(
 @app.command()
 def stop(
     name: Name = None,
-    all: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Stop all clusters.")] = False,
 ) -> None:
-    """Stop a cluster, for all notebooks that use it."""
+    """Stop a cluster for all notebooks that use it."""
     with one_line():
         from ..cluster import listing
 
         if all and name is not None:
-            raise ValueError(f"--all and {name!r}: one of the two is right")
+            raise ValueError(f"give either --all or a name, got --all and {name!r}")
         names = [entry.name for entry in listing.list()] if all else [name]
         for each in names:
             print(f"stopped {listing.stop(each)}")
@@ -119,11 +129,11 @@ def stop(
 
 @app.command()
 def profiles() -> None:
-    """The profiles there are, and where your own go."""
+    """List the profiles, and the folder for your own."""
     with one_line():
         from ..cluster import profile
 
         for name, file in profile.available().items():
             print(f"{name:<12} {file}")
         own = profile.user_folder()
-        print(f"{'your own:':<12} {own}{'' if Path(own).is_dir() else ' (make it)'}")
+        print(f"{'your own:':<12} {own}{'' if Path(own).is_dir() else ' (does not exist yet)'}")

@@ -1,7 +1,7 @@
-"""What a machine needs to run ranks and clusters, tried out: `python -m tutorial_dl doctor`.
+"""`python -m tutorial_dl doctor`: checks that this machine can run ranks and clusters.
 
-Each check ends within its time limit, says what it found, and if something is missing, how to mend
-it. What could hang, crash or initialise MPI runs in a process of its own.
+Each check ends within its time limit and says what it found; if something is missing, it says how
+to fix it. A check that could hang, crash or initialise MPI runs in a separate process.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from importlib import metadata
 
 from numba_kernels import launch
 
-SECONDS = 90  # for whatever starts processes: a first run compiles
+SECONDS = 90  # limit for checks that start processes; a first run compiles kernels
 MEBIBYTE, GIBIBYTE = 2**20, 2**30
 
-# (what it is called here, the names it is installed under)
+# (name in the report, names of the distributions that provide it)
 PACKAGES = (
     ("numpy", ("numpy",)),
     ("numba", ("numba",)),
@@ -34,7 +34,7 @@ PACKAGES = (
 
 
 class Missing(Exception):
-    """What is wrong, and `remedy`: what to do about it."""
+    """A failed check: the message says what is wrong, `remedy` what to do about it."""
 
     def __init__(self, what: str, remedy: str):
         super().__init__(what)
@@ -43,7 +43,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the report; `remedy` is empty where `ok`."""
+    """One line of the report; `remedy` is empty if `ok`."""
 
     name: str
     ok: bool
@@ -59,7 +59,15 @@ def python() -> str:
 
 
 def package(name: str, installed_as: tuple[str, ...]) -> str:
-    """Its version; asked from its metadata, as importing TensorFlow takes ten seconds."""
+    """Version of a package, from its metadata, because importing TensorFlow takes ten seconds.
+
+    Args:
+        name: name in the report.
+        installed_as: names of the distributions that may provide it.
+
+    Raises:
+        Missing: if none of them is installed.
+    """
     for distribution in installed_as:
         try:
             return metadata.version(distribution)
@@ -78,14 +86,14 @@ def mpi() -> str:
 
 def mpiexec() -> str:
     try:
-        return f"{launch.find_mpiexec()}, which belongs to it"
+        return f"{launch.find_mpiexec()}, which belongs to the MPI library"
     except launch.LaunchError as error:
         raise Missing(error.problem, error.remedy) from None
 
 
 def cores() -> str:
     shares = ", ".join(f"{n}: {launch.threads_per_rank(n)}" for n in (1, 2, 4))
-    return f"{launch.usable_cores()} usable; threads a rank by ranks: {shares}"
+    return f"{launch.usable_cores()} usable; threads per rank, by number of ranks: {shares}"
 
 
 def memory() -> str:
@@ -95,30 +103,33 @@ def memory() -> str:
     if free < GIBIBYTE:
         raise Missing(
             f"{free / GIBIBYTE:.1f} GiB free",
-            "end other programs or use fewer ranks: TensorFlow takes some 0.6 GiB a rank",
+            "close other programs or use fewer ranks: TensorFlow needs about 0.6 GiB per rank",
         )
     return f"{free / GIBIBYTE:.1f} GiB free"
 
 
 def shared_memory(folder: str = "/dev/shm") -> str:
-    """The folder that MPI keeps its segments in. (Windows of numba_kernels need no folder.)"""
+    """Space in the folder where MPI keeps its shared memory; numba_kernels does not use it."""
     if not os.path.isdir(folder):
         return f"no {folder} on this system"
     free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
     if free < 32 * MEBIBYTE:
         raise Missing(
             f"{free / MEBIBYTE:.0f} MiB free in {folder}",
-            f"remove abandoned files in {folder}; in a container, start it with --shm-size=1g",
+            f"remove abandoned files in {folder}; start a container with --shm-size=1g",
         )
     return f"{free / GIBIBYTE:.1f} GiB free in {folder}"
 
 
 def windows() -> str:
-    """Can a process open memory that another one made, as the ranks of a node do?"""
+    """Whether a process can open the shared memory of another one, as the ranks of a node do."""
     import mmap
 
     if not hasattr(os, "memfd_create"):
-        raise Missing("no memfd on this system", "ranks send messages instead: use Linux for speed")
+        raise Missing(
+            "no memfd on this system",
+            "ranks will send messages instead, which is slower; use Linux to share memory",
+        )
     size = 64 * MEBIBYTE  # more than a container's usual /dev/shm
     descriptor = os.memfd_create("doctor", os.MFD_CLOEXEC)
     try:
@@ -131,19 +142,21 @@ def windows() -> str:
             done = _python(code, timeout=20)
             seen = memory[size - 1]
     except OSError as error:
-        raise Missing(f"cannot make shared memory: {error}", "free some memory") from None
+        raise Missing(
+            f"cannot make shared memory: {error}", "close other programs to free memory"
+        ) from None
     finally:
         os.close(descriptor)
     if done.returncode != 0 or seen != 7:
         raise Missing(
-            f"a process cannot open another one's memory ({_last_line(done.stderr)})",
-            "run both as the same user with /proc visible (in a container: no hidepid, same user)",
+            f"a process cannot open the memory of another process ({_last_line(done.stderr)})",
+            "run all ranks as the same user, with /proc visible (in a container, without hidepid)",
         )
-    return "ranks of a node can share memory, without files"
+    return "the ranks of a node can share memory"
 
 
 def kernel_cache() -> str:
-    """Where compiled kernels are kept; asked in a process of its own, which may import MPI."""
+    """The folder for compiled kernels, found in a separate process because that imports MPI."""
     code = (
         "import mpi4py; mpi4py.rc.initialize = False\n"
         "from numba_kernels.jit.compile import cache_folder; print(cache_folder())"
@@ -152,7 +165,7 @@ def kernel_cache() -> str:
     if done.returncode != 0:
         found = _last_line(done.stderr).removeprefix("OSError: ")
         remedy = (
-            "set NUMBA_CACHE_DIR to a folder that you may write to (each run compiles otherwise)"
+            "set NUMBA_CACHE_DIR to a folder that you can write to; otherwise each run compiles"
         )
         raise Missing(found, remedy if "cannot write" in found else "make install")
     return f"{done.stdout.strip()} is writable"
@@ -174,19 +187,20 @@ team.close()
 
 
 def two_ranks() -> str:
+    """Start two ranks, and let them reduce a vector."""
     try:
         done = launch.run_ranks(2, ["-c", REDUCE], timeout=SECONDS, capture=True)
     except launch.LaunchError as error:
-        raise Missing(f"not started, {error.problem}", error.remedy) from None
+        raise Missing(f"not started: {error.problem}", error.remedy) from None
     except subprocess.TimeoutExpired:
         raise Missing(
             f"2 ranks did not reduce within {SECONDS} s",
-            "check that this machine's own name resolves: getent hosts $(hostname)",
+            "check that the host name of this machine resolves: getent hosts $(hostname)",
         ) from None
     if done.returncode != 0 or not done.stdout.startswith("1 + 2 = 3 on 2"):
         raise Missing(
             _last_line(done.stderr or done.stdout),
-            "mpiexec and mpi4py must be of the same MPI: see the two lines above",
+            "mpiexec and mpi4py must use the same MPI: see the lines MPI and mpiexec",
         )
     return done.stdout.strip()
 
@@ -207,6 +221,7 @@ print(f"{len(n)} engines, and their allreduce of 1 is {n[0]}", file=sys.__stdout
 
 
 def engines() -> str:
+    """Start a cluster of two engines, and let them reduce a number."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             done = _python(CLUSTER, timeout=SECONDS, IPYTHONDIR=folder)
@@ -218,7 +233,7 @@ def engines() -> str:
     if done.returncode != 0:
         raise Missing(
             " ".join(done.stderr.split("; the log ends with")[0].split()) or "no message",
-            "mend what failed above first; then look at the log: cluster.start(n=2) shows its end",
+            "fix the failures above first; then read the log that cluster.start(n=2) shows",
         )
     return done.stdout.strip()
 
@@ -227,7 +242,7 @@ def engines() -> str:
 
 
 def report() -> list[Check]:
-    """Run all checks, one after the other; some 10 s, at most 5 minutes where all goes wrong."""
+    """Run all checks, one after the other: about 10 s, or 5 minutes if every check times out."""
     checks: list[tuple[str, Callable[[], str]]] = [("python", python)]
     checks += [(name, lambda n=name, d=names: package(n, d)) for name, names in PACKAGES]
     checks += [
@@ -250,18 +265,30 @@ def _tried(name: str, check: Callable[[], str]) -> Check:
     except Missing as missing:
         return Check(name, False, str(missing), missing.remedy)
     except subprocess.TimeoutExpired as error:
-        return Check(name, False, f"no answer within {error.timeout:g} s", "is the machine busy?")
+        return Check(
+            name,
+            False,
+            f"no answer within {error.timeout:g} s",
+            "try again when the machine is less busy",
+        )
 
 
 def main(json: bool = False) -> int:
-    """Print the report; 0 if all is well, 1 if any check failed."""
+    """Run the checks and print the report.
+
+    Args:
+        json: print the checks as JSON.
+
+    Returns:
+        The exit status: 0, or 1 if a check failed.
+    """
     from rich.console import Console
 
     console = Console()
     if json or not console.is_terminal:
         checks = report()
     else:
-        with console.status("trying out ranks and engines, some 10 s"):
+        with console.status("checking ranks and engines, about 10 s"):
             checks = report()
     if json:
         print(json_format.dumps([asdict(check) for check in checks], indent=1))

@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl layout`: ranks needed, and who is who, before any of them runs."""
+"""`python -m tutorial_dl layout`: how many ranks a run needs, and the role of each."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ def main(
     json: str | None,
     figure: str | None,
 ) -> None:
-    """Print the tree, or with json="-" the object; write the files that are asked for.
+    """Print the layout as a tree, or as JSON if json is "-"; write the files asked for.
 
-    Parameters
-    ----------
-    masters, workers, devices : None: not said. Then it is 1, or follows from `ranks`.
-    ranks : how many there are; None: as many as the layout needs.
-    node_size : ranks of a node, the first node having the first ones; None: all are on one.
-    json : file for the object, or "-".
-    figure : file for the picture; its name says the format.
+    Args:
+        groups: parameter sets that a search tries at once.
+        folds: folds of a cross-validation, trained at once.
+        masters: 0, 1, or the number of sub-masters; None if not given. A number that is not given
+            follows from `ranks`, or is 1. The same holds for `workers` and `devices`.
+        workers: workers per master or sub-master.
+        devices: ranks per worker.
+        ranks: number of ranks; None for as many as the layout needs.
+        node_size: ranks per node, in order of rank; None for a single node.
+        json: file for the roles as JSON, or "-" for standard output.
+        figure: file for the drawing; its suffix is its format.
 
-    Raises
-    ------
-    ValueError : numbers that do not fit; a file that can't be written.
+    Raises:
+        ValueError: if the numbers do not fit, or a file cannot be written.
     """
     said = {"masters": masters, "workers": workers, "devices": devices}
     if ranks is not None:
@@ -45,7 +48,9 @@ def main(
     check_bound(layout.ranks)
     nodes = None if node_size is None else [rank // node_size for rank in range(layout.ranks)]
     if figure is not None and not figure.lower().endswith(FIGURES):
-        raise ValueError(f"--figure {figure}: a name that ends in {', '.join(FIGURES)} is right")
+        raise ValueError(
+            f"--figure must be a file name that ends in {', '.join(FIGURES)}, got {figure!r}"
+        )
     wanted, picture = (_file(name) if name not in (None, "-") else None for name in (json, figure))
 
     text = json_format.dumps(as_object(layout, nodes))
@@ -57,7 +62,11 @@ def main(
 
 
 def as_object(layout: Layout, nodes: list[int] | None = None) -> dict:
-    """What --json writes: {"ranks", "nodes_in_talk", "roles": [{"rank", "role", ...}, ...]}."""
+    """The object that --json writes.
+
+    Returns:
+        {"ranks": int, "nodes_in_talk": int, "roles": [{"rank": int, "role": str, ...}, ...]}
+    """
     return {
         "ranks": layout.ranks,
         "nodes_in_talk": layout.nodes_in_talk,
@@ -66,6 +75,6 @@ def as_object(layout: Layout, nodes: list[int] | None = None) -> dict:
 
 
 def _file(name: str) -> Path:
-    from numba_kernels.bench import check_file  # numpy with it: not for those who want no file
+    from numba_kernels.bench import check_file  # it imports numpy: only where a file is written
 
     return check_file(name)

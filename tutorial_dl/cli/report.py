@@ -1,4 +1,4 @@
-"""`report.html` of `run`: one file with everything in it, to send to somebody."""
+"""The report of `python -m tutorial_dl run`: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import __version__
 from ..course import plotting
 from .run_table import COLUMNS, IN_STEP, cells
 
-TRAINED_ON = 1437  # of the digits
+TRAINED_ON = 1437  # digits in the training set
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
@@ -27,18 +27,26 @@ figcaption { color: #555 }
 
 
 def write(path: Path, rows: list[dict], results: list[dict]) -> None:
-    """Write the comparison as one self-contained HTML file."""
+    """Write the comparison as one self-contained HTML file.
+
+    Args:
+        path: the file to write.
+        rows: rows of comparison.compare.
+        results: the objects that `train --json` writes, in the same order.
+    """
     cores = launch.usable_cores()
     in_step = [row for row in rows if row["strategy"] in IN_STEP]
     figures = [
         (
             plotting.speed_up(in_step, cores),
-            "Speed-up over the serial run. Predicted: from the serial run's times of a gradient on "
-            "a half and a quarter of the batch, and the bytes that the reduction moves.",
+            "Speed-up over the serial run. The prediction uses the times of a gradient on a half "
+            "and a quarter of the batch, measured in the serial run, and the bytes that the "
+            "reduction moves.",
         ),
         (
             plotting.histories([r for r in results if r["strategy"] in IN_STEP]),
-            "The same updates on any number of ranks: curves of one model lie on each other.",
+            "Synchronous ranks make the updates of one process, so the curves of a model should "
+            "coincide.",
         ),
     ]
     others = {
@@ -50,7 +58,7 @@ def write(path: Path, rows: list[dict], results: list[dict]) -> None:
         figures.append(
             (
                 plotting.on_equal_terms(others, TRAINED_ON),
-                "Asynchronous strategies beside the synchronous one, on the dense network.",
+                "Asynchronous strategies compared with the synchronous one, on the dense network.",
             )
         )
     head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in COLUMNS.values())
@@ -66,8 +74,9 @@ def write(path: Path, rows: list[dict], results: list[dict]) -> None:
 <html lang="en"><head><meta charset="utf-8"><title>Training on digits, compared</title>
 <style>{STYLE}</style></head><body>
 <h1>Training on digits, by strategy and ranks</h1>
-<p>Scikit-learn's 1,797 handwritten digits; loss and accuracy are of the 360 kept out.
-One thread a rank, {cores} cores, Python {platform.python_version()}, tutorial-dl {__version__}.</p>
+<p>Scikit-learn's 1,797 handwritten digits; loss and accuracy are measured on the 360 validation
+digits. One thread per rank, {cores} cores, Python {platform.python_version()},
+tutorial-dl {__version__}.</p>
 <table><tr>{head}</tr>{body}</table>
 {pictures}
 </body></html>
@@ -77,7 +86,7 @@ One thread a rank, {cores} cores, Python {platform.python_version()}, tutorial-d
 
 
 def svg(figure) -> str:
-    """The figure as an <svg> element, to stand inside a page."""
+    """The figure as an <svg> element, for use in a page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
     return text.getvalue()[text.getvalue().index("<svg") :]

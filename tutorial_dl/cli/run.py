@@ -1,8 +1,9 @@
-"""`python -m tutorial_dl run`: the same digits by each strategy on more and more ranks, compared.
+"""`python -m tutorial_dl run`: trains on the same digits by each strategy, on 1 to 4 ranks.
 
-Every row is a `train` of its own, in processes of its own, so it is what a user would get. The
-speed-up beside it is predicted from the serial run alone (training/prediction.py), where ranks work
-in step. Every rank has one thread: otherwise the serial run would use all cores already, by itself.
+Every row is a separate `train` command, in processes of its own, so it shows what a user would get.
+For serial and synchronous training the speed-up is also predicted, from the serial run alone
+(training/prediction.py). Every rank has one thread; otherwise the serial run would already use all
+cores.
 """
 
 from __future__ import annotations
@@ -19,16 +20,14 @@ from numba_kernels import launch
 
 from ..training.options import check_writable
 from ..training.prediction import copy_bandwidth, speed_up
-from .report import write
-from .run_table import IN_STEP, table
 
 __all__ = ["RUNS", "check_writable", "run"]
-SECONDS = 300  # a run takes some ten; one that takes this long has failed
+SECONDS = 300  # a run takes about 10 s; after this time it counts as failed
 
 
 @dataclass(frozen=True)
 class Run:
-    """One row: a model by a strategy on some ranks."""
+    """One row: a model trained by a strategy on a number of ranks."""
 
     model: str
     strategy: str
@@ -38,9 +37,13 @@ class Run:
     more: tuple[str, ...] = ()
 
     def words(self) -> list[str]:
+        """The options of the `train` command for this run."""
         words = ["--model", self.model, "--data", "digits", "--strategy", self.strategy]
         words += ["--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
         return [*words, *self.more]
+
+
+IN_STEP = ("serial", "synchronous")  # all ranks make the updates that one process makes
 
 
 RUNS = (
@@ -58,14 +61,25 @@ RUNS = (
 
 
 def run(most_ranks: int, report: Path, json_to: str | None) -> int:
-    """Do all runs of up to `most_ranks` ranks; table, report and JSON; returns the exit status."""
-    # With the results on standard output, everything else goes to the other one.
+    """Train every run of at most `most_ranks` ranks, print a table, write the report and JSON.
+
+    Args:
+        most_ranks: largest number of ranks.
+        report: HTML file to write.
+        json_to: file for the results as JSON, "-" for standard output, or None.
+
+    Returns:
+        The exit status: 0, or 1 if a run failed.
+    """
+    # If the results go to standard output, everything else goes to standard error.
     with contextlib.redirect_stdout(sys.stderr if json_to == "-" else sys.stdout):
         results = train_all(most_ranks)
         if not results:
             return 1
         rows = compare(results, launch.usable_cores(), copy_bandwidth())
         table(rows)
+
+        from .report import write
 
         write(report, rows, results)
         print(f"report: {report}")
@@ -77,7 +91,7 @@ def run(most_ranks: int, report: Path, json_to: str | None) -> int:
 
 
 def train_all(most_ranks: int) -> list[dict]:
-    """The results of all runs of up to `most_ranks` ranks; none if one of them failed."""
+    """The results of all runs of at most `most_ranks` ranks; an empty list if one failed."""
     results = []
     runs = [r for r in RUNS if r.ranks <= most_ranks]
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
@@ -90,7 +104,7 @@ def train_all(most_ranks: int) -> list[dict]:
             try:
                 done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
             except subprocess.TimeoutExpired:
-                print(f"error: {what}: not done within {SECONDS} s", file=sys.stderr)
+                print(f"error: {what}: not finished within {SECONDS} s", file=sys.stderr)
                 return []
             if done.returncode:
                 print(f"error: {what}: ended with status {done.returncode}", file=sys.stderr)
@@ -100,7 +114,13 @@ def train_all(most_ranks: int) -> list[dict]:
 
 
 def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
-    """A row a result: what was measured, and the speed-up over its model's serial run."""
+    """One row per result, with its speed-up over the serial run of the same model.
+
+    Args:
+        results: the objects that `train --json` writes.
+        cores: number of cores that the ranks share.
+        bandwidth: bytes per second that one core copies.
+    """
     serial = {r["model"]: r for r in results if r["strategy"] == "serial"}
     rows = []
     for result in results:
@@ -128,3 +148,37 @@ def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
             }
         )
     return rows
+
+
+COLUMNS = {
+    "model": ("model", "{}"),
+    "ranks": ("ranks", "{}"),
+    "strategy": ("strategy", "{}"),
+    "val_loss": ("loss", "{:.4f}"),
+    "val_accuracy": ("accuracy", "{:.4f}"),
+    "samples_per_second": ("samples/s", "{:,.0f}"),
+    "speed_up": ("speed-up", "{:.2f}"),
+    "predicted": ("predicted", "{:.2f}"),
+}
+
+
+def cells(row: dict) -> list[str]:
+    """The texts of a row, as the table and the report show them."""
+    return ["–" if row[n] is None else form.format(row[n]) for n, (_, form) in COLUMNS.items()]
+
+
+def table(rows: list[dict]) -> None:
+    """Print the rows as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(
+        title="Validation on 360 of 1,797 digits; one thread per rank", title_justify="left"
+    )
+    for name, (head, _) in COLUMNS.items():
+        words = name in ("model", "strategy")
+        shown.add_column(head, justify="left" if words else "right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*cells(row))
+    # A pipe has no width; rich would then cut the table to 80 columns.
+    Console(width=None if sys.stdout.isatty() else 100).print(shown)

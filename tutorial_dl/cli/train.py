@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl train`: what one rank of it does, and how a failure is told once."""
+"""One rank of `python -m tutorial_dl train`: it trains, and a failure is reported once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from .train_result import summary, write, write_timeline
 
 
 def run_rank(options: Options) -> int:
-    """Train as one rank of a run; returns the exit status (0, 1 failed, 2 bad input)."""
+    """Train as one rank of a run.
+
+    Returns:
+        The exit status: 0; 1 if training failed; 2 for bad input; 130 after Ctrl-C; 143 after
+        SIGTERM.
+    """
     import numpy as np
 
     from numba_kernels import launch
@@ -28,10 +33,10 @@ def run_rank(options: Options) -> int:
     from ..checkpoint.contents import tell_resumed
     from ..runtime.errors import Terminated
 
-    np.seterr(all="ignore")  # a loss that is no number is told in one line, not by every product
+    np.seterr(all="ignore")  # one line reports a loss that is not finite
     team = Team()
     launch.can_be_lost()
-    # Every rank may speak again: from here on they agree who does.
+    # Every rank may print again: from here on, ranks agree on which one does.
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     setting_up = True
     try:
@@ -46,7 +51,7 @@ def run_rank(options: Options) -> int:
             write(result, options.json)
             if trainer.timeline is not None:
                 write_timeline(trainer.timeline, Path(options.timeline))
-        if options.has_master:  # some may not come to a barrier, nor to the end of MPI
+        if options.has_master:  # lost workers would never reach a barrier or MPI_Finalize
             leave(0)
         else:
             team.barrier()
@@ -55,7 +60,7 @@ def run_rank(options: Options) -> int:
         abort_all(error)
         if options.has_master:
             leave(130)
-        return 130  # whoever pressed the keys knows
+        return 130  # the user knows what happened
     except Terminated as end:
         if team.rank == 0:
             print(end, file=sys.stderr, flush=True)
@@ -74,9 +79,10 @@ def run_rank(options: Options) -> int:
 
 
 def leave(status: int) -> None:
-    """End this process now, if it can: MPI's own end waits for all ranks, lost ones too.
+    """End this process at once if it has a supervisor process; return otherwise.
 
-    Without rank_supervisor.py of numba_kernels, mpiexec would take that for a failure.
+    MPI_Finalize would wait for all ranks, lost ones included. Without the supervisor
+    (numba_kernels/launch/rank_supervisor.py) mpiexec would take such an end for a failure.
     """
     if os.environ.get("NUMBA_KERNELS_KEPT"):
         sys.stdout.flush()
@@ -85,7 +91,14 @@ def leave(status: int) -> None:
 
 
 def prepare(options: Options, team):
-    """Data, model and trainer, tried on two samples: what is wrong with them shows here."""
+    """Make data, model and Trainer, and try the model on a few samples. Collective.
+
+    Returns:
+        The Trainer.
+
+    Raises:
+        ValueError: if model, data and options do not fit together.
+    """
     import random
 
     import numpy as np
@@ -99,7 +112,7 @@ def prepare(options: Options, team):
         timeline = Timeline()
     else:
         timeline = None
-    # For what draws from the global generators: every run, and every rank, begins alike.
+    # Code that draws from the global generators starts alike in every run and on every rank.
     random.seed(options.seed)
     np.random.seed(options.seed)
     dataset = datasets.load(options.data, **options.of_files)
@@ -132,7 +145,7 @@ def prepare(options: Options, team):
     if team.rank == 0:
         say_which_optimizer(replica, trainer.optimizer)
     try:
-        # What TensorFlow logs of an error is in the error, too.
+        # The exception repeats what TensorFlow logs about it.
         with chatter_hidden() if "tensorflow" in sys.modules else nullcontext():
             metrics = replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
     except Exception as error:
@@ -147,6 +160,7 @@ def prepare(options: Options, team):
 
 
 def callbacks_of(options: Options) -> list:
+    """The callbacks that the options ask for."""
     from ..training import callbacks
 
     found = []
@@ -160,7 +174,10 @@ def callbacks_of(options: Options) -> list:
 
 
 def say_which_optimizer(replica, ours) -> None:
-    """Keras users may expect the optimizer of `compile` (which sets rmsprop if not asked)."""
+    """Tell Keras users that the optimizer of `compile` is not used.
+
+    RMSprop is not mentioned, because `compile` sets it if none is given.
+    """
     theirs = type(getattr(getattr(replica, "model", None), "optimizer", None)).__name__
     if theirs not in ("NoneType", "RMSprop", type(ours).__name__):
         print(
@@ -172,19 +189,24 @@ def say_which_optimizer(replica, ours) -> None:
 
 
 def telling_samples(data):
-    """Indices of two samples, and of those with the least and the greatest label, if labels."""
+    """Indices of two samples, and of those with the smallest and the largest class label."""
     import numpy as np
 
     indices = [*range(min(2, len(data)))]
     labels = data.targets
-    one = not isinstance(labels, tuple | dict)  # (of several targets none is looked at)
+    one = not isinstance(labels, tuple | dict)  # several targets are not checked
     if one and labels.dtype.kind in "iu" and labels.ndim == 1:
         indices += [int(labels.argmin()), int(labels.argmax())]
     return np.array(indices)
 
 
 def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:
-    """After a failure: ranks that failed by themselves (none: one was killed), and all the rest."""
+    """After a failure: the ranks that caused it, and the others. Collective.
+
+    Returns:
+        (causes, others): ranks that failed by themselves, and ranks that only stopped waiting.
+        Where a rank was killed, `causes` is empty.
+    """
     from numba_kernels.errors import MismatchError
     from numba_kernels.team.mailbox import FOLLOWED
 
@@ -196,14 +218,14 @@ def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:
 
 
 def speaks_for_all(team, causes: set[int], others: set[int]) -> bool:
-    """Whether this rank is the one that says what happened."""
+    """Whether this rank is the one that reports the failure."""
     if not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ:
-        return False  # rank 0 was killed: whoever started it says so
+        return False  # rank 0 was killed: the process that started it reports that
     return team.rank == min(causes or others)
 
 
 def tell(error: BaseException, setting_up: bool) -> None:
-    """One line for what the user can mend; a traceback for what is broken in the program."""
+    """Print one line for an error that the user can fix, a traceback for one in the program."""
     from numba_kernels.errors import TeamError
 
     from ..checkpoint.format import CheckpointError
@@ -218,7 +240,7 @@ def tell(error: BaseException, setting_up: bool) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """An error in one line; with the place, where it comes out of somebody else's code."""
+    """An error in one line, with file and line number if it was raised outside this package."""
     text = telling_line(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     packages = tuple(

@@ -1,4 +1,4 @@
-"""What a run of `python -m tutorial_dl train` leaves behind: one object, one line, one figure."""
+"""The output of `python -m tutorial_dl train`: a JSON object, a printed line, a timeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..training.options import Options
 
 
 def summary(options: Options, trainer) -> dict:
-    """One object a run, as `--json` writes it."""
+    """The result of a run, as `--json` writes it: numbers, texts, lists and dicts only."""
     history = trainer.history
     result = {
         "strategy": options.strategy,
@@ -57,11 +57,17 @@ def summary(options: Options, trainer) -> dict:
 
 
 def options_of(strategy: str) -> list[str]:
-    """The names of a rule's own options."""
+    """The names of the options of the rule called `strategy`."""
     return [name for name, of in OPTIONS.items() if strategy in of and name != "layout"]
 
 
 def write(result: dict, where: str | None) -> None:
+    """Write the result as JSON, and print it as one line.
+
+    Args:
+        result: of `summary`.
+        where: a file; "-" prints the JSON instead of the line; None prints the line only.
+    """
     if where == "-":
         print(json.dumps(result, allow_nan=False), flush=True)
     elif where:
@@ -78,6 +84,7 @@ def write(result: dict, where: str | None) -> None:
 
 
 def write_timeline(timeline, path: Path) -> None:
+    """Save the timeline, and print its notes."""
     timeline.save(path)
     for note in timeline.notes():
         print(f"note: {path}: {note}", file=sys.stderr, flush=True)

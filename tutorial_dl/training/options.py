@@ -1,4 +1,4 @@
-"""The words of `python -m tutorial_dl train`, and what can be known to be wrong with them."""
+"""The options of `python -m tutorial_dl train`, and checks made before ranks are started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .. import models, strategies
 
 @dataclass(frozen=True)
 class Options:
-    """The words of the command line; see `train --help`."""
+    """The options of the command line; see `train --help`."""
 
     model: str
     data: str
@@ -59,16 +59,17 @@ class Options:
 
     @property
     def has_master(self) -> bool:
+        """Whether the strategy has a master, so that workers may be lost."""
         return self.strategy in strategies.RULES
 
     @property
     def of_files(self) -> dict[str, str | None]:
-        """What is said of HDF5 files."""
+        """The options about HDF5 files."""
         return {name: getattr(self, name) for name in ("features", "labels", "validation", "cache")}
 
     @property
     def of_strategy(self) -> dict:
-        """What only some strategies know."""
+        """The options that only some strategies have."""
         options = {name: getattr(self, name) for name in strategies.OPTIONS if name != "layout"}
         if not self.momentum_is_of_strategy:
             del options["momentum"]
@@ -78,21 +79,37 @@ class Options:
 
     @property
     def momentum_is_of_strategy(self) -> bool:
+        """Whether --momentum belongs to the strategy's rule, not to the optimizer."""
         return self.strategy in strategies.OPTIONS["momentum"]
 
     def make_optimizer(self, default: str):
-        """The optimizer that is asked for; ValueError if it does not have what it is given."""
+        """The optimizer that was asked for, or the one called `default`.
+
+        Raises:
+            ValueError: if --momentum was given and the optimizer has none.
+        """
         from numba_kernels import optimizers
 
         found = optimizers.get(self.optimizer or default, self.learning_rate)
         if self.momentum is None or self.momentum_is_of_strategy:
             return found
         if not hasattr(found, "momentum"):
-            raise ValueError(f"--momentum with optimizer {found.name!r}, which has none; sgd has")
+            raise ValueError(
+                f"--momentum {self.momentum:g} with optimizer {found.name!r}, which has none; "
+                "use sgd"
+            )
         return replace(found, momentum=self.momentum)
 
     def layout(self, ranks: int | None):
-        """Who is what on so many ranks (None: as many as it takes); ValueError if that can't be."""
+        """The Layout of a run with a master; None for strategies without one.
+
+        Args:
+            ranks: number of ranks; None for as many as the layout needs.
+
+        Raises:
+            ValueError: if --masters, --workers, --devices or --upward do not fit the strategy or
+                the number of ranks.
+        """
         from ..layout import Layout
 
         said = (self.masters, self.workers, self.devices)
@@ -101,9 +118,14 @@ class Options:
                 self._check_no_master(ranks)
             return None
         if self.upward is not None and (self.masters or 1) < 2:
-            raise ValueError(f"--upward {self.upward} without sub-masters: --masters 2 or more")
+            raise ValueError(
+                f"--upward {self.upward} needs sub-masters: --masters must be at least 2, "
+                f"got {self.masters or 1}"
+            )
         if self.masters == 0:
-            raise ValueError(f"--masters 0 with strategy {self.strategy!r}: it needs one or more")
+            raise ValueError(
+                f"--masters 0 with strategy {self.strategy!r}, which needs one or more"
+            )
         if ranks is None and said != (None, None, None):
             numbers = dict(zip(("masters", "workers", "devices"), said, strict=True))
             return Layout(**{name: n for name, n in numbers.items() if n is not None})
@@ -112,20 +134,28 @@ class Options:
     def _check_no_master(self, ranks: int | None) -> None:
         if self.strategy != "synchronous" or self.masters != 0:
             raise ValueError(
-                f"--masters, --workers, --devices with strategy {self.strategy!r}; one of "
-                f"{', '.join(strategies.RULES)} has masters, 'synchronous' takes --masters 0"
+                f"--masters, --workers or --devices with strategy {self.strategy!r}, which has no "
+                f"master; {', '.join(strategies.RULES)} have one, 'synchronous' takes --masters 0"
             )
         need = (self.workers or 1) * (self.devices or 1)
         if (self.workers or self.devices) and ranks not in (None, need):
             raise ValueError(
-                f"-n {ranks} with {self.workers or 1} workers of {self.devices or 1} ranks, "
-                f"without a master: {need} ranks are right"
+                f"-n {ranks}, but without a master {self.workers or 1} workers of "
+                f"{self.devices or 1} ranks each need {need} ranks"
             )
 
     def check(self, ranks: int | None) -> int | None:
-        """ValueError or OSError for what can be known to be wrong before ranks are started.
+        """Check everything that can be checked before ranks are started.
 
-        Returns `ranks`, or how many the layout needs.
+        Args:
+            ranks: the -n option; None if it was not given.
+
+        Returns:
+            `ranks`, or the number of ranks that the layout needs; None for the default.
+
+        Raises:
+            ValueError: for an option that is wrong, or has no effect.
+            OSError: for a file or folder that cannot be read or written.
         """
         launch.check_ranks(1 if ranks is None else ranks)
         strategies.check(self.strategy, **self.of_strategy)
@@ -152,13 +182,13 @@ class Options:
         return ranks
 
     def words(self) -> list[str]:
-        """The command line that says the same, for the ranks."""
+        """The command line for the ranks: `train` and every option that is set."""
         words = ["train"]
         for field in fields(self):
             value = getattr(self, field.name)
             if value is True:
                 words += [f"--{field.name.replace('_', '-')}"]
-            elif value is not None and value is not False:  # a 0 is said
+            elif value is not None and value is not False:  # 0 is a value
                 words += [f"--{field.name.replace('_', '-')}", str(value)]
         return words
 
@@ -167,7 +197,12 @@ TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figu
 
 
 def check_checkpoint(options: Options) -> None:
-    """ValueError or OSError where checkpoints can't be written, or read, as is wished."""
+    """Check that checkpoints can be written and read as the options ask.
+
+    Raises:
+        ValueError: if --checkpoint-every or --resume is given without --checkpoint.
+        OSError: if the folder is not a folder, or is not writable.
+    """
     if options.checkpoint is None:
         for name in ("checkpoint_every", "resume"):
             if getattr(options, name):
@@ -175,42 +210,68 @@ def check_checkpoint(options: Options) -> None:
         return
     folder = Path(options.checkpoint)
     if folder.exists() and not folder.is_dir():
-        raise OSError(f"checkpoints can't be written: {folder} is no folder")
+        raise OSError(f"cannot write checkpoints: {folder} is not a folder")
     if not folder.exists():
         check_writable(folder)
     elif not os.access(folder, os.W_OK | os.X_OK):
-        raise OSError(f"{folder} can't be written: permission denied")
+        raise OSError(f"cannot write to {folder}: permission denied")
 
 
 def target_of(text: str) -> tuple[str, float]:
-    """("val_accuracy", 0.97) of "val_accuracy=0.97"; ValueError for anything else."""
+    """Split a --target option into the metric's name and its value.
+
+    Raises:
+        ValueError: if `text` is not METRIC=NUMBER.
+
+    Example:
+        >>> target_of("val_accuracy=0.97")
+        ('val_accuracy', 0.97)
+    """
     metric, _, value = text.partition("=")
     try:
         return metric, float(value)
     except ValueError:
-        raise ValueError(f"target {text!r}: METRIC=NUMBER is right, val_accuracy=0.97") from None
+        raise ValueError(
+            f"target must be METRIC=NUMBER, for example val_accuracy=0.97, got {text!r}"
+        ) from None
 
 
 def number_of(text: str) -> int:
-    """Of --upward."""
+    """The number in an --upward option that is not `auto`.
+
+    Raises:
+        ValueError: if `text` is not a whole number of at least 1.
+
+    Example:
+        >>> number_of("16")
+        16
+    """
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"--upward {text!r}: a number from 1 up, or auto, is right")
+        raise ValueError(f"--upward must be a whole number of at least 1, or auto, got {text!r}")
     return int(text)
 
 
 def check_timeline(path: Path) -> None:
-    """ValueError unless the end of the name says what is to be written there."""
+    """Check that the suffix of a --timeline file names a format.
+
+    Raises:
+        ValueError: if it does not.
+    """
     if path.suffix.lower() not in TIMELINES:
         raise ValueError(
-            f"timeline {str(path)!r}: a name that ends in {', '.join(TIMELINES)} is needed"
+            f"timeline must be a file name that ends in {', '.join(TIMELINES)}, got {str(path)!r}"
         )
 
 
 def check_writable(path: Path) -> None:
-    """OSError, in words, unless `path` can be written: better now than after training."""
+    """Check that the file `path` can be written, so that this does not fail after training.
+
+    Raises:
+        OSError: if it cannot, with the reason.
+    """
     if path.is_dir():
-        raise OSError(f"{path} is a folder; a file is needed")
+        raise OSError(f"{path} is a folder; it must be a file")
     if not path.parent.is_dir():
-        raise OSError(f"{path} can't be written: there is no folder {path.parent}")
+        raise OSError(f"cannot write {path}: there is no folder {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OSError(f"{path} can't be written: permission denied")
+        raise OSError(f"cannot write {path}: permission denied")
