@@ -8,7 +8,7 @@ Until a rank says that it can be done without (`launch.can_be_lost`), nothing is
 does not even begin, the others would wait for it in MPI's own start for ever. And nothing is held
 on other nodes, which don't see the folder.
 
-    python -I -S keeper.py FOLDER RANKS command ...
+    python -I -S rank_supervisor.py FOLDER RANKS command ...
 """
 
 from __future__ import annotations

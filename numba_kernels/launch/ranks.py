@@ -104,7 +104,7 @@ def run_ranks(
             rank that `thread_environment` gives.
         capture: collect the ranks' output instead of showing it as it comes.
         grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
-        survive: when a rank dies the others go on (keeper.py), and the status is rank 0's.
+        survive: when a rank dies the others go on (rank_supervisor.py), and the status is rank 0's.
 
     Returns:
         A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),

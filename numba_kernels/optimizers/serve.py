@@ -20,7 +20,7 @@ from .base import NO_LAYERS, Optimizer, State, check_vectors
 from .switch import apply, set_rate
 
 # Of hubs in this process, whose leaves may help: functions of what `serve` does that do it, or
-# return False (star_hub.py).
+# return False (hub.py).
 helpers: list[Callable[..., bool]] = []
 
 
@@ -38,7 +38,7 @@ def serve(
         answer: [n] of the same dtype; may be the memory of `sent`. None: nobody wants one.
 
     Where `sent` and `answer` are those of a star, and weights and state lie in memory of its
-    `keep`, the leaf that asks does half of the work (star_help.py).
+    `keep`, the leaf that asks does half of the work (helping.py).
 
     LARS and LAMB need norms first, and so one more pass over `parameters` and `sent`.
     """

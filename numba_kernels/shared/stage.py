@@ -1,6 +1,6 @@
 """The stage: memory that the node's ranks share, through which ordinary arrays go in pieces.
 
-Every rank has a part of it (sizes in node.py). Slice i of a vector is [edges[i], edges[i + 1]), cut
+Every rank has a part of it (sizes in node_array.py). Slice i of a vector is [edges[i], edges[i + 1]), cut
 into pieces of `width` elements; piece k of every slice goes through buffer k & 1.
 """
 

@@ -32,7 +32,7 @@ from ..shared.node_array import elements_at
 from .doorbell import ask as star_ask
 from .memory_layout import ANSWERED, AT, JOB, MINE, NO, ROWS, SERVED, SLEEPING, WORK
 
-# Words of a leaf's row, besides those of star_kernels.py.
+# Words of a leaf's row, besides those of doorbell.py.
 TAKEN, DONE = 8, 9  # by both
 LENGTH, RULE, WEIGHTS, SLOTS, COUNT = 18, 19, 20, 21, 22  # by the hub, before JOB
 HYPER, NUMBERS = 24, 8  # float64

@@ -1,4 +1,4 @@
-"""The hub of a star, for leaves that send messages (star_messages.py)."""
+"""The hub of a star, for leaves that send messages (messages.py)."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def send(inbox, leaf, wanted, vector):
 
 @compiled
 def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
-    """Serve a request (served.py) and send each piece of the answer as soon as it is there.
+    """Serve a request (serve.py) and send each piece of the answer as soon as it is there.
 
     READY, or NO: these are not the vectors of the leaf's request.
     """

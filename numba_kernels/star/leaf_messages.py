@@ -1,4 +1,4 @@
-"""A leaf of a star that sends messages to the hub (star_messages.py)."""
+"""A leaf of a star that sends messages to the hub (messages.py)."""
 
 from __future__ import annotations
 

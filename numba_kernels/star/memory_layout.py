@@ -11,7 +11,7 @@ CONTROL, HEAD = 8, 16  # words of a block before its vector; the first says what
 # block's vector, not the first's; the answer's shall come in its place.
 SENT, WANTED, SECOND, SWAP = 1, 2, 4, 8
 
-# What a star's kernels work with, in an array of integers (see node.py for why).
+# What a star's kernels work with, in an array of integers (see node_array.py for why).
 HUB, MINE, SPINS, PATIENCE, AT, TICKET, HELPED = range(7)
 # What the hub knows of leaves, shape (3, ranks): the address of each one's row (0: it has none, or
 # none any more), the ticket of its request that was taken up last, and of one that came as message.

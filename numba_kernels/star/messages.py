@@ -9,7 +9,7 @@ piece as soon as that part of the weights is updated, while it is still in the c
 takes it in while the hub is at the next one. (A rule that is not served by `served.serve` has all
 pieces sent in the end. Where the hub says that the vector need not be sent, they are empty.)
 
-star_inbox.py is the hub's part of it, star_line.py a leaf's. Everything of a star travels on a
+hub_messages.py is the hub's part of it, leaf_messages.py a leaf's. Everything of a star travels on a
 communicator of its own, so nothing is taken for a collective's data.
 """
 

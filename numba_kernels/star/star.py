@@ -13,9 +13,9 @@ With each vector go HEAD numbers (float64), for whatever else the two have to te
 
 On the hub's node both vectors lie in memory that leaf and hub share: a model's gradient may be
 placed in `star.out` and its weights in `star.into`, and then nothing is copied at all; only a
-doorbell goes over (star_kernels.py). With `swap` weights come where the gradient was, and the two
+doorbell goes over (doorbell.py). With `swap` weights come where the gradient was, and the two
 change places. Leaves elsewhere send one message each way, head and vector in
-one (star_messages.py). A team may have both.
+one (messages.py). A team may have both.
 
 A leaf that fails disturbs neither the hub nor other leaves: the hub learns of it by `lost()`. A hub
 that fails raises PeerError on all leaves that wait for it, or ask later.

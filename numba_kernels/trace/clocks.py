@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 EXCHANGES = 100
 TAG = 2
-clock = perf_counter_ns  # what the spans of trace.py are measured by
+clock = perf_counter_ns  # what the spans of recording.py are measured by
 
 
 def compare_clocks(team) -> tuple[int, int, int]:

@@ -3,7 +3,7 @@
 They hold the master's weights and what it keeps with them, the history, and which shares of the
 epochs that have begun are not done. What workers keep of their own (momentum, weights between two
 exchanges) is not in them: in a run that is resumed they begin with the master's weights. Of groups
-under sub-masters, shares are done whose updates have come to the master at the top (books.py).
+under sub-masters, shares are done whose updates have come to the master at the top (ledger.py).
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from numba_kernels import launch
 
 from ..training.options import check_writable
 from ..training.prediction import copy_bandwidth, speed_up
+from .report import write
+from .run_table import IN_STEP, table
 
 __all__ = ["RUNS", "check_writable", "run"]
 SECONDS = 300  # a run takes about 10 s; after this time it counts as failed
@@ -41,9 +43,6 @@ class Run:
         words = ["--model", self.model, "--data", "digits", "--strategy", self.strategy]
         words += ["--batch-size", str(self.batch_size), "--epochs", str(self.epochs)]
         return [*words, *self.more]
-
-
-IN_STEP = ("serial", "synchronous")  # all ranks make the updates that one process makes
 
 
 RUNS = (
@@ -78,8 +77,6 @@ def run(most_ranks: int, report: Path, json_to: str | None) -> int:
             return 1
         rows = compare(results, launch.usable_cores(), copy_bandwidth())
         table(rows)
-
-        from .report import write
 
         write(report, rows, results)
         print(f"report: {report}")
@@ -148,37 +145,3 @@ def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
             }
         )
     return rows
-
-
-COLUMNS = {
-    "model": ("model", "{}"),
-    "ranks": ("ranks", "{}"),
-    "strategy": ("strategy", "{}"),
-    "val_loss": ("loss", "{:.4f}"),
-    "val_accuracy": ("accuracy", "{:.4f}"),
-    "samples_per_second": ("samples/s", "{:,.0f}"),
-    "speed_up": ("speed-up", "{:.2f}"),
-    "predicted": ("predicted", "{:.2f}"),
-}
-
-
-def cells(row: dict) -> list[str]:
-    """The texts of a row, as the table and the report show them."""
-    return ["–" if row[n] is None else form.format(row[n]) for n, (_, form) in COLUMNS.items()]
-
-
-def table(rows: list[dict]) -> None:
-    """Print the rows as a table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    shown = Table(
-        title="Validation on 360 of 1,797 digits; one thread per rank", title_justify="left"
-    )
-    for name, (head, _) in COLUMNS.items():
-        words = name in ("model", "strategy")
-        shown.add_column(head, justify="left" if words else "right", no_wrap=True)
-    for row in rows:
-        shown.add_row(*cells(row))
-    # A pipe has no width; rich would then cut the table to 80 columns.
-    Console(width=None if sys.stdout.isatty() else 100).print(shown)

@@ -1,10 +1,10 @@
-"""The table that `run` prints, and report.html shows."""
+"""The table that `run` prints and that report.html shows."""
 
 from __future__ import annotations
 
 import sys
 
-IN_STEP = ("serial", "synchronous")  # all ranks do the updates of one process
+IN_STEP = ("serial", "synchronous")  # all ranks make the updates that one process makes
 
 COLUMNS = {
     "model": ("model", "{}"),
@@ -19,19 +19,22 @@ COLUMNS = {
 
 
 def cells(row: dict) -> list[str]:
-    """A row as the table and the report show it."""
+    """The texts of a row, as the table and the report show them."""
     return ["–" if row[n] is None else form.format(row[n]) for n, (_, form) in COLUMNS.items()]
 
 
 def table(rows: list[dict]) -> None:
+    """Print the rows as a table."""
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table(title="Digits kept out: 360 of 1,797; one thread a rank", title_justify="left")
+    shown = Table(
+        title="Validation on 360 of 1,797 digits; one thread per rank", title_justify="left"
+    )
     for name, (head, _) in COLUMNS.items():
         words = name in ("model", "strategy")
         shown.add_column(head, justify="left" if words else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*cells(row))
-    # A pipe has no width of its own, and a table cut to 80 columns helps nobody.
+    # A pipe has no width; rich would then cut the table to 80 columns.
     Console(width=None if sys.stdout.isatty() else 100).print(shown)

@@ -244,4 +244,4 @@ def install(folder: str) -> None:
         hooks.file = os.fdopen(owners, "wb", buffering=0)
         faulthandler.register(WRITE, hooks.file, all_threads=False)
     world_of(MPI.COMM_WORLD)  # so that also who waits while a first team is made hears of failures
-    MPI.COMM_WORLD.allreduce(0)  # the first one of all: see KEEPS_GIL in asking.py
+    MPI.COMM_WORLD.allreduce(0)  # the first one of all: see KEEPS_GIL in engine_probe.py

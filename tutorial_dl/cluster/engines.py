@@ -14,7 +14,7 @@ ends when no client has been there for a while. The guards watch the keeper inst
 
     keeper;  guard --- controller  and  guard --- mpiexec --- engines   (both watch the keeper)
 
-With engines in a batch job, in_job.py takes the place of the second guard, and watches the
+With engines in a batch job, job_runner.py takes the place of the second guard, and watches the
 controller.
 """
 

@@ -1,6 +1,6 @@
 """Runs in a batch job, on its first node: starts the engines once, and again after a restart.
 
-    python -I -S in_job.py --connection FILE --guard GUARD.PY -- srun --ntasks=8 python -m ...
+    python -I -S job_runner.py --connection FILE --guard GUARD.PY -- srun --ntasks=8 python -m ...
 
 COMMAND (srun, mpiexec) makes one MPI world of engines, which find the controller by FILE. No
 process of the job can watch the notebook's kernel, which is on another machine. So this one watches

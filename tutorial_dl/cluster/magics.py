@@ -1,4 +1,4 @@
-"""%px, %%px and %%mpi: ipyparallel's magics, with our way to wait for a cell (cell.py)."""
+"""%px, %%px and %%mpi: ipyparallel's magics, with our way to wait for a cell (running_cell.py)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ IN_JOB = Path(__file__).with_name("job_runner.py")
 def engines(record: Record, of: Profile, run: Path) -> Job:
     """The job of the engines of `record`, which find the controller by the files in `run`.
 
-    After a restart the job that is there goes on: in_job.py starts new engines in it.
+    After a restart the job that is there goes on: job_runner.py starts new engines in it.
     Raises ClusterError if the job is refused.
     """
     job = record.batch_job()

@@ -1,6 +1,6 @@
 """What every engine of a cluster does, as a table: text in a terminal, live in a notebook.
 
-Nothing here waits for an engine: busy ones are asked on their control channel (asking.py), and the
+Nothing here waits for an engine: busy ones are asked on their control channel (engine_probe.py), and the
 operating system is asked about processes of this node.
 """
 

@@ -10,7 +10,7 @@
 `tutorial_dl.horovod` itself has all of `tutorial_dl.horovod.tensorflow`, and `run`. docs/horovod.md
 says how to move a script over and what differs.
 
-A collective, from top to bottom: collectives.py (tensors, gradients), graph.py (order inside
+A collective, from top to bottom: collectives.py (tensors, gradients), ordered_graph.py (order inside
 tf.function), wire.py (what ranks agree on), numba_kernels.team.
 """
 

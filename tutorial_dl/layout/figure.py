@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from tutorial_dl import figure_style as style
-
-if TYPE_CHECKING:
-    from tutorial_dl.layout import Layout, Role
-    from tutorial_dl.layout.tree import Knot
+from tutorial_dl.layout.counts import words
+from tutorial_dl.layout.roles import Role
+from tutorial_dl.layout.tree import Knot, roots, shortened
 
 __all__ = ["draw_layout"]
 
@@ -36,7 +34,7 @@ NODES = 6  # longer lists of nodes are shortened
 
 
 def draw_layout(
-    layout: Layout,
+    layout,
     nodes: Sequence[Hashable] | None = None,
     title: str | None = None,
     ax: Axes | None = None,
@@ -46,7 +44,7 @@ def draw_layout(
     Large layouts are shortened to the first few, how many are left out, and the last.
 
     Args:
-        layout: the layout to draw.
+        layout: the Layout to draw.
         nodes: the node of each rank, numbers or names, (ranks,).
         title: the figure's title; by default the numbers of the layout.
         ax: where to draw; a new figure if None.
@@ -54,9 +52,6 @@ def draw_layout(
     Raises:
         ValueError: `nodes` does not have one entry per rank of the layout.
     """
-    from tutorial_dl.layout.fitting import words
-    from tutorial_dl.layout.tree import roots, shortened
-
     roles = layout.roles(nodes)
     for most in (8, 5, 4, 3):
         knots = shortened(roots(roles), most)

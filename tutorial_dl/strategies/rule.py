@@ -104,7 +104,7 @@ class Rule:
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
         """The number of updates in an epoch of `samples` samples; schedules count in updates."""
-        from ..runtime.master.topology import layout_of
+        from ..layout.layout import layout_of
 
         at_once = 1 if self.synchronous else layout_of(self, self.team).workers_each
         return -(-samples // (batch_size * at_once)) * at_once

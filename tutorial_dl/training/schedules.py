@@ -45,7 +45,7 @@ class Schedule:
 
     def plot(self, steps: int, ax=None):
         """Plot the rate over the first `steps` steps (on `ax` if given); returns the figure."""
-        from ..course.plotting import learning_rates
+        from .schedule_figure import learning_rates
 
         return learning_rates({self.text: self}, steps, ax)
 

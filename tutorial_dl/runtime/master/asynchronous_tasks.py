@@ -9,11 +9,11 @@ An epoch is cut into batches, at *positions* 0, 1, 2 ..., and each batch into sh
 
 Asynchronous (`Columns`): every share is a batch of its own. Each worker goes down its own column at
 its own pace; one that has nothing left takes shares over from the end of the longest column of
-others, or begins the next epoch. Synchronous (`Rounds`, in rounds.py): all shares of a position are
+others, or begins the next epoch. Synchronous (`Rounds`, in synchronous_tasks.py): all shares of a position are
 one batch, of all workers together.
 
 A worker that fails leaves undone what it had begun and not told of: that goes to others. What is
-handed about here are numbers; samples are looked up by who is to use them (items.py).
+handed about here are numbers; samples are looked up by who is to use them (task_batches.py).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Server:
 
     Attributes:
         order: the words of the last answer that said what is to be done next; None: not yet known
-        report: numbers that go along with the next push (words.py); None: no exchange is due
+        report: numbers that go along with the next push (messages.py); None: no exchange is due
     """
 
     def __init__(self, star: Star, n: int, replica, kind: Kind = Kind.PUSH, swaps: bool = False):

@@ -1,6 +1,6 @@
 """The master at the top: it also keeps the history, has weights validated, saves, and ends.
 
-Of sub-masters: see TopOfGroups (groups.py).
+Of sub-masters: see TopOfGroups (hierarchical_master.py).
 """
 
 from __future__ import annotations
