@@ -25,15 +25,13 @@ def is_reference(spec: str) -> bool:
 def find(spec: str, what: str) -> Callable:
     """The function that `spec` names.
 
-    Parameters
-    ----------
-    spec : "module:function", "package.module:function" or "path/to/file.py:function"
-    what : what it is for, in the error message ("data", "model")
+    Args:
+        spec: "module:function", "package.module:function" or "path/to/file.py:function".
+        what: What it is for, in the error message ("data", "model").
 
-    Raises
-    ------
-    ValueError : there is no such module, file or function. Errors inside the user's file are the
-        user's to see: they pass through as they are.
+    Raises:
+        ValueError: There is no such module, file or function. Errors inside the user's file are the
+            user's to see: they pass through as they are.
     """
     from tutorial_dl.replica.quiet import hide_tensorflow_chatter
 

@@ -33,17 +33,15 @@ def ahead(
 ) -> Iterator[Any]:
     """Yield `work(item)` for each of `items`, computed on a thread.
 
-    Parameters
-    ----------
-    items : drawn on the thread, too
-    worker : `with worker(check) as work:` is entered on the thread; `work` calls `check()` now and
-        then, which raises `Stopped` once the results are no longer wanted
-    seconds : that one result may take
+    Args:
+        items: Drawn on the thread, too.
+        worker: `with worker(check) as work:` is entered on the thread; `work` calls `check()` now
+            and then, which raises `Stopped` once the results are no longer wanted.
+        seconds: That one result may take.
 
-    Raises
-    ------
-    Waited : a result took longer than `seconds`
-    What `items`, `worker` or `work` raised, when its turn has come
+    Raises:
+        Waited: A result took longer than `seconds`.
+        What `items`, `worker` or `work` raised, when its turn has come.
     """
     wanted = threading.Semaphore(2)  # results that may exist
     results: queue.SimpleQueue = queue.SimpleQueue()

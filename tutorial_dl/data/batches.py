@@ -28,13 +28,12 @@ from tutorial_dl.replica.base import Batch
 class Batches:
     """This rank's share of every global batch.
 
-    Parameters
-    ----------
-    data : all samples, the same on every rank
-    batch_size : samples of a global batch, over all ranks together
-    seed : of the shuffling; the same on every rank
-    rank, ranks : whose share
-    shuffle : False keeps the order of `data`
+    Args:
+        data: All samples, the same on every rank.
+        batch_size: Samples of a global batch, over all ranks together.
+        seed: Of the shuffling; the same on every rank.
+        rank, ranks: Whose share.
+        shuffle: False keeps the order of `data`.
     """
 
     def __init__(
@@ -70,9 +69,8 @@ class Batches:
         The first `start` rounds are left out, and nothing of them is read: training that stopped
         in the middle of an epoch goes on there.
 
-        Raises
-        ------
-        ValueError : the epoch has fewer rounds than `start`
+        Raises:
+            ValueError: The epoch has fewer rounds than `start`.
         """
         if not 0 <= operator.index(start) <= len(self):
             raise ValueError(f"start at round {start}: expected 0 to {len(self)}, rounds an epoch")

@@ -37,12 +37,11 @@ def windows(
 ) -> Iterator[np.ndarray]:
     """The samples' numbers in the order of an epoch, a window at a time.
 
-    Parameters
-    ----------
-    first, length : of each block, in samples, shape (blocks,)
-    window : samples to mix; made a multiple of `batch_size`, and at least one batch
-    batch_size : samples of a global batch
-    seed : of this epoch; None leaves the samples as they lie
+    Args:
+        first, length: Of each block, in samples, shape (blocks,).
+        window: Samples to mix; made a multiple of `batch_size`, and at least one batch.
+        batch_size: Samples of a global batch.
+        seed: Of this epoch; None leaves the samples as they lie.
     """
     if seed is not None:
         order = np.random.default_rng(seed).permutation(len(first))

@@ -37,11 +37,10 @@ LEPTON_MASS = {ELECTRON: 0.000511, MUON: 0.10566}
 class Partons:
     """The hard processes of n events.
 
-    Attributes
-    ----------
-    momentum : (n, PARTONS, 4), GeV; zeros where there is none
-    kind : (n, PARTONS), NONE to NEUTRINO
-    charge : (n, PARTONS), of leptons; 0 for all others
+    Attributes:
+        momentum: (n, PARTONS, 4), GeV; zeros where there is none.
+        kind: (n, PARTONS), NONE to NEUTRINO.
+        charge: (n, PARTONS), of leptons; 0 for all others.
     """
 
     momentum: np.ndarray

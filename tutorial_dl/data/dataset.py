@@ -33,10 +33,10 @@ def _names(arrays: Any, what: str) -> dict[str, np.ndarray]:
 class Data:
     """Samples and their targets.
 
-    Attributes
-    ----------
-    inputs : array of shape (n, ...), or a tuple or dict of such arrays (a model of several inputs)
-    targets : likewise, with the same n
+    Attributes:
+        inputs: Array of shape (n, ...), or a tuple or dict of such arrays (a model of several
+            inputs).
+        targets: Likewise, with the same n.
     """
 
     inputs: Any
@@ -46,9 +46,8 @@ class Data:
     def of(cls, inputs: Any, targets: Any) -> Data:
         """Data from anything array-like, checked: every array has the same number of samples.
 
-        Raises
-        ------
-        ValueError : lengths differ, or something has no samples axis
+        Raises:
+            ValueError: Lengths differ, or something has no samples axis.
         """
         listed = [
             tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
@@ -115,10 +114,9 @@ def of_arrays(values: list) -> bool:
 class Dataset:
     """Data to learn from (`train`) and data kept out to judge by (`validation`).
 
-    Attributes
-    ----------
-    name : shown in tables and plots
-    classes : number of classes where the targets are class labels 0 ... classes - 1, else None
+    Attributes:
+        name: Shown in tables and plots.
+        classes: Number of classes where the targets are class labels 0 ... classes - 1, else None.
     """
 
     name: str

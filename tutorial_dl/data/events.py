@@ -15,23 +15,22 @@ CHUNK = 500  # events that are made at once
 def events(n: int = 2000, particles: int = 338, seed: int = 0, soft: float = 40) -> Dataset:
     """`n` collisions to learn from, and a quarter as many others to judge by.
 
-    Parameters
-    ----------
-    n : events to train on
-    particles : places of an event's sequence
-    seed : of everything
-    soft : particles that the rest of the protons and other collisions add to an event, on average;
-        most are too slow to be seen. With 40, some 35 particles are seen in all; 2000 fill 338
-        places, and are harder to learn from
+    Args:
+        n: Events to train on.
+        particles: Places of an event's sequence.
+        seed: Of everything.
+        soft: Particles that the rest of the protons and other collisions add to an event, on
+            average; most are too slow to be seen. With 40, some 35 particles are seen in all; 2000
+            fill 338 places, and are harder to learn from.
 
-    Returns
-    -------
-    Dataset of inputs float32 (n, particles, 20), targets int64 (n,): 0 QCD, 1 W + jets, 2 ttbar,
-    as many of each (give or take one). A particle's 20 numbers are `particles.FEATURES`: energy,
-    momentum (x, y, z, transverse), all in units of 10 GeV, pseudorapidity, azimuth, log10 of the
-    transverse momentum in GeV; where it comes from, in cm from the collision; transverse momentum
-    around it within 0.3, of charged and neutral hadrons and photons; charge; and five that are 1 or
-    0 for its kind. By falling transverse momentum; places that are left hold zeros.
+    Returns:
+        Dataset of inputs float32 (n, particles, 20), targets int64 (n,): 0 QCD, 1 W + jets, 2
+        ttbar, as many of each (give or take one). A particle's 20 numbers are `particles.FEATURES`:
+        energy, momentum (x, y, z, transverse), all in units of 10 GeV, pseudorapidity, azimuth,
+        log10 of the transverse momentum in GeV; where it comes from, in cm from the collision;
+        transverse momentum around it within 0.3, of charged and neutral hadrons and photons;
+        charge; and five that are 1 or 0 for its kind. By falling transverse momentum; places that
+        are left hold zeros.
     """
     if n < 1:
         raise ValueError(f"n {n}: expected at least 1 event")

@@ -29,16 +29,14 @@ def named(spec: object) -> bool:
 def paths(spec: str | os.PathLike | Iterable[str | os.PathLike], what: str = "data") -> list[Path]:
     """The files that `spec` names, in order; opens none but text files of paths.
 
-    Parameters
-    ----------
-    spec : paths and patterns (`*`, `?`, `[]`; sorted by name), joined by commas or as a list. One
-        that ends in .txt, .list or .lst is a text file of such, one a line, # begins a comment;
-        what it names is looked for from its own folder.
-    what : what they are for, in the error message
+    Args:
+        spec: Paths and patterns (`*`, `?`, `[]`; sorted by name), joined by commas or as a list.
+            One that ends in .txt, .list or .lst is a text file of such, one a line, # begins a
+            comment; what it names is looked for from its own folder.
+        what: What they are for, in the error message.
 
-    Raises
-    ------
-    DataError : no such file, a pattern that nothing matches, a file named twice, none at all
+    Raises:
+        DataError: No such file, a pattern that nothing matches, a file named twice, none at all.
     """
     if isinstance(spec, (str, os.PathLike)):
         spec = str(spec).split(",") if isinstance(spec, str) else [spec]

@@ -28,16 +28,15 @@ SPLIT = 256  # stretches kept out for validation
 class Hdf5Data:
     """Samples in files, with what `Data` has: `len`, `take`, `order`, `read`, `part`.
 
-    Parameters
-    ----------
-    table : the files
-    inputs, targets : name of a dataset, or a tuple or dict of names
-    stretches : which samples, in order: (file, first, number of samples), shape (k, 3); all if None
-    window : bytes that are mixed and read together, over all ranks; up to two are held
+    Args:
+        table: The files.
+        inputs, targets: Name of a dataset, or a tuple or dict of names.
+        stretches: Which samples, in order: (file, first, number of samples), shape (k, 3); all if
+            None.
+        window: Bytes that are mixed and read together, over all ranks; up to two are held.
 
-    Attributes
-    ----------
-    inputs, targets : `Column`, or a tuple or dict of them
+    Attributes:
+        inputs, targets: `Column`, or a tuple or dict of them.
     """
 
     def __init__(
@@ -81,9 +80,8 @@ class Hdf5Data:
     def read(self, windows: Iterable[list[np.ndarray]]) -> Iterator[Batch]:
         """The samples at each array of indices, the next window being read meanwhile.
 
-        Raises
-        ------
-        DataError : a file can't be read, or takes minutes
+        Raises:
+            DataError: A file can't be read, or takes minutes.
         """
         arrays = None
         readings = ahead(windows, self._reading)
@@ -192,9 +190,8 @@ class _Windows:
 class Column:
     """One dataset of the files as far as it can be known without having it in memory.
 
-    Attributes
-    ----------
-    shape, dtype, ndim, size : as of a numpy array, samples first
+    Attributes:
+        shape, dtype, ndim, size: As of a numpy array, samples first.
     """
 
     def __init__(self, data: Hdf5Data, name: str) -> None:

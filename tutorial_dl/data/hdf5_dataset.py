@@ -26,21 +26,20 @@ def hdf5(
 ) -> Dataset:
     """The samples of HDF5 files, which stay there until they are needed.
 
-    Parameters
-    ----------
-    files : see `files.paths`
-    features, labels : name of the dataset in every file; several, joined by commas or as a tuple,
-        for a model of several inputs or outputs; or a dict of datasets' names by inputs' names,
-        as text "image=pixels,angle=alpha"
-    validation : files to validate on; or the share of the samples to keep out, between 0 and 1:
-        always the same ones, in stretches at equal distances (`Hdf5Data.split`)
-    cache : folder on a disk of this node, to which files are copied first (local_copy.py)
-    window : bytes that are mixed and read together, over all ranks; up to two are held in memory
-    name : of the dataset
+    Args:
+        files: See `files.paths`.
+        features, labels: Name of the dataset in every file; several, joined by commas or as a
+            tuple, for a model of several inputs or outputs; or a dict of datasets' names by inputs'
+            names, as text "image=pixels,angle=alpha".
+        validation: Files to validate on; or the share of the samples to keep out, between 0 and 1:
+            always the same ones, in stretches at equal distances (`Hdf5Data.split`).
+        cache: Folder on a disk of this node, to which files are copied first (local_copy.py).
+        window: Bytes that are mixed and read together, over all ranks; up to two are held in
+            memory.
+        name: Of the dataset.
 
-    Raises
-    ------
-    DataError : what is wrong with which file, in one line
+    Raises:
+        DataError: What is wrong with which file, in one line.
     """
     if window < 1:
         raise ValueError(f"window of {window} bytes: expected at least 1")
@@ -139,17 +138,15 @@ def write_hdf5(
 ) -> Path:
     """Write samples to a new HDF5 file, complete or not at all; returns its path.
 
-    Parameters
-    ----------
-    data : `dataset.train`, say, or `data.shard(dataset.train, i, n)` for the i-th of n files
-    path : an existing file is replaced
-    features, labels : names of the datasets in the file, of the same structure as the data's
-        inputs and targets (see `hdf5`)
-    options : of h5py's create_dataset: compression="gzip", chunks=(100, 338, 20)
+    Args:
+        data: `dataset.train`, say, or `data.shard(dataset.train, i, n)` for the i-th of n files.
+        path: An existing file is replaced.
+        features, labels: Names of the datasets in the file, of the same structure as the data's
+            inputs and targets (see `hdf5`).
+        options: Of h5py's create_dataset: compression="gzip", chunks=(100, 338, 20).
 
-    Raises
-    ------
-    ValueError : names don't fit the data
+    Raises:
+        ValueError: Names don't fit the data.
     """
     import h5py
 

@@ -39,13 +39,12 @@ class Field:
 class Table:
     """Files that hold the same fields.
 
-    Attributes
-    ----------
-    files : what is read, in order
-    shown : what error messages call them (files themselves, unless those are copies)
-    rows : samples of each file
-    fields : by name
-    chunk : samples that a file stores together (compressed, say); 1 where it doesn't matter
+    Attributes:
+        files: What is read, in order.
+        shown: What error messages call them (files themselves, unless those are copies).
+        rows: Samples of each file.
+        fields: By name.
+        chunk: Samples that a file stores together (compressed, say); 1 where it doesn't matter.
     """
 
     files: tuple[Path, ...]
@@ -75,18 +74,17 @@ def look(
 ) -> Table:
     """Open every file and see that it holds what it should; reads no samples.
 
-    Parameters
-    ----------
-    files : HDF5 files, each with a dataset of every name, samples first, all of one length
-    names : of the datasets to use
-    shown : what error messages call the files
-    like : files whose samples these must be like (the first of `files` that has samples if None)
+    Args:
+        files: HDF5 files, each with a dataset of every name, samples first, all of one length.
+        names: Of the datasets to use.
+        shown: What error messages call the files.
+        like: Files whose samples these must be like (the first of `files` that has samples if
+            None).
 
-    Raises
-    ------
-    DataError : in one line, naming the file: it is missing, damaged or no HDF5 file; lacks a name;
-        holds no numbers; datasets of different lengths; samples of another shape or type than
-        those of the files before; there are no samples at all
+    Raises:
+        DataError: In one line, naming the file: it is missing, damaged or no HDF5 file; lacks a
+            name; holds no numbers; datasets of different lengths; samples of another shape or type
+            than those of the files before; there are no samples at all.
     """
     files, names = tuple(files), tuple(dict.fromkeys(names))
     shown = files if shown is None else tuple(shown)
@@ -181,10 +179,9 @@ def _check_like(field: Field, shown: Path, expected: Field, first: Path) -> None
 class Reader:
     """Reads samples of a table's files; keeps a few of them open. One thread uses it.
 
-    Parameters
-    ----------
-    table : what there is to read
-    check : called between two pieces; whatever it raises ends the reading
+    Args:
+        table: What there is to read.
+        check: Called between two pieces; whatever it raises ends the reading.
     """
 
     def __init__(self, table: Table, check: Callable[[], None] = lambda: None) -> None:
@@ -206,9 +203,8 @@ class Reader:
         Whatever the order, every file is read from its beginning to its end, samples that are
         close to each other together, and not more than a piece at once.
 
-        Raises
-        ------
-        DataError : a file is no longer what it was, or a part of it can't be read
+        Raises:
+            DataError: A file is no longer what it was, or a part of it can't be read.
         """
         names = self.table.fields if names is None else names
         fields = [self.table.fields[name] for name in names]

@@ -17,11 +17,10 @@ def isolation_sums(
 ) -> np.ndarray:
     """Sum of the other particles' pT within sqrt(d_eta^2 + d_phi^2) < cone, by group: (N, 3).
 
-    Parameters
-    ----------
-    starts : (events + 1,): event e has the particles starts[e] up to starts[e + 1]
-    pt, eta, phi : (N,)
-    group : (N,), whose sum a particle counts in: 0, 1 or 2; -1 counts in none
+    Args:
+        starts: (events + 1,): event e has the particles starts[e] up to starts[e + 1].
+        pt, eta, phi: (N,).
+        group: (N,), whose sum a particle counts in: 0, 1 or 2; -1 counts in none.
     """
     sums = np.zeros((len(pt), 3))
     _sum_pairs(starts, pt, eta, phi, group, cone, sums)

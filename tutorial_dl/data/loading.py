@@ -24,18 +24,16 @@ def load(
 ) -> Dataset:
     """The dataset that `spec` names.
 
-    Parameters
-    ----------
-    spec : one of `NAMES`, or "module:function" or "path/to/file.py:function". The function is
-        called without arguments and returns a Dataset, or ((x, y), (x_val, y_val)) of arrays, x
-        also a tuple or dict of arrays where the model has several inputs. Or HDF5 files: paths
-        joined by commas, a pattern, a text file of paths, or a list. A Dataset is passed on.
-    features, labels, validation, cache : see `hdf5`; for HDF5 files only
+    Args:
+        spec: One of `NAMES`, or "module:function" or "path/to/file.py:function". The function is
+            called without arguments and returns a Dataset, or ((x, y), (x_val, y_val)) of arrays, x
+            also a tuple or dict of arrays where the model has several inputs. Or HDF5 files: paths
+            joined by commas, a pattern, a text file of paths, or a list. A Dataset is passed on.
+        features, labels, validation, cache: See `hdf5`; for HDF5 files only.
 
-    Raises
-    ------
-    ValueError : no such name, module, function or file, or arrays of different lengths
-    TypeError : the function returned something else
+    Raises:
+        ValueError: No such name, module, function or file, or arrays of different lengths.
+        TypeError: The function returned something else.
     """
     if isinstance(spec, Dataset):
         return spec

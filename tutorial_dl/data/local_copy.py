@@ -28,15 +28,13 @@ _PIECE = 4 << 20  # bytes
 def copies(files: Iterable[Path], folder: Path, seconds: float = SECONDS) -> list[Path]:
     """Where in `folder` the copies of `files` are; makes those that are missing or out of date.
 
-    Parameters
-    ----------
-    files : to copy
-    folder : on a local disk; made if it isn't there. Any number of processes may use it at once.
-    seconds : to wait for another process that makes no progress with its copy
+    Args:
+        files: To copy.
+        folder: On a local disk; made if it isn't there. Any number of processes may use it at once.
+        seconds: To wait for another process that makes no progress with its copy.
 
-    Raises
-    ------
-    DataError : the folder can't be written, the disk is full, a file is gone; in one line
+    Raises:
+        DataError: The folder can't be written, the disk is full, a file is gone; in one line.
     """
     files = list(files)
     try:

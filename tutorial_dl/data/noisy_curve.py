@@ -22,17 +22,15 @@ def curve(
 ) -> Dataset:
     """`n` samples y = function(x) + noise to learn from, and as many others to judge by.
 
-    Parameters
-    ----------
-    n : samples of each part
-    noise : standard deviation of the normal noise on y; the smallest mean squared error that any
-        model can hope for is noise^2
-    seed : of x, uniform in [-1, 1], and of the noise
-    function : what to learn, of arrays (n,) -> (n,)
+    Args:
+        n: Samples of each part.
+        noise: Standard deviation of the normal noise on y; the smallest mean squared error that any
+            model can hope for is noise^2.
+        seed: Of x, uniform in [-1, 1], and of the noise.
+        function: What to learn, of arrays (n,) -> (n,).
 
-    Returns
-    -------
-    Dataset of inputs x (n,) and targets y (n,), float64, no classes
+    Returns:
+        Dataset of inputs x (n,) and targets y (n,), float64, no classes.
     """
     if n < 1:
         raise ValueError(f"n {n}: expected at least 1 sample")

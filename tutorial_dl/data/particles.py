@@ -42,14 +42,13 @@ GEV = 1 / 10  # energies, momenta and isolation sums are in units of 10 GeV
 class Particles:
     """Particles of all events in one list.
 
-    Attributes
-    ----------
-    event : (N,), whose it is
-    parton : (N,), the place of the parton it comes from; -1 for soft ones
-    momentum : (N, 3), GeV
-    kind : (N,), CHARGED_HADRON to MUON
-    charge : (N,)
-    origin : (N, 3), cm from the event's primary vertex
+    Attributes:
+        event: (N,), whose it is.
+        parton: (N,), the place of the parton it comes from; -1 for soft ones.
+        momentum: (N, 3), GeV.
+        kind: (N,), CHARGED_HADRON to MUON.
+        charge: (N,).
+        origin: (N, 3), cm from the event's primary vertex.
     """
 
     event: np.ndarray

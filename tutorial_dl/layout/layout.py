@@ -30,18 +30,17 @@ LEAST = {"groups": 1, "folds": 1, "masters": 0, "workers": 1, "devices": 1}
 class Layout:
     """Ranks by role.
 
-    Parameters
-    ----------
-    groups : parameter sets that a search tries at once, N_G.
-    folds : of cross-validation, trained at once, N_F.
-    masters : 1: one master. 2 or more: sub-masters under one master. 0: none, all synchronous. N_M.
-    workers : below each master, or in all where there is none, N_W.
-    devices : ranks of a worker, which compute one batch together, N_GPU.
-    search : whether a coordinator leads; None: if there is more than one group or fold.
+    Args:
+        groups: Parameter sets that a search tries at once, N_G.
+        folds: Of cross-validation, trained at once, N_F.
+        masters: 1: one master. 2 or more: sub-masters under one master. 0: none, all synchronous.
+            N_M.
+        workers: Below each master, or in all where there is none, N_W.
+        devices: Ranks of a worker, which compute one batch together, N_GPU.
+        search: Whether a coordinator leads; None: if there is more than one group or fold.
 
-    Raises
-    ------
-    ValueError : a number that is too low, or a search that would have nobody to lead it.
+    Raises:
+        ValueError: A number that is too low, or a search that would have nobody to lead it.
 
     >>> Layout(masters=2, workers=3, devices=2).ranks
     15
@@ -84,9 +83,9 @@ class Layout:
         One number that is not said follows from the others: workers; if those are said, devices;
         if both are, masters. The rest is 1. So without any it is one master, and workers.
 
-        Raises
-        ------
-        ValueError : no layout of that many ranks has these numbers; it names the nearest that do.
+        Raises:
+            ValueError: No layout of that many ranks has these numbers; it names the nearest that
+                do.
 
         >>> Layout.for_ranks(7, devices=2)
         Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
@@ -128,13 +127,11 @@ class Layout:
         The coordinator is rank 0; without one the master is, if there is one. The ranks of a worker
         are on one node for as many workers as possible (see placing.py), in ascending order.
 
-        Parameters
-        ----------
-        nodes : the node of each rank, numbers or names, (ranks,); None: all on one.
+        Args:
+            nodes: The node of each rank, numbers or names, (ranks,); None: all on one.
 
-        Raises
-        ------
-        ValueError : another number of ranks than the layout needs.
+        Raises:
+            ValueError: Another number of ranks than the layout needs.
         """
         nodes = [0] * self.ranks if nodes is None else list(nodes)
         self.check_ranks(len(nodes))

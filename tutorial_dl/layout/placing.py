@@ -21,11 +21,10 @@ from collections.abc import Hashable, Sequence
 class Places:
     """The ranks that have no role yet.
 
-    Parameters
-    ----------
-    nodes : the node of each rank, any names, (ranks,).
-    size : ranks of a worker.
-    workers : how many of them are to be placed.
+    Args:
+        nodes: The node of each rank, any names, (ranks,).
+        size: Ranks of a worker.
+        workers: How many of them are to be placed.
     """
 
     def __init__(self, nodes: Sequence[Hashable], size: int, workers: int):

@@ -50,18 +50,18 @@ def check(spec: str) -> None:
 def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
     """The Replica of the model that `spec` names.
 
-    Parameters
-    ----------
-    spec : one of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
-        called without arguments and returns a compiled keras.Model or a Replica; or a model itself
-    dataset : what it is for
-    seed : of its first weights; for a user's function, of Python's, numpy's and Keras's generators
+    Args:
+        spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
+            called without arguments and returns a compiled keras.Model or a Replica; or a model
+            itself.
+        dataset: What it is for.
+        seed: Of its first weights; for a user's function, of Python's, numpy's and Keras's
+            generators.
 
-    Raises
-    ------
-    ValueError : no such name, module or function; a model that does not fit the dataset, or that
-        cannot be trained (not compiled, for one)
-    TypeError : the function returned something else
+    Raises:
+        ValueError: No such name, module or function; a model that does not fit the dataset, or that
+            cannot be trained (not compiled, for one).
+        TypeError: The function returned something else.
     """
     if not isinstance(spec, str):
         return replica.of(_built(spec, dataset))

@@ -32,10 +32,9 @@ def __getattr__(name: str) -> Any:
 def of(model: Any) -> Replica:
     """The Replica of `model`: a Replica is passed through, a compiled Keras model gets one.
 
-    Raises
-    ------
-    TypeError : it is neither
-    ValueError : a Keras model that cannot be trained in this way (see `KerasReplica`)
+    Raises:
+        TypeError: It is neither.
+        ValueError: A Keras model that cannot be trained in this way (see `KerasReplica`).
     """
     if isinstance(model, Replica):
         return model

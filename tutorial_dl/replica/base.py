@@ -60,15 +60,15 @@ def length(segments: tuple[Segment, ...]) -> int:
 class Replica(Protocol):
     """One rank's copy of the model.
 
-    Attributes
-    ----------
-    parameters, gradient : flat arrays, shape (n,), same dtype (float32 unless asked otherwise)
-    segments : where each layer's array lies in them
-    swap : optional, a method without arguments: the memory of `parameters` and that of `gradient`
-        change places, contents included, so that nothing is copied. Without it they stay
-    state : flat array, shape (k,): what is averaged over ranks but not optimised (moving
-        statistics of batch normalisation); length 0 where there is none. May be a read-only copy:
-        to change it, assign the whole, `replica.state = average`
+    Attributes:
+        parameters, gradient: Flat arrays, shape (n,), same dtype (float32 unless asked otherwise).
+        segments: Where each layer's array lies in them.
+        swap: Optional, a method without arguments: the memory of `parameters` and that of
+            `gradient` change places, contents included, so that nothing is copied. Without it they
+            stay.
+        state: Flat array, shape (k,): what is averaged over ranks but not optimised (moving
+            statistics of batch normalisation); length 0 where there is none. May be a read-only
+            copy: to change it, assign the whole, `replica.state = average`.
     """
 
     parameters: np.ndarray

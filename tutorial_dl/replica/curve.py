@@ -17,12 +17,11 @@ class CurveReplica(Vectors):
     A batch is (x, y) with x and y of shape (s,). Its gradient is 2/s Phi^T (Phi w - y), Phi of
     shape (s, k) holding phi(x_i) in row i.
 
-    Parameters
-    ----------
-    degree : phi(x) = (1, x, x^2, ..., x^degree), so k = degree + 1
-    basis : any other phi instead, x (s,) -> Phi (s, k)
-    dtype : float32 or float64
-    parameters : the first w, shape (k,); zeros if not given
+    Args:
+        degree: phi(x) = (1, x, x^2, ..., x^degree), so k = degree + 1.
+        basis: Any other phi instead, x (s,) -> Phi (s, k).
+        dtype: float32 or float64.
+        parameters: The first w, shape (k,); zeros if not given.
 
     >>> line = CurveReplica(degree=1, dtype="float64")
     >>> line.compute_gradient((np.array([0.0, 2.0]), np.array([1.0, 5.0])))  # (1^2 + 5^2) / 2

@@ -33,15 +33,14 @@ class DenseReplica(Vectors):
     A batch is (x, y): x (s, ...) is flattened to (s, sizes[0]); y is (s,) labels 0 ... k-1 for
     "cross_entropy", (s, k) or, where k = 1, (s,) floats for "mse", with k = sizes[-1].
 
-    Parameters
-    ----------
-    sizes : inputs, hidden layers, outputs
-    activation : of the hidden layers, "relu" or "tanh"
-    loss : "cross_entropy" of the softmax of the outputs, mean over samples; or "mse", the squared
-        error, mean over samples and outputs, both as Keras defines them
-    seed : of the first weights, uniform in +-sqrt(6 / (n[l-1] + n[l])) (Glorot and Bengio, 2010);
-        biases start at 0
-    dtype : float32 or float64, of everything
+    Args:
+        sizes: Inputs, hidden layers, outputs.
+        activation: Of the hidden layers, "relu" or "tanh".
+        loss: "cross_entropy" of the softmax of the outputs, mean over samples; or "mse", the
+            squared error, mean over samples and outputs, both as Keras defines them.
+        seed: Of the first weights, uniform in +-sqrt(6 / (n[l-1] + n[l])) (Glorot and Bengio,
+            2010); biases start at 0.
+        dtype: float32 or float64, of everything.
     """
 
     def __init__(
@@ -194,10 +193,9 @@ class SoftmaxReplica(DenseReplica):
 
     Its loss is convex, so every descent ends at the same loss.
 
-    Parameters
-    ----------
-    inputs, classes : values of a sample, number of classes
-    seed, dtype : see `DenseReplica`
+    Args:
+        inputs, classes: Values of a sample, number of classes.
+        seed, dtype: See `DenseReplica`.
     """
 
     def __init__(self, inputs: int, classes: int, seed: int = 0, dtype: Any = np.float32) -> None:

@@ -51,29 +51,27 @@ class KerasReplica:
     Several inputs or outputs: batches hold a tuple or a dict of arrays, as the model expects them.
     A float64 model is made and compiled under `keras.config.set_floatx("float64")`.
 
-    Parameters
-    ----------
-    model : built and compiled, its trainable weights all float32 or all float64. It stays usable
-        (predict, evaluate, save), always with the current weights.
+    Args:
+        model: Built and compiled, its trainable weights all float32 or all float64. It stays usable
+            (predict, evaluate, save), always with the current weights.
 
-    Attributes
-    ----------
-    parameters, gradient, segments : see `Replica`. Segments start at multiples of 64 bytes; the
-        gaps between them hold zeros.
-    own, own_factor : where the last gradient lies in TensorFlow's memory, if it was computed with
-        `apart`: int64 (3, layers), of each its offset in `gradient`, its size, and its address; its
-        numbers are to be multiplied by the factor (numba_kernels.fused.Step.own)
-    gradient_is_finite : of the last gradient; found out while it was copied
-    loss_scale : the loss is multiplied by it where TensorFlow computes gradients, and `gradient`
-        divided by it: for half precision, in which small gradients would be zero; 1.0 otherwise
-    state : the weights that are not trained by gradient (moving statistics of batch
-        normalisation), joined: a copy, and read-only so that nobody takes it for more. To change
-        them, assign the whole: `replica.state = average`.
+    Attributes:
+        parameters, gradient, segments: See `Replica`. Segments start at multiples of 64 bytes; the
+            gaps between them hold zeros.
+        own, own_factor: Where the last gradient lies in TensorFlow's memory, if it was computed
+            with `apart`: int64 (3, layers), of each its offset in `gradient`, its size, and its
+            address; its numbers are to be multiplied by the factor (numba_kernels.fused.Step.own).
+        gradient_is_finite: Of the last gradient; found out while it was copied.
+        loss_scale: The loss is multiplied by it where TensorFlow computes gradients, and `gradient`
+            divided by it: for half precision, in which small gradients would be zero; 1.0
+            otherwise.
+        state: The weights that are not trained by gradient (moving statistics of batch
+            normalisation), joined: a copy, and read-only so that nobody takes it for more. To
+            change them, assign the whole: `replica.state = average`.
 
-    Raises
-    ------
-    TypeError : not a Keras model
-    ValueError : a model that cannot be trained in this way, and why
+    Raises:
+        TypeError: Not a Keras model.
+        ValueError: A model that cannot be trained in this way, and why.
     """
 
     keeps_apart = True  # compute_gradient has `apart`
@@ -169,9 +167,8 @@ class KerasReplica:
         apart : [first, last) of the gradient that may stay where TensorFlow has put it, which
             saves copying it: `own` says where that is, until the next call
 
-        Raises
-        ------
-        RuntimeError : the model's weights were assigned behind the replica's back
+        Raises:
+            RuntimeError: The model's weights were assigned behind the replica's back.
         """
         samples, self.own, self._kept = _samples(batch), NOTHING, None
         if samples == 0:
