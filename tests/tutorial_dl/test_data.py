@@ -58,7 +58,7 @@ def test_an_epoch_goes_on_in_its_middle(n, batch_size, shuffle, monkeypatch):
                 assert [x.tolist() for x, _ in batches.epoch(3, start=start)] == whole[start:]
             assert taken == [i for samples in whole[start:] for i in samples]
         for start in (-1, len(batches) + 1):
-            with pytest.raises(ValueError, match=f"start at round {start}: expected 0 to"):
+            with pytest.raises(ValueError, match=f"start must be from 0 to .*, got {start}"):
                 batches.epoch(3, start=start)
 
 
@@ -233,12 +233,12 @@ def test_errors_inside_a_user_s_file_are_theirs_to_see(user_file):
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Batches(numbered(5), 0), "batch_size 0: expected at least 1"),
-        (lambda: Batches(numbered(5), 2, seed=-1), "seed -1: expected 0 or more"),
+        (lambda: Batches(numbered(5), 0), "batch_size must be at least 1, got 0"),
+        (lambda: Batches(numbered(5), 2, seed=-1), "seed must be at least 0, got -1"),
         (lambda: Batches(numbered(5), 2, rank=2, ranks=2), "rank 2 of 2 ranks"),
         (lambda: data.shard(numbered(5), -1, 2), "rank -1 of 2 ranks"),
-        (lambda: data.curve(n=0), "n 0: expected at least 1"),
-        (lambda: data.curve(noise=-1), "noise -1: expected a standard deviation"),
+        (lambda: data.curve(n=0), "n must be at least 1, got 0"),
+        (lambda: data.curve(noise=-1), "noise must be at least 0, got -1"),
         (lambda: Data.of({}, np.ones(3)), "no arrays at all"),
         (lambda: Data.of(np.array([None, 1]), np.ones(2)), "inputs is object"),
     ],
