@@ -21,7 +21,7 @@ class Asking:
     """Asks the engines of an ipyparallel client.
 
     Args:
-        folder: in which engines that cannot answer write their position.
+        folder: In which engines that cannot answer write their position.
     """
 
     def __init__(self, client, folder: Path):
@@ -35,7 +35,7 @@ class Asking:
         """What the engines of `ranks` do, of those from which we hear within `seconds`.
 
         Args:
-            codes: the cells that they run, by rank.
+            codes: The cells that they run, by rank.
         """
         with self._one_at_a_time:
             return self._ask(ranks, codes, seconds)

@@ -59,13 +59,13 @@ class Cell:
         """Show what the ranks write until the cell is over; raise the error it ends with.
 
         Args:
-            stream: show output as it comes; else all of it at the end, grouped by `groupby`.
-            progress_after: seconds until a progress bar is shown; -1 for none.
-            signal: sent to the ranks at KeyboardInterrupt.
+            stream: Show output as it comes; else all of it at the end, grouped by `groupby`.
+            progress_after: Seconds until a progress bar is shown; -1 for none.
+            signal: Sent to the ranks at KeyboardInterrupt.
 
         Raises:
-            CellError: a rank failed, or is lost, or is blocked for good.
-            CellTimeout: the time was up. The ranks were interrupted.
+            CellError: A rank failed, or is lost, or is blocked for good.
+            CellTimeout: The time was up. The ranks were interrupted.
             CellInterrupted: KeyboardInterrupt in this process. The ranks were interrupted.
         """
         began, kind, reason = time.monotonic(), CellError, ""

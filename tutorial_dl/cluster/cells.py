@@ -33,8 +33,8 @@ class Cells:
         """For new engines, once they answer.
 
         Args:
-            folder: the cluster's own.
-            install: put the hooks into the engines, which must be idle (else they have them).
+            folder: The cluster's own.
+            install: Put the hooks into the engines, which must be idle (else they have them).
         """
         self.client, self.now, self.left = self.cluster.client, {}, {}
         places = enumerate(self.cluster._places)

@@ -32,13 +32,13 @@ class Deaths:
     """Watches processes of this node until the first one has ended.
 
     Args:
-        processes: by rank. Ranks on other nodes are left out: the controller hears of their ends.
-        folder: for named pipes, which are there from now on for engines to open.
+        processes: By rank. Ranks on other nodes are left out: the controller hears of their ends.
+        folder: For named pipes, which are there from now on for engines to open.
 
     Attributes:
-        first: the rank that ended first; more than one where that can't be known.
-        how: as "was killed by signal 9 (SIGKILL)"; "has ended" where that can't be known.
-        happened: set when the first has ended.
+        first: The rank that ended first; more than one where that can't be known.
+        how: As "was killed by signal 9 (SIGKILL)"; "has ended" where that can't be known.
+        happened: Set when the first has ended.
     """
 
     def __init__(self, processes: dict[int, psutil.Process], folder: Path):

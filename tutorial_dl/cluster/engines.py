@@ -62,10 +62,10 @@ class Cluster:
     """A running cluster; `start` makes one, `join` finds one.
 
     Attributes:
-        client: the ipyparallel Client. client[:] is all engines, client[2] the engine of rank 2.
-        n: engines.
-        name: by which `join` and `python -m tutorial_dl cluster` know it.
-        timeout: seconds that `restart` waits for the engines, as `start` does.
+        client: The ipyparallel Client. client[:] is all engines, client[2] the engine of rank 2.
+        n: Engines.
+        name: By which `join` and `python -m tutorial_dl cluster` know it.
+        timeout: Seconds that `restart` waits for the engines, as `start` does.
     """
 
     def __init__(self, record: Record, of: profile.Profile, timeout: float):
@@ -236,11 +236,11 @@ class Cluster:
         """Run `code` on the engines as %%px does, and wait for it; for scripts.
 
         Args:
-            ranks: which; None is all.
-            timeout: seconds after which the ranks are interrupted.
+            ranks: Which; None is all.
+            timeout: Seconds after which the ranks are interrupted.
 
         Raises:
-            CellError: what went wrong on which rank; CellTimeout if the time was up.
+            CellError: What went wrong on which rank; CellTimeout if the time was up.
             ValueError: `timeout` makes no sense.
         """
         self._cells.submit(code, "all" if ranks is None else list(ranks), timeout).wait()
@@ -252,7 +252,7 @@ class Cluster:
         that have joined the cluster must `join` it again.
 
         Args:
-            imports: run the import statements again of all cells that succeeded so far.
+            imports: Run the import statements again of all cells that succeeded so far.
         """
         self._end_parts()
         self._start()
@@ -286,7 +286,7 @@ class Cluster:
         """Let go of the cluster and leave it running, for `join` from elsewhere.
 
         Raises:
-            ClusterError: it was started here without `keep`, so it ends with this kernel.
+            ClusterError: It was started here without `keep`, so it ends with this kernel.
         """
         if not self._joined and self._record.keep is None:
             raise ClusterError(

@@ -52,12 +52,12 @@ class CellProblem:
     """What the errors below have in common: how they look.
 
     Args:
-        summary: lines, the most important first.
-        traceback: of the root cause, as an engine rendered it.
-        failures: what each rank raised that raised something.
+        summary: Lines, the most important first.
+        traceback: Of the root cause, as an engine rendered it.
+        failures: What each rank raised that raised something.
 
     Attributes:
-        seconds: until the cell ended; 0 for one that could not be run.
+        seconds: Until the cell ended; 0 for one that could not be run.
 
     In a notebook the traceback stands below the first line of the summary. In a terminal Python
     shows it as a note below the message.
@@ -102,7 +102,7 @@ def explain(failures: Mapping[int, Failure]) -> tuple[list[str], str]:
     """Summary and traceback: the root cause first, then one line a rank.
 
     Args:
-        failures: by rank; at least one.
+        failures: By rank; at least one.
     """
     order = sorted(failures, key=lambda rank: (-failures[rank].rank_of_cause(), rank))
     cause = failures[order[0]]

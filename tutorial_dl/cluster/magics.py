@@ -131,7 +131,7 @@ def which_ranks(text: str, size: int) -> list[int]:
     """Ranks that `text` names, each once and in order: "all", "2", "0,2", "1-3" or "0,2-3".
 
     Raises:
-        UsageError: it is none of these, or a rank that this cluster does not have.
+        UsageError: It is none of these, or a rank that this cluster does not have.
     """
     if text == "all":
         return list(range(size))

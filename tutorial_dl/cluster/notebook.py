@@ -29,18 +29,18 @@ def start(
     this kernel started before is stopped first: a cell with `start` can be run again.
 
     Args:
-        n: engines, 1 to 1024. There may be more than cores.
-        timeout: seconds to wait for the engines; default: the profile's, or 60, or 600 for a job
+        n: Engines, 1 to 1024. There may be more than cores.
+        timeout: Seconds to wait for the engines; default: the profile's, or 60, or 600 for a job
             that waits in a queue.
-        profile: where and how they run: "local", another name or a TOML file (docs/clusters.md).
-        name: by which it can be joined; default: the profile's.
-        keep: seconds that the cluster lives on without a client, to be joined; default: the
+        profile: Where and how they run: "local", another name or a TOML file (docs/clusters.md).
+        name: By which it can be joined; default: the profile's.
+        keep: Seconds that the cluster lives on without a client, to be joined; default: the
             profile's, or 600 for a submitted job. A local cluster ends with the kernel.
 
     Raises:
-        ValueError: an argument or a key of the profile makes no sense.
-        LaunchError: no mpiexec that fits mpi4py's MPI; `python -m tutorial_dl doctor` says more.
-        ClusterError: the engines did not come up, with the end of their log.
+        ValueError: An argument or a key of the profile makes no sense.
+        LaunchError: No mpiexec that fits mpi4py's MPI; `python -m tutorial_dl doctor` says more.
+        ClusterError: The engines did not come up, with the end of their log.
     """
     n = launch.check_ranks(n)
     of = load(profile)
@@ -76,10 +76,10 @@ def join(name: str | None = None) -> Cluster:
     after the other. It does not end with this kernel; `stop()` ends it for all.
 
     Args:
-        name: which; not needed if there is only one.
+        name: Which; not needed if there is only one.
 
     Raises:
-        ClusterError: there is none of that name, or it does not answer.
+        ClusterError: There is none of that name, or it does not answer.
     """
     record = registry.choose(name)
     if record.state() == "starting":

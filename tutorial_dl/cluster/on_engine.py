@@ -41,14 +41,14 @@ class Doing(NamedTuple):
 
     Attributes:
         state: "idle" or "running".
-        call: source of the expression that the cell is in, as "comm.allreduce(x)"; "" if unknown.
-        line: its line in the cell that runs, from 1; 0 if unknown.
-        mpi: the main thread is in a method of mpi4py.
-        silent: seconds for which it is known that no Python code ran in the main thread (0 at the
+        call: Source of the expression that the cell is in, as "comm.allreduce(x)"; "" if unknown.
+        line: Its line in the cell that runs, from 1; 0 if unknown.
+        mpi: The main thread is in a method of mpi4py.
+        silent: Seconds for which it is known that no Python code ran in the main thread (0 at the
             first question). Signals, too, are handled by Python code: a main thread that is silent
             in a call of mpi4py is one that nothing can interrupt.
-        memory: resident bytes.
-        processor: cores used since the last question, in percent of one.
+        memory: Resident bytes.
+        processor: Cores used since the last question, in percent of one.
     """
 
     state: str
@@ -227,7 +227,7 @@ def install(folder: str) -> None:
     """Put the hooks into this engine; collective.
 
     Args:
-        folder: the cluster's own, for engines that cannot answer.
+        folder: The cluster's own, for engines that cannot answer.
     """
     from ipykernel.ipkernel import IPythonKernel
     from mpi4py import MPI

@@ -16,7 +16,7 @@ class Parts:
     """What this process has started of a cluster of `n` engines; each may be missing.
 
     Args:
-        timeout: seconds that `wait` waits.
+        timeout: Seconds that `wait` waits.
     """
 
     def __init__(self, n: int, timeout: float):

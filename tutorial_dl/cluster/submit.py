@@ -103,10 +103,10 @@ def script(
     """The batch script of a job in which `profile`'s launcher starts `n` engines once.
 
     Args:
-        name: the job's.
-        engine: the command of an engine.
-        connection: the file by which engines find the controller; on a shared file system.
-        log: where all that the job writes goes.
+        name: The job's.
+        engine: The command of an engine.
+        connection: The file by which engines find the controller; on a shared file system.
+        log: Where all that the job writes goes.
     """
     threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
     if profile.system == "slurm":  # since 22.05, srun does not take this from the job by itself

@@ -20,15 +20,15 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
     """Join the other ranks; all of them call it, before anything else. A second call does nothing.
 
     Args:
-        comm: an mpi4py communicator, or a list of ranks of all processes: those that are not in it
+        comm: An mpi4py communicator, or a list of ranks of all processes: those that are not in it
             go on by themselves, as one rank each. By default all processes that mpiexec started
             (one, where it was not mpiexec).
-        process_sets: sets to be made at once, as by `add_process_set`; or "dynamic", for Horovod:
+        process_sets: Sets to be made at once, as by `add_process_set`; or "dynamic", for Horovod:
             that sets are made later. They can be without it.
 
     Raises:
-        DeadlineError: a process did not come
-        ValueError: a list of ranks, or a process set, that can't be
+        DeadlineError: A process did not come.
+        ValueError: A list of ranks, or a process set, that can't be.
     """
     if _Here.team is not None:
         return

@@ -19,8 +19,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     Random seeds, of dropout for instance, stay each rank's own.
 
     Args:
-        root_rank: whose variables
-        local_variables: variables that stay each rank's own
+        root_rank: Whose variables.
+        local_variables: Variables that stay each rank's own.
     """
 
     def __init__(self, root_rank, device="", local_variables=None):
@@ -82,12 +82,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """learning rate = initial_lr x multiplier(epoch), from `start_epoch` until before `end_epoch`.
 
     Args:
-        initial_lr: learning rate at the start of training
-        multiplier: a function of the epoch; or a number m, for m ** (epoch - start_epoch)
-        staircase: once an epoch; False: every batch, the epoch being epoch + batch / steps
-        momentum_correction: when the rate of an SGD with momentum changes, scale its velocity,
-            which has the old rate in it, by new / old (Goyal et al., arXiv 1706.02677, section 3)
-        steps_per_epoch: where Keras does not know the number of batches
+        initial_lr: Learning rate at the start of training.
+        multiplier: A function of the epoch; or a number m, for m ** (epoch - start_epoch).
+        staircase: Once an epoch; False: every batch, the epoch being epoch + batch / steps.
+        momentum_correction: When the rate of an SGD with momentum changes, scale its velocity,
+            which has the old rate in it, by new / old (Goyal et al., arXiv 1706.02677, section 3).
+        steps_per_epoch: Where Keras does not know the number of batches.
     """
 
     def __init__(

@@ -46,17 +46,17 @@ def allreduce(
     """`tensor` reduced over all ranks: the same shape and dtype on all of them.
 
     Args:
-        tensor: tf.Tensor, tf.Variable, what can be converted, or tf.IndexedSlices, of which rows
-            and indices are gathered (Sum and Average)
-        average: older form of `op`: True for Average, False for Sum
-        compression: what it travels as, see `Compression`
-        op: Average (default), Sum, Min, Max, Product or Adasum
-        prescale_factor, postscale_factor: it is multiplied by, before and after
-        process_set: the ranks that take part
+        tensor: Tf.Tensor, tf.Variable, what can be converted, or tf.IndexedSlices, of which rows
+            and indices are gathered (Sum and Average).
+        average: Older form of `op`: True for Average, False for Sum.
+        compression: What it travels as, see `Compression`.
+        op: Average (default), Sum, Min, Max, Product or Adasum.
+        prescale_factor, postscale_factor: It is multiplied by, before and after.
+        process_set: The ranks that take part.
 
     Raises:
-        MismatchError: on all ranks, if shapes, dtypes, op or name differ
-        PeerError: another rank failed
+        MismatchError: On all ranks, if shapes, dtypes, op or name differ.
+        PeerError: Another rank failed.
     """
     return grouped_allreduce(
         [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,

@@ -21,14 +21,14 @@ class Reducer:
     """Reduces the gradients of all ranks, all of one dtype in one message.
 
     Args:
-        op: how; the ranks' gradients count alike, whatever the number of their samples
-        compression: what gradients travel as
-        sparse_as_dense: make dense tensors of tf.IndexedSlices first
-        predivide: for Average: divide by it before the sum, multiply after it
+        op: How; the ranks' gradients count alike, whatever the number of their samples.
+        compression: What gradients travel as.
+        sparse_as_dense: Make dense tensors of tf.IndexedSlices first.
+        predivide: For Average: divide by it before the sum, multiply after it.
         groups: None for one message; a number of messages; or lists of variables, each list a
-            message (variables in no list: a message each)
-        process_set: the ranks; a rank that is not in it keeps its own gradients
-        scale_local: divide the gradients of local variables by the number of ranks
+            message (variables in no list: a message each).
+        process_set: The ranks; a rank that is not in it keeps its own gradients.
+        scale_local: Divide the gradients of local variables by the number of ranks.
     """
 
     op: int = Average

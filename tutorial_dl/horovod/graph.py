@@ -43,9 +43,9 @@ def in_order(
     """`function` of the tensors as numpy arrays, now or as an op of the graph that is being built.
 
     Args:
-        function: takes a list of arrays not to be written to, returns a list of arrays, which may
-            be overwritten later: they are copied
-        results: (dtype, static shape) of each array that it returns
+        function: Takes a list of arrays not to be written to, returns a list of arrays, which may
+            be overwritten later: they are copied.
+        results: (dtype, static shape) of each array that it returns.
     """
     if tf.executing_eagerly():
         return as_tensors(function([as_array(t) for t in tensors]))

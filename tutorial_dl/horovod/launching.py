@@ -33,16 +33,16 @@ def run(
     find them. What ranks print is shown as it comes.
 
     Args:
-        num_proc: ranks; `np` is its older name (1 if neither is given)
-        env: environment variables for the ranks
-        verbose, use_mpi, use_gloo: accepted, without effect
-        timeout: seconds, after which the ranks are ended; None: as long as it takes
+        num_proc: Ranks; `np` is its older name (1 if neither is given).
+        env: Environment variables for the ranks.
+        verbose, use_mpi, use_gloo: Accepted, without effect.
+        timeout: Seconds, after which the ranks are ended; None: as long as it takes.
 
     Raises:
-        RuntimeError: a rank failed; it says which and why. All have ended then.
-        ValueError: a number of ranks that can't be, or an argument that means nothing here
-        subprocess.TimeoutExpired: after `timeout`, when all ranks have ended
-        numba_kernels.launch.LaunchError: no mpiexec, or this process is itself a rank
+        RuntimeError: A rank failed; it says which and why. All have ended then.
+        ValueError: A number of ranks that can't be, or an argument that means nothing here.
+        subprocess.TimeoutExpired: After `timeout`, when all ranks have ended.
+        numba_kernels.launch.LaunchError: No mpiexec, or this process is itself a rank.
     """
     if unsupported:
         raise ValueError(

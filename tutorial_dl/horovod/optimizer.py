@@ -39,20 +39,20 @@ def DistributedOptimizer(
     """A new optimizer like `optimizer`, which reduces gradients over all ranks before it uses them.
 
     Args:
-        optimizer: a Keras 3 optimizer. Its state, if it has one, is copied.
-        name: of the new one; by default that of the old one
-        compression: what gradients travel as, see `Compression`
-        sparse_as_dense: reduce gradients of embeddings as dense tensors
-        backward_passes_per_step: add up gradients over this many calls, then reduce and update. An
+        optimizer: A Keras 3 optimizer. Its state, if it has one, is copied.
+        name: Of the new one; by default that of the old one.
+        compression: What gradients travel as, see `Compression`.
+        sparse_as_dense: Reduce gradients of embeddings as dense tensors.
+        backward_passes_per_step: Add up gradients over this many calls, then reduce and update. An
             optimizer that has as many gradient_accumulation_steps is taken too: it then adds up
             what it would average by itself.
-        op: Average of the ranks' gradients, whatever the numbers of their samples; or another
-        gradient_predivide_factor: with Average, divide by it before the sum, and again multiply
-        average_aggregated_gradients: divide what was added up by `backward_passes_per_step`
-        groups: in how many messages gradients travel, or lists of variables, one for each message
-        process_set: the ranks; others use their own gradients alone
-        scale_local_gradients: divide gradients of local variables (`register_local_var`) by ranks
-        use_locking, device_dense, device_sparse: accepted, without effect
+        op: Average of the ranks' gradients, whatever the numbers of their samples; or another.
+        gradient_predivide_factor: With Average, divide by it before the sum, and again multiply.
+        average_aggregated_gradients: Divide what was added up by `backward_passes_per_step`.
+        groups: In how many messages gradients travel, or lists of variables, one for each message.
+        process_set: The ranks; others use their own gradients alone.
+        scale_local_gradients: Divide gradients of local variables (`register_local_var`) by ranks.
+        use_locking, device_dense, device_sparse: Accepted, without effect.
 
     Raises: TypeError for no Keras 3 optimizer, ValueError for settings that don't go together.
     """

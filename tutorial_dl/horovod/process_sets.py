@@ -13,8 +13,8 @@ class ProcessSet:
     """Some ranks of the job. Pass it to `init` or `add_process_set`, then to collectives.
 
     Attributes:
-        ranks: their numbers in the job, in order
-        process_set_id: its number, the same on all ranks; None while it is not in use
+        ranks: Their numbers in the job, in order.
+        process_set_id: Its number, the same on all ranks; None while it is not in use.
     """
 
     def __init__(self, ranks: Iterable[int] = ()):

@@ -36,8 +36,8 @@ class SyncBatchNormalization(layers.SyncBatchNormalization):
     each rank, training is that of one process with the whole batch.
 
     Args:
-        process_set: the ranks; it is not saved (what is loaded has that of all ranks)
-        others: those of `keras.layers.BatchNormalization`
+        process_set: The ranks; it is not saved (what is loaded has that of all ranks).
+        others: Those of `keras.layers.BatchNormalization`.
     """
 
     def __init__(self, process_set: ProcessSet = global_process_set, average="ranks", **options):

@@ -24,8 +24,8 @@ def allreduce(team, x: tf.Tensor) -> tf.Tensor:
     """The sum of `x` over all ranks; eager, or as part of the graph that is being traced.
 
     Args:
-        team: of whose ranks every one has to come here
-        x: float64, any shape, the same on all ranks
+        team: Of whose ranks every one has to come here.
+        x: float64, any shape, the same on all ranks.
 
     Where another rank fails meanwhile, eager code gets a PeerError (in a Keras layer: what Keras
     makes of it, in the same words). Out of a graph comes an error of TensorFlow's that has its

@@ -69,11 +69,11 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
     `tf.function` and in `model.fit`, but not in code that XLA compiles.
 
     Args:
-        team: whose ranks normalise together; None is all ranks of the run. It is not saved: what
-            is loaded has the team of all ranks (one process: it is plain batch normalisation).
-        average: how gradients will be averaged over ranks, by "samples" (as the strategies do, p
-            ranks then equal one process exactly) or by "ranks", each the same weight
-        others: those of `keras.layers.BatchNormalization`; masks work as there
+        team: Whose ranks normalise together; None is all ranks of the run. It is not saved: what is
+            loaded has the team of all ranks (one process: it is plain batch normalisation).
+        average: How gradients will be averaged over ranks, by "samples" (as the strategies do, p
+            ranks then equal one process exactly) or by "ranks", each the same weight.
+        others: Those of `keras.layers.BatchNormalization`; masks work as there.
     """
 
     def __init__(self, team=None, average: str = "samples", **options):
@@ -114,8 +114,8 @@ def convert(model: keras.Model, team=None, average: str = "samples") -> keras.Mo
     this before the model is given to a Trainer or a Replica, and on all ranks.
 
     Args:
-        model: functional, Sequential or subclassed; it is changed
-        team, average: see `SyncBatchNormalization`
+        model: Functional, Sequential or subclassed; it is changed.
+        team, average: See `SyncBatchNormalization`.
 
     Returns `model`.
 

@@ -32,7 +32,7 @@ class Books:
     """Of all groups.
 
     Args:
-        tasks: {group: what it has to do}, as the group itself has it when it begins
+        tasks: {group: what it has to do}, as the group itself has it when it begins.
     """
 
     def __init__(self, tasks: dict):

@@ -12,11 +12,11 @@ class Center:
     when what it made of them arrives. 0 where it is the only worker.
 
     Args:
-        rule: the master's object of it, begun
-        weights: [n], changed in place
+        rule: The master's object of it, begun.
+        weights: [n], changed in place.
 
     Attributes:
-        version: updates so far
+        version: Updates so far.
     """
 
     def __init__(self, rule, weights: np.ndarray):

@@ -38,10 +38,10 @@ class Hub:
     """A master of workers, or of sub-masters.
 
     Args:
-        trainer: whose rule, model and settings
-        star: this rank is the hub of it
-        ranks: of the run, of the star's ranks
-        tasks: what there is to do for workers (Columns, Rounds); None: sub-masters have their own
+        trainer: Whose rule, model and settings.
+        star: This rank is the hub of it.
+        ranks: Of the run, of the star's ranks.
+        tasks: What there is to do for workers (Columns, Rounds); None: sub-masters have their own.
     """
 
     relayed = False  # whether those below are sub-masters

@@ -20,9 +20,9 @@ class Items:
     over from others is read when it is wanted.
 
     Args:
-        data: all samples, the same on every rank
-        seed: of their order
-        device, devices: which of the ranks that share the worker's batches this is
+        data: All samples, the same on every rank.
+        seed: Of their order.
+        device, devices: Which of the ranks that share the worker's batches this is.
     """
 
     def __init__(self, data: Data, seed: int, device: int = 0, devices: int = 1):

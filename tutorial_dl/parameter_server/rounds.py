@@ -17,12 +17,12 @@ class Rounds:
     """What the workers of one master are to do; see tasks.Columns, which has the same methods.
 
     Args:
-        columns: {worker: its column}: neighbours
-        parts: columns of all masters' workers together
-        samples: of an epoch
-        batch_size: of a whole batch, of all masters' workers together
-        first, last: epochs first ... last - 1
-        every: batches of a round
+        columns: {worker: its column}: neighbours.
+        parts: Columns of all masters' workers together.
+        samples: Of an epoch.
+        batch_size: Of a whole batch, of all masters' workers together.
+        first, last: Epochs first ... last - 1.
+        every: Batches of a round.
     """
 
     def __init__(

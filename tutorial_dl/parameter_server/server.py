@@ -20,17 +20,17 @@ class Server:
     """What a Rule pushes to and pulls from.
 
     Args:
-        star: this rank is a leaf of it
-        n: length of the weights; what is behind them in the star's vectors is a model's state
-        replica: whose state goes along
-        kind: PUSH for a worker, RELAY for a sub-master
-        swaps: the rule looks at neither vector after a push, so that an answer may come where the
+        star: This rank is a leaf of it.
+        n: Length of the weights; what is behind them in the star's vectors is a model's state.
+        replica: Whose state goes along.
+        kind: PUSH for a worker, RELAY for a sub-master.
+        swaps: The rule looks at neither vector after a push, so that an answer may come where the
             gradient was: the replica's vectors change places with those of the star then, if it can
-            do that (`swap`)
+            do that (`swap`).
 
     Attributes:
-        order: the words of the last answer that said what is to be done next; None: not yet known
-        report: numbers that go along with the next push (words.py); None: no exchange is due
+        order: The words of the last answer that said what is to be done next; None: not yet known.
+        report: Numbers that go along with the next push (words.py); None: no exchange is due.
     """
 
     def __init__(self, star: Star, n: int, replica, kind: Kind = Kind.PUSH, swaps: bool = False):

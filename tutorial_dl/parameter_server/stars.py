@@ -46,9 +46,9 @@ class Stars:
     """This rank's role, and its ends of stars, for one run. Making it is collective.
 
     Attributes:
-        at_top, in_group: the star of the master at the top and of this rank's sub-master; None
-            where it is in none
-        top_ranks, group_ranks: the ranks of those; the first is the hub
+        at_top, in_group: The star of the master at the top and of this rank's sub-master; None
+            where it is in none.
+        top_ranks, group_ranks: The ranks of those; the first is the hub.
     """
 
     def __init__(self, trainer):

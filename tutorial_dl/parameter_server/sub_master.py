@@ -33,9 +33,9 @@ class Balance:
     """How many exchanges with workers go to one with the master above.
 
     Args:
-        upward: that number, or "auto": so that they take `PART` of the time, by what both took so
-            far. An exchange that takes t_up, and workers' that come every t seconds, give
-            t_up / (PART t).
+        upward: That number, or "auto": so that they take `PART` of the time, by what both took so
+            far. An exchange that takes t_up, and workers' that come every t seconds, give t_up /
+            (PART t).
     """
 
     def __init__(self, upward: int | str):
@@ -57,7 +57,7 @@ class SubMaster(Hub):
     """See above.
 
     Args:
-        up: this rank's end of the star of the master above
+        up: This rank's end of the star of the master above.
     """
 
     def __init__(self, trainer, star, ranks, tasks, up: Server):

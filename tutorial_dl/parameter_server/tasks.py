@@ -97,12 +97,12 @@ class Columns:
     """For the asynchronous forms: what the workers of one master are to do.
 
     Args:
-        columns: {worker: its column}
-        parts: columns of all masters' workers together
-        samples: of an epoch
-        batch_size: of a share
-        first, last: epochs first ... last - 1
-        every: shares of a task at most
+        columns: {worker: its column}.
+        parts: Columns of all masters' workers together.
+        samples: Of an epoch.
+        batch_size: Of a share.
+        first, last: Epochs first ... last - 1.
+        every: Shares of a task at most.
     """
 
     def __init__(

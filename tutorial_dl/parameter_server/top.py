@@ -20,9 +20,9 @@ class Top(Hub):
     """Of workers.
 
     Args:
-        names: of the metrics that workers send
-        bar: of progress
-        signals: becomes non-empty when the run is to be ended (SIGTERM)
+        names: Of the metrics that workers send.
+        bar: Of progress.
+        signals: Becomes non-empty when the run is to be ended (SIGTERM).
     """
 
     def __init__(self, trainer, star, ranks, tasks, names: list[str], bar, signals):

@@ -11,10 +11,10 @@ class Validation:
     """Weights that are to be validated, in parts, by those who come for work.
 
     Args:
-        epoch: whose end it is
-        weights, state: copies
-        chunks: numbers of the parts to be done here
-        of: how many parts there are in all
+        epoch: Whose end it is.
+        weights, state: Copies.
+        chunks: Numbers of the parts to be done here.
+        of: How many parts there are in all.
     """
 
     def __init__(self, epoch: int, weights: np.ndarray, state: np.ndarray, chunks, of: int):

@@ -29,9 +29,9 @@ class Computing:
     """What all ranks of a worker do alike: gradients and metrics of their part of a batch.
 
     Args:
-        trainer: whose model and data
-        names: of metrics, as `evaluate` of the model has them
-        team: the ranks of this worker; None: it is one alone
+        trainer: Whose model and data.
+        names: Of metrics, as `evaluate` of the model has them.
+        team: The ranks of this worker; None: it is one alone.
     """
 
     def __init__(self, trainer, names: list[str], team=None):
@@ -157,9 +157,9 @@ class Worker:
     """The rank of a worker that talks to the master.
 
     Args:
-        trainer: whose model, data and settings
-        server: the master's other end
-        computing: its own, or of all ranks of the worker
+        trainer: Whose model, data and settings.
+        server: The master's other end.
+        computing: Its own, or of all ranks of the worker.
     """
 
     def __init__(self, trainer, server: Server, computing: Computing):

@@ -22,11 +22,11 @@ def join(flat: np.ndarray, offsets, addresses, sizes, factor=1.0, apart=(0, 0)) 
     """flat[offset : offset + size] = factor * the numbers at address, for each; are they finite?
 
     Args:
-        flat: float32 or float64, (n,)
+        flat: float32 or float64, (n,).
         offsets, addresses, sizes: int64, of one length. The numbers are of flat's dtype,
             contiguous; whoever calls sees to it that they stay while this runs.
-        factor: of no use for numbers so large that multiplied they are infinite
-        apart: [first, last) of flat that is not written; what belongs there is only looked at
+        factor: Of no use for numbers so large that multiplied they are infinite.
+        apart: [first, last) of flat that is not written; what belongs there is only looked at.
     """
     integer, infinity = BITS[flat.dtype]
     bits, factor = flat.view(integer), flat.dtype.type(factor)

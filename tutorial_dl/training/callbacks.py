@@ -92,11 +92,11 @@ class EarlyStopping(Callback):
     """Stop when a metric has not become better for `patience` epochs.
 
     Args:
-        metric: a column of the history
-        patience: epochs
-        min_delta: what counts as better is better by more than this
-        mode: "min", "max", or "auto" by the metric's name
-        restore_best: end with the weights of the best epoch, of which a copy is kept
+        metric: A column of the history.
+        patience: Epochs.
+        min_delta: What counts as better is better by more than this.
+        mode: "min", "max", or "auto" by the metric's name.
+        restore_best: End with the weights of the best epoch, of which a copy is kept.
     """
 
     def __init__(

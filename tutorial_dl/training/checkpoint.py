@@ -38,9 +38,9 @@ class Checkpoints:
     """The checkpoints of a run in `folder`, which all ranks see. Methods are collective.
 
     Args:
-        team: the ranks that write and read
-        folder: made where it does not exist
-        keep: that many newest ones stay; two at least, as the newest may turn out to be damaged
+        team: The ranks that write and read.
+        folder: Made where it does not exist.
+        keep: That many newest ones stay; two at least, as the newest may turn out to be damaged.
     """
 
     def __init__(self, team, folder: str | os.PathLike, keep: int = 3):
@@ -63,9 +63,9 @@ class Checkpoints:
         """Write the checkpoint of `step`, and remove the oldest beyond `keep`.
 
         Args:
-            values: what JSON can hold; rank 0's are written
-            vectors: name -> slice `team.slice_of(n)` (of the last axis) of an array [..., n]
-            own: name -> array that only this rank has
+            values: What JSON can hold; rank 0's are written.
+            vectors: Name -> slice `team.slice_of(n)` (of the last axis) of an array [..., n].
+            own: Name -> array that only this rank has.
 
         Raises CheckpointError where it can't be written (PeerError on the others): then the folder
         is as it was, but for a hidden part of a checkpoint that the next one overwrites.

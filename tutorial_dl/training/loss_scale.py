@@ -29,9 +29,9 @@ class LossScale:
     """The scale of the next step, and when it changes. Equal on all ranks.
 
     Args:
-        scale: the first one, or the one and only; a power of 2, which rounds nothing
-        growth_steps: good steps in a row after which it is doubled
-        dynamic: False: it stays, and a gradient that is not finite is an error
+        scale: The first one, or the one and only; a power of 2, which rounds nothing.
+        growth_steps: Good steps in a row after which it is doubled.
+        dynamic: False: it stays, and a gradient that is not finite is an error.
     """
 
     def __init__(

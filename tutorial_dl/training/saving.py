@@ -24,10 +24,10 @@ class Saving:
     """Writes and reads a trainer's checkpoints.
 
     Args:
-        trainer: whose
-        folder: where
-        every: steps from one to the next; None: at the end of each epoch only
-        keep: how many stay
+        trainer: Whose.
+        folder: Where.
+        every: Steps from one to the next; None: at the end of each epoch only.
+        keep: How many stay.
     """
 
     def __init__(self, trainer, folder, every: int | None, keep: int):

@@ -81,9 +81,9 @@ def record(limit: int = LIMIT, rank: int | None = None, node: str | None = None)
     """A context manager that records what this process does; `taken` is the result.
 
     Args:
-        limit: of more spans (and of more waits in compiled code) the last ones are kept
-        rank: the row in the figure; MPI's number of this process if None
-        node: what it runs on; the host's name if None
+        limit: Of more spans (and of more waits in compiled code) the last ones are kept.
+        rank: The row in the figure; MPI's number of this process if None.
+        node: What it runs on; the host's name if None.
     """
     return Record(limit, rank, node)
 
@@ -106,10 +106,10 @@ class Timeline:
     """The spans of all ranks. Give an empty one to a Trainer, or let `gather` make one.
 
     Args:
-        limit: spans that each rank keeps (see `record`)
+        limit: Spans that each rank keeps (see `record`).
 
     Attributes:
-        ranks: a dict a rank, as `record` gives it. After `fit` rank 0 has all ranks' of the last
+        ranks: A dict a rank, as `record` gives it. After `fit` rank 0 has all ranks' of the last
             fit, the others have their own, as every rank does where `fit` failed.
     """
 

@@ -40,33 +40,32 @@ class Trainer:
     """Trains a model on a data set by a strategy, on all ranks of the strategy's team.
 
     Args:
-        model: a Replica, or a compiled keras.Model (its own optimizer is not used)
-        dataset: what to train and to validate on, the same on every rank: a Dataset, or
-            ((x, y), (x_val, y_val)) of arrays
-        strategy: its name, or a strategy object (which brings its team)
-        optimizer: its name, or an optimizer object; None: "adam", or what the strategy works with
-        batch_size: samples an update, of all ranks together: more ranks do the same updates
-            faster, and end with the same weights. Of an asynchronous strategy: of each worker's
-            gradient.
-        seed: of the order of samples
-        team: for a strategy given by name; all ranks if None
-        progress: a progress bar on rank 0
-        validation_batch_size: samples a rank evaluates at once; changes no result
-        timeline: a `timeline.Timeline` that is to see what every rank does when, or None
-        learning_rate: a number, or a function of the step (`schedules`); None: the optimizer's
-        correct_momentum: where the rate changes, see `Optimizer.at_rate`
-        accumulate: pieces in which each rank computes its share of a batch, one after the other:
-            takes less memory, and changes nothing else (training/accumulating.py)
-        clip_norm: a gradient of the whole batch that is longer is shortened to it; None: none is
-        callbacks: see `callbacks`; called in this order, on all ranks
-        checkpoint: a folder that all ranks see; None writes no checkpoints. With one, SIGTERM
-            (a batch system's warning) writes another one and raises Terminated.
-        checkpoint_every: steps from one to the next; None: at the end of each epoch
-        keep_checkpoints: that many newest ones stay
-        loss_scale: for models that compute in half precision (training/loss_scale.py): "auto" is
-            "dynamic" for those in float16 and None for others; a number stays what it is
-        check_every: steps after which it is checked again that all ranks hold the same weights;
-            it is after each epoch anyway. (With a master, workers' weights differ.)
+        model: A Replica, or a compiled keras.Model (its own optimizer is not used).
+        dataset: What to train and to validate on, the same on every rank: a Dataset, or ((x, y),
+            (x_val, y_val)) of arrays.
+        strategy: Its name, or a strategy object (which brings its team).
+        optimizer: Its name, or an optimizer object; None: "adam", or what the strategy works with.
+        batch_size: Samples an update, of all ranks together: more ranks do the same updates faster,
+            and end with the same weights. Of an asynchronous strategy: of each worker's gradient.
+        seed: Of the order of samples.
+        team: For a strategy given by name; all ranks if None.
+        progress: A progress bar on rank 0.
+        validation_batch_size: Samples a rank evaluates at once; changes no result.
+        timeline: A `timeline.Timeline` that is to see what every rank does when, or None.
+        learning_rate: A number, or a function of the step (`schedules`); None: the optimizer's.
+        correct_momentum: Where the rate changes, see `Optimizer.at_rate`.
+        accumulate: Pieces in which each rank computes its share of a batch, one after the other:
+            takes less memory, and changes nothing else (training/accumulating.py).
+        clip_norm: A gradient of the whole batch that is longer is shortened to it; None: none is.
+        callbacks: See `callbacks`; called in this order, on all ranks.
+        checkpoint: A folder that all ranks see; None writes no checkpoints. With one, SIGTERM (a
+            batch system's warning) writes another one and raises Terminated.
+        checkpoint_every: Steps from one to the next; None: at the end of each epoch.
+        keep_checkpoints: That many newest ones stay.
+        loss_scale: For models that compute in half precision (training/loss_scale.py): "auto" is
+            "dynamic" for those in float16 and None for others; a number stays what it is.
+        check_every: Steps after which it is checked again that all ranks hold the same weights; it
+            is after each epoch anyway. (With a master, workers' weights differ.).
 
     Raises ValueError or TypeError for what can't be used, before anything is trained.
     """

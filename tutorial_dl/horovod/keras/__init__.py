@@ -65,13 +65,13 @@ def load_model(
     them again.
 
     Args:
-        filepath: of the model, ".keras" or ".h5"; every rank reads it
-        custom_optimizers: optimizer classes of yours that it may need
-        custom_objects: names and classes or functions that it may need
-        compression: see `DistributedOptimizer`
-        legacy_opts: accepted, without effect
-        backward_passes_per_step, average_aggregated_gradients: see `DistributedOptimizer`. Left
-            out for an optimizer that accumulates, it does so as Keras does: it averages.
+        filepath: Of the model, ".keras" or ".h5"; every rank reads it.
+        custom_optimizers: Optimizer classes of yours that it may need.
+        custom_objects: Names and classes or functions that it may need.
+        compression: See `DistributedOptimizer`.
+        legacy_opts: Accepted, without effect.
+        backward_passes_per_step, average_aggregated_gradients: See `DistributedOptimizer`. Left out
+            for an optimizer that accumulates, it does so as Keras does: it averages.
     """
     objects = {c.__name__: c for c in custom_optimizers or []} | (custom_objects or {})
     model = _keras.saving.load_model(filepath, custom_objects=objects)
