@@ -235,7 +235,7 @@ def test_the_seed_decides_everything():
     assert crowded.any(axis=-1).mean() > 0.9
     for wrong, message in (
         (dict(n=0), "n must be at least 1"), (dict(particles=0), "particles must be at least 1"),
-        (dict(seed=-1), "seed must be at least 0, got -1"), (dict(soft=-1), "soft must be at least 0"),
+        (dict(seed=-1), "seed must be at least 0"), (dict(soft=-1), "soft must be at least 0"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             data.events(**wrong)

@@ -1,14 +1,14 @@
-"""Keras layers that work with all ranks of a Team.
+"""Keras layers that compute over all ranks of a Team.
 
 layers.SyncBatchNormalization(team)     batch normalisation over the samples of all ranks
-layers.convert(model, team)             a model's own BatchNormalization layers become such ones
+layers.convert(model, team)             convert a model's BatchNormalization layers to it
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-# Loaded at first use: TensorFlow takes several seconds to import.
+# Imported at first use, because TensorFlow takes several seconds to import.
 _LAZY = ("SyncBatchNormalization", "convert")
 
 __all__ = [*_LAZY]

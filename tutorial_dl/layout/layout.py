@@ -1,12 +1,12 @@
-"""`Layout`: how many ranks a run needs, and who is who among them.
+"""`Layout`: how many ranks a run needs, and which role each rank has.
 
 NNLO's talk counts nodes = 1 + N_G N_F (N_M N_W N_GPU): the coordinator of a search, parameter sets
-tried at once, folds, masters, workers a master, devices a worker. Masters are ranks of ours too:
+tried at once, folds, masters, workers per master, devices per worker. Here masters are ranks, too:
 
     ranks = [1] + N_G N_F (M + N_M N_W N_GPU)
 
 with M = 1 for one master, N_M + 1 for N_M >= 2 (sub-masters under one master), and M = 0 for
-N_M = 0 (no master: N_W N_GPU ranks reduce together). The 1 is there only when there is a search.
+N_M = 0 (no master: N_W N_GPU ranks reduce together). The [1] is there only if there is a search.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ LEAST = {"groups": 1, "folds": 1, "masters": 0, "workers": 1, "devices": 1}
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks by role.
+    """Numbers of ranks by role.
 
     Args:
         groups: Parameter sets that a search tries at once, N_G.
-        folds: Of cross-validation, trained at once, N_F.
-        masters: 1: one master. 2 or more: sub-masters under one master. 0: none, all synchronous.
-            N_M.
-        workers: Below each master, or in all where there is none, N_W.
-        devices: Ranks of a worker, which compute one batch together, N_GPU.
-        search: Whether a coordinator leads; None: if there is more than one group or fold.
+        folds: Folds of cross-validation that are trained at once, N_F.
+        masters: N_M. 1: one master. 2 or more: sub-masters under one master. 0: no master, all
+            ranks train synchronously.
+        workers: Workers per master, or in all if there is no master, N_W.
+        devices: Ranks per worker, which compute one batch together, N_GPU.
+        search: Whether there is a coordinator; None: only with more than one group or fold.
 
     Raises:
-        ValueError: A number that is too low, or a search that would have nobody to lead it.
+        ValueError: If a number is too low, or a search has no coordinator.
 
     >>> Layout(masters=2, workers=3, devices=2).ranks
     15
@@ -57,15 +57,15 @@ class Layout:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise ValueError(f"{name} is {value!r}; a whole number from {least} up is right")
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
             object.__setattr__(self, name, int(value))
         many = self.groups > 1 or self.folds > 1
         if self.search is None:
             object.__setattr__(self, "search", many)
         elif many and not self.search:
             raise ValueError(
-                f"groups {self.groups} x folds {self.folds} without a search: a coordinator "
-                "(search=True), or one group and one fold, is right"
+                f"groups {self.groups} x folds {self.folds} without a search: set search=True, or "
+                "groups and folds to 1"
             )
 
     @classmethod
@@ -78,14 +78,15 @@ class Layout:
         groups: int = 1,
         folds: int = 1,
     ) -> Layout:
-        """The layout of an asynchronous run on so many ranks, masters included.
+        """The layout of an asynchronous run on `ranks` ranks, masters included.
 
-        One number that is not said follows from the others: workers; if those are said, devices;
-        if both are, masters. The rest is 1. So without any it is one master, and workers.
+        One number that is not given is computed from the others: workers; if that is given,
+        devices; if both are given, masters. Other numbers default to 1, so `for_ranks(p)` has one
+        master and p - 1 workers.
 
         Raises:
-            ValueError: No layout of that many ranks has these numbers; it names the nearest that
-                do.
+            ValueError: If no layout of that many ranks has these numbers; the message names the
+                nearest that do.
 
         >>> Layout.for_ranks(7, devices=2)
         Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
@@ -93,45 +94,45 @@ class Layout:
         return fitting.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
 
     def check_ranks(self, ranks: int) -> None:
-        """ValueError unless it needs exactly `ranks` ranks; it names the nearest that fit."""
+        """Raise ValueError unless this layout needs `ranks` ranks; names the nearest that fit."""
         fitting.check_ranks(self, ranks)
 
     @property
     def masters_each(self) -> int:
-        """Masters and sub-masters of one group and fold, M."""
+        """Masters and sub-masters per group and fold, M."""
         return self.masters + (self.masters >= 2)
 
     @property
     def workers_each(self) -> int:
-        """Workers of one group and fold."""
+        """Workers per group and fold."""
         return max(self.masters, 1) * self.workers
 
     @property
     def ranks_each(self) -> int:
-        """Ranks of one group and fold."""
+        """Ranks per group and fold."""
         return self.masters_each + self.workers_each * self.devices
 
     @property
     def ranks(self) -> int:
-        """Ranks in all."""
+        """Total number of ranks."""
         return int(self.search) + self.groups * self.folds * self.ranks_each
 
     @property
     def nodes_in_talk(self) -> int:
-        """Nodes as NNLO's talk counts them: always a coordinator, masters not counted."""
+        """Number of nodes as NNLO's talk counts them: always a coordinator, but no masters."""
         return 1 + self.groups * self.folds * self.workers_each * self.devices
 
     def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
-        """The role of each rank, by rank.
+        """The role of each rank, in the order of ranks.
 
-        The coordinator is rank 0; without one the master is, if there is one. The ranks of a worker
-        are on one node for as many workers as possible (see placing.py), in ascending order.
+        Rank 0 is the coordinator; without one it is the master, if there is one. As many workers as
+        possible have all their ranks on one node (see placing.py), in ascending order.
 
         Args:
-            nodes: The node of each rank, numbers or names, (ranks,); None: all on one.
+            nodes: The node of each rank, a number or a name, shape (ranks,); None: all on one node.
 
         Raises:
-            ValueError: Another number of ranks than the layout needs.
+            ValueError: If `nodes` has not the number of ranks that the layout needs.
         """
         nodes = [0] * self.ranks if nodes is None else list(nodes)
         self.check_ranks(len(nodes))
@@ -150,7 +151,7 @@ class Layout:
     def _block(
         self, places: Places, group: int, fold: int, near: Hashable, leads: bool
     ) -> list[Role]:
-        """The roles of one group and fold, `near` that node; `leads`: its master is rank 0."""
+        """The roles of one group and fold, close to node `near`; `leads`: its master is rank 0."""
         roles, top = [], None
         node = places.node_for(self.ranks_each, near)
         if self.masters:
@@ -174,7 +175,7 @@ class Layout:
         return roles
 
     def text(self, nodes: Sequence[Hashable] | None = None) -> str:
-        """A tree of who reports to whom; `nodes` as for `roles`."""
+        """The layout as a tree in text; `nodes` as for `roles`."""
         from tutorial_dl.layout.text import tree
 
         return tree(self, nodes)
@@ -182,7 +183,7 @@ class Layout:
     __str__ = text
 
     def figure(self, nodes: Sequence[Hashable] | None = None) -> Figure:
-        """The tree as a figure, with the nodes below it if they are given, as for `roles`."""
+        """The tree as a figure; `nodes` (as for `roles`), if given, are drawn below it."""
         from tutorial_dl import plotting
 
         return plotting.draw_layout(self, nodes)

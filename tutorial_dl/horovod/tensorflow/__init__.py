@@ -1,10 +1,10 @@
-"""What horovod.tensorflow offers: `import tutorial_dl.horovod.tensorflow as hvd`."""
+"""The interface of horovod.tensorflow: `import tutorial_dl.horovod.tensorflow as hvd`."""
 
 from numba_kernels import launch
 from tutorial_dl.replica.quiet import hide_tensorflow_chatter
 
-# Each rank its share of the cores, if started by an mpiexec that does not say; TensorFlow looks
-# when it first computes something.
+# Give each rank its share of the cores, unless mpiexec has set it. TensorFlow reads the number of
+# threads when it first computes something.
 if launch.under_mpi():
     launch.set_threads()
 hide_tensorflow_chatter()
