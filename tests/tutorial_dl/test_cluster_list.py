@@ -155,7 +155,7 @@ def test_names(monkeypatch):
             cluster.join("lokal")
         first.run("1")
         second.stop()
-        with pytest.raises(cluster.ClusterError, match=r"there is a cluster 'local' already"):
+        with pytest.raises(cluster.ClusterError, match=r"there is already a cluster 'local'"):
             cluster.start(n=1, name="local")
         for bad in ("a/b", "", "-x", "x" * 41):
             with pytest.raises(ValueError, match=r"name is .*1 to 40 letters, digits and"):
@@ -286,8 +286,11 @@ def test_from_a_terminal():
     [
         (["start", "-n", "0"], "number of ranks is 0"),
         (["start", "--profile", "grid"], "there is no profile 'grid'"),
-        (["start", "--keep", "0"], "keep is 0.0: a number of seconds above 0"),
-        (["start", "--name", "a b"], "name is 'a b'"),
+        (["start", "--keep", "0"], "keep must be a number of seconds above 0, got 0.0"),
+        (
+            ["start", "--name", "a b"],
+            "name must be 1 to 40 letters, digits, dots, hyphens or underscores",
+        ),
         (["start", "--timeout", "x"], "'--timeout'"),
         (["stop", "x", "--all"], "--all and 'x': one of the two is right"),
         (["lst"], "No such command 'lst'"),

@@ -51,8 +51,8 @@ def run(
     """
     if unsupported:
         raise ValueError(
-            f"run() has no argument {', '.join(unsupported)}: it starts ranks on this machine only; "
-            "for several nodes see docs/clusters.md"
+            f"run() has no argument {', '.join(unsupported)}: it starts ranks on this machine "
+            "only; for several nodes see docs/clusters.md"
         )
     ranks = launch.check_ranks(num_proc or np or 1)
     with tempfile.TemporaryDirectory(prefix="horovod-run-") as name:
