@@ -4,8 +4,8 @@ In a notebook:
 
     from tutorial_dl import Team, Trainer, strategies, models, data
 
-On the command line: `python -m tutorial_dl --help`. Parts are imported when they are first used,
-so nothing here costs the start-up of a library that is not needed.
+On the command line: `python -m tutorial_dl --help`. Modules are imported when they are first used,
+so libraries that are not needed cost no start-up time.
 """
 
 from importlib import import_module

@@ -309,7 +309,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
         layout.check_ranks(ranks)
     told, _, near = str(error.value).partition("; ")
     assert told == f"{fitting._count(ranks)}, but {fitting.words(layout)} need {layout.ranks}"
-    named = near.removeprefix("the nearest that fit: ").replace(", or ", ", ").split(", ")
+    named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
     named = named if near else []  # no other number of anything needs fewer ranks
     exact = f"{ranks} fit" in near
     for one in named:

@@ -236,10 +236,10 @@ def test_a_model_itself():
             "users_model:nothing",
             DIGITS,
             TypeError,
-            "model 'users_model:nothing': a builtins.NoneType is no model",
+            "model 'users_model:nothing': a builtins.NoneType is not a model",
         ),
         ("users_model:not_compiled", CURVE, ValueError, "': model 'mine' is not compiled"),
-        (3, CURVE, TypeError, r"a builtins\.int is no model"),
+        (3, CURVE, TypeError, r"a builtins\.int is not a model"),
     ],
 )
 def test_wrong_models_are_refused_in_one_line(user_file, spec, dataset, kind, complaint):

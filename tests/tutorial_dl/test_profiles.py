@@ -329,7 +329,7 @@ def test_a_job_that_is_refused(system, program, jobs):
 
 
 def test_a_batch_system_that_is_not_there():
-    with pytest.raises(cluster.ClusterError, match=r"^qsub is not a program on this machine$"):
+    with pytest.raises(cluster.ClusterError, match=r"^qsub is not installed on this machine$"):
         cluster.start(n=2, profile=submits("pbs"), timeout=SECONDS)
 
 

@@ -279,7 +279,7 @@ def test_bad_input_is_refused_in_one_line(make, complaint):
 def test_of():
     model = CurveReplica()
     assert replica.of(model) is model
-    with pytest.raises(TypeError, match=r"builtins\.dict is no model: expected a compiled"):
+    with pytest.raises(TypeError, match=r"builtins\.dict is not a model: expected a compiled"):
         replica.of({})
 
 

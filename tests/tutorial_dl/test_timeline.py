@@ -100,7 +100,7 @@ def test_clocks_are_put_right():
 
 def test_what_is_gathered():
     for wrong in ([], [taken(0, []), taken(0, [])]):
-        with pytest.raises(ValueError, match="one of each rank is needed"):
+        with pytest.raises(ValueError, match="expected one recording per rank, got those of ranks"):
             timeline.gather(wrong)
     with pytest.raises(ValueError, match="nothing has been recorded"):
         timeline.Timeline().figure()

@@ -1,4 +1,4 @@
-"""Replicas: models as two flat vectors, whatever the model is (see `base`).
+"""Replicas: models of any kind as two flat vectors (see `base`).
 
 replica.CurveReplica, SoftmaxReplica, DenseReplica      numpy
 replica.of(model)                                       a compiled Keras model, or any Replica
@@ -12,7 +12,7 @@ from typing import Any
 
 from tutorial_dl.replica.base import Batch, Replica, Segment
 
-# Loaded at first use: Numba takes a third of a second to import, TensorFlow several.
+# Imported at first use: Numba takes a third of a second to import, TensorFlow several seconds.
 _LAZY = {
     "CurveReplica": "curve",
     "DenseReplica": "dense",
@@ -30,21 +30,21 @@ def __getattr__(name: str) -> Any:
 
 
 def of(model: Any) -> Replica:
-    """The Replica of `model`: a Replica is passed through, a compiled Keras model gets one.
+    """Return the Replica of `model`, a compiled Keras model or already a Replica.
 
     Raises:
-        TypeError: It is neither.
-        ValueError: A Keras model that cannot be trained in this way (see `KerasReplica`).
+        TypeError: If it is neither.
+        ValueError: If a Keras model can't be trained in this way (see `KerasReplica`).
     """
     if isinstance(model, Replica):
         return model
-    # A Keras model can only come from a process that has Keras imported: don't import it to look.
+    # If Keras is not imported, `model` can't be a Keras model; don't import it to check.
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.Model):
         from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
         return KerasReplica(model)
     raise TypeError(
-        f"a {type(model).__module__}.{type(model).__name__} is no model: expected a compiled "
+        f"a {type(model).__module__}.{type(model).__name__} is not a model: expected a compiled "
         "keras.Model or a Replica (tutorial_dl.replica)"
     )
