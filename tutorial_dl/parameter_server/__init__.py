@@ -1,9 +1,9 @@
-"""Masters, workers, and everything between them but the rule (tutorial_dl.strategies).
+"""Masters and workers of asynchronous training; the rules are in tutorial_dl.strategies.
 
-tasks.py, rounds.py   what there is to do; items.py   its samples
-words.py              what masters and workers say to each other
+tasks.py, rounds.py   the work to do; items.py   its samples
+words.py              the message protocol between masters and workers
 center.py             a master's weights, and staleness
-hub.py                what every master does; top.py, sub_master.py   what each kind does
-worker.py, server.py  what workers do
-run.py                who does what in this process; saving.py   checkpoints
+hub.py                base of all masters; top.py, groups.py, sub_master.py   each kind
+worker.py, server.py  workers
+run.py                runs this process's role; saving.py   checkpoints
 """
