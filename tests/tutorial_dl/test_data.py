@@ -211,7 +211,7 @@ def test_a_file_is_run_once(user_file):
         ("users_data:uneven", ValueError, "data 'users_data:uneven': .*inputs 3, targets 4"),
         ("users_data:odd", TypeError, "returned a tuple of 2; expected a Dataset or"),
         ("users_data:empty", ValueError, "validation part has no samples"),
-        ("users_data:shapes", ValueError, r"shape \(2,\) to train on and of shape \(5,\)"),
+        ("users_data:shapes", ValueError, r"shape \(2,\) for training but \(5,\)"),
         ("users_data:scalar", ValueError, r"inputs is float64 of shape \(\): expected an array"),
     ],
 )
@@ -239,7 +239,7 @@ def test_errors_inside_a_user_s_file_are_theirs_to_see(user_file):
         (lambda: data.shard(numbered(5), -1, 2), "rank -1 of 2 ranks"),
         (lambda: data.curve(n=0), "n must be at least 1, got 0"),
         (lambda: data.curve(noise=-1), "noise must be at least 0, got -1"),
-        (lambda: Data.of({}, np.ones(3)), "no arrays at all"),
+        (lambda: Data.of({}, np.ones(3)), "inputs and targets must have at least one array each"),
         (lambda: Data.of(np.array([None, 1]), np.ones(2)), "inputs is object"),
     ],
 )

@@ -435,7 +435,7 @@ def test_every_option_of_the_command_counts():
             "x devices 2, or masters 2 x workers 1 x devices 2",
         ),
         ("--ranks 1", "1 rank, but an asynchronous run needs a master and a worker"),
-        ("--workers 0", "workers is 0"),
+        ("--workers 0", "workers must be an integer of at least 1, got 0"),
         ("--figure layout.txt", "a name that ends in .png, .svg, .pdf is right"),
         ("--json nosuch/x.json", "there is no folder nosuch"),
     ],
