@@ -85,7 +85,7 @@ def test_there_are_no_others():
         ((3, 12, 1), "51 updates are not seen"),  # 35 + 2 x 8
         ((0, 20, 2), "without a master"),
         ((2, 0, 2), "workers must be an integer of at least 1, got 0"),
-        ((2, "7", 2), "workers is '7'"),
+        ((2, "7", 2), "workers must be an integer of at least 1, got '7'"),
         ((2, 7), "three numbers"),
         (14, "three numbers"),
         ((2, ..., 2), "put your answer"),

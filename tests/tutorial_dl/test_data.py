@@ -235,8 +235,8 @@ def test_errors_inside_a_user_s_file_are_theirs_to_see(user_file):
     [
         (lambda: Batches(numbered(5), 0), "batch_size must be at least 1, got 0"),
         (lambda: Batches(numbered(5), 2, seed=-1), "seed must be at least 0, got -1"),
-        (lambda: Batches(numbered(5), 2, rank=2, ranks=2), "rank 2 of 2 ranks"),
-        (lambda: data.shard(numbered(5), -1, 2), "rank -1 of 2 ranks"),
+        (lambda: Batches(numbered(5), 2, rank=2, ranks=2), "rank must be from 0 to 1, got 2"),
+        (lambda: data.shard(numbered(5), -1, 2), "rank must be from 0 to 1, got -1"),
         (lambda: data.curve(n=0), "n must be at least 1, got 0"),
         (lambda: data.curve(noise=-1), "noise must be at least 0, got -1"),
         (lambda: Data.of({}, np.ones(3)), "inputs and targets must have at least one array each"),
