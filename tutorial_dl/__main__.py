@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl`: threads are set and other ranks silenced before anything is loaded."""
+"""`python -m tutorial_dl`: set threads and silence other ranks before anything is imported."""
 
 import os
 import sys
@@ -9,18 +9,18 @@ from numba_kernels import launch
 def main() -> None:
     if launch.under_mpi():
         launch.set_threads()
-        if launch.rank() > 0:  # what is wrong with the command line is said once, by rank 0
+        if launch.rank() > 0:  # only rank 0 reports what is wrong with the command line
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until job.run_rank)
     try:
         from .cli.commands import app
 
         status = app(prog_name="tutorial-dl", standalone_mode=False)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # not a word of the command line: a defect
+        if not hasattr(error, "format_message"):  # not an error of the command line, but a defect
             sys.stderr = sys.__stderr__
             raise
         text = " ".join(error.format_message().split()).replace("Value error, ", "")
-        if text:  # without words at all, help was shown
+        if text:  # without a command, help was shown
             print(f"error: {text.rstrip('.')}; see --help", file=sys.stderr)
         status = 2
     except KeyboardInterrupt:

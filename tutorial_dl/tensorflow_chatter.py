@@ -1,10 +1,10 @@
-"""Keeps TensorFlow's start-up chatter off the terminal, and nothing else.
+"""Hide TensorFlow's start-up notices, and nothing else.
 
 TensorFlow writes notices to stderr while it is imported (processor features, oneDNN, "All log
 messages before absl::InitializeLog()"), from C++ and so early that its own log level does not stop
-all of them; on 4 ranks they come four times. `hide_tensorflow_chatter` makes the next import of
-TensorFlow, whoever does it (us, Keras, a user's file), keep stderr aside and then pass on every
-line that is not one of these notices.
+all of them; on 4 ranks they appear four times. After `hide_tensorflow_chatter`, the next import of
+TensorFlow (by us, Keras or a user's file) captures stderr and then passes on every line that is not
+one of these notices.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ CHATTER = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|I\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "  # absl's lines of severity Information
     rb"|\d{4}-\d\d-\d\d [\d:.]+: I \S+\.cc:\d+\] "  # the same in TensorFlow's own format
-    rb"|To enable the following instructions: "  # second line of one of them
+    rb"|To enable the following instructions: "  # second line of one of these
     rb"|W\d{4} [\d:.]+ +\d+ op_kernel\.cc:\d+\] OP_REQUIRES failed"  # becomes an exception
-    rb"|E\d{4} [\d:.]+ +\d+ util\.cc:\d+\] oneDNN supports DT_BOOL only"  # of masks; it falls back
+    rb"|E\d{4} [\d:.]+ +\d+ util\.cc:\d+\] oneDNN supports DT_BOOL only"  # for masks; it falls back
 )
 
 
 @contextmanager
 def chatter_hidden() -> Iterator[None]:
-    """Keep what arrives at file descriptor 2 aside; at the end, pass on all but `CHATTER`."""
+    """Capture what arrives at file descriptor 2; at the end, pass on all but `CHATTER`."""
     sys.stderr.flush()
     stderr = os.dup(2)
-    # Should TensorFlow crash the process (built for another processor), this still gets out.
+    # If TensorFlow crashes the process (built for another processor), this is still shown.
     was_enabled = faulthandler.is_enabled()
     if not was_enabled:
         faulthandler.enable(file=stderr)
@@ -55,7 +55,7 @@ def chatter_hidden() -> Iterator[None]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Is asked before Python's own finders: lets them find TensorFlow, and wraps its loading."""
+    """Runs before Python's own finders: lets them find TensorFlow, and wraps its loading."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "tensorflow":
@@ -74,7 +74,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def hide_tensorflow_chatter() -> None:
-    """Call before anything that may import TensorFlow; does nothing where it is imported already.
+    """Call this before anything that may import TensorFlow; does nothing if it is imported.
 
     `TF_CPP_MIN_LOG_LEVEL` is set to 2 (errors only) unless the user has set it; setting it to 0
     beforehand shows everything.

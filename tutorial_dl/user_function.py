@@ -1,8 +1,8 @@
-"""Finds the function a user names on the command line: `module:function` or `file.py:function`.
+"""Find the function that a user names on the command line: `module:function`, `file.py:function`.
 
-`train --model my_file:build --data path/to/my_data.py:load` is how people bring their own model and
-data. A module is imported as Python itself would from the current folder; a file is run from where
-it lies, with its own folder on the import path so that it finds its neighbours.
+Users train their own model and data with `train --model my_file:build --data path/to/data.py:load`.
+A module is imported as Python would from the current folder; a file is run with its own folder on
+the import path, so that it can import its neighbours.
 """
 
 from __future__ import annotations
@@ -18,26 +18,24 @@ from types import ModuleType
 
 
 def is_reference(spec: str) -> bool:
-    """Whether `spec` names a user's function rather than one of this package's own names."""
+    """Whether `spec` names a user's function rather than a name of this package."""
     return ":" in spec
 
 
 def find(spec: str, what: str) -> Callable:
-    """The function that `spec` names.
+    """Find the function that `spec` names.
 
-    Parameters
-    ----------
-    spec : "module:function", "package.module:function" or "path/to/file.py:function"
-    what : what it is for, in the error message ("data", "model")
+    Args:
+        spec: "module:function", "package.module:function" or "path/to/file.py:function".
+        what: What it is for, in error messages ("data", "model").
 
-    Raises
-    ------
-    ValueError : there is no such module, file or function. Errors inside the user's file are the
-        user's to see: they pass through as they are.
+    Raises:
+        ValueError: If there is no such module, file or function. Errors inside the user's file are
+            not caught.
     """
     from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
-    hide_tensorflow_chatter()  # their file may be the first to import it
+    hide_tensorflow_chatter()  # the user's file may be the first to import TensorFlow
     where, _, name = spec.rpartition(":")
     if not where or not name:
         raise ValueError(f"{what} '{spec}': expected module:function or path/to/file.py:function")
@@ -59,14 +57,14 @@ def find(spec: str, what: str) -> Callable:
 
 
 def _module(where: str, what: str) -> ModuleType:
-    # The console script, unlike `python -m`, does not look into the current folder.
+    # The console script, unlike `python -m`, does not search the current folder.
     here = os.getcwd()
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
-        # Only "it isn't there" is ours to explain; a missing import inside it is not.
+        # Explain only a missing module itself, not a missing import inside it.
         if error.name is None or not (where == error.name or where.startswith(error.name + ".")):
             raise
         raise ValueError(
@@ -74,7 +72,7 @@ def _module(where: str, what: str) -> ModuleType:
         ) from None
 
 
-@cache  # one file may hold both the model and the data: it is run once
+@cache  # a file with both the model and the data is run only once
 def _file(path: Path) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))

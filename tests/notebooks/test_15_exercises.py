@@ -1,4 +1,4 @@
-"""Notebook 15: folded solutions pass, wrong answers get a hint, the models match simulations."""
+"""Notebook 15: the folded solutions pass, wrong answers are told, the models are the right ones."""
 
 import itertools
 
@@ -33,10 +33,10 @@ def without_the_first_rank(roles, rank):
     ("wrong", "message"),
     [
         (without_the_first_rank, "from rank 3 (worker 0, device 1) the path is [3, 2, 1, 0]"),
-        (lambda roles, rank: [rank, 0], "got [2, 0]"),
-        (lambda roles, rank: [rank, rank, 1, 0], "got [2, 2, 1, 0]; list each rank once"),
+        (lambda roles, rank: [rank, 0], "yours is [2, 0]"),
+        (lambda roles, rank: [rank, rank, 1, 0], "yours is [2, 2, 1, 0]: each rank once"),
         (lambda roles, rank: None, "the function returns nothing"),
-        (lambda roles, rank: "up", "a list of ranks is needed, got 'up'"),
+        (lambda roles, rank: "up", "a list of ranks is asked for, not 'up'"),
         (lambda roles, rank: roles[99], "IndexError"),
         ([2, 1, 0], "a function is asked for"),
     ],
@@ -46,7 +46,7 @@ def test_wrong_paths(capsys, wrong, message):
 
 
 def test_paths_hold_where_ranks_are_not_in_order(capsys):
-    """A path computed from rank numbers alone is wrong once nodes mix the order."""
+    """Counting from rank numbers alone works until nodes mix them up."""
 
     def by_number(roles, rank):
         return list(dict.fromkeys([rank, rank - roles[rank].device, roles[rank].master, 0]))
@@ -77,15 +77,15 @@ def test_there_are_no_others():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((1, 20, 2), "your layout needs 41 ranks; there are 40"),
-        ((1, 9, 4), "must be at most 64 samples, got 128"),
-        ((1, 19, 2), "at least 20,000 samples per second, got 16,000"),  # 64 / 0.004
-        ((1, 39, 1), "samples per second, got 8,000"),  # 32 / 0.004
-        ((2, 9, 2), "must be at most 23 on average, got 25"),  # 17 + 8
-        ((3, 12, 1), "at most 23 on average, got 51"),  # 35 + 2 x 8
-        ((0, 20, 2), "masters must be at least 1, got 0"),
-        ((2, 0, 2), "workers is 0"),
-        ((2, "7", 2), "workers is '7'"),
+        ((1, 20, 2), "it needs 41 ranks; there are 40"),
+        ((1, 9, 4), "a worker's batch has 128 samples; 64 at most"),
+        ((1, 19, 2), "16,000 samples a second; 20,000 are asked for"),  # 64 / 0.004
+        ((1, 39, 1), "8,000 samples a second"),  # 32 / 0.004
+        ((2, 9, 2), "25 updates are not seen on average; 23 at most"),  # 17 + 8
+        ((3, 12, 1), "51 updates are not seen"),  # 35 + 2 x 8
+        ((0, 20, 2), "without a master"),
+        ((2, 0, 2), "workers must be an integer of at least 1, got 0"),
+        ((2, "7", 2), "workers must be an integer of at least 1, got '7'"),
         ((2, 7), "three numbers"),
         (14, "three numbers"),
         ((2, ..., 2), "put your answer"),
@@ -99,7 +99,7 @@ def test_wrong_choices(capsys, answer, message):
 
 
 def one_by_one(workers, compute, serve, seconds=60.0):
-    """Updates per second of one master, exchange by exchange, first come, first served."""
+    """Updates a second of one master, exchange by exchange: who came first is served first."""
     comes, free, updates = [compute] * workers, 0.0, 0
     while free < seconds:
         worker = min(range(workers), key=comes.__getitem__)
@@ -111,16 +111,16 @@ def one_by_one(workers, compute, serve, seconds=60.0):
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
 def test_what_one_master_serves(workers):
-    """c = 40 ms, s = 4 and 12 ms: from a master that waits to one that never does."""
+    """c = 40, s = 4 ms ... and 12: from one master that waits to one that never does."""
     for compute, serve in ((0.040, 0.004), (0.040, 0.012)):
         model = notebook_15.updates_a_second(1, workers, 1, compute, serve)
         assert model == pytest.approx(one_by_one(workers, compute, serve), rel=0.01)
 
 
 def in_groups(masters, workers, upward, compute, serve, seconds=60.0):
-    """The same with sub-masters: `workers` in all, each sub-master relays to the top master.
+    """The same with sub-masters, `workers` in all: each has its own, and relays to the one above.
 
-    If an update leads to a relay, its worker gets the answer after the relay.
+    A worker gets its answer after the relay that its update led to.
     """
     comes = [[compute * (1 + 0.01 * worker)] * (workers // masters) for worker in range(masters)]
     free, above, relayed, updates = [0.0] * masters, 0.0, [0] * masters, 0
@@ -149,9 +149,9 @@ def test_what_sub_masters_serve(masters, workers, upward):
 
 
 def what_is_not_seen(masters, workers, upward, updates=2400):
-    """Mean number of updates that a gradient's weights do not contain, event by event.
+    """Mean number of updates that a gradient's weights do not hold, event by event.
 
-    Workers take turns; weights are sets of update names; a group relays every `upward` updates.
+    Workers in turn; weights are sets of names of updates; a group relays each `upward` updates.
     """
     top = set()
     groups, news = ([set() for _ in range(masters)] for _ in range(2))
@@ -174,7 +174,7 @@ def what_is_not_seen(masters, workers, upward, updates=2400):
     [(1, 4, 1), (1, 8, 5), (2, 2, 1), (2, 2, 4), (2, 2, 16), (3, 2, 8), (4, 3, 5)],
 )
 def test_how_many_updates_are_not_seen(masters, workers, upward):
-    """n - 1 + (M - 1) u, with n workers in all."""
+    """W - 1 + (M - 1) u, W workers in all."""
     model = notebook_15.not_seen(masters, masters * workers, upward)
     found = what_is_not_seen(masters, workers, upward)
     assert found == pytest.approx(model, abs=0.1)

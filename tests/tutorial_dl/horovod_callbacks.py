@@ -61,7 +61,7 @@ def learning_rates():
     then = [0.4] * 3 + [0.2] * 3 + [0.4 / e for e in 4 + np.arange(3) / STEPS]
     np.testing.assert_allclose(rates, warm + then, rtol=1e-6)
     np.testing.assert_allclose(logs["lr"], rates[STEPS - 1 :: STEPS], rtol=1e-6)
-    with pytest.raises(ValueError, match="initial_lr is None"):
+    with pytest.raises(ValueError, match="initial_lr must be the learning rate at the start"):
         hvd.callbacks.LearningRateScheduleCallback(None, 1.0)
 
 

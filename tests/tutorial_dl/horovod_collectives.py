@@ -177,7 +177,7 @@ def what_the_root_has():
         for send in both_ways(lambda t: [hvd.broadcast(t, root) for root in range(size)]):
             for root, got in enumerate(send(mine(x, dtype))):
                 same(got, x[root])
-    with pytest.raises(ValueError, match=f"root_rank is {size}"):
+    with pytest.raises(ValueError, match=f"root_rank must be one of .*, got {size}"):
         hvd.broadcast(mine(x), size)
 
 
@@ -389,13 +389,13 @@ def some_of_the_ranks():
         same(hvd.allreduce(float(rank), op=hvd.Sum, process_set=ends), size - 1.0)
         same(hvd.broadcast(float(rank), size - 1, process_set=ends), size - 1.0)
         same(hvd.allgather([rank], process_set=ends), [0, size - 1])
-        with pytest.raises(ValueError, match=r"root_rank is 1, but the ranks are \[0, 2\]"):
+        with pytest.raises(ValueError, match=r"root_rank must be one of \[0, 2\], got 1"):
             hvd.broadcast(1.0, 1, process_set=ends)
         assert hvd.broadcast_object(rank, 2, process_set=ends) == 2
     else:
         with pytest.raises(ValueError, match="this rank is not in ProcessSet"):
             hvd.allreduce(1.0, process_set=ends)
-    with pytest.raises(ValueError, match="some of the ranks 0 to 2"):
+    with pytest.raises(ValueError, match="must have ranks from 0 to 2"):
         hvd.add_process_set([0, 3])
     with pytest.raises(MismatchError, match="process set"):
         hvd.add_process_set([0, 1] if rank == 0 else [1, 2])

@@ -81,7 +81,7 @@ def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
 
 def test_torch_is_found_where_it_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv(bench.TORCH, str(tmp_path))
-    with pytest.raises(ValueError, match="the path of a Python that has torch is right"):
+    with pytest.raises(ValueError, match="must be the path of a Python that has torch, got"):
         bench.main(2, 1.0, None)
     monkeypatch.delenv(bench.TORCH)
     monkeypatch.setattr(bench, "find_spec", lambda name: None)
@@ -89,7 +89,7 @@ def test_torch_is_found_where_it_is_named(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench, "one_run", lambda *_, **__: [])
     bench.main(2, 1.0, "-")
     said = capsys.readouterr()
-    assert json.loads(said.out)["rows"] == [] and "no torch here" in said.err
+    assert json.loads(said.out)["rows"] == [] and "no torch found" in said.err
 
 
 def test_a_torch_that_fails_is_an_error_in_words(tmp_path):

@@ -132,7 +132,7 @@ def test_bad_numbers_of_engines(n):
 
 
 def test_bad_timeout():
-    with pytest.raises(ValueError, match="timeout is 0: a number of seconds above 0 is right"):
+    with pytest.raises(ValueError, match="timeout must be a number of seconds above 0, got 0"):
         cluster.start(n=1, timeout=0)
 
 

@@ -58,7 +58,7 @@ def test_an_epoch_goes_on_in_its_middle(n, batch_size, shuffle, monkeypatch):
                 assert [x.tolist() for x, _ in batches.epoch(3, start=start)] == whole[start:]
             assert taken == [i for samples in whole[start:] for i in samples]
         for start in (-1, len(batches) + 1):
-            with pytest.raises(ValueError, match=f"start at round {start}: expected 0 to"):
+            with pytest.raises(ValueError, match=f"start must be from 0 to .*, got {start}"):
                 batches.epoch(3, start=start)
 
 
@@ -211,7 +211,7 @@ def test_a_file_is_run_once(user_file):
         ("users_data:uneven", ValueError, "data 'users_data:uneven': .*inputs 3, targets 4"),
         ("users_data:odd", TypeError, "returned a tuple of 2; expected a Dataset or"),
         ("users_data:empty", ValueError, "validation part has no samples"),
-        ("users_data:shapes", ValueError, r"shape \(2,\) to train on and of shape \(5,\)"),
+        ("users_data:shapes", ValueError, r"shape \(2,\) for training but \(5,\)"),
         ("users_data:scalar", ValueError, r"inputs is float64 of shape \(\): expected an array"),
     ],
 )
@@ -233,13 +233,13 @@ def test_errors_inside_a_user_s_file_are_theirs_to_see(user_file):
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
-        (lambda: Batches(numbered(5), 0), "batch_size 0: expected at least 1"),
-        (lambda: Batches(numbered(5), 2, seed=-1), "seed -1: expected 0 or more"),
-        (lambda: Batches(numbered(5), 2, rank=2, ranks=2), "rank 2 of 2 ranks"),
-        (lambda: data.shard(numbered(5), -1, 2), "rank -1 of 2 ranks"),
-        (lambda: data.curve(n=0), "n 0: expected at least 1"),
-        (lambda: data.curve(noise=-1), "noise -1: expected a standard deviation"),
-        (lambda: Data.of({}, np.ones(3)), "no arrays at all"),
+        (lambda: Batches(numbered(5), 0), "batch_size must be at least 1, got 0"),
+        (lambda: Batches(numbered(5), 2, seed=-1), "seed must be at least 0, got -1"),
+        (lambda: Batches(numbered(5), 2, rank=2, ranks=2), "rank must be from 0 to 1, got 2"),
+        (lambda: data.shard(numbered(5), -1, 2), "rank must be from 0 to 1, got -1"),
+        (lambda: data.curve(n=0), "n must be at least 1, got 0"),
+        (lambda: data.curve(noise=-1), "noise must be at least 0, got -1"),
+        (lambda: Data.of({}, np.ones(3)), "inputs and targets must have at least one array each"),
         (lambda: Data.of(np.array([None, 1]), np.ones(2)), "inputs is object"),
     ],
 )

@@ -234,8 +234,8 @@ def test_the_seed_decides_everything():
     crowded = data.events(9, soft=2000).train.inputs
     assert crowded.any(axis=-1).mean() > 0.9
     for wrong, message in (
-        (dict(n=0), "n 0: expected at least 1"), (dict(particles=0), "particles 0: expected"),
-        (dict(seed=-1), "seed -1: expected 0 or more"), (dict(soft=-1), "soft -1: expected"),
+        (dict(n=0), "n must be at least 1"), (dict(particles=0), "particles must be at least 1"),
+        (dict(seed=-1), "seed must be at least 0"), (dict(soft=-1), "soft must be at least 0"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             data.events(**wrong)

@@ -145,7 +145,7 @@ def test_what_can_go_wrong(one, monkeypatch):
     fails(r".*/0.h5: it can't be copied to cache .*/cache: No such file or directory")
     for folder in (file.parent / "a" / "b", "/proc/nothing"):
         (file.parent / "a").touch()
-        with pytest.raises(DataError, match=rf"^cache {folder}: it can't be made: "):
+        with pytest.raises(DataError, match=rf"^cache {folder}: it can't be created: "):
             local_copy.copies([file], type(file)(folder))
 
 

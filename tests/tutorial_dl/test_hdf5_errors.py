@@ -77,27 +77,27 @@ WRONG = [
     ("", "data '': expected curve, digits"),
     (",", "data: no files are named"),
     ([], "data: no files are named"),
-    ("dir.h5", r"data: dir.h5 is a folder; expected files, say dir.h5/\*.h5"),
+    ("dir.h5", r"data: dir.h5 is a folder; expected files, for example dir.h5/\*.h5"),
     ("a.h5,./a.h5", "data: a.h5 is named twice"),
     ("bad.txt", "data: there is no file nosuch.h5"),
     ("nosuch.txt", "data: there is no file nosuch.txt"),
-    ("comment.txt", "data: comment.txt names no files; expected one path a line"),
+    ("comment.txt", "data: comment.txt names no files; expected one path per line"),
     ("binary.txt", "data: binary.txt can't be read as a list of paths"),
     ("a.h5,missing.h5", "^missing.h5: it has no 'features'; it has x, y$"),
     ("nothing.h5", "^nothing.h5: it has no 'features'; it has nothing$"),
     ("link.h5", "^link.h5: it has no 'features'"),
-    ("group.h5", r"^group.h5: 'features' is a group \(inner\), no dataset$"),
+    ("group.h5", r"^group.h5: 'features' is a group \(inner\), not a dataset$"),
     (
         "a.h5,b.h5,shape.h5",
-        r"^shape.h5: 'features' has samples of shape \(4,\), but a.h5 of \(3,\)",
+        r"^shape.h5: 'features' has samples of shape \(4,\), but a.h5 has \(3,\)",
     ),
-    ("a.h5,dtype.h5", "^dtype.h5: 'features' has samples of dtype float64, but a.h5 of float32$"),
-    ("empty.h5,b.h5,label_shape.h5", r"^label_shape.h5: 'labels' has .* \(2,\), but b.h5 of \(\)"),
+    ("a.h5,dtype.h5", "^dtype.h5: 'features' has samples of dtype float64, but a.h5 has float32$"),
+    ("empty.h5,b.h5,label_shape.h5", r"^label_shape.h5: 'labels' has .* \(2,\), but b.h5 has \(\)"),
     ("a.h5,lengths.h5", "^lengths.h5: .* numbers of samples: 'features' has 9, 'labels' has 10$"),
-    ("text.h5", r"^text.h5: 'features' is of type \|S1; expected numbers$"),
-    ("scalar.h5", r"^scalar.h5: 'features' is of shape \(\); expected samples first$"),
+    ("text.h5", r"^text.h5: 'features' has type \|S1; expected numbers$"),
+    ("scalar.h5", r"^scalar.h5: 'features' has shape \(\); expected samples first$"),
     ("zero.h5", r"^zero.h5: it is empty \(0 bytes\)$"),
-    ("text_file.h5", "^text_file.h5: it is no HDF5 file, or its head is lost$"),
+    ("text_file.h5", "^text_file.h5: it is not an HDF5 file, or its header is lost$"),
     ("empty.h5", "^no samples at all in empty.h5$"),
     ("empty.h5,other_empty.h5", "^no samples at all in empty.h5 and 1 other file$"),
 ]
@@ -117,13 +117,13 @@ WORDS = [
     (dict(features=""), "features '': expected NAME, NAME,NAME or"),
     (dict(features="a=b,c"), "features 'a=b,c': expected NAME"),
     (dict(validation="nosuch.h5"), "^validation: there is no file nosuch.h5"),
-    (dict(validation="shape.h5"), r"^shape.h5: 'features' .* \(4,\), but a.h5 of \(3,\)$"),
+    (dict(validation="shape.h5"), r"^shape.h5: 'features' .* \(4,\), but a.h5 has \(3,\)$"),
     (dict(validation="b.h5,missing.h5"), "^missing.h5: it has no 'features'"),
     (dict(validation="empty.h5"), "^no samples at all in empty.h5$"),
     (dict(validation="0"), "validation 0: expected a share between 0 and 1, or HDF5 files"),
     (dict(validation=1.0), "validation 1.0: expected a share between 0 and 1"),
     (dict(validation=0.96), "a.h5: 10 samples in all, none left to train on after a share of"),
-    (dict(cache="a.h5"), r"cache a.h5: it can't be made: File exists"),
+    (dict(cache="a.h5"), r"cache a.h5: it can't be created: File exists"),
 ]
 
 
@@ -172,4 +172,4 @@ def truncated(tmp_path, how):
         text = str(error.value)
         assert "\n" not in text
         if 2048 < end < len(whole) - 1:
-            assert text.endswith(f"it is truncated: {end} bytes of {len(whole)} are there")
+            assert text.endswith(f"it is truncated: only {end} of {len(whole)} bytes are there")

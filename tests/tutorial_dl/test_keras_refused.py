@@ -74,7 +74,7 @@ def test_models_that_cannot_be_trained_are_refused_in_one_line(make, complaint):
 
 
 def test_only_keras_models():
-    with pytest.raises(TypeError, match=r"a list is no keras\.Model"):
+    with pytest.raises(TypeError, match=r"a list is not a keras\.Model"):
         KerasReplica([])
 
 
@@ -83,5 +83,5 @@ def test_metrics_that_are_no_means_are_refused():
     assert KerasReplica(model).evaluate([(IMAGES, LABELS)])["accuracy"] <= 1
     inputs = keras.Input((2,))
     one = compiled(inputs, layers.Dense(1, "sigmoid")(inputs), loss="mse", metrics=["AUC"])
-    with pytest.raises(ValueError, match=r"metric 'AUC' is no mean over samples"):
+    with pytest.raises(ValueError, match=r"metric 'AUC' is not a mean over samples"):
         KerasReplica(one).evaluate([(VALUES, LABELS > 0)])

@@ -237,11 +237,11 @@ def test_nodes_for_other_ranks_are_an_error():
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ({"workers": 0}, "workers is 0; a whole number from 1 up is right"),
-        ({"masters": -1}, "masters is -1; a whole number from 0 up is right"),
-        ({"devices": 1.5}, "devices is 1.5;"),
-        ({"folds": True}, "folds is True;"),
-        ({"groups": "2"}, "groups is '2';"),
+        ({"workers": 0}, "workers must be an integer of at least 1, got 0$"),
+        ({"masters": -1}, "masters must be an integer of at least 0, got -1$"),
+        ({"devices": 1.5}, "devices must be an integer of at least 1, got 1.5$"),
+        ({"folds": True}, "folds must be an integer of at least 1, got True$"),
+        ({"groups": "2"}, "groups must be an integer of at least 1, got '2'$"),
         ({"groups": 2, "search": False}, "groups 2 x folds 1 without a search"),
     ],
 )
@@ -275,19 +275,19 @@ def test_what_is_not_said_follows(said, right):
 @pytest.mark.parametrize(
     ("said", "parts"),
     [
-        ({"ranks": 1}, ["1 rank, but an asynchronous run needs a master and a worker: 2 or more"]),
+        ({"ranks": 1}, ["1 rank, but an asynchronous run needs a master and a worker: at least 2"]),
         ({"ranks": 0}, ["0 ranks, but an asynchronous run"]),
-        ({"ranks": 1, "masters": 2}, ["a master and a worker: 5 or more"]),
+        ({"ranks": 1, "masters": 2}, ["a master and a worker: at least 5"]),
         # 1 + 2 (1 + w): 5, 7, 9, ...
         ({"ranks": 8, "masters": 2}, ["8 ranks", "7 ranks for", "9 ranks for", "8 fit masters 1"]),
         ({"ranks": 7, "devices": 4}, ["5 ranks for", "9 ranks for", "workers 2 x devices 3"]),
         (
             {"ranks": 8, "workers": 3, "devices": 2},
-            ["whatever masters is", "7 ranks for masters 1 x", "15 ranks for masters 2 x"],
+            ["for any number of masters", "7 ranks for masters 1 x", "15 ranks for masters 2 x"],
         ),
         (
             {"ranks": 6, "masters": 1, "workers": 2, "devices": 2},
-            ["6 ranks, but masters 1 x workers 2 x devices 2 need 5", "the nearest that fit"],
+            ["6 ranks, but masters 1 x workers 2 x devices 2 need 5", "nearest that fit"],
         ),
         ({"ranks": 20, "groups": 2, "folds": 3}, ["groups 2 x folds 3, ", "19 ranks", "25 ranks"]),
     ],
@@ -311,7 +311,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
         layout.check_ranks(ranks)
     told, _, near = str(error.value).partition("; ")
     assert told == f"{fitting._count(ranks)}, but {fitting.words(layout)} need {layout.ranks}"
-    named = near.removeprefix("the nearest that fit: ").replace(", or ", ", ").split(", ")
+    named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
     named = named if near else []  # no other number of anything needs fewer ranks
     exact = f"{ranks} fit" in near
     for one in named:
@@ -437,7 +437,7 @@ def test_every_option_of_the_command_counts():
             "x devices 2, or masters 2 x workers 1 x devices 2",
         ),
         ("--ranks 1", "1 rank, but an asynchronous run needs a master and a worker"),
-        ("--workers 0", "workers is 0"),
+        ("--workers 0", "workers must be an integer of at least 1, got 0"),
         (
             "--figure layout.txt",
             "--figure must be a file name that ends in .png, .svg, .pdf, got 'layout.txt'",

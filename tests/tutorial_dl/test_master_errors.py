@@ -102,7 +102,7 @@ def diverges(folder):
         models.dense(digits, seed=1), digits, rule, SGD(0.1), 32, progress=False,
         checkpoint=folder, learning_rate=lambda step: 0.1 if step < 70 else 1e9,
     )  # fmt: skip
-    with pytest.raises(Exception, match=r"is not finite on rank (2|4); a learning rate below"):
+    with pytest.raises(Exception, match=r"is not finite on rank (2|4); use a learning rate below"):
         trainer.fit(5)
     team.recover()
     written = sorted(Path(folder).glob("step_*"))
@@ -131,7 +131,7 @@ def eager():
     rule = Eager(every=2, team=team)
     trainer = Trainer(Counting(216), numbers(216), rule, SGD(12.0), 12, progress=False)
     message = "pushed twice, or in a step in which no exchange is due"
-    with pytest.raises(Exception, match=message if team.rank else "nobody is left to train"):
+    with pytest.raises(Exception, match=message if team.rank else "no worker is left to train"):
         trainer.fit(1)
     team.recover()
 

@@ -97,10 +97,10 @@ class Scalable:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (3.0, "loss scale 3.0: a power of 2 is needed"),
-        (0, "loss scale 0: a power of 2"),
-        (float("nan"), "loss scale nan: a power of 2"),
-        (True, "loss scale True: 'auto', 'dynamic', a power of 2 or None is right"),
+        (3.0, "loss scale must be a power of 2, got 3.0"),
+        (0, "loss scale must be a power of 2, got 0"),
+        (float("nan"), "loss scale must be a power of 2, got nan"),
+        (True, "loss scale must be 'auto', 'dynamic', a power of 2 or None, got True"),
         ("fast", "loss scale 'fast': 'auto', 'dynamic'"),
     ],
 )
@@ -114,9 +114,9 @@ def test_which_scale():
     assert loss_scale_of("auto", object()) is None and loss_scale_of(None, Scalable()) is None
     fixed = loss_scale_of(1024, Scalable())
     assert fixed.scale == 1024 and not fixed.dynamic
-    with pytest.raises(ValueError, match="loss scale 'dynamic': this model has none, only Keras"):
+    with pytest.raises(ValueError, match="loss scale 'dynamic': only Keras models support"):
         loss_scale_of("dynamic", object())
-    with pytest.raises(ValueError, match="0 steps until the loss scale grows; 1 or more"):
+    with pytest.raises(ValueError, match="growth_steps must be at least 1, got 0"):
         LossScale(growth_steps=0)
 
 

@@ -110,7 +110,7 @@ def test_lstm_puts_several_inputs_together():
         assert loss == pytest.approx(one.compute_gradient((x, y))[0], rel=1e-5)
         np.testing.assert_allclose(two.gradient, one.gradient, atol=1e-6)
     ragged = Data.of((x[..., :8], x[:, :5]), y)
-    with pytest.raises(ValueError, match=r"several inputs of as many steps: .* \(\(25, 8\), \(5"):
+    with pytest.raises(ValueError, match=r"equal steps for all inputs: .* \(\(25, 8\), \(5"):
         models.lstm(Dataset("ragged", ragged, ragged, 3))
     with pytest.raises(
         ValueError, match=r"'lstm' takes sequences .* 'digits' has samples of shape"
@@ -226,7 +226,7 @@ def test_a_model_itself():
             "model 'nosuch': expected curve, softmax, dense, mlp, cnn, lstm",
         ),
         ("curve", DIGITS, ValueError, r"'digits' has samples of shape \(8, 8, 1\) in 10 classes"),
-        ("softmax", CURVE, ValueError, "tells classes apart: dataset 'curve' has none"),
+        ("softmax", CURVE, ValueError, "'softmax' needs classes: dataset 'curve' has none"),
         ("cnn", CURVE, ValueError, r"takes images .* 'curve' has samples of shape \(\)"),
         ("dense", TWO_INPUTS, ValueError, "model 'dense' has one input: dataset 'two' has 2"),
         ("mlp", TWO_INPUTS, ValueError, "model 'mlp' has one input: dataset 'two' has 2"),
@@ -236,10 +236,10 @@ def test_a_model_itself():
             "users_model:nothing",
             DIGITS,
             TypeError,
-            "model 'users_model:nothing': a builtins.NoneType is no model",
+            "model 'users_model:nothing': a builtins.NoneType is not a model",
         ),
         ("users_model:not_compiled", CURVE, ValueError, "': model 'mine' is not compiled"),
-        (3, CURVE, TypeError, r"a builtins\.int is no model"),
+        (3, CURVE, TypeError, r"a builtins\.int is not a model"),
     ],
 )
 def test_wrong_models_are_refused_in_one_line(user_file, spec, dataset, kind, complaint):

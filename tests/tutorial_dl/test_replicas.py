@@ -258,7 +258,7 @@ def test_images_and_columns_of_labels_are_taken_as_they_come():
         (lambda: DenseReplica(activation="gelu"), "activation 'gelu': expected relu or tanh"),
         (lambda: DenseReplica(loss="hinge"), "loss 'hinge': expected cross_entropy or mse"),
         (lambda: DenseReplica(dtype="int32"), "dtype int32: expected float32 or float64"),
-        (lambda: CurveReplica(degree=-1), "degree -1"),
+        (lambda: CurveReplica(degree=-1), "degree must be at least 0, got -1"),
         (lambda: CurveReplica(degree=2, parameters=np.ones(2)), r"\(2,\): expected \(3,\)"),
         (lambda: SoftmaxReplica(5, 4).compute_gradient((X, LABELS + 1)), "label 4 of sample"),
         (lambda: SoftmaxReplica(5, 4).compute_gradient((X, LABELS - 1)), "label -1 of sample"),
@@ -279,7 +279,7 @@ def test_bad_input_is_refused_in_one_line(make, complaint):
 def test_of():
     model = CurveReplica()
     assert replica.of(model) is model
-    with pytest.raises(TypeError, match=r"builtins\.dict is no model: expected a compiled"):
+    with pytest.raises(TypeError, match=r"builtins\.dict is not a model: expected a compiled"):
         replica.of({})
 
 

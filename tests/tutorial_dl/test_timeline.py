@@ -92,7 +92,7 @@ def test_clocks_are_put_right():
         [taken(0, [["x", 5, 6]], wall=100), taken(1, [["x", 25, 26]], 20, 1020, node="b", wall=80)]
     )
     assert whole.rows[0].spans == whole.rows[1].spans == [("x", 5, 6)]
-    assert whole.notes() == ["nodes are compared by their time of day, which may differ by some ms"]
+    assert whole.notes() == ["nodes are aligned by their time of day, which may differ by some ms"]
     # on one node there is one clock, whatever its time of day
     whole = timeline.gather([taken(0, [], wall=100), taken(1, [], 10, 1010, wall=80)])
     assert [row.begin for row in whole.rows] == [0, 10] and whole.notes() == []
@@ -100,7 +100,7 @@ def test_clocks_are_put_right():
 
 def test_what_is_gathered():
     for wrong in ([], [taken(0, []), taken(0, [])]):
-        with pytest.raises(ValueError, match="one of each rank is needed"):
+        with pytest.raises(ValueError, match="expected one recording per rank, got those of ranks"):
             timeline.gather(wrong)
     with pytest.raises(ValueError, match="nothing has been recorded"):
         timeline.Timeline().figure()

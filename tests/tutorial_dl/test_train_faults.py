@@ -228,7 +228,7 @@ def test_all_workers_die(folder):
     process = start(folder, "--strategy", "downpour", "-n", "2", RANK=1, MOMENT="gradient",
                     TURN=5, HOW="die")  # fmt: skip
     _, err = ended(process, 1)
-    assert "error: nobody is left to train: the worker on rank 1 is lost" in err
+    assert "error: no worker is left to train: the worker on rank 1 is lost" in err
 
 
 def wait_for(condition, process, seconds=60):

@@ -211,7 +211,7 @@ def stopping():
 
     for restore, same in ((True, True), (False, False)):
         stopped = trainer(EarlyStopping(patience=2, restore_best=restore), learning_rate=jumps)
-        assert len(stopped.fit(20).epochs) == 4 and "no better than in epoch 2" in stopped.stopped
+        assert len(stopped.fit(20).epochs) == 4 and "not improved since epoch 2" in stopped.stopped
         assert np.array_equal(stopped.replica.parameters, best.replica.parameters) == same
 
     # What one rank alone wishes, all do; and training can go on.
@@ -230,15 +230,15 @@ def stopping():
     assert called == [1, 2]
     assert len(lines) == (90 // 20 if team.rank == 0 else 0)
     for wrong, error, message in (
-        ({"callbacks": ["stop"]}, TypeError, "callback 'stop'"),
-        ({"accumulate": 0}, ValueError, "0 pieces a batch"),
+        ({"callbacks": ["stop"]}, TypeError, "callback must be .*, got 'stop'"),
+        ({"accumulate": 0}, ValueError, "must be at least 2 to accumulate, got 0"),
         ({"clip_norm": 0.0}, ValueError, "clip_norm is 0"),
         ({"learning_rate": "fast"}, TypeError, "a number or a function of the step"),
-        ({"check_every": 0}, ValueError, "check_every 0 steps"),
+        ({"check_every": 0}, ValueError, "check_every must be at least 1 step, got 0"),
     ):
         with pytest.raises(error, match=message):
             Trainer(models.softmax(digits), digits, team=team, **wrong)
-    with pytest.raises(ValueError, match="there is no metric 'accuracy'; one of loss, val_"):
+    with pytest.raises(ValueError, match="unknown metric 'accuracy'; choose one of loss, val_"):
         trainer(Target("accuracy", 1)).fit(1)
 
 

@@ -86,10 +86,10 @@ def refused():
         Trainer(model, digits.train.inputs, team=team)
     pairs = (tuple(digits.train.take(slice(0, 99))), tuple(digits.validation.take(slice(0, 9))))
     assert Trainer(model, pairs, team=team).dataset.classes == 10
-    with pytest.raises(TypeError, match="is no model"):
+    with pytest.raises(TypeError, match="is not a model"):
         Trainer("a model", digits, team=team)
     trainer = Trainer(model, digits, strategies.Synchronous(team), progress=False)
-    with pytest.raises(ValueError, match="0 epochs"):
+    with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         trainer.fit(0)
     trainer.fit(1)  # nothing was lost
 

@@ -67,7 +67,7 @@ def test_a_metric_is_refused_before_it_fails():
     inputs = keras.Input((4,))
     outputs = layers.Dense(10, "softmax")(inputs)
     mine = replica.of(compiled(inputs, outputs, metrics=[keras.metrics.AUC(name="area")]))
-    with pytest.raises(ValueError, match="metric 'area' is no mean over samples"):
+    with pytest.raises(ValueError, match="metric 'area' is not a mean over samples"):
         mine.evaluate([(np.ones((2, 4), np.float32), np.arange(2))])
 
 

@@ -28,7 +28,7 @@ def test_which_ranks(text, ranks):
 
 @pytest.mark.parametrize("text", ["4", "0,4", "2-1", "x", "", "0,,1", "-1"])
 def test_which_ranks_refuses(text):
-    with pytest.raises(UsageError, match=r"--ranks is .*: 0,2 or 1-3 or all is right, .* 0 to 3"):
+    with pytest.raises(UsageError, match=r"--ranks must be like 0,2 or 1-3 or all, .* 0 to 3, got"):
         which_ranks(text, 4)
 
 

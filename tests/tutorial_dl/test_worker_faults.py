@@ -113,7 +113,7 @@ def raising(folder, seed):
     with pytest.raises(Fault if team.rank else TrainingError) as caught:
         trainer.fit(EPOCHS)
     if not team.rank:
-        assert str(caught.value).startswith("nobody is left to train: the worker on rank")
+        assert str(caught.value).startswith("no worker is left to train: the worker on rank")
         assert "\n" not in str(caught.value)
     undo()
     team.recover()
@@ -131,7 +131,7 @@ def raising(folder, seed):
     with pytest.raises((TrainingError, RuntimeError, FloatingPointError)) as caught:
         trainer.fit(EPOCHS)
     if team.rank != 2:
-        assert "the gradient is not finite on rank 2; a learning rate below" in str(caught.value)
+        assert "the gradient is not finite on rank 2; use a learning rate" in str(caught.value)
     team.recover()
     assert (team.allreduce(np.ones(5)) == team.size).all()
 

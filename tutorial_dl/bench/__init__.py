@@ -1,8 +1,7 @@
-"""`python -m tutorial_dl bench`: whole training steps of networks, against what else there is.
+"""`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
-Ranks are started several times. Between two starts PyTorch's DistributedDataParallel takes its
-turn, where there is a torch: in this environment, or in that of the Python that TUTORIAL_DL_TORCH
-names.
+Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
+starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numba_kernels import launch
 from numba_kernels.bench import check_file, one_run
 from numba_kernels.bench.rows import merge, table
 
-STARTS, SECONDS = 3, 60.0  # of the ranks; of measuring, ours and Keras's, in all starts together
+STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
 PART = "tutorial_dl.bench.networks"
 TORCH = "TUTORIAL_DL_TORCH"
 DDP = "torch DDP over gloo"
@@ -29,12 +28,12 @@ DDP = "torch DDP over gloo"
 def main(ranks: int, seconds: float, file: str | None) -> None:
     """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead).
 
-    Raises ValueError, LaunchError or OSError for what is wrong, before anything is measured where
-    it can be known.
+    Raises:
+        ValueError, LaunchError, OSError: If an argument is wrong, if possible before measuring.
     """
     launch.check_ranks(ranks)
     if not 0 < seconds < 3600:
-        raise ValueError(f"--seconds {seconds}: more than 0, less than 3600 is right")
+        raise ValueError(f"--seconds must be more than 0 and less than 3600, got {seconds}")
     path = check_file(file) if file and file != "-" else None
     torch = torch_python()
     result = measure(ranks, seconds, torch)
@@ -43,22 +42,23 @@ def main(ranks: int, seconds: float, file: str | None) -> None:
     print(json.dumps(result) if file == "-" else table(result))
     if torch is None:
         print(
-            f"no torch here: {TORCH}=/path/to/python, one that has it, adds a peer", file=sys.stderr
+            f"note: no torch found; set {TORCH}=/path/to/python to compare with DDP",
+            file=sys.stderr,
         )
 
 
 def torch_python() -> str | None:
-    """A Python that has torch; None where there is none. ValueError if TORCH names none."""
+    """The path of a Python that has torch, or None; raises ValueError if TORCH names no program."""
     named = os.environ.get(TORCH)
     if named:
         if not os.access(named, os.X_OK) or Path(named).is_dir():
-            raise ValueError(f"{TORCH}={named}: the path of a Python that has torch is right")
+            raise ValueError(f"{TORCH} must be the path of a Python that has torch, got {named}")
         return named
     return sys.executable if find_spec("torch") else None
 
 
 def measure(ranks: int, seconds: float, torch: str | None) -> dict:
-    """What --json writes, as `numba_kernels.bench.measure` does."""
+    """Measure; returns what --json writes, as `numba_kernels.bench.measure` does."""
     from numba_kernels.bench.timing import machine
 
     began, load = time.monotonic(), round(os.getloadavg()[0], 1)
@@ -75,13 +75,13 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
 
 
 def firsts(rows: list[dict], theirs: dict) -> list[dict]:
-    """One row of each network that `theirs` has."""
+    """One row for each network in `theirs`."""
     by_network = {one["network"]: one for one in reversed(rows)}
     return [one for network, one in by_network.items() if network in theirs]
 
 
 def against(one: dict, theirs: list[float]) -> dict:
-    """The row `one` with DDP's seconds in the place of its peer's."""
+    """The row `one` with DDP's times in place of its peer's."""
     return one | {
         "peer": DDP,
         "peer_us": [1e6 * t for t in theirs],
@@ -90,12 +90,12 @@ def against(one: dict, theirs: list[float]) -> dict:
 
 
 def torch_steps(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:
-    """{network: seconds a step in each round} of DistributedDataParallel on `ranks` ranks."""
+    """{network: seconds per step in each round} of DistributedDataParallel on `ranks` ranks."""
     program = Path(__file__).with_name("torch_ddp.py")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "times.json")
         words = [python, str(program), str(ranks), str(seconds), str(file)]
-        # In a guard, which leaves none of its processes behind.
+        # The guard leaves none of its processes behind.
         done = subprocess.run(
             launch.guarded(words, os.getpid()),
             capture_output=True,

@@ -1,13 +1,13 @@
 """Bench: the whole synchronous step of Keras networks on p ranks.
 
-Batch in, gradient, reduction, update: all that a step of the Trainer's is. Beside it, in turn with
-it and in the same processes,
+A step is everything that a step of the Trainer does: batch in, gradient, reduction, update. It is
+measured in turn with these peers, in the same processes:
 
-- the gradient alone: TensorFlow's function of batch -> loss and gradients, nothing else, on every
-  rank at once. What a step takes longer than this is what training together costs.
+- the gradient alone: a TensorFlow function from batch to loss and gradients, nothing else, on every
+  rank at once. The time that a step takes beyond this is the cost of training together.
 - Keras in one process, on a batch as large as a rank's: `train_on_batch`, as its users call it, and
-  the same step with nothing around it, a compiled `tf.function`. p ranks learn from p times as many
-  samples in a step.
+  the same step without overhead, a compiled `tf.function`. p ranks learn from p times as many
+  samples per step.
 
 Every rank, and plain Keras, has one thread on one core. While Keras takes its turn, the other ranks
 sleep.
@@ -31,10 +31,10 @@ from tutorial_dl.bench.shapes import NETWORKS, Network
 from tutorial_dl.replica.consistency import check_same_weights
 from tutorial_dl.replica.keras_tensorflow import keras, tf
 
-BATCHES = 16  # different ones, in turn
+BATCHES = 16  # different batches, in turn
 GRADIENT = "the gradient alone"
 PLAIN = ("Keras train_on_batch, 1 process", "Keras compiled step, 1 process")
-# Of the time there is: a step of the MLP is short, and the others' ratios are easier to tell.
+# Shares of the time: the MLP gets more, because its ratios are hardest to measure.
 SHARES = {"mlp": 0.4, "cnn": 0.3, "lstm": 0.3}
 
 
@@ -55,10 +55,10 @@ def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: 
     mine = build(network)
     ours.attach(replica.of(mine), Adam())
     n = mine.count_params()
-    nothing = dict.fromkeys(PLAIN, lambda batch: None)  # what the other ranks do meanwhile
+    nothing = dict.fromkeys(PLAIN, lambda batch: None)  # for the other ranks
     plain = plain_steps(network, build(network), build(network)) if team.rank == 0 else nothing
     alone = gradient_alone(mine, network)
-    # Gradients first after Keras's steps: nobody's caches are those of the step before.
+    # In this order, no call finds the caches filled by the same call just before.
     calls = [lambda step=step: step(next(batches)) for step in (ours.step, alone, *plain.values())]
     times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
     check_same_weights(team, ours.replica)
@@ -86,7 +86,7 @@ def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: 
 
 
 def build(network: Network):
-    """The network, compiled as everybody does it; the same weights on every rank."""
+    """The network, compiled in the usual way; the same weights on every rank."""
     keras.utils.set_random_seed(1)
     model = network.build(keras)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -95,7 +95,7 @@ def build(network: Network):
 
 
 def graph(model, network: Network, finish):
-    """batch -> loss: a TensorFlow graph that has nothing in it but the gradient and `finish`."""
+    """A function batch -> loss: a TensorFlow graph of nothing but the gradient and `finish`."""
 
     @tf.function
     def of_batch(x, y):
@@ -105,7 +105,7 @@ def graph(model, network: Network, finish):
         return loss, finish(tape.gradient(loss, weights))
 
     concrete = of_batch.get_concrete_function(
-        # Of the number of samples that come, as Keras traces: recurrent networks are faster then.
+        # With a fixed number of samples, as Keras traces, which makes recurrent networks faster.
         tf.TensorSpec((network.samples, *network.shape), tf.float32),
         tf.TensorSpec((network.samples,), tf.int64),
     )
@@ -117,14 +117,14 @@ def gradient_alone(model, network: Network):
 
 
 def plain_steps(network: Network, usual, bare) -> dict:
-    """Keras in one process: a model as its users call it, one with nothing around the step."""
+    """Keras in one process: `usual` as users call it, `bare` without overhead around the step."""
     bare.optimizer.build(bare.trainable_weights)
     update = graph(bare, network, lambda g: bare.optimizer.apply(g, bare.trainable_weights))
     return dict(zip(PLAIN, (lambda batch: usual.train_on_batch(*batch), update), strict=True))
 
 
 def sleeping_barrier(comm: MPI.Comm) -> None:
-    """A barrier that leaves the core to others: ranks may share it with the one that works."""
+    """A barrier that sleeps while it waits, because ranks may share a core with a busy one."""
     request = comm.Ibarrier()
     while not request.Test():
         time.sleep(1e-4)

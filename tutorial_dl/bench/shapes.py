@@ -1,7 +1,7 @@
-"""The three networks that steps are measured on, by their shapes; nothing is imported here.
+"""The three networks on which steps are measured; this file imports no library.
 
-An MLP is nothing but weights, so a step shows what reducing them costs; a CNN and an LSTM compute
-more for each weight. The LSTM is that of the benchmark of MPI-Learn: sequences of 338 particles.
+An MLP computes little per weight, so a step shows the cost of reducing weights; a CNN and an LSTM
+compute more per weight. The LSTM is that of MPI-Learn's benchmark: sequences of 338 particles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Network:
-    """What one sample is like, and how many a rank has in a step."""
+    """A network: shape of one sample, and number of samples per rank and step."""
 
     name: str
     shape: tuple[int, ...]

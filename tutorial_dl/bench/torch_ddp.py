@@ -1,10 +1,11 @@
-"""A peer: PyTorch's DistributedDataParallel over gloo, on the networks of `shapes`.
+"""Peer of the benchmark: PyTorch's DistributedDataParallel (DDP) over gloo, on the same networks.
 
     python torch_ddp.py RANKS SECONDS FILE
 
-A program of its own, because torch may live in an environment of its own; it imports nothing else.
-Each rank has one thread on one core (gloo's threads may use all: beside their rank they would be
-slower), fused Adam, and different batches in turn. Rank 0 writes {network: seconds of each round}.
+This is a separate program, because torch may be in another environment; it imports nothing else.
+Each rank has one thread on one core (gloo's threads may use all cores, as they would be slower on
+their rank's core), fused Adam, and different batches in turn. Rank 0 writes {network: seconds per
+step in each round}.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from torch import multiprocessing, nn
 
 BATCHES, ROUNDS, WARM = 16, 9, 5
-NETWORKS = {  # inputs, samples a rank, classes
+NETWORKS = {  # inputs, samples per rank, classes
     "mlp": ((784,), 32, 10),
     "cnn": ((1, 28, 28), 32, 10),
     "lstm": ((338, 20), 100, 3),
@@ -54,7 +55,7 @@ def build(name: str) -> nn.Module:
 
 
 def rank_of(rank: int, ranks: int, port: int, seconds: float, file: str) -> None:
-    """What every rank does."""
+    """Measure all networks; runs on every rank."""
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     torch.manual_seed(rank)
@@ -70,7 +71,7 @@ def rank_of(rank: int, ranks: int, port: int, seconds: float, file: str) -> None
 
 
 def measure(name: str, seconds: float) -> list[float]:
-    """Seconds a step in each of ROUNDS turns; all ranks do equally many."""
+    """Seconds per step in each of ROUNDS rounds; all ranks do equally many steps."""
     shape, samples, classes = NETWORKS[name]
     model = nn.parallel.DistributedDataParallel(build(name))
     optimizer, loss = torch.optim.Adam(model.parameters(), 1e-3, fused=True), nn.CrossEntropyLoss()

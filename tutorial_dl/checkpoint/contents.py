@@ -1,9 +1,10 @@
-"""What a checkpoint of a Trainer holds, when one is written, and how training goes on from it.
+"""`Saving`: the contents of a Trainer's checkpoint, when it is written, and how training resumes.
 
-Everything that the rest of a run depends on: weights and the optimizer's state (in slices), moving
-statistics and random numbers of each rank, the place in the epoch, the history, what callbacks
-remember. So a run that was killed and resumed on as many ranks ends with the same bits as one that
-was not; on another number of ranks with the same samples in the same order.
+A checkpoint holds everything that the rest of a run depends on: weights and the optimizer's state
+(in slices), moving statistics and random state of each rank, the position in the epoch, the
+history, and the state of callbacks. So a run that was killed and resumed on equally many ranks ends
+with the same bits as an uninterrupted one; on another number of ranks it sees the same samples in
+the same order.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ class Saving:
     """Writes and reads a trainer's checkpoints.
 
     Args:
-        trainer: whose
-        folder: where
-        every: steps from one to the next; None: at the end of each epoch only
-        keep: how many stay
+        trainer: The trainer.
+        folder: The folder of the checkpoints.
+        every: Steps between two checkpoints; None: at the end of each epoch only.
+        keep: Number of checkpoints to keep.
     """
 
     def __init__(self, trainer, folder, every: int | None, keep: int):
         if every is not None and every < 1:
-            raise ValueError(f"a checkpoint every {every} steps; 1 or more is right")
+            raise ValueError(f"checkpoint_every must be at least 1 step, got {every}")
         self.trainer, self.every = trainer, every
         self.checkpoints = Checkpoints(trainer.team, folder, keep)
         self.resumed = False
 
     def check_folder(self) -> None:
-        """ValueError on all ranks if what is there is another run's. Collective."""
+        """Raise ValueError on all ranks if the folder has another run's checkpoints. Collective."""
         if self.resumed:
             return
         team = self.trainer.team
         team.ready()
         if team.broadcast(np.array([len(self.checkpoints.steps())]))[0]:
             raise ValueError(
-                f"{self.checkpoints.folder} holds checkpoints already: resume from them, or name "
+                f"{self.checkpoints.folder} already holds checkpoints: resume from them, or choose "
                 "another folder"
             )
 
@@ -54,25 +55,32 @@ class Saving:
         t = self.trainer
         before = t.steps - t.strategy.updates_a_step
         due = self.every is not None and t.steps // self.every > before // self.every
-        if due and not t.epoch_is_complete:  # the end of the epoch writes one of this step
+        if due and not t.epoch_is_complete:  # else the end of the epoch writes one
             self.write()
 
     def write(self):
-        """Write one now; collective. Returns its path. DriftError if ranks' weights differ."""
+        """Write a checkpoint now; collective.
+
+        Returns:
+            Its path.
+
+        Raises:
+            DriftError: If the ranks' weights differ.
+        """
         t = self.trainer
         t.strategy.settle()
-        check_same_weights(t.team, t.replica)  # slices of different models are none
+        check_same_weights(t.team, t.replica)  # slices must come from equal models
         values, vectors, own = t.strategy.save()
         first, last = t.team.slice_of(t.replica.parameters.size)
         content, more = self.content(values, first, last)
         bounds = [t.team.slice_of(t.replica.parameters.size, r) for r in range(t.team.size)]
         content["slices"] = [b - a for a, b in bounds]
-        self.resumed = True  # what is in the folder is ours from here on
+        self.resumed = True  # from now on, the checkpoints in the folder are ours
         own |= random_state.save(t.replica)
         return self.checkpoints.write(t.steps, content, vectors | more, own)
 
     def content(self, of_strategy: dict, first: int, last: int) -> tuple[dict, dict]:
-        """(values, vectors): all but what is the strategy's; elements [first, last) of vectors."""
+        """(values, vectors) besides the strategy's vectors; elements [first, last) of each."""
         t, vectors = self.trainer, {}
         remembered = []
         for number, callback in enumerate(t.callbacks):
@@ -97,9 +105,10 @@ class Saving:
         }, vectors
 
     def read(self) -> bool:
-        """Go on from the newest checkpoint, if there is one; collective.
+        """Resume from the newest checkpoint, if there is one; collective.
 
-        Raises CheckpointError where it is of another model, or of other settings.
+        Raises:
+            CheckpointError: If it is from another model or other settings.
         """
         t, saved = self.trainer, self.checkpoints.newest()
         self.resumed = True
@@ -112,10 +121,10 @@ class Saving:
         return True
 
     def take_up(self, saved) -> None:
-        """What is neither the strategy's nor a rank's own."""
+        """Restore everything except the strategy's state and each rank's own."""
         t = self.trainer
         t.history.epochs[:] = saved.values["history"]
-        # Who is asked other questions now may go on.
+        # With other callbacks, a run that was stopped may continue.
         same = saved.values["reasons"] == [repr(callback) for callback in t.callbacks]
         t.stopped = saved.values["stopped"] if same else None
         t.go_to(saved.values["place"])
@@ -123,10 +132,10 @@ class Saving:
             t.strategy.set_rate(t.optimizer.learning_rate, t.correct_momentum)
         if saved.values["rate"] != rate(t) and t.team.rank == 0:
             was = saved.values["rate"]
-            print(f"note: the learning rate was {was}, and is {rate(t)} now", file=sys.stderr)
+            print(f"note: the learning rate was {was} and is now {rate(t)}", file=sys.stderr)
         n = t.replica.parameters.size
         remembered = list(enumerate(saved.values["callbacks"]))
-        for callback in t.callbacks:  # one that is new begins as it is
+        for callback in t.callbacks:  # a new callback keeps its initial state
             own = [it for it in remembered if it[1][0] == type(callback).__name__]
             if own:
                 remembered.remove(own[0])
@@ -138,15 +147,15 @@ class Saving:
         t, path = self.trainer, saved.path
         mine, theirs = layers(t.replica), saved.values["model"]
         for ours, other in zip(mine["layers"], theirs["layers"], strict=False):
-            # Names say nothing: Keras numbers the layers of a process.
+            # Don't compare names, because Keras numbers the layers of a process.
             if ours[1:] != other[1:]:
                 raise CheckpointError(
-                    f"{path} is of another model: its layer {other[0]!r} has shape {other[2]}, "
+                    f"{path} is from another model: its layer {other[0]!r} has shape {other[2]}, "
                     f"here {ours[0]!r} has shape {ours[2]}"
                 )
         if len(mine["layers"]) != len(theirs["layers"]) or mine["dtype"] != theirs["dtype"]:
             raise CheckpointError(
-                f"{path} is of another model: {len(theirs['layers'])} layers of "
+                f"{path} is from another model: {len(theirs['layers'])} layers of "
                 f"{theirs['dtype']}, here {len(mine['layers'])} of {mine['dtype']}"
             )
         pairs = {
@@ -175,13 +184,13 @@ def rate(trainer) -> str:
 
 
 def sizes(replica) -> list[int]:
-    """How many moving statistics and seeds a model has: layers without weights show here."""
+    """Numbers of moving statistics and seeds of a model, which reveal layers without weights."""
     seeds = getattr(replica, "random", None)
     return [replica.state.size, 0 if seeds is None else seeds.size]
 
 
 def agree_on_callbacks(team, callbacks) -> None:
-    """After a failure: what the last rank's callbacks remember, on all ranks. Collective.
+    """After a failure, give all ranks the state of the last rank's callbacks. Collective.
 
     A callback that failed may have seen an epoch on some ranks only.
     """
@@ -205,7 +214,7 @@ def layers(replica) -> dict:
 
 
 def tell_resumed(trainer, found: bool, epochs: int) -> None:
-    """One line on stderr of where training goes on, to `epochs` in all."""
+    """Print one line to stderr that says where training resumes, up to `epochs` in all."""
     if trainer.team.rank == 0:
         done = len(trainer.history.epochs)
         where = f"going on from step {trainer.steps}, epoch {done + 1}"

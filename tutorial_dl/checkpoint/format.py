@@ -1,16 +1,16 @@
-"""Checkpoints: folders that are whole or are not there, written by all ranks at once.
+"""Checkpoints: folders that are either complete or absent, written by all ranks in parallel.
 
     checkpoints/
         step_00000200/
-            rank_00000.npz      slice 0 of the vectors, and what is rank 0's own
-            rank_00001.npz      slice 1, and what is rank 1's own
+            rank_00000.npz      slice 0 of the vectors, and arrays that only rank 0 has
+            rank_00001.npz      slice 1, and arrays that only rank 1 has
             manifest            numbers, and size and checksum of every file
         step_00000300/
 
-A checkpoint is written in a hidden folder, forced to the disk, and gets its name last, by a rename,
-which a file system does at once or not at all: whoever is killed meanwhile leaves the one before.
-Reading it checks sizes and checksums; one that is damaged is named, and the one before it taken.
-Arrays are in NumPy's own format without pickle, so nothing in a checkpoint is ever executed.
+A checkpoint is written to a hidden folder, flushed to disk, and renamed last. Renaming is atomic,
+so a process killed meanwhile leaves the previous checkpoint intact. Reading checks sizes and
+checksums; a damaged checkpoint is reported, and the one before it is used. Arrays are in NumPy's
+own format without pickle, so nothing in a checkpoint is ever executed.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ BLOCK = 1 << 22  # bytes read at once
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that can't be used here; says why."""
+    """A checkpoint can't be written or used; the message says why."""
 
 
 class Checkpoints:
     """The checkpoints of a run in `folder`, which all ranks see. Methods are collective.
 
     Args:
-        team: the ranks that write and read
-        folder: made where it does not exist
-        keep: that many newest ones stay; two at least, as the newest may turn out to be damaged
+        team: The ranks that write and read.
+        folder: The folder; made if it does not exist.
+        keep: How many of the newest checkpoints to keep; at least 2, as the newest may be damaged.
     """
 
     def __init__(self, team, folder: str | os.PathLike, keep: int = 3):
         if keep < 2:
-            raise ValueError(f"keep {keep} checkpoints: 2 or more are needed, one may be damaged")
+            raise ValueError(f"keep must be at least 2, as a checkpoint may be damaged, got {keep}")
         self.team, self.folder, self.keep = team, Path(folder), keep
 
     def steps(self) -> list[int]:
-        """The steps of which there are checkpoints, damaged ones included; not collective."""
+        """The steps with checkpoints, damaged ones included; not collective."""
         if not self.folder.is_dir():
             return []
         return sorted(int(m[1]) for m in map(NAME.fullmatch, os.listdir(self.folder)) if m)
@@ -63,12 +63,17 @@ class Checkpoints:
         """Write the checkpoint of `step`, and remove the oldest beyond `keep`.
 
         Args:
-            values: what JSON can hold; rank 0's are written
-            vectors: name -> slice `team.slice_of(n)` (of the last axis) of an array [..., n]
-            own: name -> array that only this rank has
+            step: Number of the step.
+            values: Values that JSON can hold; rank 0's are written.
+            vectors: {name: slice `team.slice_of(n)` (of the last axis) of an array (..., n)}.
+            own: {name: array that only this rank has}.
 
-        Raises CheckpointError where it can't be written (PeerError on the others): then the folder
-        is as it was, but for a hidden part of a checkpoint that the next one overwrites.
+        Returns:
+            The checkpoint's folder.
+
+        Raises:
+            CheckpointError: If it can't be written (PeerError on other ranks). The folder is then
+                unchanged, except for a hidden partial checkpoint that the next one overwrites.
         """
         try:
             return self._write(step, values, vectors, own)
@@ -101,22 +106,24 @@ class Checkpoints:
 
     def _publish(self, part: Path, path: Path) -> None:
         sync_folder(part)
-        if path.exists():  # a damaged one of this step, or one of a run that was resumed before it
+        if path.exists():  # it is damaged, or from a run that was resumed from an earlier step
             os.rename(path, part.with_suffix(".old"))
         os.rename(part, path)
         sync_folder(self.folder)
         shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
         for step in self.steps()[: -self.keep]:
-            os.rename(self.path(step), part)  # out of sight at once, whatever happens to us
+            os.rename(self.path(step), part)  # hide it first, in case this process dies
             shutil.rmtree(part)
 
     # Reading
 
     def newest(self) -> Snapshot | None:
-        """The newest checkpoint that is whole, on all ranks the same; None if there is none.
+        """The newest complete checkpoint, the same on all ranks; None if there is none.
 
-        Each damaged one that is passed over is named in a line on stderr. Raises CheckpointError
-        if there are checkpoints, but all damaged.
+        Each damaged checkpoint is reported in a line on stderr.
+
+        Raises:
+            CheckpointError: If all checkpoints are damaged.
         """
         steps = self.steps() if self.team.rank == 0 else []
         count = int(self.team.broadcast(np.array([len(steps)]))[0])
@@ -129,10 +136,10 @@ class Checkpoints:
                 return Snapshot(self.path(int(step)))
             if problem is not None:
                 print(f"warning: checkpoint {problem}; trying the one before it", file=sys.stderr)
-        raise CheckpointError(f"no checkpoint in {self.folder} is whole")
+        raise CheckpointError(f"all checkpoints in {self.folder} are damaged")
 
     def _problem(self, path: Path) -> str | None:
-        """What is wrong with this checkpoint, of what this rank looks at."""
+        """What is wrong with the files of this checkpoint that this rank checks; None: nothing."""
         team = self.team
         try:
             content = read_manifest(path / "manifest")
@@ -158,7 +165,7 @@ class Snapshot:
         self.path, self.values, self.ranks = path, content["values"], content["ranks"]
 
     def vector(self, name: str, first: int, last: int) -> np.ndarray:
-        """Elements [first, last) of a vector, whoever wrote them; of the last axis of an array."""
+        """Elements [first, last) of a vector (of an array's last axis), from all ranks' files."""
         pieces, low = [], 0
         for rank in range(self.ranks):
             size = self.values["slices"][rank]
@@ -166,12 +173,12 @@ class Snapshot:
             if a < b:
                 pieces.append(self._read(rank, f"vector:{name}")[..., a - low : b - low])
             low += size
-        if not pieces:  # of no elements, but of the right shape
+        if not pieces:  # no elements, but the right shape
             return self._read(0, f"vector:{name}")[..., :0]
         return np.concatenate(pieces, axis=-1)
 
     def own(self, name: str, rank: int) -> np.ndarray:
-        """What only `rank` (of the ranks that wrote) had."""
+        """The array that only `rank` (a rank of the run that wrote it) had."""
         return self._read(rank, f"own:{name}")
 
     def has_own(self, name: str) -> bool:
@@ -191,7 +198,7 @@ def file_of(rank: int) -> str:
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> tuple[int, int]:
-    """Write, force to the disk; the file's size, and the checksum of what now is on it."""
+    """Write and flush to disk; returns size and checksum of the file as read back."""
     with open(path, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
         file.flush()
@@ -209,7 +216,7 @@ def measure(path: Path) -> tuple[int, int]:
 
 
 def write_manifest(path: Path, content: dict) -> None:
-    text = json.dumps(content, default=lambda number: number.item()) + "\n"  # NumPy's
+    text = json.dumps(content, default=lambda number: number.item()) + "\n"  # NumPy scalars
     with open(path, "w") as file:
         file.write(f"{zlib.crc32(text.encode()):08x} {text}")
         file.flush()
@@ -217,7 +224,7 @@ def write_manifest(path: Path, content: dict) -> None:
 
 
 def read_manifest(path: Path) -> dict:
-    """ValueError where it is not what was written."""
+    """Read a manifest; raises ValueError if its checksum or format is wrong."""
     checksum, _, text = path.read_text().partition(" ")
     if checksum != f"{zlib.crc32(text.encode()):08x}":
         raise ValueError("its checksum is wrong")
@@ -228,7 +235,7 @@ def read_manifest(path: Path) -> dict:
 
 
 def sync_folder(path: Path) -> None:
-    """Force names in a folder to the disk."""
+    """Flush the names in a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

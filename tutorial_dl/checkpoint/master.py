@@ -1,9 +1,9 @@
-"""Checkpoints of a run with a master: it writes them alone, while workers go on.
+"""Checkpoints of a run with a master: the master writes them alone, while workers continue.
 
-They hold the master's weights and what it keeps with them, the history, and which shares of the
-epochs that have begun are not done. What workers keep of their own (momentum, weights between two
-exchanges) is not in them: in a run that is resumed they begin with the master's weights. Of groups
-under sub-masters, shares are done whose updates have come to the master at the top (ledger.py).
+They hold the master's weights and the rule's state, the history, and which shares of the begun
+epochs are not done. They do not hold the workers' own state (momentum, weights between two
+exchanges): in a resumed run workers begin with the master's weights. Under sub-masters, a share is
+done when its update has reached the top master (ledger.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .format import CheckpointError, Checkpoints
 
 
 def write(top):
-    """Write the state of a Top, between two requests; returns the path."""
+    """Write the state of a Top, between two requests, and return the path."""
     trainer, saving = top.trainer, top.trainer.saving
     numbers, vectors = top.rule.save()
     content, more = saving.content(numbers, 0, top.n)
@@ -39,19 +39,19 @@ def write(top):
         "workers": list((trainer.history.workers + top.shares).items()),
     }
     own = {"state": top.mean_state()}
-    saving.resumed = True  # what is in the folder is ours from here on
+    saving.resumed = True  # from now on, the checkpoints in the folder are ours
     vectors = {"parameters": top.weights} | vectors | more
     return saving.of_master.write(trainer.steps, content, vectors, own)
 
 
 def alone(saving) -> Checkpoints:
-    """The same folder, for one rank by itself. All ranks make theirs, while none has failed."""
+    """The same folder for one rank alone. All ranks call this, before any has failed."""
     checkpoints = saving.checkpoints
     return Checkpoints(Team(MPI.COMM_SELF), checkpoints.folder, checkpoints.keep)
 
 
 def read(trainer) -> bool:
-    """Go on from the newest checkpoint, if there is one. Collective over the trainer's team."""
+    """Resume from the newest checkpoint, if there is one. Collective over the trainer's team."""
     saving, team = trainer.saving, trainer.team
     saving.resumed = True
     found = np.zeros(1)
@@ -80,7 +80,7 @@ def read(trainer) -> bool:
 
 
 def spread(trainer) -> None:
-    """Rank 0's weights and history on all ranks. Collective over the trainer's team."""
+    """Give all ranks rank 0's weights and history. Collective over the trainer's team."""
     team, replica, history = trainer.team, trainer.replica, trainer.history
     team.broadcast(replica.parameters)
     if replica.state.size:

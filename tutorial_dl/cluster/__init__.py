@@ -3,7 +3,7 @@
 from tutorial_dl import cluster
 c = cluster.start(n=4)
 
-ipyparallel is imported at the first use: the command line and its help do without it.
+ipyparallel is imported at first use, so the command line and its help start without it.
 """
 
 import lazy_loader

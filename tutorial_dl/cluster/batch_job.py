@@ -1,8 +1,8 @@
-"""One job of a batch system that holds all engines of a cluster: submit, watch, cancel.
+"""One batch job that holds all engines of a cluster (Slurm, PBS, LSF): submit, watch, cancel.
 
-ipyparallel has launchers for these systems too. They are not used here: for PBS and LSF they make
-job arrays, in which every engine is an MPI world of its own; they do not say why a job was refused
-nor that one has ended, so a client would wait for nothing; and LSF's hands on no environment.
+ipyparallel has launchers for these systems, too. They are not used here: for PBS and LSF they make
+job arrays, in which every engine is an MPI world of its own; they report neither why a job was
+refused nor that it has ended, so a client would wait in vain; and LSF's passes on no environment.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from numba_kernels import launch
 class System(NamedTuple):
     """The programs of a batch system."""
 
-    submit: tuple[str, ...]  # the script's name follows; LSF reads it from its standard input
-    job_id: str  # finds the id in what `submit` prints
-    state: tuple[str, ...]  # the id follows
-    unknown: str  # what `state` says of a job that has ended and been forgotten
+    submit: tuple[str, ...]  # followed by the script's name; LSF reads it from standard input
+    job_id: str  # regular expression for the id in the output of `submit`
+    state: tuple[str, ...]  # followed by the id
+    unknown: str  # output of `state` for a job that has ended and been forgotten
     ended: str  # states of a job that will not run any more
-    cancel: tuple[str, ...]  # the id follows
+    cancel: tuple[str, ...]  # followed by the id
 
 
 SYSTEMS = {
     "slurm": System(
         ("sbatch", "--parsable"),
-        r"^(\d+)(?:;\S+)?\s*$",  # "id;cluster" where there are several
+        r"^(\d+)(?:;\S+)?\s*$",  # "id;cluster" with several clusters
         ("squeue", "--noheader", "--format=%T (%r)", "--jobs"),
         r"Invalid job id",
         r"^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE)",
@@ -58,11 +58,11 @@ SYSTEMS = {
 
 
 class JobError(RuntimeError):
-    """The batch system refused something; the message is what it said."""
+    """The batch system refused a command; the message is its answer."""
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what an outer job or mpiexec said of itself: the new job is another."""
+    """Our environment without the variables of an outer job or mpiexec: the new job is another."""
     of_a_job = re.compile(r"(SLURM|PBS|LSB)_.*")
     of_the_site = ("SLURM_CONF", "PBS_CONF_FILE", "PBS_DEFAULT")
     outer = launch.environment_without_ranks()
@@ -75,14 +75,14 @@ def environment() -> dict[str, str]:
 
 
 class Job:
-    """A submitted job, by its id: this process need not be the one that submitted it."""
+    """A submitted job, by its id; it may have been submitted by another process."""
 
     def __init__(self, system: str, number: str, log: str | Path):
         self.system, self.number, self.log = system, number, Path(log)
 
     @classmethod
     def submit(cls, system: str, file: Path, log: Path) -> Job:
-        """Submit the script in `file`; JobError if it is refused."""
+        """Submit the script in `file`; raises JobError if it is refused."""
         of = SYSTEMS[system]
         command = [*of.submit, *([] if system == "lsf" else [str(file)])]
         with open(file) as lines:
@@ -101,9 +101,9 @@ class Job:
         return [*SYSTEMS[self.system].cancel, self.number]
 
     def state(self) -> str | None:
-        """What the batch system says, such as "PENDING (Priority)"; None: the job has ended.
+        """The batch system's state of the job, such as "PENDING (Priority)"; None if it has ended.
 
-        An answer that says nothing of the job (a server that is busy) is "unknown".
+        "unknown" if the answer does not contain it (for example, because the server is busy).
         """
         of = SYSTEMS[self.system]
         try:
@@ -120,12 +120,12 @@ class Job:
             return "unknown"
         if self.system == "slurm" and not said:
             return None  # a job that ended a moment ago
-        said = said.removesuffix(" (None)")  # Slurm's reason why it does not run yet
+        said = said.removesuffix(" (None)")  # no reason why it does not run yet
         return None if re.search(of.ended, said) else said or "unknown"
 
     def cancel(self) -> None:
-        """Take the job out of the queue, or end it; nothing if it has ended."""
-        with contextlib.suppress(JobError):  # it ends by itself when it finds no controller
+        """Cancel the job, queued or running; does nothing if it has ended."""
+        with contextlib.suppress(JobError):  # the job ends by itself without a controller
             _run(self.cancel_command)
 
     def tail(self) -> list[str]:
@@ -148,9 +148,9 @@ def _run(command: Sequence[str], stdin=subprocess.DEVNULL) -> subprocess.Complet
             text=True,
             timeout=30,
             env=environment(),
-            start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+            start_new_session=True,  # so that Ctrl-C in the terminal does not reach it
         )
     except FileNotFoundError:
-        raise JobError(f"{command[0]} is not a program on this machine") from None
+        raise JobError(f"{command[0]} is not installed on this machine") from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JobError(f"{command[0]}: {error}") from None

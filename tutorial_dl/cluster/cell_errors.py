@@ -1,7 +1,7 @@
-"""The one error that a failed cell shows: what went wrong first, then a line for every other rank.
+"""The one error that a failed cell shows: the root cause, then one line for every other rank.
 
-Ranks of one cell rarely fail alone: one raises, the others raise PeerError because of it, or wait
-for it in a call that nothing can interrupt. Only the first is news.
+Ranks of one cell rarely fail alone: one raises, and the others raise PeerError because of it, or
+wait for it in a call that can't be interrupted. Only the first failure matters to the user.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Failure:
-    """What one rank raised, taken from the error that ipyparallel brings."""
+    """The exception of one rank, taken from the error that ipyparallel returns."""
 
     def __init__(self, error: Exception):
         self.name = getattr(error, "ename", None) or type(error).__name__
@@ -30,11 +30,11 @@ class Failure:
 
     @property
     def line(self) -> str:
-        """Its message on one line."""
+        """Type and message on one line."""
         return " ".join(str(self).split())
 
     def rank_of_cause(self) -> int:
-        """2: a cause by itself; 1: an interrupt; 0: it only follows the failure of another."""
+        """Priority as the root cause: 2: own failure; 1: interrupt; 0: caused by another rank."""
         plain = ANSI.sub("", self.traceback)
         unusable = self.name == "TeamError" and "can't be used" in self.message
         if self.name in ("PeerError", "EngineError", "TaskAborted") or unusable:
@@ -44,23 +44,23 @@ class Failure:
         return 1 if self.name in ("KeyboardInterrupt", "CancelledError") else 2
 
     def alike(self) -> tuple:
-        """Equal for errors that need to be shown once. Cells have a number of their own a rank."""
+        """A key equal for errors to be shown once; ignores cell numbers, which differ by rank."""
         return self.name, self.message, re.sub(r"In\[\d+\]", "", ANSI.sub("", self.traceback))
 
 
 class CellProblem:
-    """What the errors below have in common: how they look.
+    """Base of the errors below, which formats them.
+
+    In a notebook the traceback is shown below the first line of the summary. In a terminal Python
+    shows it as a note below the message.
 
     Args:
-        summary: lines, the most important first.
-        traceback: of the root cause, as an engine rendered it.
-        failures: what each rank raised that raised something.
+        summary: Lines, the most important first.
+        traceback: Traceback of the root cause, as an engine rendered it.
+        failures: The failures by rank.
 
     Attributes:
-        seconds: until the cell ended; 0 for one that could not be run.
-
-    In a notebook the traceback stands below the first line of the summary. In a terminal Python
-    shows it as a note below the message.
+        seconds: Seconds until the cell ended; 0 for a cell that could not be run.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CellError(CellProblem, RuntimeError):
 
 
 class CellTimeout(CellError, TimeoutError):
-    """A cell took longer than it was given, and was interrupted."""
+    """A cell exceeded its timeout and was interrupted."""
 
 
 class CellInterrupted(CellProblem, KeyboardInterrupt):
@@ -94,15 +94,15 @@ class CellInterrupted(CellProblem, KeyboardInterrupt):
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """As "rank 3" or "ranks 0, 2"."""
+    """Format ranks as "rank 3" or "ranks 0, 2"."""
     return f"rank{'s'[: len(numbers) != 1]} {', '.join(map(str, sorted(numbers)))}"
 
 
 def explain(failures: Mapping[int, Failure]) -> tuple[list[str], str]:
-    """Summary and traceback: the root cause first, then one line a rank.
+    """Return (summary, traceback): the root cause first, then one line per rank.
 
     Args:
-        failures: by rank; at least one.
+        failures: The failures by rank; at least one.
     """
     order = sorted(failures, key=lambda rank: (-failures[rank].rank_of_cause(), rank))
     cause = failures[order[0]]

@@ -1,4 +1,4 @@
-"""The cells that run on a cluster: may one start, who was left behind, what was imported."""
+"""The cells that run on a cluster: check that one may start, submit it, remember its imports."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .engine_probe import Asking
 from .process_watch import Deaths
 from .running_cell import Cell, positions
 
-ENDING = 2.0  # seconds that ranks which were left behind get to end their cell
+ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
 
 
 class Cells:
-    """Runs cells on a cluster's engines, one after the other, and remembers what they left."""
+    """Runs cells on a cluster's engines, one after the other, and tracks those not finished."""
 
     def __init__(self, cluster):
         self.cluster = cluster
-        self.done: list[str] = []  # cells that succeeded, for `imports`
-        self.now: dict[int, Cell] = {}  # by rank: what was sent to it last
+        self.done: list[str] = []  # source of the cells that succeeded, for `imports`
+        self.now: dict[int, Cell] = {}  # by rank: the cell sent to it last
         self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
 
     def attach(self, folder: Path, install: bool = True) -> None:
-        """For new engines, once they answer.
+        """Set up for new engines, once they answer.
 
         Args:
-            folder: the cluster's own.
-            install: put the hooks into the engines, which must be idle (else they have them).
+            folder: The folder of the cluster's run.
+            install: Install the hooks in the engines, which must be idle. False: they have them.
         """
         self.client, self.now, self.left = self.cluster.client, {}, {}
         places = enumerate(self.cluster._places)
@@ -48,15 +48,15 @@ class Cells:
         self.deaths.watch()
 
     def check(self, targets: Sequence[int]) -> None:
-        """CellError if the engines `targets` can run no cell: stopped, dead, or still blocked."""
+        """Raise CellError if `targets` can't run a cell: stopped, dead, or still blocked."""
         if self.cluster.client is None or self.cluster.client._closed:
             raise CellError([f"this cluster was stopped: {OFFER}"])
         lost = self.lost()
         if lost:
             raise CellError(lost)
-        # A rank that was interrupted, or has just got what it was blocked for, may need a moment
-        # more. Sent to it now, this cell would be refused there: an engine drops what came in
-        # while a cell failed.
+        # A rank that was interrupted, or has just received what it waited for, may need a moment
+        # to end its cell. If this cell were sent now, it would be dropped there: an engine drops
+        # requests that arrive while a cell fails.
         futures.wait([self.left[rank].replies[rank] for rank in self._left(targets)], ENDING)
         codes = {rank: self.left[rank].code for rank in self._left(targets)}
         answers = self.asking.ask(list(codes), codes)
@@ -65,12 +65,12 @@ class Cells:
             raise CellError([*positions(stuck, "are still"), OFFER])
 
     def _left(self, targets: Sequence[int]) -> list[int]:
-        """Which of the engines `targets` have not ended the cell that was given up on them."""
+        """The engines among `targets` that still run a cell that was given up on them."""
         self.left = {rank: cell for rank, cell in self.left.items() if rank in cell.pending()}
         return [rank for rank in self.left if rank in targets]
 
     def lost(self) -> list[str]:
-        """What to say about engines whose processes have ended; nothing if all live."""
+        """Lines about engines whose processes have ended; empty if all live."""
         status = self.cluster.status()
         dead = [engine for engine in status if not engine.alive]
         if dead:
@@ -79,20 +79,27 @@ class Cells:
             first = [engine for engine in status if engine.rank in self.deaths.first] or dead
             how = self.deaths.how
             lines = [f"rank {e.rank} (pid {e.pid} on {e.host}) {how}" for e in first]
-            return [*lines, f"with it ended the MPI world of all {len(status)} ranks: {OFFER}"]
+            return [*lines, f"the MPI world of all {len(status)} ranks ended with it: {OFFER}"]
         away = [rank for rank in range(self.cluster.n) if rank not in self.client._engines]
         if away:
             return [f"{ranks(away)} lost the connection to the controller: {OFFER}"]
         return []
 
     def submit(self, code: str, targets="all", timeout: float | None = None) -> Cell:
-        """Send a cell to engines, named as ipyparallel does; does not wait.
+        """Send a cell to engines without waiting for it.
 
-        `timeout`: seconds after which `Cell.wait` interrupts it.
+        Args:
+            code: Source of the cell.
+            targets: Engines, in any form that ipyparallel accepts.
+            timeout: Seconds after which `Cell.wait` interrupts it.
+
+        Raises:
+            CellError: If the engines can't run a cell.
+            ValueError: If `timeout` is not above 0.
         """
         if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout is {timeout!r}: a number of seconds above 0 is right")
-        self.check([])  # before the next line, which needs engines
+            raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}")
+        self.check([])  # the next line needs engines
         chosen = self.client._build_targets(targets)[1]
         self.check(chosen)
         cell = Cell(self, code, self._execute(code, chosen), timeout)
@@ -100,10 +107,10 @@ class Cells:
         return cell
 
     def _execute(self, code: str, targets: Sequence[int]) -> AsyncResult:
-        """As a DirectView does it; and engines get to know that they run the same cell."""
+        """Send as a DirectView does, with metadata that tells engines they run the same cell."""
         client = self.client
         view = client.direct_view(targets)
-        # Greater than of any cell before, also of other notebooks that have joined.
+        # Greater than for any earlier cell, also of other notebooks that have joined.
         metadata = {engine_hooks.CELL: time.time_ns()}
         replies = [
             client.send_execute_request(
@@ -116,7 +123,7 @@ class Cells:
         return AsyncResult(client, replies, fname="execute", targets=list(targets), owner=True)
 
     def imports(self) -> str:
-        """The import statements, at the top level, of the cells that succeeded so far."""
+        """The top-level import statements of the cells that succeeded so far."""
         found: dict[str, None] = {}  # in order, each once
         for code in self.done:
             tree = ast.parse(TransformerManager().transform_cell(code))

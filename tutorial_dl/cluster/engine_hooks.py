@@ -1,12 +1,12 @@
-"""What runs on every engine: hooks around its cells, and an answer to "what do you do?".
+"""Runs on every engine: hooks around its cells, and an answer to "what are you doing?".
 
-The hooks make plain %%px cells safe: a cell that fails on one rank tells the ranks of its teams,
+The hooks make plain %%px cells safe: a cell that fails on one rank notifies the ranks of its teams,
 which then raise PeerError where they wait.
 
 The answer comes from the engine's control thread, so it comes while the main thread is busy, even
-in a blocking MPI call (mpi4py lets go of the GIL there). It costs an engine nothing until somebody
-asks. An engine whose main thread keeps the GIL inside compiled code cannot answer; it is sent a
-signal at which faulthandler, which is C, writes into a file which line of Python it is in.
+in a blocking MPI call (mpi4py releases the GIL there). It costs an engine nothing until it is
+asked. An engine whose main thread holds the GIL inside compiled code can't answer; it is sent a
+signal at which faulthandler, which is written in C, writes its current line of Python to a file.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ import psutil
 from .process_watch import pipe
 
 QUESTION = "doing_request"
-CELL = "tutorial_dl_cell"  # a cell's number, in the metadata of the request to run it
-LONGEST = 60  # characters of an expression that are shown
-WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # "write down where you are"
+CELL = "tutorial_dl_cell"  # key of the cell's number in the metadata of an execute request
+LONGEST = 60  # characters of an expression to show
+WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
 
 
 class Doing(NamedTuple):
-    """What an engine does.
+    """What an engine is doing.
 
     Attributes:
         state: "idle" or "running".
-        call: source of the expression that the cell is in, as "comm.allreduce(x)"; "" if unknown.
-        line: its line in the cell that runs, from 1; 0 if unknown.
-        mpi: the main thread is in a method of mpi4py.
-        silent: seconds for which it is known that no Python code ran in the main thread (0 at the
-            first question). Signals, too, are handled by Python code: a main thread that is silent
-            in a call of mpi4py is one that nothing can interrupt.
-        memory: resident bytes.
-        processor: cores used since the last question, in percent of one.
+        call: Source of the expression in the cell, such as "comm.allreduce(x)"; "" if unknown.
+        line: Its line in the running cell, from 1; 0 if unknown.
+        mpi: Whether the main thread is in a method of mpi4py.
+        silent: Seconds for which no Python code is known to have run in the main thread (0 at the
+            first question). Signal handlers are Python code, too, so a main thread that is silent
+            in a call of mpi4py can't be interrupted.
+        memory: Resident bytes.
+        processor: Cores used since the last question, in percent of one.
     """
 
     state: str
@@ -61,21 +61,21 @@ class Doing(NamedTuple):
 
     @property
     def blocked(self) -> float:
-        """Seconds for which it has been in an MPI call that nothing can interrupt."""
+        """Seconds for which it has been in an MPI call that can't be interrupted."""
         return self.silent if self.mpi else 0.0
 
     def where(self) -> str:
-        """As "comm.allreduce(x) (line 4)"."""
+        """The position as "comm.allreduce(x) (line 4)"."""
         return f"{self.call or 'its cell'}{f' (line {self.line})' if self.line else ''}"
 
 
 class Hooks:
-    """Lives in an engine: IPython's events around a cell, and the control channel's question."""
+    """Hooks in an engine: IPython's events around a cell, and the control channel's question."""
 
     def __init__(self, kernel):
         self.kernel, self.shell = kernel, kernel.shell
         self.process = psutil.Process()
-        self.process.cpu_percent()  # counts from here
+        self.process.cpu_percent()  # starts the measurement
         self.unanswered: set[int] = set()
         self.asked = 0.0
         self.running = False
@@ -93,7 +93,7 @@ class Hooks:
         self.running = False
 
     def before_cell(self, info) -> None:
-        from numba_kernels.team import failure  # here, not in the notebook: it starts MPI
+        from numba_kernels.team import failure  # imported on the engine only, because it starts MPI
 
         request = self.kernel.get_parent("shell")
         failure.new_cell(request.get("metadata", {}).get(CELL))
@@ -107,16 +107,18 @@ class Hooks:
             tell_teams(error)
 
     def raised(self, shell, kind, error, trace, tb_offset=None) -> None:
-        """IPython's handler of an exception: others are told before a traceback is made of it,
-        which may take a second where many ranks share few cores."""
+        """IPython's exception handler: notify the other ranks first, then make the traceback.
+
+        A traceback may take a second if many ranks share few cores.
+        """
         tell_teams(error)
-        if isinstance(error, KeyboardInterrupt):  # the client says so in one line
+        if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
             shell._last_traceback = []
         else:
             shell.showtraceback(running_compiled_code=True)
 
     def answer(self, stream, identity, question) -> None:
-        """The handler of QUESTION; called in the control thread."""
+        """Answer QUESTION; called in the control thread."""
         content = self.doing()._asdict()
         self.kernel.session.send(stream, "doing_reply", content, question, ident=identity)
 
@@ -133,11 +135,11 @@ class Hooks:
         )  # fmt: skip
 
     def silent(self) -> float:
-        """How long the main thread has run no Python code, as far as we know."""
+        """Seconds for which the main thread is known to have run no Python code."""
         now = time.monotonic()
         if not self.unanswered:
-            # Python calls PySet_Clear(unanswered) before the next piece of Python code that it
-            # runs in the main thread. It is C, so that no Ctrl-C can strike inside of it.
+            # Python calls PySet_Clear(unanswered) before it next runs Python code in the main
+            # thread. It is a C function, so that Ctrl-C can't interrupt it.
             self.unanswered.add(1)
             self.asked = now
             python = ctypes.pythonapi
@@ -146,25 +148,25 @@ class Hooks:
         return now - self.asked
 
     def call_of_cell(self, frame: FrameType | None) -> tuple[str, int]:
-        """The innermost expression that stands in a cell, and the line of the running cell."""
+        """The innermost expression in the source of a cell, and the line of the running cell."""
         call, line = "", 0
         while frame is not None:
             if self.shell.compile.format_code_name(frame.f_code.co_filename) is not None:
                 call = call or expression(frame)
-                line = frame.f_lineno or 0  # of the outermost: functions may be of earlier cells
+                line = frame.f_lineno or 0  # the outermost counts: functions may be older
             frame = frame.f_back
         return call if len(call) <= LONGEST else call[: LONGEST - 3] + "...", line
 
 
 def tell_teams(error: BaseException) -> None:
-    """Have the ranks of all teams of this process raise PeerError; once for one error."""
+    """Make the ranks of all teams of this process raise PeerError; once per error."""
     from numba_kernels.team import failure
 
     failure.abort_all(error)
 
 
 def expression(frame: FrameType) -> str:
-    """Source of what `frame` is just calling, on one line; "" where that is not known."""
+    """Source of the call that `frame` is in, on one line; "" if unknown."""
     positions = list(frame.f_code.co_positions())
     if not 0 <= frame.f_lasti // 2 < len(positions):
         return ""
@@ -175,13 +177,13 @@ def expression(frame: FrameType) -> str:
     lines = [each.encode() for each in lines]
     if len(lines) != last - first + 1:
         return ""
-    lines[-1] = lines[-1][:end]  # columns count bytes; the end first: it may be the same line
+    lines[-1] = lines[-1][:end]  # columns count bytes; cut the end first, as both may be one line
     lines[0] = lines[0][start:]
     return " ".join(b" ".join(lines).decode(errors="replace").split())
 
 
 def calls_mpi(frame: FrameType) -> bool:
-    """Does this frame, the innermost, call a method of an object of mpi4py?"""
+    """Whether this frame, the innermost one, calls a method of an mpi4py object."""
     mpi = sys.modules.get("mpi4py.MPI")
     try:
         call = ast.parse(expression(frame), mode="eval").body
@@ -194,7 +196,7 @@ def calls_mpi(frame: FrameType) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
     known = _of_mpi(_value(call.func.value, frame))
-    # Where its object can't be known without running code, the method's name decides.
+    # If the object can't be determined without running code, the method's name decides.
     kinds = (mpi.Intracomm, mpi.Intercomm, mpi.Prequest, mpi.Message, mpi.Win, mpi.File)
     return any(hasattr(kind, call.func.attr) for kind in kinds) if known is None else known
 
@@ -210,7 +212,7 @@ def _of_mpi(value: object) -> bool | None:
 
 
 def _value(node: ast.expr, frame: FrameType) -> object:
-    """What a dotted name stands for in `frame`, without running any code of it."""
+    """The value of a dotted name in `frame`, found without running any of its code."""
     if isinstance(node, ast.Name):
         found = frame.f_locals.get(node.id, frame.f_globals.get(node.id, _UNKNOWN))
     elif isinstance(node, ast.Attribute):
@@ -224,10 +226,10 @@ def _value(node: ast.expr, frame: FrameType) -> object:
 
 
 def install(folder: str) -> None:
-    """Put the hooks into this engine; collective.
+    """Install the hooks in this engine; collective.
 
     Args:
-        folder: the cluster's own, for engines that cannot answer.
+        folder: The folder of the cluster's run, for files and pipes of the engines.
     """
     from ipykernel.ipkernel import IPythonKernel
     from mpi4py import MPI
@@ -235,13 +237,13 @@ def install(folder: str) -> None:
     from numba_kernels.team.world import world_of
 
     hooks = Hooks(IPythonKernel.instance())
-    with contextlib.suppress(OSError):  # a folder that this node does not see, or a pipe of another
+    with contextlib.suppress(OSError):  # the folder is not on this node, or the pipe is on another
         hooks.alive = os.open(pipe(folder, MPI.COMM_WORLD.rank), os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(OSError):
         path = Path(folder, f"where_is_{MPI.COMM_WORLD.rank}")
-        # Stays open as long as the engine lives; for its owner only, whatever the site's umask is.
+        # Stays open while the engine lives; readable by its owner only, whatever the umask is.
         owners = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         hooks.file = os.fdopen(owners, "wb", buffering=0)
         faulthandler.register(WRITE, hooks.file, all_threads=False)
-    world_of(MPI.COMM_WORLD)  # so that also who waits while a first team is made hears of failures
-    MPI.COMM_WORLD.allreduce(0)  # the first one of all: see KEEPS_GIL in engine_probe.py
+    world_of(MPI.COMM_WORLD)  # so that a rank that waits while the first team is made sees failures
+    MPI.COMM_WORLD.allreduce(0)  # the first call holds the GIL: see KEEPS_GIL in engine_probe.py

@@ -1,4 +1,4 @@
-"""Ask engines what they do, without waiting for those that cannot say."""
+"""Ask engines what they are doing, without waiting for those that can't answer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from pathlib import Path
 
 from .engine_hooks import QUESTION, WRITE, Doing
 
-PATIENCE = 1.0  # seconds after which an engine is not expected to answer
-# The first of these on a communicator makes mpi4py duplicate it, and keep the GIL while it waits.
+PATIENCE = 1.0  # seconds after which an answer is no longer expected
+# At the first of these calls on a communicator, mpi4py duplicates it and holds the GIL meanwhile.
 KEEPS_GIL = re.compile(r"\.(reduce|allreduce|scan|exscan)\(")
-FRAME = re.compile(r'  File "(.*)", line (\d+) in ')  # of faulthandler
+FRAME = re.compile(r'  File "(.*)", line (\d+) in ')  # a line of faulthandler's output
 
 
 class Asking:
     """Asks the engines of an ipyparallel client.
 
     Args:
-        folder: in which engines that cannot answer write their position.
+        client: The client.
+        folder: The folder where engines that can't answer write their position.
     """
 
     def __init__(self, client, folder: Path):
@@ -32,10 +33,12 @@ class Asking:
     def ask(
         self, ranks: list[int], codes: Mapping[int, str], seconds: float = 0.3
     ) -> dict[int, Doing]:
-        """What the engines of `ranks` do, of those from which we hear within `seconds`.
+        """What the engines of `ranks` are doing, for those that respond within `seconds`.
 
         Args:
-            codes: the cells that they run, by rank.
+            ranks: The engines to ask.
+            codes: Sources of the cells that they run, by rank.
+            seconds: Time to wait for answers.
         """
         with self._one_at_a_time:
             return self._ask(ranks, codes, seconds)
@@ -61,10 +64,10 @@ class Asking:
         return found
 
     def _written(self, rank: int, silent: float, code: str) -> Doing | None:
-        """What an engine without a voice writes of its position in the cell `code`."""
+        """The position in the cell `code` that an engine writes to its file at a signal."""
         file = self.folder / f"where_is_{rank}"
         if not file.exists():
-            return None  # do not send the signal: nothing there would catch it
+            return None  # don't send the signal: the engine has no handler for it
         before = file.stat().st_size
         self.client.send_signal(int(WRITE), targets=rank, block=False)
         end = time.monotonic() + 0.3
@@ -76,7 +79,7 @@ class Asking:
         cells = [int(line) for name, line in frames if "ipykernel_" in name]
         if not cells:
             return None
-        line = cells[-1]  # of the outermost: functions may be of earlier cells
+        line = cells[-1]  # the outermost frame: functions may come from earlier cells
         text = (["", *code.splitlines()] + [""] * line)[line].strip()
         mpi = "ipykernel_" in frames[0][0] and len(cells) == 1 and bool(KEEPS_GIL.search(text))
         return Doing("running", text, line, mpi, silent, 0, 0.0)

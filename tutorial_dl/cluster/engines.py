@@ -1,18 +1,19 @@
-"""Start, restart and stop an MPI cluster of engines, and leave nothing of it behind.
+"""`Cluster`: start, restart and stop an MPI cluster of engines, and leave nothing behind.
 
 Three kinds of processes belong to a cluster: the controller, which passes messages between the
-notebook and the engines; mpiexec; and the engines, which are the ranks mpiexec starts. The
-notebook's kernel is the only one a learner ever ends, often roughly. So the controller and mpiexec
-each run under a guard (launch/guard.py) that ends them when the kernel is gone, however it
-went; the engines' guard watches the controller as well.
+notebook and the engines; mpiexec; and the engines, which are the ranks that mpiexec starts. A
+learner only ever ends the notebook's kernel, often abruptly. So the controller and mpiexec each run
+under a guard (launch/guard.py) that ends them when the kernel is gone, however it ended; the
+engines' guard watches the controller as well.
 
     kernel --- guard --- controller          (removes the cluster's folder at the end)
           \\-- guard --- mpiexec --- engines  (watches kernel and controller)
 
-A cluster that may outlive its kernel (`keep`) has one process more, the keeper (lease.py), which
-ends when no client has been there for a while. The guards watch the keeper instead of the kernel.
+A cluster that may outlive its kernel (`keep`) has one more process, the lease supervisor
+(lease.py), which ends when there has been no client for a while. The guards watch it instead of the
+kernel.
 
-    keeper;  guard --- controller  and  guard --- mpiexec --- engines   (both watch the keeper)
+    supervisor;  guard --- controller  and  guard --- mpiexec --- engines   (both watch it)
 
 With engines in a batch job, job_runner.py takes the place of the second guard, and watches the
 controller.
@@ -39,11 +40,11 @@ from .progress import Progress
 from .registry import ClusterError, Record
 from .startup import Parts
 
-_running: Cluster | None = None  # one cluster a kernel, as %%px talks to one
+_running: Cluster | None = None  # one cluster per kernel, because %%px uses one
 
 
 class Engine(NamedTuple):
-    """One engine: its id, which is its MPI rank, where it runs, and whether it still does."""
+    """One engine: its MPI rank (which is its id), its host and pid, and whether it is alive."""
 
     rank: int
     host: str
@@ -62,17 +63,17 @@ class Cluster:
     """A running cluster; `start` makes one, `join` finds one.
 
     Attributes:
-        client: the ipyparallel Client. client[:] is all engines, client[2] the engine of rank 2.
-        n: engines.
-        name: by which `join` and `python -m tutorial_dl cluster` know it.
-        timeout: seconds that `restart` waits for the engines, as `start` does.
+        client: The ipyparallel Client. client[:] is all engines, client[2] the engine of rank 2.
+        n: Number of engines.
+        name: Its name for `join` and `python -m tutorial_dl cluster`.
+        timeout: Seconds that `start` and `restart` wait for the engines.
     """
 
     def __init__(self, record: Record, of: profile.Profile, timeout: float):
         self._record, self._profile, self.timeout = record, of, timeout
         self.client: ipp.Client | None = None
         self._lease: Lease | None = None
-        self._joined = False  # by `join`: it does not end with this kernel
+        self._joined = False  # connected by `join`, so it does not end with this kernel
         self._parts = Parts(record.n, timeout)
         self._places: list[tuple[str, psutil.Process | None, int, str]] = []
         self._cells = Cells(self)
@@ -93,12 +94,12 @@ class Cluster:
     # Starting ----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        """Start everything, or what a restart has ended; nothing is left of it if that fails."""
+        """Start everything, or what a restart has ended; leaves nothing behind if that fails."""
         record, progress = self._record, Progress()
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         try:
-            if record.now() is None:  # a restart: the controller's guard has taken the folder away
+            if record.now() is None:  # a restart: the controller's guard has removed the folder
                 record.name, folder = registry.take_folder(None, record.name)
                 record.folder = str(folder)
             record.starter = registry.process(os.getpid())
@@ -113,7 +114,7 @@ class Cluster:
             progress.clear()
 
     def _start_keeper(self) -> None:
-        """Take the lease, and start who watches it; without `keep` the kernel is watched."""
+        """Take the lease and start its supervisor; without `keep`, the guards watch the kernel."""
         record = self._record
         if record.keep is None:
             if not (record.watch and registry.alive(record.watch[0])):
@@ -129,7 +130,7 @@ class Cluster:
         record.save()
 
     def _start_controller(self, progress: Progress) -> None:
-        """Start the controller, wait until it has written where it listens, and connect."""
+        """Start the controller, wait for its connection files, and connect."""
         record, run = self._record, self._folder
         run.mkdir(mode=0o700, exist_ok=True)
         self._parts.controller = processes.Guarded(
@@ -154,7 +155,7 @@ class Cluster:
         self.client = ipp.Client(str(file), timeout=min(self.timeout, 60))
 
     def _start_engines(self, progress: Progress) -> None:
-        """Start mpiexec or a job, wait for its engines, make sure that engine id = rank."""
+        """Start mpiexec or a job, wait for its engines, and check that engine id = rank."""
         record, of = self._record, self._profile
         if of.kind == "submit":
             self._parts.job = submit.engines(record, of, self._folder)
@@ -182,7 +183,8 @@ class Cluster:
             if (engine_id, size) != (rank, self.n):
                 raise ClusterError(
                     f"engine {engine_id} is rank {rank} of {size}, expected rank {engine_id} of "
-                    f"{self.n}: run doctor, mpiexec and mpi4py may not belong together"
+                    f"{self.n}: mpiexec and mpi4py may not belong to the same MPI; run "
+                    "python -m tutorial_dl doctor"
                 )
         record.places = [
             [host, registry.process(pid) or [pid, 0.0], self.client._engines[rank]]
@@ -192,7 +194,7 @@ class Cluster:
         self._activate(install=True)
 
     def _join(self) -> int:
-        """Connect to what runs already; returns how many of its engines have gone."""
+        """Connect to a running cluster; returns how many of its engines are gone."""
         record = self._record
         self._joined = True
         atexit.register(self._at_exit)
@@ -211,7 +213,7 @@ class Cluster:
             self._activate()
 
     def _activate(self, install: bool = False) -> None:
-        """Make %%px talk to this cluster, whose engines are all there."""
+        """Make %%px run on this cluster, whose engines are all connected."""
         here = socket.gethostname()
         self._places = [
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
@@ -221,11 +223,13 @@ class Cluster:
         if get_ipython() is not None:
             magics.activate(self)  # %px, %%px, %%mpi
 
-    # What a notebook uses ----------------------------------------------------------------------
+    # The public interface ----------------------------------------------------------------------
 
     def status(self) -> list[Engine]:
-        """Every engine's rank, host and pid, and whether it is alive. Asks no engine: a busy one
-        could not answer."""
+        """Every engine's rank, host and pid, and whether it is alive.
+
+        It sends no message to the engines, because a busy one could not answer.
+        """
         known = set(self.client._engines.values()) if self.client is not None else set()
         return [
             Engine(rank, host, pid, _lives(process) if process is not None else uuid in known)
@@ -236,23 +240,24 @@ class Cluster:
         """Run `code` on the engines as %%px does, and wait for it; for scripts.
 
         Args:
-            ranks: which; None is all.
-            timeout: seconds after which the ranks are interrupted.
+            code: Source of a cell.
+            ranks: The ranks that run it; None: all.
+            timeout: Seconds after which the ranks are interrupted.
 
         Raises:
-            CellError: what went wrong on which rank; CellTimeout if the time was up.
-            ValueError: `timeout` makes no sense.
+            CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
+            ValueError: If `timeout` is not above 0.
         """
         self._cells.submit(code, "all" if ranks is None else list(ranks), timeout).wait()
 
     def restart(self, imports: bool = False) -> None:
-        """New engines, with no variables; %%px goes to them. It works whatever state they are in.
+        """Replace the engines by new ones without variables, whatever state they are in.
 
-        Engines in a batch job are new ones in the same job, which keeps its nodes. Other notebooks
+        In a batch job, the new engines run in the same job, which keeps its nodes. Other notebooks
         that have joined the cluster must `join` it again.
 
         Args:
-            imports: run the import statements again of all cells that succeeded so far.
+            imports: Run the import statements of all cells that succeeded so far again.
         """
         self._end_parts()
         self._start()
@@ -261,7 +266,7 @@ class Cluster:
             self.run(self._cells.imports())
 
     def _end_parts(self) -> None:
-        """End controller and engines, but neither keeper nor job."""
+        """End the controller and the engines, but not the lease supervisor or the job."""
         record = self._record = self._record.now() or self._record
         self._close_client()
         record.starter = registry.process(os.getpid())
@@ -271,8 +276,10 @@ class Cluster:
         self._parts.collect()
 
     def stop(self) -> None:
-        """End engines and controller, for all who have joined, and remove their files; nothing if
-        that has been done."""
+        """End the engines and the controller, for all clients, and remove their files.
+
+        Does nothing if that has been done.
+        """
         _forget(self)
         atexit.unregister(self._at_exit)
         self._close_client()
@@ -283,14 +290,14 @@ class Cluster:
         self._release()
 
     def leave(self) -> None:
-        """Let go of the cluster and leave it running, for `join` from elsewhere.
+        """Disconnect and leave the cluster running, for `join` from elsewhere.
 
         Raises:
-            ClusterError: it was started here without `keep`, so it ends with this kernel.
+            ClusterError: If it was started here without `keep`, so that it ends with this kernel.
         """
         if not self._joined and self._record.keep is None:
             raise ClusterError(
-                "this cluster ends with its kernel: only one started with keep=SECONDS can be left"
+                "this cluster ends with its kernel: leave() needs one started with keep=SECONDS"
             )
         _forget(self)
         atexit.unregister(self._at_exit)
@@ -298,7 +305,7 @@ class Cluster:
         self._release()
 
     def _at_exit(self) -> None:
-        """The kernel ends."""
+        """Called when the kernel ends."""
         if self._joined or self._record.keep is not None:
             self.leave()
         else:
@@ -326,7 +333,7 @@ class Cluster:
 
 
 def _says_nothing_of_signing(message: logging.LogRecord) -> bool:
-    """Encrypted connections are not signed as well, which ipyparallel calls insecure each time."""
+    """Drop ipyparallel's warning that encrypted connections are not signed as well."""
     return "Message signing is disabled" not in message.getMessage()
 
 

@@ -3,16 +3,17 @@
     python -I -S job_runner.py --connection FILE --guard GUARD.PY -- srun --ntasks=8 python -m ...
 
 COMMAND (srun, mpiexec) makes one MPI world of engines, which find the controller by FILE. No
-process of the job can watch the notebook's kernel, which is on another machine. So this one watches
-the controller: what FILE says, and whether something listens there.
+process of the job can watch the notebook's kernel, which runs on another machine. So this process
+watches the controller: the contents of FILE, and whether something listens at the address in it.
 
-- A new FILE (the cluster was restarted): the engines are ended, and COMMAND starts new ones. The
-  job keeps its nodes; nobody queues again.
-- Nothing has listened for `PATIENCE` seconds, or FILE is gone: the engines are ended, and the
-  job's last chance is a new FILE within `LAST_CHANCE` seconds.
-- COMMAND ends: so does the job, with its status.
+- FILE changes (the cluster was restarted): the engines are ended, and COMMAND starts new ones. The
+  job keeps its nodes and does not queue again.
+- Nothing has listened for `PATIENCE` seconds, or FILE is gone: the engines are ended, and the job
+  ends unless a new FILE appears within `LAST_CHANCE` seconds.
+- COMMAND ends: the job ends, with the same status.
 
-Standard library only, and by its path: compute nodes read little of a shared file system.
+This file uses the standard library only and is run by its path, so that compute nodes read little
+from a shared file system.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ POLL = 1.0
 
 
 def read(file: Path) -> dict | None:
-    """What the controller has written about itself; None if there is no (whole) file."""
+    """The controller's connection file; None if it does not exist or is incomplete."""
     try:
         return json.loads(file.read_text())
     except (OSError, ValueError):
@@ -41,7 +42,7 @@ def read(file: Path) -> dict | None:
 
 
 def listens(connection: dict) -> bool:
-    """Does something accept connections where the controller said?"""
+    """Whether something accepts connections at the controller's address."""
     host = connection["interface"].partition("://")[2]
     try:
         socket.create_connection((host, connection["registration"]), timeout=3).close()
@@ -51,7 +52,7 @@ def listens(connection: dict) -> bool:
 
 
 def wait_for_another(file: Path, former: dict | None) -> dict | None:
-    """The connection in `file` once it is not `former`; None after LAST_CHANCE seconds."""
+    """The connection in `file` once it differs from `former`; None after LAST_CHANCE seconds."""
     deadline = time.monotonic() + LAST_CHANCE
     while time.monotonic() < deadline:
         now = read(file)
@@ -62,7 +63,7 @@ def wait_for_another(file: Path, former: dict | None) -> dict | None:
 
 
 def wait_for_the_end(engines: subprocess.Popen, file: Path, connection: dict) -> int | None:
-    """The status of `engines` when they end; None when they should, for want of a controller."""
+    """The exit status of `engines` when they end; None if they must end without a controller."""
     heard = time.monotonic()
     while True:
         try:
@@ -84,7 +85,7 @@ def main() -> int:
     parser.add_argument("--guard", type=Path, required=True)
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
-    # The batch system ends a job with SIGTERM first: the guard below gets it from us.
+    # The batch system first sends SIGTERM to end a job; pass it on to the guard below.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     guard = [sys.executable, "-I", "-S", str(options.guard), "--watch", str(os.getpid())]
     guard += ["--grace", "2", "--"]
@@ -103,7 +104,7 @@ def main() -> int:
                 engines.wait()
         if status is not None:
             return status
-        print("the engines were ended: their controller has gone", flush=True)
+        print("the engines were ended: their controller is gone", flush=True)
 
 
 if __name__ == "__main__":

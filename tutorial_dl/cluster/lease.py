@@ -1,14 +1,15 @@
-"""The lease of a cluster that may outlive the kernel which started it.
+"""The lease of a cluster that may outlive the kernel that started it, and its supervisor process.
 
-Every client holds a shared lock on the cluster's file `lease`. The operating system lets go of it
-when a client ends, however it went, so a killed client renews nothing. A small process beside the
-controller, the keeper, tries for the lock that nobody may share: when it has got it for SECONDS on
-end, there is no client, and the keeper ends. The guards of controller and engines watch the keeper
-and end them. Who removes the file ends the keeper too: stopping from any machine that sees it.
+Every client holds a shared lock on the cluster's file `lease`. The operating system releases it
+when a client ends, however it ends. The lease supervisor, a small process beside the controller,
+tries to take the lock exclusively: if that succeeds for SECONDS in a row, there is no client, and
+the supervisor ends. The guards of controller and engines watch the supervisor and end them.
+Removing the file ends the supervisor, too, so a cluster can be stopped from any machine that sees
+the file.
 
     python -I -S lease.py FOLDER SECONDS
 
-When it ends, the keeper cancels the batch job that FOLDER/cluster.json names, if there is one.
+When it ends, the supervisor cancels the batch job in FOLDER/cluster.json, if there is one.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class Lease:
     """A client's hold on the cluster in `folder`, until `release` or the end of this process."""
 
     def __init__(self, folder: Path):
-        # Not handed on to programs that this process starts: they would hold on to it too.
+        # O_CLOEXEC: programs that this process starts must not hold the lock, too.
         self._descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)  # the keeper holds it for microseconds only
+        fcntl.flock(
+            self._descriptor, fcntl.LOCK_SH
+        )  # the supervisor holds it for microseconds only
 
     def release(self) -> None:
         if self._descriptor is not None:
@@ -51,14 +54,14 @@ def has_clients(descriptor: int) -> bool:
 
 
 def cancel_job(folder: Path) -> None:
-    """Cancel the job of the cluster, should it have one."""
+    """Cancel the cluster's batch job, if it has one."""
     with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
         command = json.loads((folder / "cluster.json").read_text())["job"]["cancel"]
         subprocess.run(command, stdin=subprocess.DEVNULL, timeout=20)
 
 
 def keep(folder: Path, seconds: float) -> None:
-    """Return when no client has been there for `seconds`, or the lease's file is gone."""
+    """Return when there has been no client for `seconds`, or the lease's file is gone."""
     descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CLOEXEC)
     seen = time.monotonic()
     while os.path.exists(folder / FILE):

@@ -1,4 +1,4 @@
-"""Clusters of this user as a list, and stopping one by its name, from a notebook or a terminal."""
+"""List this user's clusters, and stop one by name, from a notebook or a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import registry
 
 
 class Entry(NamedTuple):
-    """One cluster: state is "running", "starting" or "on HOST"; `seconds` since it was started."""
+    """One cluster: `state` is "running", "starting" or "on HOST"; `seconds` since its start."""
 
     name: str
     n: int
@@ -22,7 +22,7 @@ class Entry(NamedTuple):
 
 
 def list() -> list[Entry]:
-    """All clusters of this user that run, oldest first; of dead ones, what is left is removed."""
+    """All running clusters of this user, oldest first; removes the files of dead ones."""
     return [
         Entry(
             record.name,
@@ -38,9 +38,13 @@ def list() -> list[Entry]:
 
 
 def stop(name: str | None = None) -> str:
-    """Stop the cluster `name`, or the only one there is, for all who use it; returns its name.
+    """Stop the cluster `name`, or the only one there is, for all its clients.
 
-    Raises ClusterError if there is none, or several, or if it can only be stopped elsewhere.
+    Returns:
+        Its name.
+
+    Raises:
+        ClusterError: If there is none, or several, or it can only be stopped on another machine.
     """
     record = registry.choose(name)
     registry.end(record)

@@ -1,4 +1,4 @@
-"""%px, %%px and %%mpi: ipyparallel's magics, with our way to wait for a cell (running_cell.py)."""
+"""%px, %%px and %%mpi: ipyparallel's magics, which wait for a cell as running_cell.py does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ClusterMagics(ParallelMagics):
         targets=None,
         timeout=None,
     ):
-        """What all magics go through. Returns the AsyncResult unless it waits (`block`)."""
+        """Run a cell; all magics call this. Returns the AsyncResult unless it waits (`block`)."""
         block = self.view.block if block is None else block
         targets = self.view.targets if targets is None else targets
         if self.verbose:
@@ -108,7 +108,7 @@ class ClusterMagics(ParallelMagics):
         self.last_result.cell.wait(stream=False, groupby=args.groupby)
 
     @magic_arguments.magic_arguments()
-    @magic_arguments.argument("--ranks", help="as 0,2 or 1-3; all if left out")
+    @magic_arguments.argument("--ranks", help="ranks such as 0,2 or 1-3; default: all")
     @magic_arguments.argument(
         "--timeout", type=float, help="seconds after which the cell is interrupted"
     )
@@ -118,20 +118,20 @@ class ClusterMagics(ParallelMagics):
         help="draw below the cell when each rank computed, communicated and waited",
     )
     def cell_mpi(self, line="", cell=None):
-        """Run the cell on some or all ranks, for a limited time, and see what they do."""
+        """Run the cell on some or all ranks, with an optional time limit and trace."""
         args = magic_arguments.parse_argstring(self.cell_mpi, line)
         if args.timeout is not None and not args.timeout > 0:
-            raise UsageError(f"--timeout is {args.timeout:g}: a number of seconds above 0 is right")
+            raise UsageError(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
         ranks = which_ranks("all" if args.ranks is None else args.ranks, self.cluster.n)
         with drawn(self.cluster._cells, ranks) if args.trace else contextlib.nullcontext():
             self.parallel_execute(cell, block=True, targets=ranks, timeout=args.timeout)
 
 
 def which_ranks(text: str, size: int) -> list[int]:
-    """Ranks that `text` names, each once and in order: "all", "2", "0,2", "1-3" or "0,2-3".
+    """Parse `text` ("all", "2", "0,2", "1-3" or "0,2-3") to ranks, each once, ascending.
 
     Raises:
-        UsageError: it is none of these, or a rank that this cluster does not have.
+        UsageError: If it has another form, or names a rank that this cluster does not have.
     """
     if text == "all":
         return list(range(size))
@@ -141,13 +141,14 @@ def which_ranks(text: str, size: int) -> list[int]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < size:
             raise UsageError(
-                f"--ranks is {text}: 0,2 or 1-3 or all is right, with ranks from 0 to {size - 1}"
+                f"--ranks must be like 0,2 or 1-3 or all, with ranks from 0 to {size - 1}, "
+                f"got {text}"
             )
         chosen.update(range(first, last + 1))
     return sorted(chosen)
 
 
 def activate(cluster) -> None:
-    """Make %px, %%px and %%mpi of this IPython session talk to a cluster's engines."""
+    """Make %px, %%px and %%mpi of this IPython session run on a cluster's engines."""
     shell = get_ipython()
     shell.register_magics(ClusterMagics(shell, cluster))

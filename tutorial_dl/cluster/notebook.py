@@ -1,4 +1,4 @@
-"""What a notebook calls: `start` a cluster, or `join` one that another notebook has started."""
+"""`start` a cluster from a notebook, or `join` one that another notebook has started."""
 
 from __future__ import annotations
 
@@ -22,25 +22,28 @@ def start(
     name: str | None = None,
     keep: float | None = None,
 ) -> Cluster:
-    """Start `n` engines that are the ranks of one MPI world, and make %%px talk to them.
+    """Start `n` engines that are the ranks of one MPI world, and make %%px run on them.
 
-    Engine i is MPI rank i. Each gets its share of the cores as threads. Engines run in the
-    notebook's folder, so modules beside the notebook can be imported in %%px cells. A cluster that
-    this kernel started before is stopped first: a cell with `start` can be run again.
+    Engine i is MPI rank i. Each engine's threads get its share of the cores. Engines run in the
+    notebook's folder, so %%px cells can import modules beside the notebook. A cluster that this
+    kernel started before is stopped first, so a cell with `start` can be run again.
 
     Args:
-        n: engines, 1 to 1024. There may be more than cores.
-        timeout: seconds to wait for the engines; default: the profile's, or 60, or 600 for a job
+        n: Number of engines, 1 to 1024. There may be more engines than cores.
+        timeout: Seconds to wait for the engines; default: the profile's, or 60, or 600 for a job
             that waits in a queue.
-        profile: where and how they run: "local", another name or a TOML file (docs/clusters.md).
-        name: by which it can be joined; default: the profile's.
-        keep: seconds that the cluster lives on without a client, to be joined; default: the
+        profile: Where and how they run: "local", another name or a TOML file (docs/clusters.md).
+        name: Name for `join`; default: the profile's.
+        keep: Seconds that the cluster stays alive without a client, to be joined; default: the
             profile's, or 600 for a submitted job. A local cluster ends with the kernel.
 
+    Returns:
+        The running cluster.
+
     Raises:
-        ValueError: an argument or a key of the profile makes no sense.
-        LaunchError: no mpiexec that fits mpi4py's MPI; `python -m tutorial_dl doctor` says more.
-        ClusterError: the engines did not come up, with the end of their log.
+        ValueError: If an argument or a key of the profile is invalid.
+        LaunchError: If no mpiexec fits mpi4py's MPI; `python -m tutorial_dl doctor` says more.
+        ClusterError: If the engines did not start; the message has the end of their log.
     """
     n = launch.check_ranks(n)
     of = load(profile)
@@ -50,7 +53,7 @@ def start(
         raise launch.LaunchError("this process is itself a rank", "start engines outside mpiexec")
     if of.kind == "local":
         launch.find_mpiexec()
-    of.shape(n)  # what is wrong is found before anything is started
+    of.shape(n)  # raises what is wrong before anything is started
     of.address()
     if engines._running is not None:
         _let_go(engines._running)
@@ -70,16 +73,19 @@ def start(
 
 
 def join(name: str | None = None) -> Cluster:
-    """Connect to a cluster that is running, and make %%px talk to it.
+    """Connect to a running cluster, and make %%px run on it.
 
-    What is joined is the same engines, with their variables: cells of several notebooks run one
-    after the other. It does not end with this kernel; `stop()` ends it for all.
+    The engines are the same, with their variables; cells of several notebooks run one after the
+    other. The cluster does not end with this kernel; `stop()` ends it for all clients.
 
     Args:
-        name: which; not needed if there is only one.
+        name: Its name; not needed if there is only one cluster.
+
+    Returns:
+        The cluster.
 
     Raises:
-        ClusterError: there is none of that name, or it does not answer.
+        ClusterError: If there is none of that name, or it does not answer.
     """
     record = registry.choose(name)
     if record.state() == "starting":
@@ -101,14 +107,14 @@ def join(name: str | None = None) -> Cluster:
         raise
     engines._remember(cluster)
     if missing:
-        print(f"{missing} of {record.n} engines are gone; restart() makes new ones")
+        print(f"{missing} of {record.n} engines are gone; restart() starts new ones")
     print(f"joined {record.name}: {record.n} engines; %%px runs on all of them")
     return cluster
 
 
 def _let_go(cluster: Cluster) -> None:
     if cluster._joined:
-        print(f"leaving the cluster {cluster.name}, which runs on")
+        print(f"leaving the cluster {cluster.name}, which keeps running")
         cluster.leave()
     else:
         print(f"stopping the cluster of {cluster.n} engines that was running")
@@ -116,7 +122,7 @@ def _let_go(cluster: Cluster) -> None:
 
 
 def _seconds(name: str, value: float) -> float:
-    """`value` if it is a number of seconds above 0; ValueError otherwise."""
+    """Return `value` if it is a number of seconds above 0; raise ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-        raise ValueError(f"{name} is {value!r}: a number of seconds above 0 is right")
+        raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
     return float(value)

@@ -1,7 +1,7 @@
-"""Which engine's process ended first, and how: mpiexec ends the others a moment later.
+"""Find out which engine's process ended first, and how; mpiexec ends the others a moment later.
 
-mpiexec's own word on this ("BAD TERMINATION ... PID ... EXIT CODE") is no help: of ranks that end
-at nearly the same time it names any. So the processes are watched, by a thread that sleeps.
+mpiexec's own message ("BAD TERMINATION ... PID ... EXIT CODE") does not help: of ranks that end at
+nearly the same time, it names any. So a sleeping thread watches the processes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 import psutil
 
-# linux/pidfd.h: what ioctl(descriptor, PIDFD_GET_INFO) tells, from Linux 6.15 on also the status
-# of a process that ended and was waited for. struct pidfd_info: mask, ..., exit_code.
+# linux/pidfd.h: the result of ioctl(descriptor, PIDFD_GET_INFO), from Linux 6.15 on also for a
+# process that ended and was waited for. struct pidfd_info: mask, ..., exit_code.
 INFO, ENDED = struct.Struct("=Q 52x i"), 1 << 3
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 
 
 def pipe(folder: str | Path, rank: int) -> Path:
-    """The named pipe whose writing end an engine holds open as long as it lives."""
+    """The named pipe whose writing end an engine holds open while it lives."""
     return Path(folder, f"alive_{rank}")
 
 
@@ -32,13 +32,14 @@ class Deaths:
     """Watches processes of this node until the first one has ended.
 
     Args:
-        processes: by rank. Ranks on other nodes are left out: the controller hears of their ends.
-        folder: for named pipes, which are there from now on for engines to open.
+        processes: Processes by rank. Ranks on other nodes are left out, because the controller
+            notices their ends.
+        folder: Folder for named pipes, which are made here for engines to open.
 
     Attributes:
-        first: the rank that ended first; more than one where that can't be known.
-        how: as "was killed by signal 9 (SIGKILL)"; "has ended" where that can't be known.
-        happened: set when the first has ended.
+        first: The rank that ended first; several ranks if the first is unknown.
+        how: For example "was killed by signal 9 (SIGKILL)"; "has ended" if it is unknown.
+        happened: Event that is set when the first process has ended.
     """
 
     def __init__(self, processes: dict[int, psutil.Process], folder: Path):
@@ -54,7 +55,7 @@ class Deaths:
                 self._ends[rank] = os.open(pipe(folder, rank), os.O_RDONLY | os.O_NONBLOCK)
 
     def watch(self) -> None:
-        """Begin, once the engines have opened their pipes."""
+        """Begin to watch, once the engines have opened their pipes."""
         threading.Thread(target=self._watch, name="deaths", daemon=True).start()
 
     def _watch(self) -> None:
@@ -63,9 +64,9 @@ class Deaths:
             for end in self._ends.values():
                 at_end.callback(os.close, end)
             try:
-                # Its list of events is in the order in which they happened, however late we look:
-                # the end of the first and of those that mpiexec ends may be 1 ms apart. A process
-                # closes its files, which mpiexec notices, a little before it counts as ended.
+                # epoll lists events in the order in which they happened, however late we look; the
+                # first process and those that mpiexec ends may end only 1 ms apart. A process
+                # closes its files, which mpiexec notices, shortly before it counts as ended.
                 queue = at_end.enter_context(select.epoll())
                 for rank, process in self.processes.items():
                     pids[rank] = os.pidfd_open(process.pid)
@@ -76,7 +77,7 @@ class Deaths:
                             ranks[descriptor] = rank
             except ProcessLookupError:
                 return self._died([rank])
-            except (AttributeError, OSError):  # not Linux, or one before 5.3
+            except (AttributeError, OSError):  # not Linux, or older than 5.3
                 return self._watch_by_asking(self.processes)
             if ranks:
                 [(descriptor, _)] = queue.poll(maxevents=1)
@@ -95,15 +96,15 @@ class Deaths:
 
 
 def exit_status(pid: int, descriptor: int) -> int | None:
-    """The wait status of a process that has ended; None where that can't be known.
+    """The wait status of a process that has ended; None if it is unknown.
 
-    A zombie has it in /proc, until its parent waits for it; from then on its descriptor has it.
+    It is in /proc while the process is a zombie, and from the parent's wait on in the descriptor.
     """
     import fcntl
 
-    for _ in range(2):  # it may go from the one to the other between our looks
+    for _ in range(2):  # the status may move from the one to the other between two looks
         try:
-            # "pid (command) state ...", and the command may hold any character; it comes last
+            # "pid (command) state ... status"; the command may contain any character
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             if fields[0] == "Z":
                 return int(fields[-1])
@@ -111,7 +112,7 @@ def exit_status(pid: int, descriptor: int) -> int | None:
             pass
         try:
             info = fcntl.ioctl(descriptor, GET_INFO, INFO.pack(ENDED, 0))
-        except OSError:  # an older Linux
+        except OSError:  # older than Linux 6.15
             continue
         mask, status = INFO.unpack(info)
         if mask & ENDED:

@@ -1,7 +1,7 @@
-"""The processes of a cluster on this machine: controller, keeper, and mpiexec with its engines.
+"""A cluster's processes on this machine: controller, lease supervisor, mpiexec with its engines.
 
-Each runs as the child of a guard (launch/guard.py), which ends it when a process that it
-watches ends. The commands, and what the processes find in their environment, are made here.
+Each runs as the child of a guard (launch/guard.py), which ends it when a process that the
+guard watches ends. Their commands and environments are made here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numba_kernels import launch
 from . import lease, registry
 from .profile import Profile
 
-# A cluster on one node needs no other: what its libraries listen on is the loopback interface.
+# A cluster on one node listens on the loopback interface only.
 LOOPBACK = {
     "UCX_NET_DEVICES": "lo",
     "FI_TCP_IFACE": "lo",
@@ -34,7 +34,7 @@ OF_A_BATCH_SYSTEM = re.compile(r"(SLURM|PBS|LSB)_.*")
 
 
 class Guarded:
-    """A command under a guard, with a log. `named` is the guard, as the registry writes it."""
+    """A command under a guard, with a log. `named` is the guard's entry for the registry."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Guarded:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=env,
-                start_new_session=True,  # a Ctrl-C in the terminal is not for them
+                start_new_session=True,  # so that Ctrl-C in the terminal does not reach them
                 umask=umask,
             )
         self.named = registry.process(self._process.pid)
@@ -80,25 +80,25 @@ def controller(run: Path, profile: Profile) -> list[str]:
         *(sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={run}"),
         *(f"--ip={address}", f"--location={address}"),
         f"--IPController.enable_curve={profile.encrypted}",
-        # An engine counts as registered at the next heartbeat after it came up, by default up to
-        # 3.5 s later. Half a second instead; and as patient as before with engines that are busy.
+        # An engine is registered at the next heartbeat after its start, by default up to 3.5 s
+        # later. Use 0.5 s, and allow busy engines as much time as before.
         *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=70"),
-        # Two processes instead of nine, and 50 MB of memory instead of 80.
+        # 2 processes instead of 9, and 50 MB of memory instead of 80.
         "--IPController.use_threads=True",
     ]
 
 
 def connection_file(run: Path, who: str) -> Path:
-    """Where the controller says how `who`, "client" or "engine", finds it."""
+    """The controller's connection file for `who`, "client" or "engine"."""
     return run / "security" / f"ipcontroller-{who}.json"
 
 
 def engine(run: Path) -> list[str]:
-    """An engine of ipyparallel, which takes its MPI rank for its id."""
+    """An ipyparallel engine, which uses its MPI rank as its id."""
     return [
         *(sys.executable, "-m", "ipyparallel.engine", "--mpi", f"--profile-dir={run}"),
         f"--file={connection_file(run, 'engine')}",
-        "--timeout=30",  # seconds for the controller to answer; 5 are few on a loaded machine
+        "--timeout=30",  # seconds for the controller to answer; 5 are too few on a loaded machine
     ]
 
 
@@ -107,10 +107,11 @@ def keeper(folder: Path, seconds: float) -> list[str]:
 
 
 def local_mpiexec() -> str:
-    """mpiexec for ranks of this node alone.
+    """The mpiexec for ranks on this node only.
 
-    MPICH's usual one listens on all interfaces, for its helpers on other nodes. `mpiexec.gforker`
-    beside it knows this node only, and listens nowhere. What MPIEXEC names is taken as it is.
+    MPICH's usual mpiexec listens on all interfaces, for its proxies on other nodes. The
+    `mpiexec.gforker` beside it supports this node only and does not listen. A path in MPIEXEC is
+    used as it is.
     """
     found = launch.find_mpiexec()
     alone = Path(found).with_name("mpiexec.gforker")
@@ -118,25 +119,25 @@ def local_mpiexec() -> str:
 
 
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:
-    """What starts `n` ranks on this machine, and their environment."""
+    """The command that starts `n` ranks on this machine, and their environment."""
     env = {
         name: value
-        # An mpiexec that finds itself in a batch job takes the job's nodes, not this one.
+        # In a batch job, mpiexec would use the job's nodes instead of this one.
         for name, value in launch.rank_environment(n).items()
         if not OF_A_BATCH_SYSTEM.fullmatch(name)
     }
-    env = {**LOOPBACK, **env, "MPI_LOCALNRANKS": str(n)}  # gforker does not say how many there are
+    env = {**LOOPBACK, **env, "MPI_LOCALNRANKS": str(n)}  # gforker does not set it
     mpiexec = local_mpiexec()
     # Linux shares a busy machine between sessions, not processes: all ranks in one session, as
-    # gforker leaves them, got half of what they get with one session each, as usual.
+    # gforker starts them, got half the processor time that they get with one session per rank.
     own = ["setsid"] if mpiexec.endswith(".gforker") and shutil.which("setsid") else []
     return [mpiexec, "-n", str(n), *own], env
 
 
 def ranks_in_allocation(profile: Profile, n: int) -> tuple[list[str], dict[str, str]]:
-    """What starts `n` ranks on the nodes of the batch job we are in, and their environment."""
+    """The command that starts `n` ranks on the nodes of our batch job, and their environment."""
     command = shlex.split(os.path.expandvars(profile.fill(profile.launcher, n)))
     env = launch.rank_environment(n)
     env.update({name: str(profile.cores_per_rank) for name in launch.THREAD_VARIABLES})
-    # The step that the notebook runs in was bound to its cores; the new one is not part of it.
+    # The notebook's job step is bound to its cores; the new step must not inherit that.
     return command, {k: v for k, v in env.items() if not k.startswith("SLURM_CPU_BIND")}

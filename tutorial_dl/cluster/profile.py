@@ -1,13 +1,13 @@
 """Profiles: how and where a cluster's engines run, as a TOML file that a site can change.
 
-    kind = "submit"   # a job of its own; "allocation": in the job we are in; or "local"
+    kind = "submit"   # a job of its own; or "allocation": in our own job; or "local"
     system = "slurm"
     queue = "short"
     launcher = "srun --mpi=pmix --ntasks={n}"
 
 `start(profile="short")` looks for short.toml in the user's folder and then among those in this
-package; `start(profile="site/short.toml")` takes that file. Every key is checked when it is read:
-a wrong one is one line that names the file, the key, its value and what would be right.
+package; `start(profile="site/short.toml")` takes that file. Every key is checked when it is read;
+an error is one line with the file, the key, its value and what was expected.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ BATCH, AWAY, ALL = ("submit",), ("allocation", "submit"), KINDS
 
 
 class ProfileError(ValueError):
-    """One line: the profile's file, the key, its value and what would be right."""
+    """One line: the profile's file, the key, its value and what was expected."""
 
 
 def key(default: Any, right: str, kinds: tuple[str, ...] = ALL) -> Any:
-    """A key of a profile: its default, what is right for it, and the kinds that have it."""
+    """A key of a profile: its default, what values it takes, and the kinds that have it."""
     return field(default=default, metadata={"right": right, "kinds": kinds})
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile says. docs/clusters.md explains each key."""
+    """The contents of a profile. docs/clusters.md explains each key."""
 
     name: str
     file: Path
@@ -49,8 +49,8 @@ class Profile:
     launcher: str = key("", 'a command that starts ranks, such as "mpiexec -n {n}"', AWAY)
     interface: str = key("loopback", '"host", an interface such as "ib0", or an address', AWAY)
     encrypt: bool | None = key(None, "true or false")
-    keep: float | None = key(None, "seconds, a number above 0")
-    timeout: float | None = key(None, "seconds, a number above 0")
+    keep: float | None = key(None, "a number of seconds above 0")
+    timeout: float | None = key(None, "a number of seconds above 0")
     cores_per_rank: int = key(1, "a whole number above 0", AWAY)
     nodes: int | None = key(None, "a whole number above 0", BATCH)
     ranks_per_node: int | None = key(None, "a whole number above 0", BATCH)
@@ -63,31 +63,31 @@ class Profile:
     directives: tuple[str, ...] = key((), 'a list of options, such as ["--exclusive"]', BATCH)
 
     def wrong(self, name: str, value: Any, right: str) -> ProfileError:
-        return ProfileError(f"{self.file}: {name} = {value!r}: {right} is right")
+        return ProfileError(f"{self.file}: {name} = {value!r}: expected {right}")
 
     @property
     def encrypted(self) -> bool:
-        """Are connections encrypted? By default where other machines could read them."""
+        """Whether connections are encrypted; by default if other machines could read them."""
         return self.interface != "loopback" if self.encrypt is None else self.encrypt
 
     @property
     def patience(self) -> float:
-        """Seconds to wait for the engines if `start` does not say: longer behind a queue."""
+        """Default seconds to wait for the engines: longer for a job in a queue."""
         return self.timeout or (600.0 if self.kind == "submit" else 60.0)
 
     @property
     def lease(self) -> float | None:
-        """Seconds that a cluster lives without a client; None: it ends with the starting kernel."""
+        """Seconds that a cluster lives without a client; None: it ends with its kernel."""
         return 600.0 if self.keep is None and self.kind == "submit" else self.keep
 
     def shape(self, n: int) -> dict[str, int]:
-        """What `{...}` in launcher and resources stands for, for `n` ranks."""
+        """The values of `{...}` in launcher and resources, for `n` ranks."""
         per_node = self.ranks_per_node or -(-n // (self.nodes or 1))
         nodes = self.nodes or -(-n // per_node)
         if n > nodes * per_node:
             raise ProfileError(
                 f"{self.file}: nodes = {nodes} with ranks_per_node = {per_node} hold "
-                f"{nodes * per_node} ranks, not {n}: start fewer, or raise one of them"
+                f"{nodes * per_node} ranks, not {n}: start fewer ranks, or raise one of the keys"
             )
         return {
             "n": n,
@@ -119,18 +119,19 @@ class Profile:
         if self.interface in found:
             return found[self.interface]
         if self.interface != "host":
-            right = f"one of {', '.join(sorted(found))}, or an address,"
+            right = f"one of {', '.join(sorted(found))}, or an address"
             raise self.wrong("interface", self.interface, right)
         with_name = set()
         with contextlib.suppress(OSError):
             with_name = {socket.gethostbyname(socket.gethostname())} & set(found.values())
-        # Many hosts take their own name for 127.0.1.1: then the one interface they have.
+        # Many hosts resolve their own name to 127.0.1.1; then use their only interface.
         for candidates in (with_name, set(found.values())):
             outside = {ip for ip in candidates if not ip.startswith("127.")}
             if len(outside) == 1:
                 return outside.pop()
         choice = [f'"{name}"' for name, ip in found.items() if not ip.startswith("127.")]
-        raise self.wrong("interface", "host", f"this host has several; one of {', '.join(choice)}")
+        right = f"one of {', '.join(choice)}, as this host has several"
+        raise self.wrong("interface", "host", right)
 
 
 FIELDS = {f.name: f for f in fields(Profile) if "kinds" in f.metadata}
@@ -146,7 +147,7 @@ def user_folder() -> Path:
 
 
 def available() -> dict[str, Path]:
-    """Names and files of all profiles; the user's come before those of the package."""
+    """Files of all profiles by name; the user's replace those of the package."""
     found: dict[str, Path] = {}
     for folder in (SHIPPED, user_folder()):
         found.update({file.stem: file for file in sorted(folder.glob("*.toml"))})
@@ -156,28 +157,29 @@ def available() -> dict[str, Path]:
 def load(name: str | Path) -> Profile:
     """Read and check the profile of this name, or in this file (a path that ends in .toml).
 
-    Raises ProfileError, one line, if there is none or something in it is wrong.
+    Raises:
+        ProfileError: One line, if there is no such profile or something in it is wrong.
     """
     file = Path(name).expanduser()
     if file.suffix != ".toml":
         files = available()
         if str(name) not in files:
             raise ProfileError(
-                f"there is no profile {str(name)!r}: {', '.join(files)} or a .toml file is right; "
-                f"your own go to {user_folder()}"
+                f"there is no profile {str(name)!r}; choose one of {', '.join(files)} or a .toml "
+                f"file; your own profiles go to {user_folder()}"
             )
         file = files[str(name)]
     try:
         table = tomllib.loads(file.read_text())
     except OSError as error:
-        raise ProfileError(f"{file}: {error.strerror}: a profile's file is right") from None
+        raise ProfileError(f"{file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ProfileError(f"{file} is not TOML: {error}") from None
     return check(Profile(file.stem, file), table)
 
 
 def check(empty: Profile, table: dict[str, Any]) -> Profile:
-    """`empty` with the keys of `table`; ProfileError if one of them is wrong."""
+    """`empty` with the keys of `table`; raises ProfileError if one of them is wrong."""
     kind = table.get("kind")
     if kind not in KINDS:
         raise empty.wrong("kind", kind, FIELDS["kind"].metadata["right"])
@@ -185,9 +187,9 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
     values: dict[str, Any] = {}
     for name, value in table.items():
         if name not in FIELDS:
-            raise empty.wrong(name, value, f"no such key; one of {', '.join(allowed)}")
+            raise empty.wrong(name, value, f"one of the keys {', '.join(allowed)}")
         if name not in allowed:
-            right = f'no effect with kind = "{kind}"; one of {", ".join(allowed)}'
+            right = f'one of the keys {", ".join(allowed)} with kind = "{kind}"'
             raise empty.wrong(name, value, right)
         if not fits(name, value):
             raise empty.wrong(name, value, FIELDS[name].metadata["right"])
@@ -201,13 +203,13 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
             profile.fill(getattr(profile, name), 1)
         except (KeyError, ValueError, IndexError):
             known = ", ".join(f"{{{word}}}" for word in profile.shape(1))
-            right = f"{known} are filled in (write $NAME for the shell's); only these"
+            right = f"only {known} in braces (write $NAME for shell variables)"
             raise profile.wrong(name, getattr(profile, name), right) from None
     if profile.launcher and "{n}" not in profile.launcher:
-        raise profile.wrong("launcher", profile.launcher, "a command with {n}, the ranks,")
+        raise profile.wrong("launcher", profile.launcher, "a command with {n}, the ranks")
     if profile.resources and profile.system != "pbs":
-        raise profile.wrong("resources", profile.resources, 'no effect without system = "pbs"; '
-                            "directives")  # fmt: skip
+        raise profile.wrong("resources", profile.resources, 'directives instead, unless system = '
+                            '"pbs"')  # fmt: skip
     return profile
 
 
@@ -221,7 +223,7 @@ def required(profile: Profile) -> Iterable[str]:
 
 
 def fits(name: str, value: Any) -> bool:
-    """Is `value` of the type, and in the range, that key `name` wants?"""
+    """Whether `value` has the type and range of key `name`."""
     wants = FIELDS[name].type
     if wants.startswith("tuple"):
         return isinstance(value, list) and all(isinstance(v, str) and "\n" not in v for v in value)

@@ -1,4 +1,4 @@
-"""One line that says how far a cluster is, while it starts: in a terminal and in a notebook."""
+"""A one-line progress display while a cluster starts, in a terminal or a notebook."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 
 from IPython import get_ipython
 
-EVERY = 0.5  # seconds between two looks at the clock; a new text shows at once
+EVERY = 0.5  # seconds between updates of the elapsed time; a new text shows at once
 
 
 class Progress:
-    """Shows a text and the seconds so far on one line, which `clear` takes away again.
+    """Shows a text and the elapsed seconds on one line, which `clear` removes again.
 
-    Where the output goes to a file it is silent: a line that is written over makes no sense there.
+    It shows nothing if output goes to a file, where a line can't be overwritten.
     """
 
     def __init__(self) -> None:

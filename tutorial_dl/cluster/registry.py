@@ -1,12 +1,12 @@
-"""Which clusters this user has: each has a folder, and in it a file that says what belongs to it.
+"""The registry of this user's clusters: one folder per cluster, with a file that describes it.
 
-    IPYTHONDIR/profile_tutorial_dl_NAME/      mode 0700; the name is taken as long as it is there
-        cluster.json   what `Record` holds
-        lease          locked by every client; only of clusters that may outlive their kernel
+    IPYTHONDIR/profile_tutorial_dl_NAME/      mode 0700; the name is in use while it exists
+        cluster.json   the `Record`
+        lease          locked by every client; only for clusters that may outlive their kernel
         run/           IPython's files: connection files, logs
-        job.*          the script of a batch job and what it wrote
+        job.*          the script of a batch job and its output
 
-Nothing heavy is imported: `python -m tutorial_dl cluster list` answers at once.
+Nothing heavy is imported, so `python -m tutorial_dl cluster list` answers at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .batch_job import Job
 from .lease import FILE as LEASE
 
 PREFIX = "profile_tutorial_dl_"
-ABANDONED = 60.0  # seconds after which a folder without a record was never to have one
+ABANDONED = 60.0  # seconds after which a folder without a record is removed
 
 
 class ClusterError(RuntimeError):
@@ -38,26 +38,26 @@ class ClusterError(RuntimeError):
 
 @dataclass
 class Record:
-    """What is known of a cluster, in its folder's cluster.json.
+    """The description of a cluster, stored in its folder's cluster.json.
 
-    A process is written as [pid, time it started]: a later one with that pid is another.
+    A process is stored as [pid, start time], because a pid may be reused.
     """
 
     name: str
     n: int
     profile: str  # the profile's file
     folder: str
-    key: str = field(default_factory=lambda: uuid.uuid4().hex)  # a name can be taken again
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)  # unlike names, never reused
     host: str = field(default_factory=socket.gethostname)
     started: float = field(default_factory=time.time)
     keep: float | None = None
     watch: list[list[float]] = field(default_factory=list)  # the guards end when one of these does
-    starter: list[float] = field(default_factory=list)  # who is starting it, or has
+    starter: list[float] = field(default_factory=list)  # the process that starts or started it
     keeper: list[float] = field(default_factory=list)  # these three are guards (guard.py)
     controller: list[float] = field(default_factory=list)
     engines: list[float] = field(default_factory=list)
     job: dict | None = None  # system, number, log and cancel command of a batch job
-    places: list[list] = field(default_factory=list)  # of each rank: host, process, engine's UUID
+    places: list[list] = field(default_factory=list)  # per rank: host, process, engine's UUID
 
     @property
     def path(self) -> Path:
@@ -65,27 +65,29 @@ class Record:
 
     @property
     def here(self) -> bool:
-        """Do its controller and guards run on this machine?"""
+        """Whether its controller and guards run on this machine."""
         return self.host == socket.gethostname()
 
     def batch_job(self) -> Job | None:
         return Job(self.job["system"], self.job["number"], self.job["log"]) if self.job else None
 
     def now(self) -> Record | None:
-        """The record as it is on disk, where others may have restarted the cluster; None if it has
-        been stopped."""
+        """The record now on disk (another process may have restarted the cluster).
+
+        None if the cluster has been stopped.
+        """
         record = read(self.path)
         return record if record is not None and record.key == self.key else None
 
     def save(self) -> None:
-        """Write the record, whole or not at all: others may read it now."""
+        """Write the record atomically, because other processes may read it now."""
         half = self.path / "cluster.json.new"
         with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(dataclasses.asdict(self), file)
         os.replace(half, self.path / "cluster.json")
 
     def state(self) -> str:
-        """ "running", "starting" or "dead"; "on HOST" if that can only be seen there."""
+        """ "running", "starting" or "dead"; "on HOST" if only that host can tell."""
         if not self.here:
             return f"on {self.host}"
         if self.controller:
@@ -94,7 +96,7 @@ class Record:
 
 
 def process(pid: int) -> list[float]:
-    """How a record names the process `pid`; [] if it has ended."""
+    """The entry of a record for the process `pid`; [] if it has ended."""
     try:
         return [pid, psutil.Process(pid).create_time()]
     except psutil.NoSuchProcess:
@@ -102,11 +104,11 @@ def process(pid: int) -> list[float]:
 
 
 def find(named: list[float]) -> psutil.Process | None:
-    """The process that `process` named, if it still runs."""
+    """The process of an entry made by `process`, if it still runs."""
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         if named:
             found = psutil.Process(int(named[0]))
-            # Linux counts from the start of the machine, a moment that is set right now and then.
+            # Linux counts from boot time, which is corrected now and then.
             same = abs(found.create_time() - named[1]) < 5
             if same and found.status() != psutil.STATUS_ZOMBIE:
                 return found
@@ -121,7 +123,7 @@ def alive(named: list[float]) -> bool:
 
 
 def home() -> Path:
-    """Where the folders are: IPython's own directory."""
+    """The folder that holds the clusters' folders: IPython's directory."""
     from IPython.paths import get_ipython_dir  # takes 0.1 s
 
     folder = Path(get_ipython_dir())
@@ -130,7 +132,7 @@ def home() -> Path:
 
 
 def read(folder: Path) -> Record | None:
-    """The record in `folder`; None if there is none, or one of another version."""
+    """The record in `folder`; None if there is none, or it is of another version."""
     try:
         return Record(**json.loads((folder / "cluster.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -138,7 +140,7 @@ def read(folder: Path) -> Record | None:
 
 
 def load_all() -> list[Record]:
-    """Records of all clusters of this user, oldest first. What is left of dead ones is removed."""
+    """Records of all clusters of this user, oldest first; removes the files of dead ones."""
     found = []
     for folder in home().glob(PREFIX + "*"):
         record = read(folder)
@@ -155,32 +157,39 @@ def load_all() -> list[Record]:
 
 
 def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
-    """A new folder for a cluster called `name`, or STEM, STEM-2 and so on if None.
+    """Make a folder for a cluster called `name`; None: called STEM, STEM-2 and so on.
 
-    Raises ClusterError if there is a cluster of that name, ValueError if it cannot be one's.
+    Returns:
+        The name and the folder.
+
+    Raises:
+        ClusterError: If there is a cluster of that name.
+        ValueError: If `name` is not valid.
     """
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
-        raise ValueError(f"name is {name!r}: 1 to 40 letters, digits and -_. are right")
+        raise ValueError(
+            f"name must be 1 to 40 letters, digits, dots, hyphens or underscores, got {name!r}"
+        )
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:32]
-    load_all()  # frees the names of dead ones
+    load_all()  # frees the names of dead clusters
     number = 1
     while True:
         candidate = name or (stem if number == 1 else f"{stem}-{number}")
         folder = home() / (PREFIX + candidate)
         try:
-            folder.mkdir(mode=0o700)  # one of two that try at the same time gets it
+            folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
             return candidate, folder
         except FileExistsError:
             if name is not None:
                 raise ClusterError(
-                    f"there is a cluster {name!r} already: join({name!r}) it, stop it, or take "
+                    f"there is already a cluster {name!r}: join({name!r}), stop it, or choose "
                     "another name"
                 ) from None
             number += 1
 
 
 def choose(name: str | None = None) -> Record:
-    """The record of the cluster `name`; of the only one there is if None."""
+    """The record of the cluster `name`; None: of the only one there is."""
     records = load_all()
     names = ", ".join(record.name for record in records) or "none"
     if name is not None:
@@ -190,7 +199,7 @@ def choose(name: str | None = None) -> Record:
     if not records:
         raise ClusterError("there is no cluster; cluster.start() starts one")
     if len(records) > 1:
-        raise ClusterError(f"there are several clusters, name one of them: {names}")
+        raise ClusterError(f"there are several clusters; choose one of {names}")
     return records[0]
 
 
@@ -198,13 +207,13 @@ def choose(name: str | None = None) -> Record:
 
 
 def end_process(named: list[float], seconds: float = 15.0) -> None:
-    """SIGTERM to a guard, which ends what is below it; SIGKILL after `seconds`."""
+    """Send SIGTERM to a guard, which ends its child; SIGKILL to all after `seconds`."""
     guard = find(named)
     if guard is None:
         return
     with contextlib.suppress(psutil.NoSuchProcess):
         guard.terminate()
-        # Not psutil's wait: a guard that another kernel started stays as a zombie until that looks.
+        # Not psutil's wait: another kernel's guard stays a zombie until that kernel collects it.
         deadline = time.monotonic() + seconds
         while alive(named) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -215,9 +224,10 @@ def end_process(named: list[float], seconds: float = 15.0) -> None:
 
 
 def end(record: Record) -> None:
-    """End all that belongs to a cluster and remove its folder, from any process of the user.
+    """End all processes of a cluster and remove its folder, from any process of the user.
 
-    Raises ClusterError if it runs on another machine and has no lease to take away.
+    Raises:
+        ClusterError: If it runs on another machine and has no lease to remove.
     """
     if not record.here:
         return _end_from_afar(record)

@@ -1,12 +1,12 @@
-"""Wait for a cell on the engines. Every wait has an end.
+"""`Cell`: wait for a cell on the engines, never forever.
 
-A cell is over when all its ranks are. It also ends, with an error, when
+A cell is over when all its ranks are done. It also ends, with an error, when
 
-- a rank failed and the others sit in raw MPI calls that nothing can interrupt,
+- a rank failed and the others are in raw MPI calls that can't be interrupted,
 - an engine's process is gone,
-- the stop button was pressed, or the cell's time is up, and ranks do not come back.
+- the stop button was pressed, or the cell's time is up, and ranks do not stop.
 
-A rank that goes on computing after another failed is left to it, and the notebook says so.
+A rank that goes on computing after another one failed may continue, and the notebook says so.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ipyparallel.util import progress
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
 from .engine_hooks import Doing
 
-GRACE = 3.0  # seconds after the first failure (or an interrupt) until ranks that hang are given up
-BLOCKED = 1.5  # seconds without a sign of life in a raw MPI call: it does not just pass through
+GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
+BLOCKED = 1.5  # seconds without a response in a raw MPI call before it counts as blocked
 STALL = 10.0  # seconds after which a cell that hangs without a failure is reported
-LOOK = 0.1  # seconds between two looks at what cannot wake us
+LOOK = 0.1  # seconds between two polls
 
 
 class Cell:
-    """One cell on its way. `result` is ipyparallel's AsyncResult of it."""
+    """One cell that was sent to engines. `result` is ipyparallel's AsyncResult for it."""
 
     def __init__(self, cells, code: str, result, timeout: float | None = None):
         self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
         self.replies = dict(zip(result._targets, result._children, strict=True))
-        self.were: dict[int, Doing] = {}  # what ranks did when they were interrupted
+        self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result._fname = "%px"
         result.cell = self  # for %pxresult
 
@@ -44,7 +44,7 @@ class Cell:
         return [rank for rank, reply in self.replies.items() if not reply.done()]
 
     def failures(self) -> dict[int, Failure]:
-        """What ranks raised that are done."""
+        """Exceptions of the ranks that are done."""
         replies = {rank: each.result() for rank, each in self.replies.items() if each.done()}
         return {k: Failure(reply) for k, reply in replies.items() if isinstance(reply, Exception)}
 
@@ -56,17 +56,18 @@ class Cell:
         progress_after: float = -1,
         signal: str | int = "SIGINT",
     ) -> None:
-        """Show what the ranks write until the cell is over; raise the error it ends with.
+        """Show the ranks' output until the cell is over; raise the error it ends with.
 
         Args:
-            stream: show output as it comes; else all of it at the end, grouped by `groupby`.
-            progress_after: seconds until a progress bar is shown; -1 for none.
-            signal: sent to the ranks at KeyboardInterrupt.
+            stream: Show output as it arrives; else all at the end, grouped by `groupby`.
+            groupby: "type", "engine" or "order", as in ipyparallel.
+            progress_after: Seconds until a progress bar is shown; -1 for none.
+            signal: Signal sent to the ranks at KeyboardInterrupt.
 
         Raises:
-            CellError: a rank failed, or is lost, or is blocked for good.
-            CellTimeout: the time was up. The ranks were interrupted.
-            CellInterrupted: KeyboardInterrupt in this process. The ranks were interrupted.
+            CellError: If a rank failed, is lost, or is blocked forever.
+            CellTimeout: If the time was up. The ranks were interrupted.
+            CellInterrupted: At KeyboardInterrupt in this process. The ranks were interrupted.
         """
         began, kind, reason = time.monotonic(), CellError, ""
         with self._streamed() if stream else contextlib.nullcontext():
@@ -80,7 +81,7 @@ class Cell:
                 with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
                     self._interrupt(signal)
             said = [reply.output for reply in self.replies.values() if reply.done()]
-            # Output may come after the reply; at the stop button its end is not worth a wait.
+            # Output may arrive after the reply; after the stop button, don't wait long for it.
             futures.wait(said, timeout=0.3 if reason else 1.0)
         if not stream:
             self._display(groupby)
@@ -93,7 +94,7 @@ class Cell:
     # Waiting -----------------------------------------------------------------------------------
 
     def _streamed(self):
-        """ipyparallel's live output; but errors are shown once, at the end."""
+        """ipyparallel's live output, except that errors are shown once, at the end."""
         show = self.result._iopub_streaming_output_callback
 
         def without_errors(rank, reply, message):
@@ -104,11 +105,11 @@ class Cell:
         return self.result.stream_output()
 
     def _lives(self) -> bool:
-        """Are ranks still at it? No rank is once an engine's process has ended."""
+        """Whether ranks still run the cell; none does once an engine's process has ended."""
         return bool(self.pending()) and not self.cells.deaths.happened.is_set()
 
     def _until_over(self, progress_after: float) -> bool:
-        """Wait until all ranks are done, or no hope is left. False: the time was up before."""
+        """Wait until all ranks are done or blocked forever; False if the time was up before."""
         began = time.monotonic()
         failed, next_look, told, bar = None, began, False, None
         with contextlib.ExitStack() as at_end:
@@ -144,18 +145,18 @@ class Cell:
         return self.cells.asking.ask(pending, dict.fromkeys(pending, self.code))
 
     def _is_hopeless(self, answers: Mapping[int, Doing]) -> bool:
-        """Do all ranks that are not done sit in MPI calls that nothing can interrupt?"""
+        """Whether all ranks that are not done are in MPI calls that can't be interrupted."""
         return all(k in answers and answers[k].blocked > BLOCKED for k in self.pending())
 
     def _tell(self, answers: Mapping[int, Doing]) -> None:
-        """Once, on stderr: why this cell is not over."""
+        """Print to stderr why this cell is not over."""
         failures = self.failures()
         lines = [*(explain(failures)[0] if failures else []), *self._positions(answers)]
-        lines.append("waiting for them; the stop button ends the cell")
+        lines.append("waiting for these ranks; the stop button ends the cell")
         print("\n".join(lines), file=sys.stderr, flush=True)
 
     def _interrupt(self, signal: str | int) -> None:
-        """Send a signal to the ranks that are not done, and wait a little for them."""
+        """Send a signal to the ranks that are not done, and wait up to GRACE seconds for them."""
         with contextlib.suppress(NoEnginesRegistered, LookupError):  # they died
             self.cells.client.send_signal(signal, targets=self.pending(), block=False)
         end = time.monotonic() + GRACE
@@ -165,7 +166,7 @@ class Cell:
                 break
 
     def _display(self, groupby: str) -> None:
-        """All output at once."""
+        """Show all output at once."""
         if not self.pending():
             self.result.display_outputs(groupby)
             return
@@ -190,7 +191,7 @@ class Cell:
             return CellError(summary, failures=failures)
         self.cells.left.update(dict.fromkeys(pending, self))
         summary, traceback = explain(failures) if failures else ([], "")
-        if reason and not causes:  # KeyboardInterrupts, and what followed from them
+        if reason and not causes:  # KeyboardInterrupts, and failures caused by them
             back, size = len(self.replies) - len(pending), len(self.replies)
             rest = f"{ranks(pending)} did not stop" if pending else "variables are kept"
             summary, traceback = [f"{reason}: {back} of {size} ranks stopped, {rest}"], ""
@@ -207,12 +208,12 @@ class Cell:
 
     def _positions(self, answers: Mapping[int, Doing]) -> list[str]:
         silent = [rank for rank in self.pending() if rank not in answers]
-        unknown = [f"{ranks(silent)}: still at work, and can't say where"] if silent else []
+        unknown = [f"{ranks(silent)}: still computing, position unknown"] if silent else []
         return positions(answers) + unknown
 
 
 def positions(answers: Mapping[int, Doing], verb: str = "are") -> list[str]:
-    """Where ranks are, one line for those at the same place and in the same state."""
+    """One line per position and state, with all ranks that are there."""
     lines: dict[str, list[int]] = {}
     for rank, doing in answers.items():
         if doing.blocked > BLOCKED or (doing.mpi and verb == "are still"):

@@ -1,4 +1,4 @@
-"""The parts of a cluster while it starts: wait for them, and say which has ended too early."""
+"""The processes of a cluster while it starts: wait for them, and report one that ends early."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from .batch_job import Job
 from .processes import Guarded
 from .registry import ClusterError
 
-ASK_EVERY = 3.0  # seconds; batch systems don't like to be asked all the time
+ASK_EVERY = 3.0  # seconds between two queries, so as not to load the batch system
 
 
 class Parts:
-    """What this process has started of a cluster of `n` engines; each may be missing.
+    """The parts of a cluster of `n` engines that this process has started; each may be None.
 
     Args:
-        timeout: seconds that `wait` waits.
+        n: Number of engines.
+        timeout: Seconds after which `wait` gives up.
     """
 
     def __init__(self, n: int, timeout: float):
@@ -28,9 +29,10 @@ class Parts:
         self._job_state, self._ask_at = "submitted", 0.0
 
     def wait(self, ready: Callable[[], bool], show: Callable[[], None]) -> None:
-        """Wait until `ready`; ClusterError after `timeout`, or if one of the parts ends.
+        """Wait until `ready()` is true, calling `show()` repeatedly.
 
-        `show` is called again and again meanwhile.
+        Raises:
+            ClusterError: After `timeout`, or if one of the parts ends.
         """
         deadline = time.monotonic() + self.timeout
         self._job_state, self._ask_at = "submitted", time.monotonic() + 0.5
@@ -45,7 +47,7 @@ class Parts:
             time.sleep(0.02)
 
     def describe(self, engines: int) -> str:
-        """How far the start is, with `engines` engines connected."""
+        """The progress of the start in words, with `engines` engines connected."""
         job = f"{self.job} is {self._job_state}, " if self.job and not engines else ""
         return f"{job}{engines} of {self.n} engines"
 
@@ -64,7 +66,7 @@ class Parts:
         return None
 
     def _late(self) -> tuple[str, list[str]]:
-        """What is not there after `timeout`, and the end of its log."""
+        """What is missing after `timeout`, and the end of its log."""
         late = f"did not come up within {self.timeout:g} s"
         if self.job is not None:
             return f"the {self.n} engines {late}: {self.job} was {self._job_state}", self.job.tail()
@@ -73,7 +75,7 @@ class Parts:
         return f"the controller {late}", self.controller.tail()
 
     def collect(self) -> None:
-        """Forget what has been ended; a guard that nobody collects would stay as a zombie."""
+        """Collect the guards that have ended, which would stay as zombies otherwise."""
         for guarded in (self.engines, self.controller, self.keeper):
             if guarded is not None:
                 guarded.ended()

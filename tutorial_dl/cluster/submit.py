@@ -1,4 +1,4 @@
-"""The batch job of a cluster's engines: its script, and putting it into the queue.
+"""The batch job of a cluster's engines: write its script and submit it.
 
 The script starts the site's launcher once, so all engines are ranks of one MPI world.
 """
@@ -27,8 +27,10 @@ IN_JOB = Path(__file__).with_name("job_runner.py")
 def engines(record: Record, of: Profile, run: Path) -> Job:
     """The job of the engines of `record`, which find the controller by the files in `run`.
 
-    After a restart the job that is there goes on: job_runner.py starts new engines in it.
-    Raises ClusterError if the job is refused.
+    After a restart the existing job continues: job_runner.py starts new engines in it.
+
+    Raises:
+        ClusterError: If the job is refused.
     """
     job = record.batch_job()
     if job is not None and job.state() is not None:
@@ -42,7 +44,7 @@ def engines(record: Record, of: Profile, run: Path) -> Job:
         processes.connection_file(run, "engine"),
         log,
     )
-    # The job would create its logs as readable as its umask allows.
+    # The job would create its logs with the permissions of its umask.
     for path, content, mode in (
         (file, text, 0o700),
         (log, "", 0o600),
@@ -51,7 +53,7 @@ def engines(record: Record, of: Profile, run: Path) -> Job:
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
             out.write(content)
-    with interrupted_later():  # a job whose number is not known cannot be cancelled
+    with interrupted_later():  # a job whose number is unknown can't be cancelled
         try:
             job = Job.submit(of.system, file, log)
         except JobError as error:
@@ -67,7 +69,7 @@ def engines(record: Record, of: Profile, run: Path) -> Job:
 
 
 def directives(profile: Profile, name: str, n: int, output: Path) -> list[str]:
-    """The lines at the head of the script, which the batch system reads."""
+    """The lines at the top of the script that the batch system reads."""
     shape = profile.shape(n)
     if profile.system == "slurm":
         head = [f"--job-name={name}", f"--output={output}", f"--nodes={shape['nodes']}"]
@@ -78,7 +80,7 @@ def directives(profile: Profile, name: str, n: int, output: Path) -> list[str]:
         head += [f"--time={profile.time}"] if profile.time else []
         prefix = "#SBATCH"
     elif profile.system == "pbs":
-        # -V: the environment of the submitting process, which Slurm and LSF hand on unasked.
+        # -V: pass on the environment of the submitting process, as Slurm and LSF do by default.
         head = [f"-N {name[:15]}", "-V", "-j oe", f"-o {output}"]
         head += [f"-l {profile.fill(profile.resources, n)}"]
         head += [f"-q {profile.queue}"] if profile.queue else []
@@ -103,26 +105,28 @@ def script(
     """The batch script of a job in which `profile`'s launcher starts `n` engines once.
 
     Args:
-        name: the job's.
-        engine: the command of an engine.
-        connection: the file by which engines find the controller; on a shared file system.
-        log: where all that the job writes goes.
+        profile: The profile.
+        name: Name of the job.
+        n: Number of engines.
+        engine: The command of an engine.
+        connection: The file by which engines find the controller; on a shared file system.
+        log: File for all output of the job.
     """
     threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
-    if profile.system == "slurm":  # since 22.05, srun does not take this from the job by itself
+    if profile.system == "slurm":  # since 22.05, srun does not inherit this from the job
         threads += [f"export SRUN_CPUS_PER_TASK={profile.cores_per_rank}"]
     job = [sys.executable, "-I", "-S", str(IN_JOB), "--guard", str(launch.GUARD)]
     job += ["--connection", str(connection), "--"]
     lines = [
         "#!/bin/bash",
         *directives(profile, name, n, log.with_suffix(".head")),
-        # Not only at the end, as some systems copy it; what comes before this line is in .head.
+        # Write output at once; some systems copy it only at the end. Output up to here is in .head.
         f"exec >> {shlex.quote(str(log))} 2>&1",
         f"cd {shlex.quote(os.getcwd())}",
         *(f"module load {module}" for module in profile.modules),
         *profile.setup,
         *threads,
-        # In place of the shell, so that signals for the job reach it.
+        # exec replaces the shell, so that signals for the job reach it.
         f"exec {shlex.join(job)} {profile.fill(profile.launcher, n)} {shlex.join(engine)}",
     ]
     return "\n".join(lines) + "\n"
@@ -130,7 +134,7 @@ def script(
 
 @contextlib.contextmanager
 def interrupted_later() -> Iterator[None]:
-    """Ctrl-C within the block is raised at its end."""
+    """Delay Ctrl-C within the block to its end."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Ctrl-C goes to the main thread
         return

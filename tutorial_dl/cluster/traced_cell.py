@@ -1,4 +1,4 @@
-"""%%mpi --trace: what every rank does during one cell, drawn below it."""
+"""%%mpi --trace: record every rank's activity during one cell and draw it below the cell."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from contextlib import contextmanager
 
 from IPython.display import display
 
-SECONDS = 60.0  # that engines may take to begin or end; the first time they import Numba
+SECONDS = 60.0  # longest wait for engines to begin or end; the first time they import Numba
 
-_recording = None  # on an engine: the one that runs
+_recording = None  # on an engine: the recording in progress
 
 
 def _begin() -> None:
-    """Runs on an engine."""
+    """Begin to record; runs on an engine."""
     global _recording
     from tutorial_dl.training import timeline
 
-    _end()  # one that a cell without an end has left
+    _end()  # a recording left by a cell that never ended
     _recording = timeline.record().start()
 
 
 def _end() -> dict | None:
-    """Runs on an engine: what it has recorded."""
+    """End and return the recording; runs on an engine."""
     global _recording
     running, _recording = _recording, None
     return None if running is None else running.stop().taken
@@ -30,7 +30,7 @@ def _end() -> dict | None:
 
 @contextmanager
 def drawn(cells, ranks: list[int]) -> Iterator[None]:
-    """Record what engines do inside, and draw it at the end, also of a cell that fails.
+    """Record the engines inside the block and draw the timeline at its end, also after a failure.
 
     Ranks that are blocked or lost have no row.
     """

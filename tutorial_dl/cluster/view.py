@@ -1,7 +1,7 @@
-"""What every engine of a cluster does, as a table: text in a terminal, live in a notebook.
+"""A table of what each engine of a cluster is doing: text in a terminal, live in a notebook.
 
-Nothing here waits for an engine: busy ones are asked on their control channel (engine_probe.py), and the
-operating system is asked about processes of this node.
+Nothing here waits for a busy engine: engines are asked on their control channel (engine_probe.py), and
+the operating system about processes of this node.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ EVERY, SHOWN_FOR = 1.0, 300.0  # seconds
 HEAD = ("rank", "host", "pid", "state", "call", "memory", "processor")
 COLOURS = {"running": "#2e7d32", "blocked": "#c62828", "stopped": "#b26a00", "dead": "#c62828"}
 
-_shown: Live | None = None  # one live table a kernel: the last one
+_shown: Live | None = None  # one live table per kernel: the last one
 
 
 class Row(NamedTuple):
     """One engine.
 
-    `state`: "idle"; "running" a cell; "blocked" in an MPI call that nothing can interrupt;
-    "stopped" by a signal; "dead"; or "silent": it does not say, as compiled code keeps it busy.
-    `memory`: resident bytes; `processor`: percent of one core. None where that is not known.
+    Attributes:
+        state: "idle"; "running" a cell; "blocked" in an MPI call that can't be interrupted;
+            "stopped" by a signal; "dead"; or "silent": compiled code keeps it from answering.
+        call: The expression in the cell that it is in.
+        memory: Resident bytes; None if unknown.
+        processor: Percent of one core; None if unknown.
     """
 
     rank: int
@@ -42,14 +45,14 @@ class Row(NamedTuple):
     processor: float | None
 
     def cells(self) -> list[str]:
-        """As they are shown."""
+        """The texts of the table's cells."""
         memory = "" if self.memory is None else f"{self.memory / 2**20:.0f} MiB"
         processor = "" if self.processor is None else f"{self.processor:.0f}%"
         return [str(self.rank), self.host, str(self.pid), self.state, self.call, memory, processor]
 
 
 def rows(cluster, seconds: float = 0.3) -> list[Row]:
-    """The state of every engine; takes at most some `seconds`."""
+    """The state of every engine; waits at most about `seconds` for answers."""
     status = cluster.status()
     cells = cluster._cells
     alive = [engine.rank for engine in status if engine.alive]
@@ -76,7 +79,7 @@ def rows(cluster, seconds: float = 0.3) -> list[Row]:
 
 
 class Table:
-    """A cluster at one moment."""
+    """The state of a cluster at one moment."""
 
     def __init__(self, cluster):
         self.rows = rows(cluster)

@@ -1,4 +1,4 @@
-"""Data sets, and how ranks share them.
+"""Datasets, and how ranks share them.
 
 dataset = data.load("digits")                           # or "my_file:load", or "events_*.h5"
 for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...

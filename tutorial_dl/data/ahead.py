@@ -1,8 +1,8 @@
-"""`ahead`: work done on a thread, a little earlier than its results are asked for.
+"""`ahead`: prefetch on a thread, so that the next result is ready when it is asked for.
 
-While the ranks compute on what was read last, the next is being read. HDF5 reads without holding
-Python's lock, so the two run at the same time. Never more than two results exist: the one in use
-and the next one. What comes after that is begun when the one in use is given back.
+While the ranks compute on one window, the next one is read. HDF5 releases Python's lock (the GIL)
+while it reads, so the two overlap. At most two results exist at a time: the one in use and the next
+one. The one after that is begun when the one in use is released.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-SECONDS = 600  # that a result may take before it is given up (a file server that hangs)
-_LOOK = 0.2  # seconds between two looks at whether the other side is still there
+SECONDS = 600  # longest wait for one result (a file server may hang)
+_LOOK = 0.2  # seconds between two checks that the other thread still runs
 
 
 class Stopped(Exception):
-    """Nobody wants the results any more."""
+    """The results are no longer wanted."""
 
 
 class Waited(RuntimeError):
@@ -31,19 +31,18 @@ def ahead(
     worker: Callable[[Callable[[], None]], AbstractContextManager[Callable[[Any], Any]]],
     seconds: float = SECONDS,
 ) -> Iterator[Any]:
-    """Yield `work(item)` for each of `items`, computed on a thread.
+    """Yield `work(item)` for each of `items`, computed ahead of time on a thread.
 
-    Parameters
-    ----------
-    items : drawn on the thread, too
-    worker : `with worker(check) as work:` is entered on the thread; `work` calls `check()` now and
-        then, which raises `Stopped` once the results are no longer wanted
-    seconds : that one result may take
+    An exception of `items`, `worker` or `work` is raised here when its turn comes.
 
-    Raises
-    ------
-    Waited : a result took longer than `seconds`
-    What `items`, `worker` or `work` raised, when its turn has come
+    Args:
+        items: What to work on; iterated on the thread, too.
+        worker: `with worker(check) as work:` is entered on the thread; `work` calls `check()` now
+            and then, which raises `Stopped` once the results are no longer wanted.
+        seconds: Longest wait for one result.
+
+    Raises:
+        Waited: If a result took longer than `seconds`.
     """
     wanted = threading.Semaphore(2)  # results that may exist
     results: queue.SimpleQueue = queue.SimpleQueue()
@@ -77,15 +76,15 @@ def ahead(
                     raise result
                 return
             yield result
-            del result  # or it would live until the next one is there
+            del result  # or it would stay in memory until the next result arrives
             wanted.release()
     finally:
         over.set()
-        thread.join(timeout=10)  # it looks at `over` often, unless a read hangs in the system
+        thread.join(timeout=10)  # it checks `over` often, unless a system read hangs
 
 
 def _next(results: queue.SimpleQueue, thread: threading.Thread, seconds: float) -> tuple[bool, Any]:
-    """The next result, waited for in pieces: Ctrl-C works, and a thread that is gone is noticed."""
+    """Wait for the next result in short steps: Ctrl-C works, and a dead thread is noticed."""
     end = time.monotonic() + seconds
     while True:
         running = thread.is_alive()
@@ -93,6 +92,6 @@ def _next(results: queue.SimpleQueue, thread: threading.Thread, seconds: float) 
             return results.get(timeout=_LOOK)
         except queue.Empty:
             if not running:
-                raise RuntimeError("the thread that reads ahead has ended by itself") from None
+                raise RuntimeError("the thread that reads ahead has ended unexpectedly") from None
             if time.monotonic() > end:
                 raise Waited(f"nothing came for {seconds:g} s") from None

@@ -1,8 +1,8 @@
-"""`Batches`: the same global batches whatever the number of ranks, each rank its share of them.
+"""`Batches`: the same global batches for any number of ranks; each rank takes its share of each.
 
-For training on p ranks to equal training on one, both must see the same samples in the same
-order. So the *global* batch is what is fixed: every rank draws the same permutation of all samples
-(from the seed and the number of the epoch), cuts it into the same global batches, and takes its own
+For training on p ranks to equal training on one rank, both must see the same samples in the same
+order. So the *global* batch is fixed: every rank draws the same permutation of all samples (from
+the seed and the number of the epoch), cuts it into the same global batches, and takes its own
 contiguous share of each:
 
     epoch's order   7 2 9 0 | 4 1 8 3 | 6 5          batch_size 4, 10 samples: 3 rounds
@@ -27,13 +27,12 @@ from tutorial_dl.data.dataset import Batch, Data, share
 class Batches:
     """This rank's share of every global batch.
 
-    Parameters
-    ----------
-    data : all samples, the same on every rank
-    batch_size : samples of a global batch, over all ranks together
-    seed : of the shuffling; the same on every rank
-    rank, ranks : whose share
-    shuffle : False keeps the order of `data`
+    Args:
+        data: All samples, the same on every rank.
+        batch_size: Samples per global batch B, over all ranks together.
+        seed: Seed of the shuffling; the same on every rank.
+        rank, ranks: This rank, and the number of ranks that share each batch.
+        shuffle: False keeps the order of `data`.
     """
 
     def __init__(
@@ -46,41 +45,40 @@ class Batches:
         shuffle: bool = True,
     ) -> None:
         if operator.index(batch_size) < 1:
-            raise ValueError(f"batch_size {batch_size}: expected at least 1 sample")
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         if operator.index(seed) < 0:
-            raise ValueError(f"seed {seed}: expected 0 or more")
-        share(batch_size, rank, ranks)  # refuses a rank that does not exist
+            raise ValueError(f"seed must be at least 0, got {seed}")
+        share(batch_size, rank, ranks)  # raises ValueError for a rank that does not exist
         self.data = data
         self.batch_size, self.seed = operator.index(batch_size), operator.index(seed)
         self.rank, self.ranks, self.shuffle = rank, ranks, shuffle
         self._begun: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
 
     def __len__(self) -> int:
-        """Rounds (global batches) of an epoch: the same on every rank."""
+        """Number of rounds (global batches) per epoch: the same on every rank."""
         return -(-len(self.data) // self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
-        """All samples' indices in the order of this epoch, shape (n,): the same on every rank."""
+        """All sample indices in the order of this epoch, shape (n,): the same on every rank."""
         return np.concatenate([np.arange(0), *self._order(epoch)])
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yield this rank's share of each round; a share of no samples has arrays of length 0.
+        """Yield this rank's share of each round; a share without samples has arrays of length 0.
 
-        The first `start` rounds are left out, and nothing of them is read: training that stopped
-        in the middle of an epoch goes on there.
+        The first `start` rounds are skipped without being read, so that training that stopped in
+        the middle of an epoch continues there.
 
-        Raises
-        ------
-        ValueError : the epoch has fewer rounds than `start`
+        Raises:
+            ValueError: If the epoch has fewer rounds than `start`.
         """
         if not 0 <= operator.index(start) <= len(self):
-            raise ValueError(f"start at round {start}: expected 0 to {len(self)}, rounds an epoch")
+            raise ValueError(f"start must be from 0 to {len(self)} (rounds per epoch), got {start}")
         rounds = self.data.read(self._rounds(epoch, start))
         self._begun.add(rounds)
         return rounds
 
     def close(self) -> None:
-        """End epochs that were left before their end, and the threads that read for them."""
+        """Close epochs that were not read to the end, and the threads that read for them."""
         for rounds in list(self._begun):
             rounds.close()
 
@@ -89,7 +87,7 @@ class Batches:
         return self.data.order(random, self.batch_size)
 
     def _rounds(self, epoch: int, start: int) -> Iterator[list[np.ndarray]]:
-        """This rank's samples of each round from `start` on, in lists of what is read together."""
+        """Yield this rank's samples of each round from `start` on, one list per window."""
         skipped = start * self.batch_size
         for window in self._order(epoch):
             whole = [

@@ -1,24 +1,24 @@
-"""The order of an epoch for data that lie in files: well mixed, and yet read in long stretches.
+"""The order of an epoch for data in files: well shuffled, and yet read in long stretches.
 
-To draw each sample from anywhere, as for data in memory, means a seek for each. To mix only a few
-neighbours is cheap, and bad where files are sorted by class. So the mixing is done in two steps,
-both drawn from (seed, epoch) alone, so that all ranks agree on them without a word:
+Drawing each sample from anywhere, as for data in memory, costs one seek per sample. Shuffling only
+a few neighbours is cheap, but bad if files are sorted by class. So shuffling takes two steps, both
+drawn from (seed, epoch) alone, so that all ranks agree on them without messages:
 
 1.  All data are cut into *blocks* of neighbours (about 1 MiB), and the blocks are shuffled.
 2.  The sequence is cut into *windows* of K global batches (about 64 MiB). A window of B K samples
-    is cut into B *strata* of K neighbours; every batch takes one sample of each stratum, at random:
+    is cut into B *strata* of K neighbours; every batch takes one sample per stratum, at random:
 
-        stratum     0       1       2       3          B = 4 samples a batch, K = 3 batches
+        stratum     0       1       2       3          B = 4 samples per batch, K = 3 batches
         sequence    a b c   d e f   g h i   j k l
         batch 0     b       d       i       k
-        batch 1     c       f       g       j          each stratum in an order of its own
+        batch 1     c       f       g       j          each stratum has an order of its own
         batch 2     a       e       h       l
 
-Any sample may meet any other but its neighbours, which are the ones it would be least worth to
-meet. And as a batch is in the order of strata, rank r of p, whose share of each batch are the
-samples rB/p to (r+1)B/p, needs of the window exactly the strata rB/p to (r+1)B/p: one stretch of
-the sequence, read once, by no other rank. So p ranks read the files once between them, whatever p,
-and each holds 1/p of a window, while the batches do not depend on p at all.
+Any sample may share a batch with any other except its neighbours, which would add least to it. A
+batch is in the order of strata, and rank r of p takes samples rB/p to (r+1)B/p of each batch. So it
+needs exactly the strata rB/p to (r+1)B/p of the window: one stretch of the sequence, which it reads
+once and no other rank reads. For any p, the p ranks together read the files once and each holds 1/p
+of a window, while the batches do not depend on p at all.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def windows(
     batch_size: int,
     seed: tuple[int, ...] | None,
 ) -> Iterator[np.ndarray]:
-    """The samples' numbers in the order of an epoch, a window at a time.
+    """Yield the sample indices of an epoch in order, one window at a time.
 
-    Parameters
-    ----------
-    first, length : of each block, in samples, shape (blocks,)
-    window : samples to mix; made a multiple of `batch_size`, and at least one batch
-    batch_size : samples of a global batch
-    seed : of this epoch; None leaves the samples as they lie
+    Args:
+        first, length: First sample and number of samples of each block, shape (blocks,).
+        window: Number of samples to shuffle together; rounded to a multiple of `batch_size`, at
+            least one batch.
+        batch_size: Samples per global batch.
+        seed: Seed of this epoch; None leaves the samples in the order of the files.
     """
     if seed is not None:
         order = np.random.default_rng(seed).permutation(len(first))
@@ -56,15 +56,15 @@ def windows(
         samples = first[block] + places - (ends - length)[block]
         if seed is None:
             yield samples
-        else:  # (number + 1: numpy takes (s, 0) for (s,), which the blocks' order has used)
+        else:  # number + 1, because numpy treats (s, 0) as (s,), which shuffled the blocks
             yield mixed(samples, batch_size, np.random.default_rng((*seed, number + 1)))
 
 
 def mixed(samples: np.ndarray, batch_size: int, random: np.random.Generator) -> np.ndarray:
-    """`samples` in batches that take at most one of each stratum, in the order of strata.
+    """Order `samples` so that each batch takes at most one per stratum, in the order of strata.
 
-    Strata are as equal as can be. Where `batch_size` doesn't divide the samples, what is left of
-    the larger strata is a last, shorter batch.
+    Sizes of strata differ by at most one. If `batch_size` doesn't divide the number of samples, the
+    rest of the larger strata forms a last, shorter batch.
     """
     n = len(samples)
     edges = n * np.arange(batch_size + 1) // batch_size

@@ -1,17 +1,18 @@
-"""What happens in the first 1e-23 s of a proton collision: the few particles of the hard process.
+"""The first 1e-23 s of a proton collision: the few particles of the hard process.
 
-Three kinds of events that experiments at the LHC must tell apart while they are taken, and that
-MPI-Learn's benchmark tells apart (Anderson, Vlimant, Spiropulu, arXiv 1712.05878; the physics:
-Nguyen et al., arXiv 1807.00083):
+There are three kinds of events. Experiments at the LHC must tell them apart while taking data, and
+so does MPI-Learn's benchmark (Anderson, Vlimant, Spiropulu, arXiv 1712.05878; the physics: Nguyen
+et al., arXiv 1807.00083):
 
     QCD      p p -> 2 to 4 jets                                          of gluons and quarks
     W        p p -> W + 1 to 3 jets,  W -> lepton neutrino               one isolated lepton
     ttbar    p p -> t t + 0 to 2 jets,  t -> b W,  one W -> lepton neutrino, the other -> q q
                                                                          a lepton, two b, four jets
 
-Momenta of what was produced fall steeply and balance across the beam, as they do in nature; masses
-are drawn from Breit-Wigner curves; decays are isotropic where the parent is at rest. Rates are not
-nature's (QCD would be nearly all), matrix elements, spins and parton densities are left out.
+As in nature, the distribution of momenta falls steeply, and momenta transverse to the beam sum to
+zero; masses are drawn from Breit-Wigner curves; decays are isotropic in the parent's rest frame.
+Rates are not nature's (nearly all events would be QCD), and matrix elements, spins and parton
+densities are left out.
 
 Four-momenta are (E, px, py, pz) in GeV, c = 1, the beam along z.
 """
@@ -26,7 +27,7 @@ QCD, W_JETS, TTBAR = range(3)
 CLASSES = ("QCD", "W + jets", "ttbar")
 
 NONE, QUARK, GLUON, BOTTOM, ELECTRON, MUON, NEUTRINO = range(7)
-PARTONS = 8  # places for them in an event
+PARTONS = 8  # places for partons per event
 
 # GeV; https://pdg.lbl.gov
 W_MASS, W_WIDTH, TOP_MASS, TOP_WIDTH, B_MASS = 80.4, 2.1, 172.5, 1.4, 4.8
@@ -37,11 +38,10 @@ LEPTON_MASS = {ELECTRON: 0.000511, MUON: 0.10566}
 class Partons:
     """The hard processes of n events.
 
-    Attributes
-    ----------
-    momentum : (n, PARTONS, 4), GeV; zeros where there is none
-    kind : (n, PARTONS), NONE to NEUTRINO
-    charge : (n, PARTONS), of leptons; 0 for all others
+    Attributes:
+        momentum: (n, PARTONS, 4), GeV; zeros for an empty place.
+        kind: (n, PARTONS), NONE to NEUTRINO.
+        charge: (n, PARTONS), charge of a lepton; 0 for all others.
     """
 
     momentum: np.ndarray
@@ -50,10 +50,10 @@ class Partons:
 
 
 def hard_process(labels: np.ndarray, random: np.random.Generator) -> Partons:
-    """One event for each label (QCD, W_JETS or TTBAR), shape (n,).
+    """Generate one event for each label (QCD, W_JETS or TTBAR), shape (n,).
 
-    Places: ttbar has the two b, the lepton and its neutrino, and the two quarks of the other W in
-    places 0 to 5; W + jets the lepton and its neutrino in 0 and 1; all other jets come last.
+    For ttbar, places 0 to 5 hold the two b, the lepton and its neutrino, and the two quarks of the
+    other W. For W + jets, places 0 and 1 hold the lepton and its neutrino. All other jets follow.
     """
     n = len(labels)
     made = Partons(
@@ -125,18 +125,18 @@ def _extra(n: int, chances: tuple[float, ...], random: np.random.Generator) -> l
 
 
 def _falling(least: float, n: int, random: np.random.Generator) -> np.ndarray:
-    """Transverse momenta from `least` on, of density ~ pT^-5, below 1 TeV."""
+    """Transverse momenta of density ~ pT^-5, from `least` up to 1 TeV."""
     return np.minimum(least * (1 - random.random(n)) ** -0.25, 1000.0)
 
 
 def _mass(mean: float, width: float, n: int, random: np.random.Generator) -> np.ndarray:
-    """Of a Breit-Wigner curve (`width` at half its height), cut at 15 GeV on either side."""
+    """Masses from a Breit-Wigner curve (`width` at half height), cut at 15 GeV on either side."""
     edge = np.arctan(15 / (width / 2))
     return mean + width / 2 * np.tan(random.uniform(-edge, edge, n))
 
 
 def _along(pt: np.ndarray, y: np.ndarray, mass: np.ndarray, random) -> np.ndarray:
-    """Four-momenta (n, 4) of transverse momentum pt, rapidity y and any azimuth."""
+    """Four-momenta (n, 4) with transverse momentum pt, rapidity y and a random azimuth."""
     phi = random.uniform(-np.pi, np.pi, len(pt))
     return _four(pt * np.cos(phi), pt * np.sin(phi), y, mass)
 
@@ -151,7 +151,7 @@ def _jet(pt: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _balance(others: list[np.ndarray], mass: np.ndarray, random) -> np.ndarray:
-    """What makes all momenta across the beam add up to zero."""
+    """The four-momentum that makes all transverse momenta add up to zero."""
     total = sum(others)
     return _four(-total[:, 1], -total[:, 2], random.normal(0, 0.8, len(total)), mass)
 
@@ -178,7 +178,7 @@ def decay(
 
 
 def _boosted(p: np.ndarray, parent: np.ndarray, mass: np.ndarray) -> np.ndarray:
-    """`p`, given where `parent` is at rest, as seen where `parent` moves."""
+    """Boost `p` from the rest frame of `parent` to the frame where `parent` moves."""
     along = np.einsum("ij,ij->i", p[:, 1:], parent[:, 1:])
     energy = (parent[:, 0] * p[:, 0] + along) / mass
     share = (p[:, 0] + energy) / (parent[:, 0] + mass)

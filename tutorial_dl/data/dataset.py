@@ -1,4 +1,4 @@
-"""`Data`: samples and their targets. `Dataset`: data to learn from and data to judge by."""
+"""`Data`: samples and their targets. `Dataset`: training data and validation data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Batch = tuple[Any, Any]  # (inputs, targets): arrays, or tuples/dicts of arrays,
 
 
 def each_array(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:
-    """`function` of one array, or of each array of a tuple or dict, in the same structure."""
+    """Apply `function` to one array, or to each array of a tuple or dict; keeps the structure."""
     if isinstance(arrays, dict):
         return {name: function(a) for name, a in arrays.items()}
     if isinstance(arrays, tuple):
@@ -21,7 +21,7 @@ def each_array(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:
 
 
 def _names(arrays: Any, what: str) -> dict[str, np.ndarray]:
-    """Every array with the name that an error message calls it by."""
+    """Each array by the name that error messages use for it."""
     if isinstance(arrays, dict):
         return {f"{what}[{name!r}]": a for name, a in arrays.items()}
     if isinstance(arrays, tuple):
@@ -33,10 +33,10 @@ def _names(arrays: Any, what: str) -> dict[str, np.ndarray]:
 class Data:
     """Samples and their targets.
 
-    Attributes
-    ----------
-    inputs : array of shape (n, ...), or a tuple or dict of such arrays (a model of several inputs)
-    targets : likewise, with the same n
+    Attributes:
+        inputs: Array of shape (n, ...), or a tuple or dict of such arrays (for a model with several
+            inputs).
+        targets: The same, with the same n.
     """
 
     inputs: Any
@@ -44,11 +44,10 @@ class Data:
 
     @classmethod
     def of(cls, inputs: Any, targets: Any) -> Data:
-        """Data from anything array-like, checked: every array has the same number of samples.
+        """Build data from anything array-like, and check that all numbers of samples agree.
 
-        Raises
-        ------
-        ValueError : lengths differ, or something has no samples axis
+        Raises:
+            ValueError: If lengths differ, or an array has no samples axis.
         """
         listed = [
             tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
@@ -56,7 +55,7 @@ class Data:
         inputs, targets = (each_array(np.asarray, a) for a in listed)
         named = [_names(inputs, "inputs"), _names(targets, "targets")]
         if not all(named):
-            raise ValueError("no arrays at all: expected inputs and targets")
+            raise ValueError("inputs and targets must have at least one array each")
         arrays = named[0] | named[1]
         for name, array in arrays.items():
             if array.ndim == 0 or array.dtype == object:
@@ -72,11 +71,11 @@ class Data:
         return cls(inputs, targets)
 
     def __len__(self) -> int:
-        """Samples."""
+        """Number of samples."""
         return len(next(iter(_names(self.inputs, "").values())))
 
     def take(self, indices: np.ndarray | slice) -> Batch:
-        """The samples at `indices` as (inputs, targets): a copy, or a view where it is a slice."""
+        """Return the samples at `indices` as (inputs, targets): a view for a slice, else a copy."""
         if isinstance(indices, slice):
             return each_array(lambda a: a[indices], self.inputs), each_array(
                 lambda a: a[indices], self.targets
@@ -87,38 +86,37 @@ class Data:
         )
 
     def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
-        """The samples' indices in an order that `seed` decides (None: as they lie), in windows.
+        """Yield the sample indices in windows, in an order set by `seed` (None: unshuffled).
 
-        A window is what is worth reading together: a whole number of global batches, all but the
-        last window. Here it is everything at once.
+        A window holds the samples that are best read together: a whole number of global batches,
+        except for the last window. For data in memory one window holds everything.
         """
         n = len(self)
         yield np.arange(n) if seed is None else np.random.default_rng(seed).permutation(n)
 
     def read(self, windows: Iterable[list[np.ndarray]]) -> Iterator[Batch]:
-        """The samples at each array of indices; windows are lists of such arrays."""
+        """Yield the samples at each array of indices; a window is a list of such arrays."""
         for window in windows:
             for indices in window:
                 yield self.take(indices)
 
     def part(self, samples: slice) -> Data:
-        """The samples of a slice as data, no copy."""
+        """Return the samples of a slice as data, without a copy."""
         return type(self)(*self.take(samples))
 
 
 def of_arrays(values: list) -> bool:
-    """A list of arrays is several inputs, as in Keras; a list of numbers is one array."""
+    """True for a list of arrays (several inputs, as in Keras); a list of numbers is one array."""
     return bool(values) and all(isinstance(v, np.ndarray) and v.ndim for v in values)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data to learn from (`train`) and data kept out to judge by (`validation`).
+    """Training data (`train`) and data held out for validation (`validation`).
 
-    Attributes
-    ----------
-    name : shown in tables and plots
-    classes : number of classes where the targets are class labels 0 ... classes - 1, else None
+    Attributes:
+        name: Name shown in tables and plots.
+        classes: Number of classes if the targets are class labels 0 ... classes - 1, else None.
     """
 
     name: str
@@ -135,34 +133,34 @@ class Dataset:
         ]
         if shapes[0] != shapes[1]:
             raise ValueError(
-                f"dataset '{self.name}': one sample's inputs are of shape {shapes[0]} to train on "
-                f"and of shape {shapes[1]} to validate on; expected the same"
+                f"dataset '{self.name}': one sample's inputs have shape {shapes[0]} for training "
+                f"but {shapes[1]} for validation; expected the same shape"
             )
 
     @property
     def inputs_shape(self) -> Any:
-        """Shape of one sample's inputs (a tuple or dict of shapes where there are several)."""
+        """Shape of one sample's inputs (a tuple or dict of shapes if there are several inputs)."""
         return each_array(lambda a: a.shape[1:], self.train.inputs)
 
 
 def share(n: int, rank: int, ranks: int) -> slice:
-    """Which of `n` things are rank's: contiguous, in rank order, sizes differ by at most one.
+    """This rank's share of `n` items: contiguous, in rank order, sizes differ by at most one.
 
     >>> [share(10, rank, 4) for rank in range(4)]
     [slice(0, 2, None), slice(2, 5, None), slice(5, 7, None), slice(7, 10, None)]
     """
     if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} of {ranks} ranks: expected 0 <= rank < ranks")
+        raise ValueError(f"rank must be from 0 to {ranks - 1}, got {rank}")
     return slice(n * rank // ranks, n * (rank + 1) // ranks)
 
 
 def shard(data: Data, rank: int, ranks: int) -> Data:
-    """This rank's contiguous share of `data`, no copy; empty where ranks outnumber samples."""
+    """This rank's contiguous share of `data`, without a copy; may be empty if ranks > samples."""
     return data.part(share(len(data), rank, ranks))
 
 
 def classes(train: Data, validation: Data) -> int | None:
-    """Number of classes where targets are labels: one column of integers, none below 0."""
+    """Number of classes if the targets are labels (one column of integers >= 0), else None."""
     targets = [train.targets, validation.targets]
     for t in targets:
         labels = not isinstance(t, (tuple, dict)) and t.size == len(t) and t.dtype.kind in "iu"

@@ -1,4 +1,4 @@
-"""Which files `--data` means: a list, a pattern, or a text file of paths."""
+"""Find the files that `--data` names: a list, a pattern, or a text file of paths."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ LISTS = (".txt", ".list", ".lst")  # text files of paths
 
 
 class DataError(ValueError):
-    """A file of data can't be used; the message is one line and names the file."""
+    """A data file can't be used; the message is one line and names the file."""
 
 
 def named(spec: object) -> bool:
-    """Whether `spec` means files rather than a name or a user's function."""
+    """Whether `spec` names files rather than a built-in dataset or a user's function."""
     if not isinstance(spec, str):
         return isinstance(spec, Path) or (
             isinstance(spec, (list, tuple))
@@ -27,18 +27,17 @@ def named(spec: object) -> bool:
 
 
 def paths(spec: str | os.PathLike | Iterable[str | os.PathLike], what: str = "data") -> list[Path]:
-    """The files that `spec` names, in order; opens none but text files of paths.
+    """Return the files that `spec` names, in order; opens only text files of paths.
 
-    Parameters
-    ----------
-    spec : paths and patterns (`*`, `?`, `[]`; sorted by name), joined by commas or as a list. One
-        that ends in .txt, .list or .lst is a text file of such, one a line, # begins a comment;
-        what it names is looked for from its own folder.
-    what : what they are for, in the error message
+    Args:
+        spec: Paths and patterns (`*`, `?`, `[]`; sorted by name), joined by commas or as a list.
+            A path that ends in .txt, .list or .lst is a text file of paths and patterns, one per
+            line, relative to its own folder; # begins a comment.
+        what: What the files are for, in error messages.
 
-    Raises
-    ------
-    DataError : no such file, a pattern that nothing matches, a file named twice, none at all
+    Raises:
+        DataError: If a file is missing or named twice, a pattern matches nothing, or no file is
+            named at all.
     """
     if isinstance(spec, (str, os.PathLike)):
         spec = str(spec).split(",") if isinstance(spec, str) else [spec]
@@ -61,7 +60,7 @@ def paths(spec: str | os.PathLike | Iterable[str | os.PathLike], what: str = "da
 
 
 def _listed(path: Path, what: str) -> list[Path]:
-    """What the text file `path` names."""
+    """The files that the text file `path` lists."""
     _check_there(path, what)
     try:
         lines = path.read_text().splitlines()
@@ -70,7 +69,7 @@ def _listed(path: Path, what: str) -> list[Path]:
     words = [line.partition("#")[0].strip() for line in lines]
     found = [f for word in words if word for f in _matching(str(path.parent / word), what)]
     if not found:
-        raise DataError(f"{what}: {path} names no files; expected one path a line")
+        raise DataError(f"{what}: {path} names no files; expected one path per line")
     return found
 
 
@@ -86,7 +85,7 @@ def _matching(pattern: str, what: str) -> list[Path]:
 
 def _check_there(path: Path, what: str) -> None:
     if path.is_dir():
-        raise DataError(f"{what}: {path} is a folder; expected files, say {path}/*.h5")
+        raise DataError(f"{what}: {path} is a folder; expected files, for example {path}/*.h5")
     if not path.is_file():
         raise DataError(f"{what}: there is no file {path}")
     if not os.access(path, os.R_OK):

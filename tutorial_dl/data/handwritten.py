@@ -1,4 +1,4 @@
-"""Real handwritten digits, 8 by 8 pixels, from scikit-learn's package: nothing to download.
+"""`digits`: real handwritten digits, 8 by 8 pixels, from scikit-learn's package; no download.
 
 1,797 digits of 43 people, each pixel the number of black points (0 to 16) in a 4 x 4 block of a
 32 x 32 scan (Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998).
@@ -15,10 +15,13 @@ from tutorial_dl.data.dataset import Data, Dataset
 
 
 def digits() -> Dataset:
-    """1,437 digits to train on and 360 kept out; the split is fixed, so that results compare.
+    """Load 1,437 training and 360 validation digits; the split is fixed, so results compare.
 
-    Inputs are float32 (n, 8, 8, 1) in [0, 1], targets int64 (n,), 0 to 9. Sorted by class, every
-    fifth digit is kept out, so each class has a fifth of its digits there.
+    With the digits sorted by class, every fifth one goes to the validation set, which so holds a
+    fifth of each class.
+
+    Returns:
+        Dataset of inputs float32 (n, 8, 8, 1) in [0, 1] and targets int64 (n,), 0 to 9.
     """
     images, labels = _table()
     inputs = (images / 16).astype(np.float32).reshape(-1, 8, 8, 1)
@@ -33,11 +36,11 @@ def digits() -> Dataset:
 def _table() -> tuple[np.ndarray, np.ndarray]:
     """Pixels (1797, 64), 0 to 16, and labels (1797,).
 
-    The package keeps them as a table of text. Reading it takes 10 ms; importing scikit-learn to
-    have it read takes 700 ms of processor time, on every rank.
+    The package stores them as a text table. Reading it directly takes 10 ms; importing
+    scikit-learn to read it takes 700 ms of processor time on every rank.
     """
     file = Path(find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"
-    if not file.is_file():  # another version keeps it elsewhere
+    if not file.is_file():  # another version of scikit-learn may store it elsewhere
         from sklearn.datasets import load_digits
 
         return load_digits(return_X_y=True)

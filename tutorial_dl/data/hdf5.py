@@ -1,9 +1,9 @@
-"""`Hdf5Data`: samples that stay in their files and are read while the ranks compute.
+"""`Hdf5Data`: samples that stay in their HDF5 files and are read while the ranks compute.
 
     dataset = data.load("events_*.h5")                       # or a list, or a text file of paths
     for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
 
-blocks.py says in which order, ahead.py how reading keeps ahead, files.py which files.
+blocks.py defines the order, ahead.py reads ahead on a thread, files.py finds the files.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tutorial_dl.data.files import DataError
 from tutorial_dl.data.hdf5_files import Reader, Table
 
 WINDOW = 64 << 20  # bytes, over all ranks together; up to two windows are held
-SPLIT = 256  # stretches kept out for validation
+SPLIT = 256  # number of stretches held out for validation
 
 
 class Hdf5Data:
-    """Samples in files, with what `Data` has: `len`, `take`, `order`, `read`, `part`.
+    """Samples in files, with the methods of `Data`: `len`, `take`, `order`, `read`, `part`.
 
-    Parameters
-    ----------
-    table : the files
-    inputs, targets : name of a dataset, or a tuple or dict of names
-    stretches : which samples, in order: (file, first, number of samples), shape (k, 3); all if None
-    window : bytes that are mixed and read together, over all ranks; up to two are held
+    Args:
+        table: The files.
+        inputs, targets: Name of a dataset, or a tuple or dict of names.
+        stretches: Which samples, in order: rows (file, first, number of samples), shape (k, 3);
+            None: all.
+        window: Bytes that are shuffled and read together, over all ranks; at most two windows are
+            held in memory.
 
-    Attributes
-    ----------
-    inputs, targets : `Column`, or a tuple or dict of them
+    Attributes:
+        inputs, targets: `Column`, or a tuple or dict of them.
     """
 
     def __init__(
@@ -63,26 +63,25 @@ class Hdf5Data:
         return each_array(partial(Column, self), self._names[1])
 
     def __len__(self) -> int:
-        """Samples."""
+        """Number of samples."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def take(self, indices: np.ndarray | slice) -> Batch:
-        """The samples at `indices`, read now."""
+        """Read and return the samples at `indices`."""
         with Reader(self.table) as reader:
             arrays = reader.take(*self._places(indices))
         return self._batch(arrays, slice(None))
 
     def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
-        """The samples' indices in an order that `seed` decides, in windows (blocks.py)."""
+        """Yield the sample indices in windows, in an order set by `seed` (blocks.py)."""
         window = self.window // self.table.sample_bytes
         return blocks.windows(*self._blocks, window, batch_size, seed)
 
     def read(self, windows: Iterable[list[np.ndarray]]) -> Iterator[Batch]:
-        """The samples at each array of indices, the next window being read meanwhile.
+        """Yield the samples at each array of indices, while the next window is being read.
 
-        Raises
-        ------
-        DataError : a file can't be read, or takes minutes
+        Raises:
+            DataError: If a file can't be read, or reading takes more than 10 minutes.
         """
         arrays = None
         readings = ahead(windows, self._reading)
@@ -92,7 +91,7 @@ class Hdf5Data:
                 for size in sizes[:-1]:
                     yield self._batch(arrays, slice(begin, begin + size))
                     begin += size
-                # The last one is a copy: who holds it a little longer doesn't hold the window.
+                # The last batch is a copy, so that a caller who keeps it doesn't keep the window.
                 last = self._batch({k: a[begin:].copy() for k, a in arrays.items()}, slice(None))
                 del arrays
                 yield last
@@ -103,19 +102,19 @@ class Hdf5Data:
             readings.close()
 
     def part(self, samples: slice) -> Hdf5Data:
-        """The samples of a slice; nothing is read."""
+        """Return the samples of a slice as data, without reading them."""
         first, end, _ = samples.indices(len(self))
         return self._parts(np.array([[first, max(first, end)]]))
 
     def split(self, share: float) -> tuple[Hdf5Data, Hdf5Data]:
-        """(to train on, kept out): always the same, and without seeks for single samples.
+        """Split into (training, validation) data: the same split every time, in long stretches.
 
-        `share` of the samples are kept out in up to 256 stretches at equal distances, so that they
-        are like the others even where files are sorted.
+        A `share` of the samples is held out in up to 256 stretches at equal distances. So they
+        resemble the others even if files are sorted, and no single samples need a seek.
         """
         n = len(self)
         out = min(n, max(1, round(share * n)))
-        count = max(1, min(SPLIT, out, n - out))  # so that none is longer than its distance
+        count = max(1, min(SPLIT, out, n - out))  # so that no stretch exceeds their distance
         ends = n * np.arange(1, count + 1) // count
         begins = ends - np.diff(out * np.arange(count + 1) // count)
         kept = np.stack([begins, ends], axis=1)
@@ -138,7 +137,7 @@ class Hdf5Data:
 
     @cached_property
     def _blocks(self) -> tuple[np.ndarray, np.ndarray]:
-        """First sample and length of each block: pieces of the files, more where data are few."""
+        """First sample and length of each block: a piece of a file, shorter for small data."""
         size = min(self.table.piece, -(-len(self) // 256))
         size = max(1, size)
         low, high = self._first // size, -(-(self._first + self._length) // size)
@@ -157,7 +156,9 @@ class Hdf5Data:
             indices = np.arange(*indices.indices(len(self)))
         indices = np.asarray(indices, int)
         if indices.size and not -len(self) <= indices.min() <= indices.max() < len(self):
-            raise IndexError(f"samples {indices.min()} to {indices.max()} of {len(self)}")
+            raise IndexError(
+                f"sample indices must be below {len(self)}, got {indices.min()} to {indices.max()}"
+            )
         indices = indices % max(1, len(self))
         stretch = np.searchsorted(self._ends, indices, side="right")
         offset = indices - (self._ends - self._length)[stretch]
@@ -172,7 +173,7 @@ class Hdf5Data:
 
 
 class _Windows:
-    """What the thread does: the samples of a window, and how many each of its rounds has."""
+    """The thread's work: read a window's samples and return them with the size of each round."""
 
     def __init__(self, data: Hdf5Data, check) -> None:
         self.data, self.reader = data, Reader(data.table, check)
@@ -189,11 +190,10 @@ class _Windows:
 
 
 class Column:
-    """One dataset of the files as far as it can be known without having it in memory.
+    """One dataset of the files, described like a numpy array but not held in memory.
 
-    Attributes
-    ----------
-    shape, dtype, ndim, size : as of a numpy array, samples first
+    Attributes:
+        shape, dtype, ndim, size: As for a numpy array, samples first.
     """
 
     def __init__(self, data: Hdf5Data, name: str) -> None:
@@ -208,7 +208,10 @@ class Column:
         return f"Column({self._field.name!r}, {self.shape}, {self.dtype})"
 
     def min(self, initial: int | None = None):
-        """Of a column of single numbers; like the three below, it reads all of it the first time"""
+        """Minimum of a column of scalars.
+
+        The first call of min, max, argmin or argmax reads the whole column.
+        """
         return self._extremes[0] if initial is None else min(self._extremes[0], initial)
 
     def max(self, initial: int | None = None):
@@ -222,7 +225,7 @@ class Column:
 
     @cached_property
     def _extremes(self) -> tuple:
-        """Least number, where it is first; greatest, where it is first. In pieces of a MiB."""
+        """(least, index of its first place, greatest, likewise), read in pieces of 1 MiB."""
         least, greatest, first = [], [], 0
         step = max(1, (1 << 20) // max(1, self._field.nbytes))
         with Reader(self._data.table) as reader:

@@ -1,4 +1,4 @@
-"""A Dataset of HDF5 files, and the way back: `write_hdf5`."""
+"""`hdf5`: a Dataset from HDF5 files. `write_hdf5`: samples to an HDF5 file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tutorial_dl.data.files import DataError, paths
 from tutorial_dl.data.hdf5 import WINDOW, Hdf5Data
 from tutorial_dl.data.hdf5_files import Table, look
 
-SHARE = 0.2  # kept out for validation where nothing else is said
+SHARE = 0.2  # default share of the samples that is held out for validation
 
 
 def hdf5(
@@ -24,26 +24,28 @@ def hdf5(
     window: int = WINDOW,
     name: str | None = None,
 ) -> Dataset:
-    """The samples of HDF5 files, which stay there until they are needed.
+    """Build a Dataset from HDF5 files; samples are read only when they are needed.
 
-    Parameters
-    ----------
-    files : see `files.paths`
-    features, labels : name of the dataset in every file; several, joined by commas or as a tuple,
-        for a model of several inputs or outputs; or a dict of datasets' names by inputs' names,
-        as text "image=pixels,angle=alpha"
-    validation : files to validate on; or the share of the samples to keep out, between 0 and 1:
-        always the same ones, in stretches at equal distances (`Hdf5Data.split`)
-    cache : folder on a disk of this node, to which files are copied first (local_copy.py)
-    window : bytes that are mixed and read together, over all ranks; up to two are held in memory
-    name : of the dataset
+    Args:
+        files: See `files.paths`.
+        features, labels: Name of the dataset in every file. For a model with several inputs or
+            outputs: several names, joined by commas or as a tuple; or a dict from the model's names
+            to the datasets' names, as text "image=pixels,angle=alpha".
+        validation: Validation files; or the share of the samples to hold out, between 0 and 1:
+            always the same samples, in stretches at equal distances (`Hdf5Data.split`).
+        cache: Folder on a disk of this node, to which files are copied first (local_copy.py).
+        window: Bytes that are shuffled and read together, over all ranks; at most two windows are
+            held in memory.
+        name: Name of the dataset.
 
-    Raises
-    ------
-    DataError : what is wrong with which file, in one line
+    Returns:
+        A Dataset whose parts are `Hdf5Data`.
+
+    Raises:
+        DataError: One line that says what is wrong with which file.
     """
     if window < 1:
-        raise ValueError(f"window of {window} bytes: expected at least 1")
+        raise ValueError(f"window must be at least 1 byte, got {window}")
     inputs, targets = names(features, "features"), names(labels, "labels")
     keys = [*_leaves(inputs), *_leaves(targets)]
     share, others = share_or_files(validation)
@@ -54,7 +56,7 @@ def hdf5(
         if len(train) == 0:
             raise DataError(
                 f"{table.shown[0]}: {sum(table.rows)} samples in all, none left to train on after "
-                f"a share of {share} is kept out to validate on"
+                f"a share of {share} is held out for validation"
             )
     else:
         kept = Hdf5Data(_table(others, keys, cache, table), inputs, targets, window=window)
@@ -63,7 +65,7 @@ def hdf5(
 
 
 def check_words(features: Any = None, labels: Any = None, validation: Any = None) -> None:
-    """ValueError where names are no names, or there are no files to validate on."""
+    """Raise ValueError if names are malformed or the validation files do not exist."""
     for spec, what in ((features, "features"), (labels, "labels")):
         if spec is not None:
             names(spec, what)
@@ -72,7 +74,7 @@ def check_words(features: Any = None, labels: Any = None, validation: Any = None
 
 
 def share_or_files(validation: Any) -> tuple[float, list[Path] | None]:
-    """(share to keep out, None) or (0, files), whichever `validation` says."""
+    """Return (share to hold out, None) or (0, files), depending on `validation`."""
     try:
         share = float(validation)
     except (TypeError, ValueError):
@@ -85,7 +87,7 @@ def share_or_files(validation: Any) -> tuple[float, list[Path] | None]:
 
 
 def names(spec: Any, what: str) -> Any:
-    """Datasets' names as one string, or a tuple or dict of strings.
+    """Parse dataset names: one string, or a tuple or dict of strings.
 
     >>> names("features", ""), names("a,b", ""), names("x=a,y=b", "")
     ('features', ('a', 'b'), {'x': 'a', 'y': 'b'})
@@ -96,7 +98,7 @@ def names(spec: Any, what: str) -> Any:
         if all("=" in part for part in parts):
             pairs = [[side.strip() for side in part.split("=", 1)] for part in parts]
             if len(dict(pairs)) < len(pairs):
-                raise ValueError(f"{what} '{spec}': expected every input's name once")
+                raise ValueError(f"{what} '{spec}': expected every input's name only once")
             spec = dict(pairs)
         else:
             spec = parts if len(parts) > 1 else parts[0]
@@ -109,14 +111,14 @@ def names(spec: Any, what: str) -> Any:
 
 
 def _leaves(spec: Any) -> list:
-    """Names, or arrays, of a structure of them."""
+    """The leaves (names or arrays) of a tuple, dict or single value, as a list."""
     if isinstance(spec, dict):
         return list(spec.values())
     return list(spec) if isinstance(spec, tuple) else [spec]
 
 
 def _kind(spec: Any) -> object:
-    """What two structures have in common that can be put together."""
+    """A key for the structure of `spec`; equal keys mean that two structures match."""
     if isinstance(spec, dict):
         return set(spec)
     return len(spec) if isinstance(spec, tuple) else None
@@ -137,19 +139,18 @@ def write_hdf5(
     labels: Any = "labels",
     **options: Any,
 ) -> Path:
-    """Write samples to a new HDF5 file, complete or not at all; returns its path.
+    """Write samples to a new HDF5 file (complete or not at all) and return its path.
 
-    Parameters
-    ----------
-    data : `dataset.train`, say, or `data.shard(dataset.train, i, n)` for the i-th of n files
-    path : an existing file is replaced
-    features, labels : names of the datasets in the file, of the same structure as the data's
-        inputs and targets (see `hdf5`)
-    options : of h5py's create_dataset: compression="gzip", chunks=(100, 338, 20)
+    Args:
+        data: For example `dataset.train`, or `data.shard(dataset.train, i, n)` for the i-th of n
+            files.
+        path: The file; an existing one is replaced.
+        features, labels: Names of the datasets in the file, in the same structure as the data's
+            inputs and targets (see `hdf5`).
+        options: Options of h5py's create_dataset: compression="gzip", chunks=(100, 338, 20).
 
-    Raises
-    ------
-    ValueError : names don't fit the data
+    Raises:
+        ValueError: If the names don't fit the data.
     """
     import h5py
 
@@ -163,7 +164,7 @@ def write_hdf5(
             )
         keys += [spec[name] for name in arrays] if isinstance(spec, dict) else _leaves(spec)
     if len(set(keys)) < len(keys):
-        raise ValueError(f"datasets {', '.join(keys)}: expected each name once")
+        raise ValueError(f"datasets {', '.join(keys)}: expected each name only once")
     columns = [*_leaves(data.inputs), *_leaves(data.targets)]
     here = path.with_name(f"{path.name}.{os.getpid()}.part")
     step = max(1, (1 << 20) // max(1, sum(c.dtype.itemsize * prod(c.shape[1:]) for c in columns)))

@@ -1,4 +1,4 @@
-"""HDF5 files as one table: looked at before anything is read, then read in long stretches."""
+"""HDF5 files as one table: checked before any sample is read, then read in long stretches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy as np
 from tutorial_dl.data.files import DataError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-PIECE = 1 << 20  # bytes read at once, about
-GAP = 1 << 16  # bytes that are read and thrown away rather than jumped over
-LARGE_CHUNK = 16 << 20  # bytes; pieces are whole chunks of the file up to here
-OPEN = 16  # files kept open
+PIECE = 1 << 20  # approximate number of bytes per read
+GAP = 1 << 16  # bytes; shorter gaps are read and discarded rather than skipped
+LARGE_CHUNK = 16 << 20  # bytes; up to this chunk size, a piece is a whole number of chunks
+OPEN = 16  # number of files kept open
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Of one sample."""
+        """Bytes per sample."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -39,13 +39,12 @@ class Field:
 class Table:
     """Files that hold the same fields.
 
-    Attributes
-    ----------
-    files : what is read, in order
-    shown : what error messages call them (files themselves, unless those are copies)
-    rows : samples of each file
-    fields : by name
-    chunk : samples that a file stores together (compressed, say); 1 where it doesn't matter
+    Attributes:
+        files: Files to read, in order.
+        shown: Paths that error messages show (the originals where `files` are copies).
+        rows: Number of samples of each file.
+        fields: The fields by name.
+        chunk: Samples that a file stores (and compresses) together; 1 if it is stored contiguously.
     """
 
     files: tuple[Path, ...]
@@ -60,7 +59,7 @@ class Table:
 
     @property
     def piece(self) -> int:
-        """Samples to read at once: about 1 MiB, and whole chunks."""
+        """Samples per read: about 1 MiB, and a whole number of chunks."""
         piece = max(1, PIECE // self.sample_bytes)
         if self.chunk * self.sample_bytes <= LARGE_CHUNK:
             piece = -(-piece // self.chunk) * self.chunk
@@ -73,20 +72,22 @@ def look(
     shown: Iterable[Path] | None = None,
     like: Table | None = None,
 ) -> Table:
-    """Open every file and see that it holds what it should; reads no samples.
+    """Open every file and check what it holds, without reading samples.
 
-    Parameters
-    ----------
-    files : HDF5 files, each with a dataset of every name, samples first, all of one length
-    names : of the datasets to use
-    shown : what error messages call the files
-    like : files whose samples these must be like (the first of `files` that has samples if None)
+    Args:
+        files: HDF5 files, each with a dataset of every name, samples first, all of one length.
+        names: Names of the datasets to use.
+        shown: Paths that error messages show.
+        like: A table whose samples these must match; if None, they must match the first of `files`
+            that has samples.
 
-    Raises
-    ------
-    DataError : in one line, naming the file: it is missing, damaged or no HDF5 file; lacks a name;
-        holds no numbers; datasets of different lengths; samples of another shape or type than
-        those of the files before; there are no samples at all
+    Returns:
+        The files as a table.
+
+    Raises:
+        DataError: One line that names the file, if it is missing, damaged or not an HDF5 file, if a
+            dataset is missing or does not hold numbers, if lengths differ, if samples differ in
+            shape or type from those of earlier files, or if there are no samples at all.
     """
     files, names = tuple(files), tuple(dict.fromkeys(names))
     shown = files if shown is None else tuple(shown)
@@ -101,7 +102,7 @@ def look(
                 raise DataError(f"{name}: datasets of different numbers of samples: {have}")
             rows.append(len(found[0]))
             if rows[-1] == 0:
-                continue  # nothing of it is used
+                continue  # its shapes and types don't matter
             here = {key: _field(key, one) for key, one in zip(names, found, strict=True)}
             if first is None:
                 first, fields = name, here
@@ -118,16 +119,17 @@ def _others(files: int) -> str:
 
 
 def open_file(path: Path, shown: Path):
-    """The open h5py.File; DataError, in one line, where that is not possible."""
+    """Open an HDF5 file as h5py.File; raises a one-line DataError if that is not possible."""
     import h5py
 
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
-            # The format begins at 0, or at 512, 1024, 2048 ... after somebody's own header.
+            # The format begins at 0, or at 512, 1024, 2048 ... after a user block.
             places = [0] + [512 << i for i in range(64) if 512 << i < size]
             if not any(file.seek(p) == p and file.read(8) == SIGNATURE for p in places):
-                what = "is empty (0 bytes)" if size == 0 else "is no HDF5 file, or its head is lost"
+                what = "is not an HDF5 file, or its header is lost"
+                what = "is empty (0 bytes)" if size == 0 else what
                 raise DataError(f"{shown}: it {what}")
         return h5py.File(path, "r", locking="best-effort")
     except FileNotFoundError:
@@ -137,7 +139,7 @@ def open_file(path: Path, shown: Path):
             raise
         whole = re.search(r"truncated file: .*stored_eof = (\d+)", str(error))
         if whole:
-            told = f"it is truncated: {size} bytes of {whole[1]} are there"
+            told = f"it is truncated: only {size} of {whole[1]} bytes are there"
         else:
             told = f"it can't be opened (truncated or damaged?): {_line(error)}"
         raise DataError(f"{shown}: {told}") from None
@@ -157,11 +159,11 @@ def _dataset(file, key: str, shown: Path):
             f"{shown}: it has no {key!r}; it has {', '.join(sorted(file)) or 'nothing'}"
         )
     if not isinstance(found, h5py.Dataset):
-        raise DataError(f"{shown}: {key!r} is a group ({', '.join(sorted(found))}), no dataset")
+        raise DataError(f"{shown}: {key!r} is a group ({', '.join(sorted(found))}), not a dataset")
     if not found.shape:
-        raise DataError(f"{shown}: {key!r} is of shape {found.shape}; expected samples first")
+        raise DataError(f"{shown}: {key!r} has shape {found.shape}; expected samples first")
     if found.dtype.kind not in "fiub":
-        raise DataError(f"{shown}: {key!r} is of type {found.dtype}; expected numbers")
+        raise DataError(f"{shown}: {key!r} has type {found.dtype}; expected numbers")
     return found
 
 
@@ -174,17 +176,16 @@ def _check_like(field: Field, shown: Path, expected: Field, first: Path) -> None
         have, want = getattr(field, what), getattr(expected, what)
         if have != want:
             raise DataError(
-                f"{shown}: {field.name!r} has samples of {what} {have}, but {first} of {want}"
+                f"{shown}: {field.name!r} has samples of {what} {have}, but {first} has {want}"
             )
 
 
 class Reader:
-    """Reads samples of a table's files; keeps a few of them open. One thread uses it.
+    """Reads samples of a table's files and keeps a few files open. Not thread-safe.
 
-    Parameters
-    ----------
-    table : what there is to read
-    check : called between two pieces; whatever it raises ends the reading
+    Args:
+        table: The files to read from.
+        check: Called between two pieces; whatever it raises ends the reading.
     """
 
     def __init__(self, table: Table, check: Callable[[], None] = lambda: None) -> None:
@@ -201,14 +202,13 @@ class Reader:
     def take(
         self, file: np.ndarray, row: np.ndarray, names: Iterable[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """Samples (file[i], row[i]) in this order, as arrays by name.
+        """Return the samples (file[i], row[i]) in this order, as arrays by name.
 
-        Whatever the order, every file is read from its beginning to its end, samples that are
-        close to each other together, and not more than a piece at once.
+        Whatever the order, every file is read from front to back; samples close to each other are
+        read together, at most one piece at a time.
 
-        Raises
-        ------
-        DataError : a file is no longer what it was, or a part of it can't be read
+        Raises:
+            DataError: If a file has changed, or a part of it can't be read.
         """
         names = self.table.fields if names is None else names
         fields = [self.table.fields[name] for name in names]
@@ -223,7 +223,7 @@ class Reader:
             first, last = int(row[begin]), int(row[end - 1]) + 1
             for name, array in out.items():
                 stretch = self._stretch(int(file[begin]), name, first, last)
-                if (np.diff(row[begin:end]) != 1).any():  # not all are wanted, or some twice
+                if (np.diff(row[begin:end]) != 1).any():  # some are skipped, or wanted twice
                     stretch = stretch[row[begin:end] - first]
                 array[order[begin:end]] = stretch
         return out
@@ -238,7 +238,7 @@ class Reader:
             ) from None
 
     def _datasets(self, number: int) -> dict:
-        """Of the open file, seen to hold what it held when training began."""
+        """The datasets of file `number`, opened if need be and checked to be unchanged."""
         if number in self._open:
             self._open.move_to_end(number)
             return self._open[number][1]

@@ -1,4 +1,4 @@
-"""How much flies close to a particle: little beside a W's lepton, much beside one in a jet."""
+"""Isolation sums: the pT close to a particle, small for a W's lepton, large within a jet."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ def isolation_sums(
     group: np.ndarray,
     cone: float,
 ) -> np.ndarray:
-    """Sum of the other particles' pT within sqrt(d_eta^2 + d_phi^2) < cone, by group: (N, 3).
+    """Sum the other particles' pT within sqrt(d_eta^2 + d_phi^2) < cone, by group: (N, 3).
 
-    Parameters
-    ----------
-    starts : (events + 1,): event e has the particles starts[e] up to starts[e + 1]
-    pt, eta, phi : (N,)
-    group : (N,), whose sum a particle counts in: 0, 1 or 2; -1 counts in none
+    Args:
+        starts: (events + 1,): event e has the particles starts[e] up to starts[e + 1].
+        pt, eta, phi: (N,).
+        group: (N,), the sum in which a particle counts: 0, 1 or 2; -1 counts in none.
     """
     sums = np.zeros((len(pt), 3))
     _sum_pairs(starts, pt, eta, phi, group, cone, sums)

@@ -1,4 +1,4 @@
-"""`load`: a dataset by the name that the command line knows it by, or by a user's function."""
+"""`load`: a dataset by its name on the command line, from a user's function, or from files."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ def load(
     validation: Any = None,
     cache: str | os.PathLike | None = None,
 ) -> Dataset:
-    """The dataset that `spec` names.
+    """Load the dataset that `spec` names.
 
-    Parameters
-    ----------
-    spec : one of `NAMES`, or "module:function" or "path/to/file.py:function". The function is
-        called without arguments and returns a Dataset, or ((x, y), (x_val, y_val)) of arrays, x
-        also a tuple or dict of arrays where the model has several inputs. Or HDF5 files: paths
-        joined by commas, a pattern, a text file of paths, or a list. A Dataset is passed on.
-    features, labels, validation, cache : see `hdf5`; for HDF5 files only
+    Args:
+        spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
+            called without arguments and returns a Dataset or arrays ((x, y), (x_val, y_val)), where
+            x may be a tuple or dict of arrays for a model with several inputs; or HDF5 files as
+            paths joined by commas, a pattern, a text file of paths, or a list. A Dataset is
+            returned as it is.
+        features, labels, validation, cache: For HDF5 files only; see `hdf5`.
 
-    Raises
-    ------
-    ValueError : no such name, module, function or file, or arrays of different lengths
-    TypeError : the function returned something else
+    Raises:
+        ValueError: If there is no such name, module, function or file, or lengths of arrays differ.
+        TypeError: If the function returned something else.
     """
     if isinstance(spec, Dataset):
         return spec
@@ -51,9 +50,10 @@ def load(
 
 
 def dataset_of(made: object, name: str = "data") -> Dataset:
-    """`made` as a Dataset: one, or ((x, y), (x_val, y_val)) of arrays.
+    """Turn `made`, a Dataset or arrays ((x, y), (x_val, y_val)), into a Dataset.
 
-    Raises TypeError and ValueError that call it `name`.
+    Raises:
+        TypeError, ValueError: If that is not possible; the message calls the data `name`.
     """
     if isinstance(made, Dataset):
         return made
@@ -61,7 +61,7 @@ def dataset_of(made: object, name: str = "data") -> Dataset:
         (x, y), (x_val, y_val) = made
     except (TypeError, ValueError):
         raise TypeError(
-            f"data '{name}': it returned {_describe(made)}; expected a Dataset or "
+            f"data '{name}': the function returned {_describe(made)}; expected a Dataset or "
             "((x, y), (x_val, y_val))"
         ) from None
     try:
@@ -74,7 +74,7 @@ def dataset_of(made: object, name: str = "data") -> Dataset:
 def check(
     spec: Any, features: Any = None, labels: Any = None, validation: Any = None, cache: Any = None
 ) -> None:
-    """Raise ValueError where these words can't name data; of files, only sees that they exist."""
+    """Raise ValueError if these options can't name data; files are only checked to exist."""
     if named(spec):
         from tutorial_dl.data.hdf5_dataset import check_words
 

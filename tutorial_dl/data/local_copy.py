@@ -1,10 +1,10 @@
-"""`copies`: files on a disk of this node, copied there once by whichever rank comes first.
+"""`copies`: files on a local disk of this node, each copied there once by the first rank to ask.
 
-A file server that all nodes ask for all samples in every epoch is slow; the node's own disk is
-not. Ranks need no messages for it: who holds a file's lock copies it, under a name that nobody
-reads, and then gives it its own name, so that a copy is there as a whole or not at all, whatever
-ends the copying. The others copy files that are still missing meanwhile. Copies stay for the next
-run. One is used as long as its size and its time of change are those of the source.
+A file server is slow when all nodes read all samples from it in every epoch; the node's own disk is
+not. Ranks exchange no messages for this: the rank that holds a file's lock copies it under a
+temporary name and then renames it, so that a copy is either complete or absent, however the
+copying ends. Meanwhile the other ranks copy files that are still missing. Copies stay for the next
+run and are valid as long as their size and modification time equal those of the source.
 """
 
 from __future__ import annotations
@@ -20,29 +20,27 @@ from pathlib import Path
 
 from tutorial_dl.data.files import DataError
 
-SECONDS = 300  # that another rank may take without its copy growing
+SECONDS = 300  # longest wait for another rank whose copy does not grow
 _LOOK = 0.05  # seconds between two looks at a lock that another rank holds
 _PIECE = 4 << 20  # bytes
 
 
 def copies(files: Iterable[Path], folder: Path, seconds: float = SECONDS) -> list[Path]:
-    """Where in `folder` the copies of `files` are; makes those that are missing or out of date.
+    """Return the paths of the copies in `folder`; makes those that are missing or out of date.
 
-    Parameters
-    ----------
-    files : to copy
-    folder : on a local disk; made if it isn't there. Any number of processes may use it at once.
-    seconds : to wait for another process that makes no progress with its copy
+    Args:
+        files: Files to copy.
+        folder: On a local disk; made if it isn't there. Any number of processes may use it at once.
+        seconds: Longest wait for another process that makes no progress with its copy.
 
-    Raises
-    ------
-    DataError : the folder can't be written, the disk is full, a file is gone; in one line
+    Raises:
+        DataError: One line: the folder can't be written, the disk is full, or a file is gone.
     """
     files = list(files)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"cache {folder}: it can't be made: {error.strerror}") from None
+        raise DataError(f"cache {folder}: it can't be created: {error.strerror}") from None
     places = [folder / _name(path) for path in files]
     left = dict(zip(files, places, strict=True))
     seen, end = -1, time.monotonic() + seconds
@@ -65,7 +63,7 @@ def copies(files: Iterable[Path], folder: Path, seconds: float = SECONDS) -> lis
 
 
 def _name(path: Path) -> str:
-    """Files of one name in several folders have several copies."""
+    """A name for the copy that differs for files of the same name in different folders."""
     whole = str(path.resolve())
     return f"{hashlib.sha256(whole.encode()).hexdigest()[:12]}-{path.name}"
 
@@ -82,7 +80,7 @@ def _size(path: Path) -> int:
 
 
 def _made(path: Path, place: Path, folder: Path) -> bool:
-    """Whether `place` is a copy of `path` now; False while another process is making it."""
+    """Make `place` a copy of `path` if it isn't; False while another process is making it."""
     try:
         source = path.stat()
         if _same(source, place):
@@ -92,7 +90,7 @@ def _made(path: Path, place: Path, folder: Path) -> bool:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            if not _same(source, place):  # nobody has made it since
+            if not _same(source, place):  # no other process has made it meanwhile
                 _copy(path, source, place, folder)
         return True
     except OSError as error:
@@ -108,7 +106,7 @@ def _same(source: os.stat_result, place: Path) -> bool:
 
 
 def _copy(path: Path, source: os.stat_result, place: Path, folder: Path) -> None:
-    """The lock is held: what lies at the copy's first name was left by a process that was ended."""
+    """Copy while holding the lock; an existing .part file was left by a process that died."""
     part = _part(place)
     part.unlink(missing_ok=True)
     free = shutil.disk_usage(folder).free
@@ -118,7 +116,7 @@ def _copy(path: Path, source: os.stat_result, place: Path, folder: Path) -> None
         with open(path, "rb") as original, open(part, "wb") as copy:
             shutil.copyfileobj(original, copy, _PIECE)
             copy.flush()
-            os.fsync(copy.fileno())  # its name must not reach the disk before it does
+            os.fsync(copy.fileno())  # the contents must reach the disk before the final name does
         os.utime(part, ns=(source.st_atime_ns, source.st_mtime_ns))
         if not _same(path.stat(), part):
             raise DataError(f"{path}: it changed while it was copied to cache {folder}")

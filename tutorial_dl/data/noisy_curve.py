@@ -1,4 +1,4 @@
-"""Noisy samples of a known function: data for which the right answer is known."""
+"""`curve`: noisy samples of a known function, so that the right answer is known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tutorial_dl.data.dataset import Data, Dataset
 
 
 def cubic(x: np.ndarray) -> np.ndarray:
-    """f(x) = 1/2 - x - x^2 + 2 x^3: within reach of a cubic, whose best coefficients it shows."""
+    """f(x) = 1/2 - x - x^2 + 2 x^3; a cubic model can fit it, with these as best coefficients."""
     return 0.5 + x * (-1 + x * (-1 + 2 * x))
 
 
@@ -20,24 +20,22 @@ def curve(
     seed: int = 0,
     function: Callable[[np.ndarray], np.ndarray] = cubic,
 ) -> Dataset:
-    """`n` samples y = function(x) + noise to learn from, and as many others to judge by.
+    """Make `n` samples y = function(x) + noise for training, and `n` others for validation.
 
-    Parameters
-    ----------
-    n : samples of each part
-    noise : standard deviation of the normal noise on y; the smallest mean squared error that any
-        model can hope for is noise^2
-    seed : of x, uniform in [-1, 1], and of the noise
-    function : what to learn, of arrays (n,) -> (n,)
+    Args:
+        n: Samples per part.
+        noise: Standard deviation of the normal noise on y; the smallest mean squared error that any
+            model can reach is noise^2.
+        seed: Seed of x, uniform in [-1, 1], and of the noise.
+        function: The function to learn, from arrays (n,) to arrays (n,).
 
-    Returns
-    -------
-    Dataset of inputs x (n,) and targets y (n,), float64, no classes
+    Returns:
+        Dataset of inputs x (n,) and targets y (n,), float64, no classes.
     """
     if n < 1:
-        raise ValueError(f"n {n}: expected at least 1 sample")
+        raise ValueError(f"n must be at least 1, got {n}")
     if not noise >= 0:
-        raise ValueError(f"noise {noise}: expected a standard deviation, 0 or more")
+        raise ValueError(f"noise must be at least 0, got {noise}")
     random = np.random.default_rng(seed)
     parts = []
     for _ in range(2):

@@ -1,16 +1,16 @@
 """From the few partons of a hard process to the hundreds of particles that a detector sees.
 
 A quark or gluon is never seen: it becomes a jet, a spray of hadrons along its direction. Here its
-momentum p is shared out at random, and every hadron gets a kick kT of some 0.35 GeV across:
+momentum p is divided at random, and every hadron gets a transverse kick kT of about 0.35 GeV:
 
     p_i = z_i p + kT_i,    sum z_i = 1,    sum kT_i = 0,    so that  sum p_i = p   exactly
 
-and the larger p_i, the closer it flies to p. In jets of bottom quarks some hadrons come from a
-point some millimetres away (a bottom hadron lives for 1.5e-12 s), and may be leptons. Tens of soft
-particles come from the rest of the two protons and from other collisions of the same moment
-(pile-up; those begin elsewhere along the beam). The detector sees particles not too close to the
-beam and not too slow, misses some charged ones and leaves out those that come from another
-collision, and measures momenta with the precision of a track (1%) or a calorimeter
+so the larger p_i, the closer its direction is to that of p. In jets of bottom quarks some particles
+come from a point a few millimetres away (a bottom hadron lives for 1.5e-12 s), and some of those
+are leptons. Tens of soft particles come from the rest of the two protons and from other collisions
+at the same time (pile-up; these begin elsewhere along the beam). The detector sees particles that
+are neither too close to the beam nor too slow, misses some charged ones, leaves out those that come
+from another collision, and measures momenta with the precision of a track (1%) or a calorimeter
 (3 to 100% / sqrt(E)); directions are taken as exact.
 """
 
@@ -25,10 +25,10 @@ from tutorial_dl.data.isolation import isolation_sums
 
 CHARGED_HADRON, NEUTRAL_HADRON, PHOTON, ELECTRON, MUON = range(5)
 MASS = np.array([0.13957, 0.49761, 0.0, 0.000511, 0.10566])  # GeV: pi+, K_L, photon, e, mu
-PRIMARY_SHARE = 0.4  # of soft particles; the rest is pile-up
+PRIMARY_SHARE = 0.4  # share of soft particles that come from the event; the rest is pile-up
 KICK = 0.35  # GeV
 LIFETIME = 0.045  # cm: c times the lifetime of a bottom hadron
-CONE = 0.3  # of isolation sums: sqrt(d_eta^2 + d_phi^2) below it
+CONE = 0.3  # radius of isolation sums, sqrt(d_eta^2 + d_phi^2)
 
 FEATURES = (
     "energy", "px", "py", "pz", "pt", "eta", "phi", "log_pt", "x", "y", "z",
@@ -42,14 +42,13 @@ GEV = 1 / 10  # energies, momenta and isolation sums are in units of 10 GeV
 class Particles:
     """Particles of all events in one list.
 
-    Attributes
-    ----------
-    event : (N,), whose it is
-    parton : (N,), the place of the parton it comes from; -1 for soft ones
-    momentum : (N, 3), GeV
-    kind : (N,), CHARGED_HADRON to MUON
-    charge : (N,)
-    origin : (N, 3), cm from the event's primary vertex
+    Attributes:
+        event: (N,), index of the event.
+        parton: (N,), the place of the parton it comes from; -1 for soft particles.
+        momentum: (N, 3), GeV.
+        kind: (N,), CHARGED_HADRON to MUON.
+        charge: (N,).
+        origin: (N, 3), cm from the event's primary vertex.
     """
 
     event: np.ndarray
@@ -75,7 +74,7 @@ class Particles:
 
     @property
     def eta(self) -> np.ndarray:
-        """Pseudorapidity: asinh(pz / pT), 0 across the beam."""
+        """Pseudorapidity: asinh(pz / pT), 0 perpendicular to the beam."""
         return np.arcsinh(self.momentum[:, 2] / np.maximum(self.pt, 1e-9))
 
     @property
@@ -84,9 +83,9 @@ class Particles:
 
 
 def produced(partons: hard.Partons, soft: float, random: np.random.Generator) -> Particles:
-    """All particles that fly out: of jets, leptons, and on average `soft` others.
+    """Produce all particles: those of jets, leptons, and on average `soft` others.
 
-    Neutrinos leave no trace.
+    Neutrinos leave no trace in the detector and are left out.
     """
     parts = [_jets(partons, random), _leptons(partons), _soft(len(partons.kind), soft, random)]
     return Particles(
@@ -98,12 +97,12 @@ def _jets(partons: hard.Partons, random: np.random.Generator) -> Particles:
     event, place = np.nonzero(np.isin(partons.kind, (hard.QUARK, hard.GLUON, hard.BOTTOM)))
     axis, flavour = partons.momentum[event, place, 1:], partons.kind[event, place]  # (jets, 3)
     size = np.linalg.norm(axis, axis=1)
-    # More particles in harder jets, as the logarithm; half as many again in those of gluons.
+    # The mean number grows with the logarithm of the jet's pT, and is 1.5 times higher for gluons.
     mean = (1 + np.log1p(np.hypot(axis[:, 0], axis[:, 1]) / 3)) * np.where(
         flavour == hard.GLUON, 5.5, 3.7
     )
     count = 2 + random.poisson(mean)
-    jet = np.repeat(np.arange(len(count)), count)  # of each particle
+    jet = np.repeat(np.arange(len(count)), count)  # the jet of each particle
     starts = np.cumsum(count) - count
 
     share = random.exponential(1, len(jet)) ** 1.5
@@ -149,12 +148,12 @@ def _soft(events: int, mean: float, random: np.random.Generator) -> Particles:
 
 
 def measured(particles: Particles, random: np.random.Generator) -> Particles:
-    """What the detector makes of them: pT above 1 GeV, |eta| below 2.5, and not exact."""
+    """What the detector measures: particles with pT above 1 GeV and |eta| below 2.5, smeared."""
     charged = particles.charge != 0
     seen = (particles.pt > 1.0) & (np.abs(particles.eta) < 2.5)
     seen &= ~charged | (random.random(len(particles)) < 0.95)
     x, y, z = particles.origin.T
-    seen &= ~charged | (np.hypot(x, y) > 0.005) | (np.abs(z) < 0.1)  # another collision's
+    seen &= ~charged | (np.hypot(x, y) > 0.005) | (np.abs(z) < 0.1)  # drops pile-up
     found = particles[seen]
     energy, kind = found.energy, found.kind
     precision = np.where(found.charge != 0, np.hypot(0.01, 0.0002 * found.pt), 0.0)
@@ -163,21 +162,21 @@ def measured(particles: Particles, random: np.random.Generator) -> Particles:
     precision[neutral] = np.hypot(1 / np.sqrt(energy), 0.05)[neutral]
     factor = np.maximum(1 + precision * random.normal(size=len(found)), 0.2)
     found.momentum = found.momentum * factor[:, None]
-    # Tracks show where they come from, to 20 micrometres; calorimeters don't.
+    # A track gives its origin to 20 micrometres; a calorimeter gives none.
     track = (found.charge != 0)[:, None]
     found.origin = track * (found.origin + 0.002 * random.normal(size=found.origin.shape))
     return found
 
 
 def sequences(particles: Particles, events: int, places: int) -> np.ndarray:
-    """float32 (events, places, 20): each event's particles by falling pT, then zeros.
+    """Each event's particles by falling pT, then zeros: float32 (events, places, 20).
 
-    Of an event with more particles than places the hardest ones are kept.
+    If an event has more particles than places, those of highest pT are kept.
     """
     found = particles[np.lexsort((-particles.pt, particles.event))]
     starts = np.searchsorted(found.event, np.arange(events + 1))
     pt, eta, phi = found.pt, found.eta, found.phi
-    group = np.array([0, 1, 2, -1, -1])[found.kind]  # leptons are in nobody's sum
+    group = np.array([0, 1, 2, -1, -1])[found.kind]  # leptons count in no sum
     sums = isolation_sums(starts, pt, eta, phi, group, CONE)
     place = np.arange(len(found)) - starts[found.event]
     kept = place < places

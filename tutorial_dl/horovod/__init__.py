@@ -1,17 +1,17 @@
-"""The interface that users of Horovod know, on Teams, for Keras 3 on TensorFlow.
+"""Horovod's interface on top of Team, for Keras 3 with TensorFlow.
 
     import tutorial_dl.horovod.tensorflow.keras as hvd      # was: horovod.tensorflow.keras
     import tutorial_dl.horovod.keras as hvd                 # was: horovod.keras
     import tutorial_dl.horovod.tensorflow as hvd            # was: horovod.tensorflow
 
     mpiexec -n 4 python train.py                            # was: horovodrun -np 4 python train.py
-    python -m tutorial_dl.horovod -np 4 python train.py     # or so
+    python -m tutorial_dl.horovod -np 4 python train.py     # or this
 
-`tutorial_dl.horovod` itself has all of `tutorial_dl.horovod.tensorflow`, and `run`. docs/horovod.md
-says how to move a script over and what differs.
+`tutorial_dl.horovod` itself has everything in `tutorial_dl.horovod.tensorflow`, and `run`.
+docs/horovod.md explains how to port a script and what differs.
 
-A collective, from top to bottom: collectives.py (tensors, gradients), ordered_graph.py (order inside
-tf.function), wire.py (what ranks agree on), numba_kernels.team.
+A collective passes through, from top to bottom: collectives.py (tensors, gradients),
+ordered_graph.py (order inside tf.function), wire.py (ranks agree on the call), numba_kernels.team.
 """
 
 from importlib import import_module
@@ -20,7 +20,7 @@ __all__ = ["run"]
 
 
 def __getattr__(name):
-    # Lazily: whoever only starts ranks must load neither MPI nor TensorFlow.
+    # Lazy imports: a process that only starts ranks must load neither MPI nor TensorFlow.
     if name.startswith("__"):
         raise AttributeError(name)
     if name == "run":

@@ -1,4 +1,4 @@
-"""python -m tutorial_dl.horovod -np 4 python train.py ...: what horovodrun did, on one machine."""
+"""python -m tutorial_dl.horovod -np 4 python train.py ...: replaces horovodrun on one machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba_kernels import launch
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tutorial_dl.horovod",
-        description="Start a script on several ranks of this machine. On a cluster use its own "
+        description="Start a script on several ranks of this machine. On a cluster, use the site's "
         "mpiexec or srun.",
     )
     parser.add_argument("-np", "--num-proc", type=int, required=True, help="number of ranks")
@@ -23,9 +23,9 @@ def main(words: list[str] | None = None) -> int:
     if re.fullmatch(r"python(3(\.\d+)?)?", first.rsplit("/", 1)[-1]):
         command = command[1:]
     elif first and not first.startswith("-") and not first.endswith(".py"):
-        parser.error(f"{first} is neither python nor a script (.py): python train.py ...")
+        parser.error(f"{first} is neither python nor a script (.py); expected python train.py ...")
     if not command:
-        parser.error("the command is missing: python train.py ...")
+        parser.error("the command is missing; expected python train.py ...")
     try:
         return launch.run_ranks(given.num_proc, command).returncode
     except (ValueError, launch.LaunchError) as error:

@@ -1,10 +1,10 @@
-"""A Team's allreduce inside TensorFlow's graphs: in one order on all ranks, and failing in words.
+"""A Team's allreduce inside TensorFlow's graphs: same order on all ranks, errors with their cause.
 
-TensorFlow runs the operations of a graph in any order that their inputs allow. Two allreduces that
-know nothing of each other could so run in one order here and in the other one there, and ranks
-would wait for each other, or add up what does not belong together. A `tf.function` promises more of
-operations that are declared stateful, and these are: they run in the order of the program that was
-traced (automatic control dependencies), which all ranks share.
+TensorFlow runs the operations of a graph in any order that their inputs allow. Two independent
+allreduces could therefore run in different orders on different ranks; the ranks would deadlock, or
+add up tensors that don't belong together. A `tf.function` guarantees more for operations that are
+declared stateful, as these are: they run in the order of the traced program (automatic control
+dependencies), which is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ def allreduce(team, x: tf.Tensor) -> tf.Tensor:
     """The sum of `x` over all ranks; eager, or as part of the graph that is being traced.
 
     Args:
-        team: of whose ranks every one has to come here
-        x: float64, any shape, the same on all ranks
+        team: The team; each of its ranks has to make this call.
+        x: float64, any shape, the same on all ranks.
 
-    Where another rank fails meanwhile, eager code gets a PeerError (in a Keras layer: what Keras
-    makes of it, in the same words). Out of a graph comes an error of TensorFlow's that has its
-    words; `collective_layers.cause` has the PeerError itself.
+    Raises:
+        PeerError: If another rank fails meanwhile. In a Keras layer or a graph, Keras or TensorFlow
+            raises an error of its own with the same text; `collective_layers.cause` then returns
+            the PeerError.
     """
 
-    if hasattr(team, "in_graph"):  # it has other collectives in the same graph, in one order
+    if hasattr(team, "in_graph"):  # the team orders all its collectives in a graph itself
         return team.in_graph(x)
 
     def summed(mine: np.ndarray) -> np.ndarray:

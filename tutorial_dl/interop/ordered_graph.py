@@ -1,17 +1,17 @@
-"""Collectives as TensorFlow ops: in the order of the program, on every rank.
+"""Collectives as TensorFlow ops that run in program order on every rank.
 
-Ranks wait for each other in a collective, so two of them must never be in different ones. Eagerly
-that is the program's own order. Inside `tf.function` TensorFlow runs what is ready, on several
-threads, and two ranks may choose differently. So every collective of a graph is given one and the
-same resource, a variable that nobody reads: TensorFlow runs ops that use a resource one after the
-other, in the order in which the program wrote them, through branches, loops and nested functions.
+Ranks wait for each other in a collective, so two ranks must never be in different ones. In eager
+mode they follow the order of the program. Inside `tf.function`, TensorFlow runs ops that are ready
+on several threads, and two ranks may choose different orders. So every collective of a graph is
+given the same resource, a variable that is never read: TensorFlow runs ops that use the same
+resource one after the other, in program order, through branches, loops and nested functions.
 
     a = allreduce(x)            order --> EagerPyFunc (x)
     b = model(...)                             |
     c = allreduce(y)                      EagerPyFunc (y)      after the first, though y was ready
 
-Why that can't hang: the k-th collective waits only for the data it is made of, which depends on
-earlier ones, and for the k - 1 before it; so if all ranks trace the same program, the k-th can
+This can't deadlock: the k-th collective waits only for its own inputs, which depend on earlier
+collectives, and for the k - 1 before it. So if all ranks trace the same program, the k-th can
 always begin once those are done. Ranks whose programs differ get a MismatchError (wire.py).
 """
 
@@ -27,7 +27,7 @@ from numba_kernels.errors import MismatchError
 from numba_kernels.shared.window import aligned
 
 LARGE = 1 << 18  # bytes
-SHAREABLE = "fdil"  # dtypes that DLPack lends
+SHAREABLE = "fdil"  # dtype characters that can be shared through DLPack
 MOST_KEPT = 8
 
 _order: tf.Variable | None = None
@@ -40,12 +40,17 @@ def in_order(
     results: Sequence[tuple],
     name: str,
 ) -> list[tf.Tensor]:
-    """`function` of the tensors as numpy arrays, now or as an op of the graph that is being built.
+    """Apply `function` to the tensors as numpy arrays, now or as an op of the graph being built.
 
     Args:
-        function: takes a list of arrays not to be written to, returns a list of arrays, which may
-            be overwritten later: they are copied
-        results: (dtype, static shape) of each array that it returns
+        function: Takes a list of arrays, which it must not change; returns a list of arrays. These
+            are copied, so it may overwrite them later.
+        tensors: Its inputs.
+        results: (dtype, static shape) of each array that it returns.
+        name: Name of the op.
+
+    Returns:
+        A tensor per result.
     """
     if tf.executing_eagerly():
         return as_tensors(function([as_array(t) for t in tensors]))
@@ -59,7 +64,7 @@ def in_order(
         except MismatchError:  # all ranks raise it
             raise
         except BaseException as error:
-            # TensorFlow turns it into an error of its own; the others are to read this one.
+            # TensorFlow turns it into an error of its own; the other ranks must see this one.
             abort_all(error)
             raise
 
@@ -73,7 +78,7 @@ def in_order(
 
 
 def as_array(tensor: tf.Tensor) -> np.ndarray:
-    """What an eager tensor holds; not a copy where that can be."""
+    """The values of an eager tensor, without a copy if possible."""
     try:
         return np.asarray(memoryview(tensor))
     except (ValueError, TypeError, BufferError):  # bfloat16, or not in main memory
@@ -83,8 +88,8 @@ def as_array(tensor: tf.Tensor) -> np.ndarray:
 def as_tensors(arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
     """Copies of the arrays, as tensors.
 
-    Large ones in memory that is used again when TensorFlow has dropped them: new memory from the
-    operating system for every step's gradients would cost more than copying them.
+    Large arrays use memory that is reused once TensorFlow has dropped the tensors: fresh memory
+    from the operating system for every step's gradients would cost more than the copy.
     """
     if sum(a.nbytes for a in arrays) < LARGE or any(a.dtype.char not in SHAREABLE for a in arrays):
         return [tf.constant(a) for a in arrays]
@@ -98,7 +103,7 @@ def as_tensors(arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
 
 
 class _Block:
-    """Memory, 64-byte aligned, that is lent to tensors; `free` when none looks at it any more."""
+    """64-byte aligned memory that is lent to tensors; `free` when no tensor uses it any more."""
 
     def __init__(self, nbytes: int):
         self.memory = aligned(nbytes, np.uint8)
@@ -113,7 +118,7 @@ class _Block:
 
 
 def _take(nbytes: int) -> np.ndarray:
-    """`nbytes` of memory that no tensor looks at."""
+    """`nbytes` of memory that no tensor uses."""
     for block in _kept:
         if block.memory.nbytes == nbytes and block.free:
             return block.memory
@@ -124,7 +129,7 @@ def _take(nbytes: int) -> np.ndarray:
 
 
 def _resource() -> tf.Tensor:
-    """The handle of the variable that puts the collectives of a graph in order."""
+    """The handle of the variable that orders the collectives of a graph."""
     global _order
     if _order is None:
         with tf.init_scope(), tf.device("/cpu:0"):
@@ -133,11 +138,10 @@ def _resource() -> tf.Tensor:
 
 
 def refuse_xla(name: str) -> None:
-    """ValueError where XLA compiles: it knows no op that talks to other processes."""
+    """Raise ValueError if XLA compiles this graph: it has no ops that message other processes."""
     from tensorflow.python.ops import control_flow_util
 
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise ValueError(
-            f"{name} can't be compiled by XLA: leave jit_compile=True out, "
-            "or give jit_compile=False"
+            f"{name} can't be compiled by XLA: remove jit_compile=True or set jit_compile=False"
         )

@@ -1,7 +1,7 @@
-"""Keras layers that work with all ranks of a Team.
+"""Keras layers that compute over all ranks of a Team.
 
 layers.SyncBatchNormalization(team)     batch normalisation over the samples of all ranks
-layers.convert(model, team)             a model's own BatchNormalization layers become such ones
+layers.convert(model, team)             convert a model's BatchNormalization layers to it
 """
 
 import lazy_loader

@@ -1,4 +1,4 @@
-"""Which rank plays which role: the coordinator of a search, masters, sub-masters, workers.
+"""The role of each rank: coordinator of a search, master, sub-master or worker.
 
     from tutorial_dl.layout import Layout
 
@@ -7,8 +7,8 @@
     layout.ranks            # 15
     layout.roles()[8]       # Role(rank=8, role='sub_master', ...)
 
-Numbers and names only: there is no MPI in this package. Teams are made from the lists of ranks
-that `hub_ranks` and `worker_ranks` give.
+This package holds numbers and names only, no MPI. Teams are made from the lists of ranks that
+`hub_ranks` and `worker_ranks` return.
 """
 
 from tutorial_dl.layout.layout import Layout

@@ -23,40 +23,40 @@ class Counts:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-                raise ValueError(f"{name} is {value!r}; a whole number from {least} up is right")
+                raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
             object.__setattr__(self, name, int(value))
         many = self.groups > 1 or self.folds > 1
         if self.search is None:
             object.__setattr__(self, "search", many)
         elif many and not self.search:
             raise ValueError(
-                f"groups {self.groups} x folds {self.folds} without a search: a coordinator "
-                "(search=True), or one group and one fold, is right"
+                f"groups {self.groups} x folds {self.folds} without a search: set search=True, or "
+                "groups and folds to 1"
             )
 
     @property
     def masters_each(self) -> int:
-        """Masters and sub-masters of one group and fold, M."""
+        """Masters and sub-masters per group and fold, M."""
         return self.masters + (self.masters >= 2)
 
     @property
     def workers_each(self) -> int:
-        """Workers of one group and fold."""
+        """Workers per group and fold."""
         return max(self.masters, 1) * self.workers
 
     @property
     def ranks_each(self) -> int:
-        """Ranks of one group and fold."""
+        """Ranks per group and fold."""
         return self.masters_each + self.workers_each * self.devices
 
     @property
     def ranks(self) -> int:
-        """Ranks in all."""
+        """Total number of ranks."""
         return int(self.search) + self.groups * self.folds * self.ranks_each
 
     @property
     def nodes_in_talk(self) -> int:
-        """Nodes as NNLO's talk counts them: always a coordinator, masters not counted."""
+        """Number of nodes as NNLO's talk counts them: always a coordinator, but no masters."""
         return 1 + self.groups * self.folds * self.workers_each * self.devices
 
 

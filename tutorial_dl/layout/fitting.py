@@ -1,4 +1,4 @@
-"""Layouts for a given number of ranks; and, where none fits, the nearest that do."""
+"""Layouts for a given number of ranks; if none fits, the nearest ones that do."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from itertools import count
 
 from tutorial_dl.layout.counts import Counts, words
 
-DERIVED = ("workers", "devices", "masters")  # the first of these that is not said follows
+DERIVED = ("workers", "devices", "masters")  # the first one that is not given is computed
 MOST = 100_000  # ranks
-SHOWN = 2  # layouts of exactly the right number that a message names
+SHOWN = 2  # how many layouts with exactly the right number of ranks a message names
 
 
 def check_bound(ranks: int) -> None:
-    """ValueError for more ranks than can be listed one by one in a moment."""
+    """Raise ValueError for more ranks than can be listed quickly."""
     if ranks > MOST:
-        raise ValueError(f"{ranks} ranks; {MOST} at most can be laid out")
+        raise ValueError(f"ranks must be at most {MOST}, got {ranks}")
 
 
 def check_ranks(layout: Counts, ranks: int) -> None:
-    """ValueError unless `layout` needs `ranks` ranks; it names those that differ in one number."""
+    """Raise ValueError unless `layout` needs `ranks` ranks; names those with one number changed."""
     if ranks == layout.ranks:
         return
     names = ["masters", "workers", "devices", *(["groups", "folds"] if layout.search else [])]
-    lowest = {"masters": min(layout.masters, 1)}  # without any is another way of training
+    lowest = {"masters": min(layout.masters, 1)}  # 0 masters would be another way of training
     varied = (x for name in names for x in _varied(layout, name, ranks, lowest.get(name, 1)))
     others = [x for x in varied if x != layout]
     near = _exact(ranks, layout, others)
     if others and not near:
-        near = f"the nearest that fit: {_next_to(ranks, others)}"
+        near = f"nearest that fit: {_next_to(ranks, others)}"
     told = f"{_count(ranks)}, but {words(layout)} need {layout.ranks}"
     raise ValueError("; ".join(filter(None, (told, near))))
 
@@ -37,7 +37,7 @@ def check_ranks(layout: Counts, ranks: int) -> None:
 def for_ranks(
     single: Counts, ranks: int, masters: int | None, workers: int | None, devices: int | None
 ) -> Counts:
-    """What `Layout.for_ranks` says; `single` has the groups and folds, and 1 for the rest."""
+    """Implements `Layout.for_ranks`; `single` has the groups and folds, and 1 for the rest."""
     check_bound(ranks)
     said = {"masters": masters, "workers": workers, "devices": devices}
     said = {name: value for name, value in said.items() if value is not None}
@@ -45,7 +45,7 @@ def for_ranks(
     if smallest.masters and not smallest.search and ranks < 2:
         raise ValueError(
             f"{_count(ranks)}, but an asynchronous run needs a master and a worker: "
-            f"{smallest.ranks} or more are right"
+            f"at least {smallest.ranks} ranks"
         )
     missing = next((name for name in DERIVED if name not in said), None)
     if missing is None:
@@ -55,7 +55,7 @@ def for_ranks(
     for layout in ways:
         if layout.ranks == ranks:
             return layout
-    # Another value of one that was said, with the missing one to match, would do as well.
+    # Another value of a given number, with the missing one computed to match, would do as well.
     lowest = min(smallest.masters, 1)
     others = [
         way
@@ -67,7 +67,7 @@ def for_ranks(
     told = " x ".join(f"{name} {value}" for name, value in (among | said).items())
     near = ", or ".join(filter(None, (_next_to(ranks, ways), _exact(ranks, smallest, others))))
     raise ValueError(
-        f"{_count(ranks)} can't be {told}, whatever {missing} is; the nearest that fit: {near}"
+        f"{_count(ranks)} can't be {told}, for any number of {missing}; nearest that fit: {near}"
     )
 
 
@@ -81,7 +81,7 @@ def _varied(layout: Counts, name: str, ranks: int, lowest: int) -> Iterator[Coun
 
 
 def _exact(ranks: int, wanted: Counts, layouts: Iterable[Counts]) -> str:
-    """'7 fit masters 1 x ..., or ...': those most like `wanted`; '' if there are none."""
+    """'7 fit masters 1 x ..., or ...': the layouts closest to `wanted`; '' if there are none."""
 
     def unlike(layout: Counts) -> int:
         pairs = zip(astuple(layout), astuple(wanted), strict=True)

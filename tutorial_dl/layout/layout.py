@@ -1,12 +1,12 @@
-"""`Layout`: how many ranks a run needs, and who is who among them.
+"""`Layout`: how many ranks a run needs, and which role each rank has.
 
 NNLO's talk counts nodes = 1 + N_G N_F (N_M N_W N_GPU): the coordinator of a search, parameter sets
-tried at once, folds, masters, workers a master, devices a worker. Masters are ranks of ours too:
+tried at once, folds, masters, workers per master, devices per worker. Here masters are ranks, too:
 
     ranks = [1] + N_G N_F (M + N_M N_W N_GPU)
 
 with M = 1 for one master, N_M + 1 for N_M >= 2 (sub-masters under one master), and M = 0 for
-N_M = 0 (no master: N_W N_GPU ranks reduce together). The 1 is there only when there is a search.
+N_M = 0 (no master: N_W N_GPU ranks reduce together). The [1] is there only if there is a search.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout(Counts):
-    """Ranks by role.
+    """Numbers of ranks by role.
 
-    Parameters
-    ----------
-    groups : parameter sets that a search tries at once, N_G.
-    folds : of cross-validation, trained at once, N_F.
-    masters : 1: one master. 2 or more: sub-masters under one master. 0: none, all synchronous. N_M.
-    workers : below each master, or in all where there is none, N_W.
-    devices : ranks of a worker, which compute one batch together, N_GPU.
-    search : whether a coordinator leads; None: if there is more than one group or fold.
+    Args:
+        groups: Parameter sets that a search tries at once, N_G.
+        folds: Folds of cross-validation that are trained at once, N_F.
+        masters: N_M. 1: one master. 2 or more: sub-masters under one master. 0: no master, all
+            ranks train synchronously.
+        workers: Workers per master, or in all if there is no master, N_W.
+        devices: Ranks per worker, which compute one batch together, N_GPU.
+        search: Whether there is a coordinator; None: only with more than one group or fold.
 
-    Raises
-    ------
-    ValueError : a number that is too low, or a search that would have nobody to lead it.
+    Raises:
+        ValueError: If a number is too low, or a search has no coordinator.
 
     >>> Layout(masters=2, workers=3, devices=2).ranks
     15
@@ -55,14 +54,15 @@ class Layout(Counts):
         groups: int = 1,
         folds: int = 1,
     ) -> Layout:
-        """The layout of an asynchronous run on so many ranks, masters included.
+        """The layout of an asynchronous run on `ranks` ranks, masters included.
 
-        One number that is not said follows from the others: workers; if those are said, devices;
-        if both are, masters. The rest is 1. So without any it is one master, and workers.
+        One number that is not given is computed from the others: workers; if that is given,
+        devices; if both are given, masters. Other numbers default to 1, so `for_ranks(p)` has one
+        master and p - 1 workers.
 
-        Raises
-        ------
-        ValueError : no layout of that many ranks has these numbers; it names the nearest that do.
+        Raises:
+            ValueError: If no layout of that many ranks has these numbers; the message names the
+                nearest that do.
 
         >>> Layout.for_ranks(7, devices=2)
         Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
@@ -70,22 +70,20 @@ class Layout(Counts):
         return fitting.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
 
     def check_ranks(self, ranks: int) -> None:
-        """ValueError unless it needs exactly `ranks` ranks; it names the nearest that fit."""
+        """Raise ValueError unless this layout needs `ranks` ranks; names the nearest that fit."""
         fitting.check_ranks(self, ranks)
 
     def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
-        """The role of each rank, by rank.
+        """The role of each rank, in the order of ranks.
 
-        The coordinator is rank 0; without one the master is, if there is one. The ranks of a worker
-        are on one node for as many workers as possible (see placing.py), in ascending order.
+        Rank 0 is the coordinator; without one it is the master, if there is one. As many workers as
+        possible have all their ranks on one node (see placing.py), in ascending order.
 
-        Parameters
-        ----------
-        nodes : the node of each rank, numbers or names, (ranks,); None: all on one.
+        Args:
+            nodes: The node of each rank, a number or a name, shape (ranks,); None: all on one node.
 
-        Raises
-        ------
-        ValueError : another number of ranks than the layout needs.
+        Raises:
+            ValueError: If `nodes` has not the number of ranks that the layout needs.
         """
         nodes = [0] * self.ranks if nodes is None else list(nodes)
         self.check_ranks(len(nodes))
@@ -104,7 +102,7 @@ class Layout(Counts):
     def _block(
         self, places: Places, group: int, fold: int, near: Hashable, leads: bool
     ) -> list[Role]:
-        """The roles of one group and fold, `near` that node; `leads`: its master is rank 0."""
+        """The roles of one group and fold, close to node `near`; `leads`: its master is rank 0."""
         roles, top = [], None
         node = places.node_for(self.ranks_each, near)
         if self.masters:
@@ -128,7 +126,7 @@ class Layout(Counts):
         return roles
 
     def text(self, nodes: Sequence[Hashable] | None = None) -> str:
-        """A tree of who reports to whom; `nodes` as for `roles`."""
+        """The layout as a tree in text; `nodes` as for `roles`."""
         from tutorial_dl.layout.text import tree
 
         return tree(self, nodes)
@@ -136,7 +134,7 @@ class Layout(Counts):
     __str__ = text
 
     def figure(self, nodes: Sequence[Hashable] | None = None) -> Figure:
-        """The tree as a figure, with the nodes below it if they are given, as for `roles`."""
+        """The tree as a figure; `nodes` (as for `roles`), if given, are drawn below it."""
         from tutorial_dl.layout.figure import draw_layout
 
         return draw_layout(self, nodes)

@@ -1,16 +1,16 @@
-"""Which ranks a worker gets, so that it lies on one node wherever nodes allow.
+"""Place workers on nodes, so that as many workers as possible lie on one node each.
 
-All workers have the same number of ranks, D, and everybody else is a single rank. A node with f
-free ranks takes at most floor(f / D) whole workers. Giving a worker D ranks of a node lowers that
-node's number by one, and giving a single rank from a node with f mod D > 0 lowers none. So the most
-workers are whole, all of them if any way of placing them does that, as long as
+Each worker has D ranks; every master or coordinator is a single rank. A node with f free ranks has
+room for at most floor(f / D) whole workers. Placing a worker on a node lowers that number by one;
+placing a single rank on a node with f mod D > 0 does not lower it. So the number of whole workers
+is the largest possible (all of them, if any placement achieves that) as long as
 
-- a worker takes a node that has room for it, whichever,
-- a single takes a node where it costs no worker its room, and there always is one (`single`).
+- a worker takes any node that has room for it,
+- a single rank takes a node where no worker loses room; there always is one (`single`).
 
-Which of those nodes is taken is free, and chosen for the second aim: a master beside its workers,
-where a message is a store to memory. That choice is greedy, and may miss the best. So may the cut
-of those workers that cannot be whole: always the largest piece that there is.
+The choice among those nodes is free. It serves a second aim: a master shares a node with its
+workers, where a message is a store to shared memory. That choice is greedy and may not be optimal.
+Nor may the split of workers that don't fit on one node: it always takes the largest free piece.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from collections.abc import Hashable, Sequence
 class Places:
     """The ranks that have no role yet.
 
-    Parameters
-    ----------
-    nodes : the node of each rank, any names, (ranks,).
-    size : ranks of a worker.
-    workers : how many of them are to be placed.
+    Args:
+        nodes: The node of each rank, by any hashable name, shape (ranks,).
+        size: Ranks per worker, D.
+        workers: Number of workers to place.
     """
 
     def __init__(self, nodes: Sequence[Hashable], size: int, workers: int):
@@ -35,14 +34,14 @@ class Places:
             self.free.setdefault(node, []).append(rank)
 
     def first(self) -> int:
-        """Rank 0, for the one that leads them all: outside tools look for it there."""
+        """Take rank 0, for the coordinator or master at the top: outside tools expect it there."""
         self.free[self.nodes[0]].remove(0)
         return 0
 
     def node_for(self, ranks: int, near: Hashable) -> Hashable:
-        """A node for `ranks` ranks that belong together: `near`, or the one that they fill best.
+        """A node for `ranks` ranks that belong together: `near`, or the fullest one with room.
 
-        If none has room for all, one that has room for some: `near`, or where most are free.
+        If no node has room for all: `near` if it has room for one worker, else the emptiest node.
         """
         if len(self.free.get(near, ())) >= ranks:
             return near
@@ -54,10 +53,10 @@ class Places:
         return max(self.free, key=lambda node: len(self.free[node]))
 
     def single(self, near: Hashable) -> int:
-        """A rank that costs no worker its room: on `near`, or else where most are free.
+        """Take a rank where no worker loses room: on `near`, or else on the emptiest such node.
 
-        With s singles and k workers to come, s + k D ranks are free. If no more than k workers
-        have room, at least s > 0 of those are beyond the multiples of D: on such a node.
+        One exists: with s single ranks and k workers still to place, s + k D ranks are free. If
+        the nodes have room for exactly k workers, at least s > 0 ranks are left over on some node.
         """
         room = sum(len(free) // self.size for free in self.free.values())
         harmless = {
@@ -69,7 +68,7 @@ class Places:
         return self.free[node].pop(0)
 
     def worker(self, near: Hashable) -> list[int]:
-        """The ranks of a worker, in order: of `near`, of another node, or in pieces."""
+        """Take the ranks of a worker: from `near`, from another node, or in pieces."""
         self.workers -= 1
         ranks: list[int] = []
         while len(ranks) < self.size:

@@ -1,4 +1,4 @@
-"""A rank's role, and whom it works with."""
+"""`Role`: what a rank does, and which ranks it works with."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ ROLES = ("coordinator", "master", "sub_master", "worker")
 
 
 class Role(NamedTuple):
-    """What one rank does."""
+    """The role of one rank."""
 
     rank: int
     role: str  # one of ROLES
     group: int | None  # parameter set of the search; None for the coordinator
-    fold: int | None  # of the cross-validation; None for the coordinator
-    master: int | None  # the rank that its updates go to; None where there is none above
-    worker: int | None  # number in its group and fold; None for those that compute no gradients
-    device: int | None  # number in its worker; 0 speaks for the worker; None as above
+    fold: int | None  # fold of the cross-validation; None for the coordinator
+    master: int | None  # the rank that its updates go to; None if there is none above
+    worker: int | None  # number in its group and fold; None for ranks that compute no gradients
+    device: int | None  # number in its worker; device 0 exchanges with the master; None as above
 
 
 def hub_ranks(roles: Sequence[Role], rank: int) -> list[int]:
-    """The star that `rank` is the hub of: itself, then those that exchange with it directly.
+    """The star whose hub is `rank`: `rank` itself, then the ranks that exchange with it directly.
 
-    Below a master are the first ranks of its workers (device 0), or its sub-masters; below the
-    coordinator is the first rank of each group and fold. A worker is nobody's hub: [rank].
+    The leaves of a master are the first ranks of its workers (device 0), or its sub-masters; those
+    of the coordinator are the first ranks of all groups and folds. A worker has no leaves: [rank].
 
     >>> from tutorial_dl.layout import Layout
     >>> hub_ranks(Layout(masters=2, workers=2, devices=2).roles(), 0)
@@ -44,8 +44,8 @@ def hub_ranks(roles: Sequence[Role], rank: int) -> list[int]:
 def worker_ranks(roles: Sequence[Role], rank: int) -> list[int]:
     """The ranks that compute one batch together with `rank`, by device.
 
-    Those of its worker; or, where there is no master, all of its group and fold, as there is
-    nobody between them. A master computes nothing: [].
+    These are the ranks of its worker or, without a master, all ranks of its group and fold, which
+    train synchronously. A master computes nothing: [].
 
     >>> from tutorial_dl.layout import Layout
     >>> worker_ranks(Layout(masters=1, workers=2, devices=3).roles(), 5)

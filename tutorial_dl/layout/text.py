@@ -1,4 +1,4 @@
-"""A layout as lines of text."""
+"""`tree`: a layout as lines of text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Hashable, Sequence
 from tutorial_dl.layout.counts import words
 from tutorial_dl.layout.tree import Knot, roots, shortened
 
-SHOWN = 8  # below one parent, at most
+SHOWN = 8  # most children shown below one parent
 
 
 def tree(layout, nodes: Sequence[Hashable] | None = None) -> str:
-    """Who reports to whom, a line for each rank, or for all ranks of a worker.
+    """Draw the layout as a tree, one line per rank (one line for all ranks of a worker).
 
     >>> from tutorial_dl.layout import Layout
     >>> print(tree(Layout(masters=1, workers=2, devices=2), nodes=["a", "a", "a", "b", "b"]))
@@ -37,14 +37,14 @@ def tree(layout, nodes: Sequence[Hashable] | None = None) -> str:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """'1 2 3', or '1 to 64' where that says the same and is shorter."""
+    """'1 2 3', or '1 to 64' for more than four consecutive ranks."""
     if len(ranks) > 4 and ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"{ranks[0]} to {ranks[-1]}"
     return " ".join(map(str, ranks))
 
 
 def _draw(knot: Knot, first: str, rest: str, lines: list[tuple[str, list[int]]]) -> None:
-    """Its line, which begins with `first`, and those below it, which begin with `rest`."""
+    """Append the knot's line, which begins with `first`, and its children's, with `rest`."""
     lines.append((first + knot.label, knot.ranks))
     for child in knot.below:
         last = child is knot.below[-1]

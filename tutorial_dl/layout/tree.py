@@ -1,4 +1,4 @@
-"""A layout as a tree to show: who reports to whom, and what is left out where there are many."""
+"""A layout as a tree to draw: which rank reports to which, shortened if there are many."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tutorial_dl.layout.roles import Role
 class Knot(NamedTuple):
     """A rank, or all ranks of a worker, and those below it."""
 
-    role: str  # a rank's; "block" for a group and fold without a master; "more" for those left out
+    role: str  # of the rank; "block": a group and fold without a master; "more": those left out
     label: str
     ranks: list[int]
     below: list[Knot]
 
 
 def roots(roles: Sequence[Role]) -> list[Knot]:
-    """What has nobody above: the coordinator, or the master, or workers that have none."""
+    """The knots with no parent: the coordinator, or the master, or workers without a master."""
     if roles[0].role != "coordinator":
         return _block(roles)
     blocks: dict[tuple, list[Role]] = {}
@@ -59,7 +59,7 @@ def _block(roles: Sequence[Role]) -> list[Knot]:
 
 
 def shortened(knots: Sequence[Knot], most: int) -> list[Knot]:
-    """The same with no more than `most` (3 or more) below any knot: the first ones and the last."""
+    """The tree with at most `most` (>= 3) children per knot: the first ones and the last."""
     knots = [knot._replace(below=shortened(knot.below, most)) for knot in knots]
     if len(knots) <= most:
         return knots

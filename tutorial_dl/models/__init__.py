@@ -1,4 +1,4 @@
-"""Models by name, and users' own.
+"""Build a model by name, or from a user's function.
 
     replica = models.build("cnn", dataset)                  # or "my_file:build"
     model = models.cnn(dataset)                             # the compiled keras.Model itself
@@ -39,7 +39,7 @@ __all__ += ["NAMES", "build"]
 
 
 def check(spec: str) -> None:
-    """Raise ValueError where `spec` can be no model's name; imports nothing."""
+    """Raise ValueError if `spec` can't name a model; imports nothing."""
     if spec not in NAMES and not user_function.is_reference(spec):
         raise ValueError(
             f"model '{spec}': expected {', '.join(NAMES)}, module:function or "
@@ -48,20 +48,20 @@ def check(spec: str) -> None:
 
 
 def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
-    """The Replica of the model that `spec` names.
+    """Build the Replica of the model that `spec` names.
 
-    Parameters
-    ----------
-    spec : one of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
-        called without arguments and returns a compiled keras.Model or a Replica; or a model itself
-    dataset : what it is for
-    seed : of its first weights; for a user's function, of Python's, numpy's and Keras's generators
+    Args:
+        spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
+            called without arguments and returns a compiled keras.Model or a Replica; or a model
+            itself.
+        dataset: The dataset that the model has to fit.
+        seed: Seed of the initial weights; for a user's function, seed of Python's, numpy's and
+            Keras's generators.
 
-    Raises
-    ------
-    ValueError : no such name, module or function; a model that does not fit the dataset, or that
-        cannot be trained (not compiled, for one)
-    TypeError : the function returned something else
+    Raises:
+        ValueError: If there is no such name, module or function, or the model does not fit the
+            dataset or cannot be trained (because it is not compiled, for example).
+        TypeError: If the function returned something else.
     """
     if not isinstance(spec, str):
         return replica.of(_built(spec, dataset))
@@ -82,7 +82,7 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
 
 
 def _built(model: Any, dataset: Dataset) -> Any:
-    """The model; one of Keras's without weights yet gets them by a look at one sample."""
+    """Return the model; a Keras model without weights is first built by a call on one sample."""
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.Model) and not model.built:
         model(dataset.train.take(slice(0, 1))[0])

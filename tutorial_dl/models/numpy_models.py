@@ -1,4 +1,4 @@
-"""Models in numpy: ready in milliseconds, and exact in float32 as in float64."""
+"""Models in numpy (`curve`, `softmax`, `dense`): built in milliseconds, in float32 or float64."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tutorial_dl.replica import CurveReplica, DenseReplica, Replica, SoftmaxRepl
 
 
 def curve(dataset: Dataset, seed: int = 0) -> Replica:
-    """A cubic y = w0 + w1 x + w2 x^2 + w3 x^3, from w = 0 (so that `seed` has nothing to decide).
+    """A cubic y = w0 + w1 x + w2 x^2 + w3 x^3, from one number to one number.
 
-    For one number in, one out.
+    It starts from w = 0, so `seed` has no effect.
     """
     if flat_inputs("curve", dataset) != 1 or dataset.classes or outputs("curve", dataset) != 1:
         raise ValueError(
-            f"model 'curve' fits one number to one number: dataset '{dataset.name}' has "
+            f"model 'curve' maps one number to one number: dataset '{dataset.name}' has "
             f"samples of shape {dataset.inputs_shape}"
             + (f" in {dataset.classes} classes" if dataset.classes else "")
         )
@@ -22,14 +22,14 @@ def curve(dataset: Dataset, seed: int = 0) -> Replica:
 
 
 def softmax(dataset: Dataset, seed: int = 0) -> Replica:
-    """A linear classifier."""
+    """A linear classifier (softmax regression)."""
     if dataset.classes is None:
-        raise ValueError(f"model 'softmax' tells classes apart: dataset '{dataset.name}' has none")
+        raise ValueError(f"model 'softmax' needs classes: dataset '{dataset.name}' has none")
     return SoftmaxReplica(flat_inputs("softmax", dataset), dataset.classes, seed=seed)
 
 
 def dense(dataset: Dataset, seed: int = 0) -> Replica:
-    """A dense network with two hidden layers: 256 relu to classify, 64 tanh to fit a function."""
+    """A dense network with two hidden layers: 256 ReLU for classes, 64 tanh for regression."""
     hidden = 256 if dataset.classes else 64
     sizes = (flat_inputs("dense", dataset), hidden, hidden, outputs("dense", dataset))
     if dataset.classes:

@@ -1,4 +1,4 @@
-"""How many numbers go into a model for a dataset, and how many come out."""
+"""Sizes of a model's input and output for a dataset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tutorial_dl.data import Dataset
 
 
 def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
-    """Shape of one sample, of a dataset with a single input array."""
+    """Shape of one sample; raises ValueError if the dataset has several inputs."""
     shape = dataset.inputs_shape
     if isinstance(shape, dict) or (shape and isinstance(shape[0], tuple)):
         raise ValueError(
@@ -19,12 +19,12 @@ def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
 
 
 def flat_inputs(model: str, dataset: Dataset) -> int:
-    """Numbers of a sample."""
+    """Number of input features per sample."""
     return prod(sample_shape(model, dataset))
 
 
 def outputs(model: str, dataset: Dataset) -> int:
-    """Outputs: one for each class, or one for each number of a target."""
+    """Number of outputs: one per class, or one per number of a target."""
     if dataset.classes:
         return dataset.classes
     targets = dataset.train.targets
@@ -37,10 +37,7 @@ def outputs(model: str, dataset: Dataset) -> int:
 
 
 def one_hot(dataset: Dataset) -> bool:
-    """Whether targets are classes as rows of zeros and a one, as many files of labels have them.
-
-    The first hundred samples tell.
-    """
+    """Whether targets are one-hot rows (zeros and a single one); checks the first 100 samples."""
     targets = dataset.train.targets
     if isinstance(targets, (tuple, dict)) or targets.ndim != 2 or targets.shape[1] < 2:
         return False

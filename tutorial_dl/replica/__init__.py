@@ -1,4 +1,4 @@
-"""Replicas: models as two flat vectors, whatever the model is (see `base`).
+"""Replicas: models of any kind as two flat vectors (see `base`).
 
 replica.CurveReplica, SoftmaxReplica, DenseReplica      numpy
 replica.of(model)                                       a compiled Keras model, or any Replica
@@ -26,22 +26,21 @@ __all__ += ["Batch", "Replica", "Segment", "of"]
 
 
 def of(model: Any) -> Replica:
-    """The Replica of `model`: a Replica is passed through, a compiled Keras model gets one.
+    """Return the Replica of `model`, a compiled Keras model or already a Replica.
 
-    Raises
-    ------
-    TypeError : it is neither
-    ValueError : a Keras model that cannot be trained in this way (see `KerasReplica`)
+    Raises:
+        TypeError: If it is neither.
+        ValueError: If a Keras model can't be trained in this way (see `KerasReplica`).
     """
     if isinstance(model, Replica):
         return model
-    # A Keras model can only come from a process that has Keras imported: don't import it to look.
+    # If Keras is not imported, `model` can't be a Keras model; don't import it to check.
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.Model):
         from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
         return KerasReplica(model)
     raise TypeError(
-        f"a {type(model).__module__}.{type(model).__name__} is no model: expected a compiled "
+        f"a {type(model).__module__}.{type(model).__name__} is not a model: expected a compiled "
         "keras.Model or a Replica (tutorial_dl.replica)"
     )

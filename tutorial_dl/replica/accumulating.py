@@ -1,12 +1,13 @@
-"""Gradient accumulation: a batch in several pieces, one after the other, for one update.
+"""Gradient accumulation: a batch in several micro-batches, one after the other, for one update.
 
-A replica's memory grows with the samples of a call, so a batch that is too large for it is cut. The
-gradient of the whole is the mean of the pieces' gradients, weighted by their samples s_j:
+A replica's memory grows with the samples per call, so a batch that is too large is cut. The
+gradient of the whole batch is the mean of the micro-batches' gradients, weighted by their samples
+s_j:
 
     g = sum_j s_j g_j / sum_j s_j
 
-The update is that of the whole batch, at the cost of one more vector. (Only what looks at a batch
-as a whole, as batch normalisation does, sees the pieces.)
+The update equals that of the whole batch, at the cost of one more vector. (Only layers that use the
+whole batch, such as batch normalisation, compute something different.)
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ import numpy as np
 from ..data.dataset import Data, share
 from .base import Batch, Replica, gradient_is_finite
 
-OWN = ("inner", "pieces", "_sum", "gradient_is_finite")  # all else is the other replica's
+OWN = (
+    "inner",
+    "pieces",
+    "_sum",
+    "gradient_is_finite",
+)  # all other attributes belong to the inner replica
 
 
 class Accumulating:
-    """A Replica around another one, which gets each batch in `pieces`."""
+    """A Replica around another one, which gets each batch in `pieces` micro-batches."""
 
-    keeps_apart = False  # gradients of pieces are added up in one place
+    keeps_apart = False  # the pieces' gradients are added up in one vector
 
     def __init__(self, replica: Replica, pieces: int):
         if pieces < 2:
-            raise ValueError(f"{pieces} pieces a batch; 2 or more is accumulation")
+            raise ValueError(f"pieces per batch must be at least 2 to accumulate, got {pieces}")
         self.inner, self.pieces = replica, pieces
         self._sum = np.zeros_like(replica.gradient)
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
-        """As of the whole batch; every piece is computed, also one of no samples."""
+        """As for the whole batch; every piece is computed, even one without samples."""
         data = Data(*batch)
         total, loss = len(data), 0.0
         self._sum[:] = 0
@@ -63,5 +69,5 @@ class Accumulating:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in OWN:
             super().__setattr__(name, value)
-        else:  # or it would hide the other replica's
+        else:  # or it would hide the inner replica's attribute
             setattr(self.inner, name, value)

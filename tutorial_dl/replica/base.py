@@ -1,11 +1,11 @@
-"""What a Strategy and a Trainer need to know of a model: two flat vectors and a way to fill one.
+"""`Replica`: a model as two flat vectors, the interface that strategies and the Trainer use.
 
 A network's weights are many arrays of many shapes; every rule of parallel training treats them as
-one long vector. A Replica is the bridge: it owns the model, and shows it as `parameters[n]` and
-`gradient[n]`, with `segments` saying which stretch of the vector is which layer.
+one long vector. A Replica connects the two: it owns the model and presents it as `parameters[n]`
+and `gradient[n]`, where `segments` lists the part of the vectors that belongs to each layer.
 
-`place` is how a strategy puts the two vectors where it needs them, typically into memory that all
-ranks of a node share (`Team.empty`), so that reducing gradients copies nothing.
+With `place`, a strategy moves the two vectors where it needs them, typically into memory that all
+ranks of a node share (`Team.empty`), so that reducing gradients needs no copy.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class Segment:
 def lay_out(arrays: Iterable[tuple[str, tuple[int, ...]]], align: int = 1) -> tuple[Segment, ...]:
     """Place named arrays one after the other; each starts at a multiple of `align` elements.
 
-    Elements that only fill a gap hold zero and have zero gradient, which every optimizer here
-    leaves at zero.
+    Elements in gaps are zero and have zero gradient, so every optimizer here leaves them at zero.
     """
     segments, end = [], 0
     for name, shape in arrays:
@@ -52,7 +51,7 @@ def lay_out(arrays: Iterable[tuple[str, tuple[int, ...]]], align: int = 1) -> tu
 
 
 def length(segments: tuple[Segment, ...]) -> int:
-    """Elements a flat vector needs to hold `segments`."""
+    """Number of elements of a flat vector that holds `segments`."""
     return max((s.offset + s.size for s in segments), default=0)
 
 
@@ -60,15 +59,14 @@ def length(segments: tuple[Segment, ...]) -> int:
 class Replica(Protocol):
     """One rank's copy of the model.
 
-    Attributes
-    ----------
-    parameters, gradient : flat arrays, shape (n,), same dtype (float32 unless asked otherwise)
-    segments : where each layer's array lies in them
-    swap : optional, a method without arguments: the memory of `parameters` and that of `gradient`
-        change places, contents included, so that nothing is copied. Without it they stay
-    state : flat array, shape (k,): what is averaged over ranks but not optimised (moving
-        statistics of batch normalisation); length 0 where there is none. May be a read-only copy:
-        to change it, assign the whole, `replica.state = average`
+    Attributes:
+        parameters, gradient: Flat arrays, shape (n,), same dtype (float32 unless asked otherwise).
+        segments: The place of each layer's array in them.
+        swap: Optional method without arguments that exchanges the memory of `parameters` and
+            `gradient`, contents included, without a copy.
+        state: Flat array, shape (k,), that is averaged over ranks but not optimised (moving
+            statistics of batch normalisation); length 0 if there is none. It may be a read-only
+            copy, so assign all of it to change it: `replica.state = average`.
     """
 
     parameters: np.ndarray
@@ -91,14 +89,17 @@ class Replica(Protocol):
         """Move both vectors, values included, into the given memory and use it from now on.
 
         Both must be contiguous, of this replica's length and dtype, and 64-byte aligned. Either may
-        be what the replica holds already: then it stays. Others may change `parameters` between
-        two calls of this replica: it keeps no copy of them.
+        be the vector that the replica already uses. Other code may change `parameters` between two
+        calls of this replica, so the replica keeps no copy of them.
         """
         ...
 
 
 def can_swap(replica: Replica) -> bool:
-    """Whether its class has `swap`, made by whoever made its `place`, or by a class derived."""
+    """Whether a replica has a `swap` at least as derived as its `place`.
+
+    A class that overrides `place` alone would inherit a `swap` that doesn't fit it.
+    """
     classes = type(replica).__mro__
     swap, place = (
         next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))
@@ -126,10 +127,13 @@ def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) 
 
 
 def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, int]:
-    """`replica.compute_gradient(batch, ...)`; FloatingPointError if that or the loss is not finite.
+    """Call `replica.compute_gradient(batch, ...)`, and check that loss and gradient are finite.
 
-    Asked on every rank before anything is exchanged: one rank's NaN must not reach all weights,
-    and afterwards nobody could say whose it was.
+    Every rank checks before anything is exchanged: one rank's NaN must not reach all weights, and
+    afterwards its origin could no longer be found.
+
+    Raises:
+        FloatingPointError: If the loss or the gradient is not finite.
     """
     loss, samples = replica.compute_gradient(batch, **options)
     if not isfinite(loss):
@@ -140,7 +144,7 @@ def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, i
 
 
 def gradient_is_finite(replica: Replica) -> bool:
-    """Is the gradient that `compute_gradient` has just filled free of NaN and infinity?"""
-    if hasattr(replica, "gradient_is_finite"):  # it found out in passing
+    """Whether the gradient just filled by `compute_gradient` is free of NaN and infinity."""
+    if hasattr(replica, "gradient_is_finite"):  # the replica has already checked it
         return replica.gradient_is_finite
-    return isfinite(np.dot(replica.gradient, replica.gradient))  # one quick pass finds any NaN
+    return isfinite(np.dot(replica.gradient, replica.gradient))  # a quick pass that finds any NaN

@@ -1,7 +1,7 @@
-"""Do all ranks still hold the same weights? Cheap enough to ask after every epoch.
+"""Check that all ranks still hold the same weights; cheap enough to do after every epoch.
 
-Every way of training that is meant to keep replicas equal can fail to do so without an error: the
-loss falls all the same, of as many models as there are ranks. So we look.
+A strategy that should keep replicas equal can fail to do so without an error: the loss still falls,
+for as many different models as there are ranks. So the Trainer checks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class DriftError(RuntimeError):
 
 
 def check_same_weights(team, replica: Replica) -> None:
-    """DriftError on all ranks, naming the first layer that differs, if weights differ by a bit.
+    """Raise DriftError on all ranks, with the first layer that differs, if weights differ by a bit.
 
-    Costs a checksum of the weights and one allreduce of two numbers a layer.
+    The cost is a checksum of the weights and one allreduce of two numbers per layer.
     """
     if team.size == 1:
         return
@@ -31,12 +31,12 @@ def check_same_weights(team, replica: Replica) -> None:
         layer = replica.segments[different[0]].name
         raise DriftError(
             f"ranks hold different weights, first in layer {layer!r}: something changed them on "
-            "one rank only (weights must be changed by the strategy alone)"
+            "one rank only (only the strategy may change weights)"
         )
 
 
 def check_same_settings(team, mine: dict[str, float]) -> None:
-    """ValueError on all ranks, naming the first that differs, unless all were given the same."""
+    """Raise ValueError on all ranks, with the first setting that differs, unless all are equal."""
     table = team.allgather(np.array(list(mine.values()), np.float64))
     for column, (name, value) in enumerate(mine.items()):
         others = np.flatnonzero(table[:, column] != value)

@@ -1,4 +1,4 @@
-"""A curve y = w . phi(x), linear in its parameters: the smallest model that there is to train."""
+"""A curve y = w . phi(x), linear in its parameters: the smallest model to train."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ class CurveReplica(Vectors):
     A batch is (x, y) with x and y of shape (s,). Its gradient is 2/s Phi^T (Phi w - y), Phi of
     shape (s, k) holding phi(x_i) in row i.
 
-    Parameters
-    ----------
-    degree : phi(x) = (1, x, x^2, ..., x^degree), so k = degree + 1
-    basis : any other phi instead, x (s,) -> Phi (s, k)
-    dtype : float32 or float64
-    parameters : the first w, shape (k,); zeros if not given
+    Args:
+        degree: phi(x) = (1, x, x^2, ..., x^degree), so k = degree + 1.
+        basis: Another phi instead, from x (s,) to Phi (s, k).
+        dtype: float32 or float64.
+        parameters: The initial w, shape (k,); zeros by default.
 
     >>> line = CurveReplica(degree=1, dtype="float64")
     >>> line.compute_gradient((np.array([0.0, 2.0]), np.array([1.0, 5.0])))  # (1^2 + 5^2) / 2
@@ -40,7 +39,7 @@ class CurveReplica(Vectors):
     ) -> None:
         if basis is None:
             if degree < 0:
-                raise ValueError(f"degree {degree}: expected 0 or more")
+                raise ValueError(f"degree must be at least 0, got {degree}")
 
             def basis(x: np.ndarray) -> np.ndarray:
                 return np.vander(x, degree + 1, increasing=True)
@@ -75,7 +74,7 @@ class CurveReplica(Vectors):
         return float(residual @ residual) / samples, samples
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """{"loss": mean squared error over all samples of `batches`, "samples": how many}."""
+        """{"loss": mean squared error over all samples of `batches`, "samples": their number}."""
         squares, samples = 0.0, 0
         for x, y in batches:
             residual = self.predict(x) - np.asarray(y, self.dtype).reshape(-1)

@@ -1,4 +1,4 @@
-"""Dense networks in numpy: the whole of backpropagation in one file.
+"""Dense networks in numpy: backpropagation in one file.
 
 Layer l turns a[l-1] (s, n[l-1]) into z = a[l-1] W[l] + b[l] and a[l] = activation(z), shape
 (s, n[l]); the last layer has no activation. With delta[l] = dL/dz[l], backwards from the last:
@@ -7,7 +7,7 @@ Layer l turns a[l-1] (s, n[l-1]) into z = a[l-1] W[l] + b[l] and a[l] = activati
     delta[l-1] = (delta[l] W[l]^T) * activation'(z[l-1])
 
 (Goodfellow, Bengio, Courville, "Deep Learning", 2016, algorithm 6.4.) Every product is written
-straight into its place in the flat `gradient`; nothing is allocated once a batch size was seen.
+directly to its place in the flat `gradient`; a known batch size needs no new memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tutorial_dl.replica.vectors import Vectors
 
 ACTIVATIONS = ("relu", "tanh")
 LOSSES = ("cross_entropy", "mse")
-BLOCK = 1 << 16  # random numbers at once
+BLOCK = 1 << 16  # random numbers drawn at once
 
 
 class DenseReplica(Vectors):
@@ -33,15 +33,14 @@ class DenseReplica(Vectors):
     A batch is (x, y): x (s, ...) is flattened to (s, sizes[0]); y is (s,) labels 0 ... k-1 for
     "cross_entropy", (s, k) or, where k = 1, (s,) floats for "mse", with k = sizes[-1].
 
-    Parameters
-    ----------
-    sizes : inputs, hidden layers, outputs
-    activation : of the hidden layers, "relu" or "tanh"
-    loss : "cross_entropy" of the softmax of the outputs, mean over samples; or "mse", the squared
-        error, mean over samples and outputs, both as Keras defines them
-    seed : of the first weights, uniform in +-sqrt(6 / (n[l-1] + n[l])) (Glorot and Bengio, 2010);
-        biases start at 0
-    dtype : float32 or float64, of everything
+    Args:
+        sizes: Numbers of inputs, of units of each hidden layer, and of outputs.
+        activation: Activation of the hidden layers, "relu" or "tanh".
+        loss: "cross_entropy" of the softmax of the outputs, mean over samples; or "mse", the
+            squared error, mean over samples and outputs, both as Keras defines them.
+        seed: Seed of the initial weights, uniform in +-sqrt(6 / (n[l-1] + n[l])) (Glorot and
+            Bengio, 2010); biases start at 0.
+        dtype: float32 or float64.
     """
 
     def __init__(
@@ -86,8 +85,10 @@ class DenseReplica(Vectors):
     ) -> tuple[float, int]:
         """Fill `gradient`; return (mean loss, samples). See `Replica`.
 
-        ready : is called with (first, last) when gradient[first:last] is complete: layer by layer
-            from the last one back, while the rest is still computed
+        Args:
+            batch: (x, y).
+            ready: Called with (first, last) when gradient[first:last] is complete: layer by layer
+                from the last one back, while the rest is still being computed.
         """
         x, y = batch
         samples = len(x)
@@ -143,7 +144,7 @@ class DenseReplica(Vectors):
         return a
 
     def _loss(self, z: np.ndarray, y: np.ndarray, bias_gradient: np.ndarray) -> tuple[float, int]:
-        """(loss summed over samples, right answers); z becomes delta of the last layer."""
+        """(Loss summed over samples, correct predictions); z becomes delta of the last layer."""
         samples, k = z.shape
         if self.loss == "cross_entropy":
             loss, right, wrong = kernels.cross_entropy(z, self._labels(y, samples), bias_gradient)
@@ -179,7 +180,7 @@ class DenseReplica(Vectors):
         backward = kernels.relu_backward if self.activation == "relu" else kernels.tanh_backward
         for layer in range(len(a) - 1, 0, -1):
             np.matmul(a[layer - 1].T, delta, out=self.weights_gradient[2 * layer - 2])
-            if ready is not None:  # the bias came before
+            if ready is not None:  # the bias gradient is already filled
                 kernel, bias = self.segments[2 * layer - 2 : 2 * layer]
                 ready(kernel.offset, bias.offset + bias.size)
             if layer > 1:
@@ -194,10 +195,9 @@ class SoftmaxReplica(DenseReplica):
 
     Its loss is convex, so every descent ends at the same loss.
 
-    Parameters
-    ----------
-    inputs, classes : values of a sample, number of classes
-    seed, dtype : see `DenseReplica`
+    Args:
+        inputs, classes: Values per sample, number of classes.
+        seed, dtype: See `DenseReplica`.
     """
 
     def __init__(self, inputs: int, classes: int, seed: int = 0, dtype: Any = np.float32) -> None:

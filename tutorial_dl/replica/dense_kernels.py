@@ -1,7 +1,7 @@
-"""The parts of a dense network that numpy would take several passes over memory for.
+"""Compiled kernels of a dense network: operations that numpy would do in several memory passes.
 
-Matrix products are BLAS's; what is left is compiled here, one pass each, and works in place.
-Loops run over a row's elements innermost, the order in which they lie in memory.
+Matrix products use BLAS; everything else is compiled here, one pass each, in place. The inner loops
+run over a row's elements, the order in which they lie in memory.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def cross_entropy(z, labels, bias_gradient):
     """Softmax and cross-entropy of logits z (s, k) and labels (s,), forward and backward at once.
 
     z <- (softmax(z) - onehot(labels)) / s, the gradient of the mean loss; bias_gradient (k,) its
-    column sums. Returns (sum of the losses, number of right answers, wrong_label): the last is the
-    position of a label outside 0 ... k-1, else -1.
+    column sums. Returns (sum of the losses, number of correct predictions, wrong_label): the last
+    is the position of a label outside 0 ... k-1, else -1.
 
-    Each row's largest logit is subtracted first, which changes nothing but keeps exp() finite.
+    Each row's largest logit is subtracted first, which keeps exp() finite and changes no result.
     """
     samples, classes = z.shape
     loss, right = 0.0, 0
@@ -69,7 +69,7 @@ def cross_entropy(z, labels, bias_gradient):
             if z[i, j] > largest:
                 largest, best = z[i, j], j
         right += best == label
-        # In float64 even for float32: the loss is a sum of many terms, and this costs nothing.
+        # Use float64 even for float32: the loss is a sum of many terms, and this costs nothing.
         loss += np.float64(largest) - np.float64(z[i, label])
         total = z.dtype.type(0)
         for j in range(classes):

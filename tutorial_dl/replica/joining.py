@@ -1,7 +1,7 @@
-"""Layers' gradients, wherever TensorFlow has put them, into one flat vector: in one pass.
+"""`join`: copy the layers' gradients from TensorFlow's memory into one flat vector, in one pass.
 
-The pass reads and writes all of a gradient, and memory is what it waits for; so what else is to be
-done with every element is done in it: scaling (mixed precision), and looking for NaN and infinity.
+The pass reads and writes the whole gradient and is limited by memory bandwidth. So it also does
+everything else that needs each element: scaling (mixed precision), checking for NaN and infinity.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import numpy as np
 from numba_kernels.jit.compile import compiled
 from numba_kernels.shared.node_array import TILE, elements_at
 
-# A float's bits without its sign, as an integer, grow with the number: infinity and NaN are last.
+# A float's bits without the sign, read as an integer, order like the numbers; infinity and NaN are
+# the largest.
 BITS = {
     np.dtype(np.float32): (np.dtype(np.int32), np.int32(0x7F800000)),
     np.dtype(np.float64): (np.dtype(np.int64), np.int64(0x7FF0000000000000)),
@@ -19,14 +20,17 @@ BITS = {
 
 
 def join(flat: np.ndarray, offsets, addresses, sizes, factor=1.0, apart=(0, 0)) -> bool:
-    """flat[offset : offset + size] = factor * the numbers at address, for each; are they finite?
+    """Set flat[offset : offset + size] = factor * (numbers at address), for each part.
 
     Args:
-        flat: float32 or float64, (n,)
-        offsets, addresses, sizes: int64, of one length. The numbers are of flat's dtype,
-            contiguous; whoever calls sees to it that they stay while this runs.
-        factor: of no use for numbers so large that multiplied they are infinite
-        apart: [first, last) of flat that is not written; what belongs there is only looked at
+        flat: float32 or float64, (n,).
+        offsets, addresses, sizes: int64, of equal length. The numbers have flat's dtype and are
+            contiguous; the caller keeps them in memory while this runs.
+        factor: The factor. Overflow in the product is not detected.
+        apart: [first, last) of flat that is not written; numbers for it are only checked.
+
+    Returns:
+        Whether all numbers at the addresses are finite.
     """
     integer, infinity = BITS[flat.dtype]
     bits, factor = flat.view(integer), flat.dtype.type(factor)
@@ -44,10 +48,12 @@ def joined(flat, bits, offsets, addresses, sizes, factor, infinity, first, last)
         for low, high in ((0, min(size, first - offset)), (max(0, last - offset), size)):
             for start in range(low, high, TILE):
                 end = min(start + TILE, high)
-                worst = max(worst, largest(source_bits[start:end], infinity))  # into the cache
+                worst = max(
+                    worst, largest(source_bits[start:end], infinity)
+                )  # also loads them into the cache
                 scaled_copy(flat[offset + start : offset + end], source[start:end], factor)
-    # What stays apart is read next by the step, from its beginning: so it is looked at last, and
-    # backwards, and the step finds it in the cache.
+    # The step next reads the numbers that stay apart, from their beginning. So check them last and
+    # backwards, so that the step finds them in the cache.
     for part in range(offsets.size - 1, -1, -1):
         offset, size = offsets[part], sizes[part]
         source_bits = elements_at(addresses[part], bits, size)
@@ -68,9 +74,9 @@ def scaled_copy(target, source, factor):
 
 @compiled
 def largest(bits, infinity):
-    """The greatest of the numbers without their signs, as bits."""
+    """The largest absolute value, as bits."""
     most = bits.dtype.type(0)
-    mask = infinity | (infinity - bits.dtype.type(1))  # all but the sign
+    mask = infinity | (infinity - bits.dtype.type(1))  # all bits but the sign
     for i in range(bits.size):
         most = max(most, bits[i] & mask)
     return most

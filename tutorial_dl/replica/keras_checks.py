@@ -1,4 +1,4 @@
-"""Which Keras models can be trained as two flat vectors; of any other, one line says why not."""
+"""Check that a Keras model can be trained as two flat vectors; if not, one line says why."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import keras  # noqa: E402
 
 
 def check_model(model: Any) -> None:
-    """Raise where the model cannot be trained as two flat vectors, in one line that says why."""
+    """Raise a one-line TypeError or ValueError if the model can't be trained as flat vectors."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            f"Keras runs on {keras.backend.backend()}: set KERAS_BACKEND=tensorflow "
-            "before it is imported"
+            f"the Keras backend must be tensorflow, got {keras.backend.backend()}: set "
+            "KERAS_BACKEND=tensorflow before Keras is imported"
         )
     if not isinstance(model, keras.Model):
-        raise TypeError(f"a {type(model).__name__} is no keras.Model")
+        raise TypeError(f"a {type(model).__name__} is not a keras.Model")
     name = f"model '{model.name}'"
     if not model.built:
         raise ValueError(
@@ -29,8 +29,8 @@ def check_model(model: Any) -> None:
         raise ValueError(f"{name} is not compiled: call model.compile(loss=..., metrics=[...])")
     if type(model).train_step is not keras.Model.train_step:
         raise ValueError(
-            f"{name} has a train_step of its own, which would not be called: "
-            "override compute_loss, or write a Replica"
+            f"{name} overrides train_step, which would not be called: "
+            "override compute_loss instead, or write a Replica"
         )
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")
@@ -50,23 +50,23 @@ def check_model(model: Any) -> None:
     # Keras computes losses in the precision that was its default when the model was compiled.
     if dtypes == {"float64"} and "float32" in _loss_dtypes(model):
         raise ValueError(
-            f"{name} has weights of float64 but a loss of float32: make and compile it under "
+            f"{name} has float64 weights but a float32 loss: build and compile it under "
             "keras.config.set_floatx('float64')"
         )
 
 
 def check_metrics(model: keras.Model) -> None:
-    """Raise unless every metric is a mean over samples: others can't be had from ranks' shares."""
+    """Raise ValueError for a metric that is not a mean over samples: it can't be averaged."""
     compiled = model._compile_metrics
     if compiled is None:
         return
     given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
     objects = [metric for metric in given if isinstance(metric, keras.metrics.Metric)]
-    for metric in [*objects, *compiled.metrics]:  # those named by a string are made later
+    for metric in [*objects, *compiled.metrics]:  # metrics given as strings are made later
         if not isinstance(metric, keras.metrics.Mean):
             raise ValueError(
-                f"model '{model.name}': metric '{metric.name}' is no mean over samples, so it "
-                "can't be put together from what ranks see: leave it out of compile, and call "
+                f"model '{model.name}': metric '{metric.name}' is not a mean over samples, so it "
+                "can't be averaged over ranks: leave it out of compile, and call "
                 "model.evaluate after training"
             )
 

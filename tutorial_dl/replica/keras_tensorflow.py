@@ -1,19 +1,19 @@
-"""A compiled Keras model as a Replica: TensorFlow computes, but on weights that live in our memory.
+"""`KerasReplica`: a compiled Keras model as a Replica, with TensorFlow computing on our memory.
 
-Keras keeps every weight in a TensorFlow variable, somewhere. Here each variable is made to look at
-its stretch of one flat vector of ours, through DLPack, the protocol by which array libraries lend
-each other memory. So an optimizer's kernel that writes the vector has changed the network, and
-nothing is copied. TensorFlow holds a reference to the vector as long as one of its tensors looks at
-it: neither outlives the other.
+Keras keeps every weight in a TensorFlow variable. Here each variable is made to alias its part of
+one flat vector of ours, through DLPack, the protocol by which array libraries share memory. So an
+optimizer's kernel that writes the vector changes the network without a copy. TensorFlow holds a
+reference to the vector as long as one of its tensors uses it, so the memory stays valid.
 
-This works one way only. A variable that TensorFlow assigns (`model.fit`, `set_weights`,
-`load_weights`) gets new memory of TensorFlow's. Every step looks after one variable in turn and
-raises where that has happened, instead of training a model that no longer learns.
+This works in one direction only. A variable that TensorFlow assigns (`model.fit`, `set_weights`,
+`load_weights`) gets new memory from TensorFlow. Every step checks one variable in turn and raises
+an error if that has happened, instead of training a model that no longer learns.
 
-Gradients come the other way with one copy: TensorFlow puts each layer's into memory of its own, and
-it is copied to its place in the flat `gradient`. (Joining them inside TensorFlow first would be two
-copies.) For 670,000 parameters the copy takes 0.2 to 0.5 ms, beside 1.3 for the gradient itself; so
-what only this rank reads may stay where it is (`compute_gradient(batch, apart)`).
+Gradients need one copy: TensorFlow puts each layer's into memory of its own, from where it is
+copied to its place in the flat `gradient`. (Joining them inside TensorFlow first would take two
+copies.) For 670,000 parameters the copy takes 0.2 to 0.5 ms, compared with 1.3 ms for the gradient
+itself; so the part that only this rank reads may stay where it is (`compute_gradient(batch,
+apart)`).
 """
 
 from __future__ import annotations
@@ -36,43 +36,40 @@ import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 NOTHING = np.zeros((3, 0), np.int64)
-SIZES = 4  # batches of a recurrent network that get graphs of their own
-CACHE_LINE = 64  # bytes; TensorFlow takes over memory only where it starts at such a multiple
+SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
+CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multiple of this
 
 
 class KerasReplica:
     """The Replica of a compiled Keras model, functional, sequential or subclassed.
 
-    Its loss is the one of `model.compile(loss=...)` with the model's regularisers and added losses,
+    Its loss is that of `model.compile(loss=...)` with the model's regularisers and added losses,
     its metrics are those of `model.compile(metrics=...)`. The optimizer that the model was compiled
-    with is not used: updating `parameters` is the strategies' business.
+    with is not used, because strategies update `parameters`.
 
-    Several inputs or outputs: batches hold a tuple or a dict of arrays, as the model expects them.
-    A float64 model is made and compiled under `keras.config.set_floatx("float64")`.
+    For several inputs or outputs, batches hold a tuple or dict of arrays, as the model expects.
+    A float64 model must be built and compiled under `keras.config.set_floatx("float64")`.
 
-    Parameters
-    ----------
-    model : built and compiled, its trainable weights all float32 or all float64. It stays usable
-        (predict, evaluate, save), always with the current weights.
+    Args:
+        model: Built and compiled, its trainable weights all float32 or all float64. It stays usable
+            (predict, evaluate, save), always with the current weights.
 
-    Attributes
-    ----------
-    parameters, gradient, segments : see `Replica`. Segments start at multiples of 64 bytes; the
-        gaps between them hold zeros.
-    own, own_factor : where the last gradient lies in TensorFlow's memory, if it was computed with
-        `apart`: int64 (3, layers), of each its offset in `gradient`, its size, and its address; its
-        numbers are to be multiplied by the factor (numba_kernels.fused.Step.own)
-    gradient_is_finite : of the last gradient; found out while it was copied
-    loss_scale : the loss is multiplied by it where TensorFlow computes gradients, and `gradient`
-        divided by it: for half precision, in which small gradients would be zero; 1.0 otherwise
-    state : the weights that are not trained by gradient (moving statistics of batch
-        normalisation), joined: a copy, and read-only so that nobody takes it for more. To change
-        them, assign the whole: `replica.state = average`.
+    Attributes:
+        parameters, gradient, segments: See `Replica`. Segments start at multiples of 64 bytes; the
+            gaps between them hold zeros.
+        own, own_factor: The place of the last gradient in TensorFlow's memory, if it was computed
+            with `apart`: int64 (3, layers), per layer its offset in `gradient`, its size and its
+            address. Its numbers must be multiplied by the factor (numba_kernels.fused.Step.own).
+        gradient_is_finite: Whether the last gradient is finite; checked while it was copied.
+        loss_scale: TensorFlow multiplies the loss by it, and `gradient` is divided by it: for half
+            precision, in which small gradients would be zero; otherwise 1.0.
+        state: The weights that are not trained by gradient (moving statistics of batch
+            normalisation), joined: a read-only copy. To change them, assign all of it:
+            `replica.state = average`.
 
-    Raises
-    ------
-    TypeError : not a Keras model
-    ValueError : a model that cannot be trained in this way, and why
+    Raises:
+        TypeError: If it is not a Keras model.
+        ValueError: If the model can't be trained in this way; the message says why.
     """
 
     keeps_apart = True  # compute_gradient has `apart`
@@ -89,7 +86,7 @@ class KerasReplica:
         self._state = [
             v for v in model.non_trainable_weights if keras.backend.is_float_dtype(v.dtype)
         ]
-        # Their seeds are in no list of weights: layers own generators, and those own a variable.
+        # Seeds are in no list of weights: layers own generators, which own a variable each.
         self._seeds = [
             v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
         ]
@@ -99,7 +96,7 @@ class KerasReplica:
         self._own_state = [v for v in self._state if id(v) not in common]
         self._recurrent = any(isinstance(x, keras.layers.RNN) for x in model._flatten_layers())
         self._functions: dict[Any, Any] = {}  # (samples or None, structure) -> graph
-        self._fixed: dict[int, Any] = {}  # of each function: the variables it takes, what it gives
+        self._fixed: dict[int, Any] = {}  # per function: captured variables, dtypes of outputs
         self._built = False
         self._steps = 0
         self.loss_scale = 1.0
@@ -139,7 +136,7 @@ class KerasReplica:
             offset += size
 
     def use_team(self, team) -> None:
-        """For synchronised layers that were given no team: the one that trains the model."""
+        """Set the team of synchronised layers that have none to the team that trains the model."""
         for layer in self._collective:
             if layer.team is None:
                 layer.team = team
@@ -147,7 +144,7 @@ class KerasReplica:
 
     @property
     def random(self) -> np.ndarray:
-        """Seeds and counters of the model's random layers (dropout), int64. May be assigned."""
+        """Seeds and counters of the model's random layers (dropout), int64; can be assigned."""
         return np.concatenate([np.empty(0, np.int64), *(v.numpy() for v in self._seeds)])
 
     @random.setter
@@ -156,7 +153,7 @@ class KerasReplica:
             variable.assign(of_it.astype(variable.dtype))
 
     def predict(self, x: Any) -> Any:
-        """The model's outputs for inputs `x`, as numpy arrays; every layer as in inference."""
+        """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
         x, _ = self._arrays((x, ()))
         return keras.tree.map_structure(np.asarray, self.model(x, training=False))
 
@@ -165,12 +162,13 @@ class KerasReplica:
     ) -> tuple[float, int]:
         """Fill `gradient`; return (mean loss, samples). See `Replica`.
 
-        apart : [first, last) of the gradient that may stay where TensorFlow has put it, which
-            saves copying it: `own` says where that is, until the next call
+        Args:
+            batch: (inputs, targets).
+            apart: [first, last) of the gradient that may stay in TensorFlow's memory, which saves
+                a copy; `own` has its place, valid until the next call.
 
-        Raises
-        ------
-        RuntimeError : the model's weights were assigned behind the replica's back
+        Raises:
+            RuntimeError: If TensorFlow has assigned the model's weights since (see above).
         """
         samples, self.own, self._kept = _samples(batch), NOTHING, None
         if samples == 0:
@@ -179,7 +177,7 @@ class KerasReplica:
             self.gradient[:] = 0
             self.gradient_is_finite = True
             return 0.0, 0
-        # The weights come back too, which costs nothing: only to see where they lie.
+        # The weights are returned, too, at no cost, to check where they lie in memory.
         loss, *rest = self._run(self._gradient_step, batch)
         gradients, weights = rest[: len(self.segments)], rest[len(self.segments) :]
         self._steps += 1
@@ -188,16 +186,16 @@ class KerasReplica:
         addresses = np.array([_address(g) for g in gradients])
         parts, factor = (self._offsets, addresses, self._sizes), 1 / self.loss_scale
         if apart is not None:
-            self._kept = gradients  # or TensorFlow would use their memory again, too early
+            self._kept = gradients  # or TensorFlow would reuse their memory too early
             self.own, self.own_factor = np.array([self._offsets, self._sizes, addresses]), factor
         self.gradient_is_finite = join(self.gradient, *parts, factor, apart or (0, 0))
         return float(loss), samples
 
     def _take_part(self, batch: Batch) -> None:
-        """Without samples: compute on one of no weight, for the ranks that have some.
+        """Without samples: compute on a placeholder of weight 0, because other ranks have samples.
 
-        Synchronised layers exchange statistics, and would wait for this rank for ever. Their moving
-        statistics are everybody's and move; what else is not trained stays as it was.
+        Synchronised layers exchange statistics and would wait for this rank forever. Their moving
+        statistics are shared and change; other weights that are not trained stay as they were.
         """
         before = [v.numpy() for v in self._own_state]
         one = keras.tree.map_structure(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), batch)
@@ -208,18 +206,18 @@ class KerasReplica:
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Keras's own metrics over all samples of `batches`, and "samples".
 
-        Where there are no samples, all are 0; before the first batch was ever seen, only "loss"
-        and "samples" are known.
+        Without samples, all are 0; before the first batch was seen, only "loss" and "samples" are
+        known.
         """
         samples, output_losses = 0, {}
         for batch in batches:
             here = _samples(batch)
             if samples == 0:
-                self._build(self._arrays(batch))  # even of 0 samples: this names the metrics
+                self._build(self._arrays(batch))  # even with 0 samples, to know the metrics' names
                 self.model.reset_metrics()
             if here:
                 self._call(self._test_step, batch)
-                # Keras averages the losses of single outputs over batches, large and small alike.
+                # Keras averages the losses of single outputs over batches, whatever their sizes.
                 for tracker in self.model._compile_loss.metrics:
                     loss = output_losses.get(tracker.name, 0.0) + here * float(tracker.result())
                     output_losses[tracker.name] = loss
@@ -232,7 +230,7 @@ class KerasReplica:
         output_losses = {name: loss / samples for name, loss in output_losses.items()}
         return {**metrics, **output_losses, "samples": samples}
 
-    # TensorFlow's side of it: traced once for each structure of batches.
+    # TensorFlow functions, traced once for each structure of batches.
 
     def _gradient_step(self, x: Any, y: Any, loss_scale: Any) -> list[tf.Tensor]:
         """[loss, gradient of loss_scale * loss by each of the weights ..., the weights ...]"""
@@ -242,7 +240,7 @@ class KerasReplica:
             loss = model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
             scaled = loss * loss_scale
         gradients = [
-            # Embeddings' gradients are rows and their numbers: convert_to_tensor makes them dense.
+            # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
             tf.zeros_like(w) if g is None else tf.convert_to_tensor(g)
             for w, g in zip(weights, tape.gradient(scaled, weights), strict=True)
         ]
@@ -256,16 +254,16 @@ class KerasReplica:
         return self.model.test_step((x, y))
 
     def _call(self, step: Callable, batch: Batch) -> Any:
-        """What `step(x, y, loss_scale)` makes of a batch, in its own structure."""
+        """The result of `step(x, y, loss_scale)` for a batch, in its own structure."""
         batch = self._arrays(batch)
         inputs = keras.tree.map_structure(tf.constant, batch)
         return self._function(step, batch)(*inputs, self._loss_scale)
 
     def _run(self, step: Callable, batch: Batch) -> list[tf.Tensor]:
-        """The same of a step that returns a list of tensors, with less around it.
+        """As `_call`, for a step that returns a list of tensors, with less overhead.
 
-        A step of a small network takes 0.3 ms to call as a function of Python's, and 0.1 ms so: as
-        the operation that it is to TensorFlow, which here nobody differentiates again.
+        Calling the step of a small network takes 0.3 ms as a Python function, and 0.1 ms as a
+        TensorFlow operation, which is possible as no gradient through it is needed.
         """
         batch = self._arrays(batch)
         function = self._function(step, batch)
@@ -280,10 +278,11 @@ class KerasReplica:
             raise cause(error) from None
 
     def _function(self, step: Callable, batch: Batch) -> Any:
-        """`step` as a graph for batches of this structure, of any number of samples.
+        """`step` as a graph for batches of this structure, with any number of samples.
 
-        With a recurrent layer, for this number: its loop over time is 1.4 times faster then (LSTM,
-        338 steps, batch 100: 50 ms instead of 71). After some sizes all others share one graph.
+        With a recurrent layer, the graph has a fixed number of samples, which makes its loop over
+        time 1.4 times faster (LSTM, 338 steps, batch 100: 50 ms instead of 71 ms). After `SIZES`
+        batch sizes, all others share one graph.
         """
         leaves = tf.nest.flatten(batch)
         structure = (step.__name__, *((a.shape[1:], a.dtype) for a in leaves))
@@ -314,7 +313,7 @@ class KerasReplica:
         self._scale, self._loss_scale = float(value), tf.constant(value, self.dtype)
 
     def _arrays(self, batch: Batch) -> Batch:
-        """The batch as numpy arrays, floating-point numbers in the weights' precision."""
+        """The batch as numpy arrays, with floating-point numbers in the weights' dtype."""
 
         def array(a: Any) -> np.ndarray:
             a = np.asarray(a)
@@ -324,7 +323,7 @@ class KerasReplica:
         return keras.tree.map_structure(array, x), keras.tree.map_structure(array, y)
 
     def _build(self, batch: Batch) -> None:
-        """Have Keras make the variables of losses and metrics, which it cannot while tracing."""
+        """Make Keras create the variables of losses and metrics, which it can't while tracing."""
         if not self._built:
             one = keras.tree.map_structure(
                 lambda a: tf.zeros((1, *a.shape[1:]), a.dtype), (batch[0], batch[1])
@@ -335,7 +334,7 @@ class KerasReplica:
             check_metrics(self.model)
             self._built = True
 
-    # Whose memory it is.
+    # Memory of the weights.
 
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         self.parameters, self.gradient = parameters, gradient
@@ -346,8 +345,8 @@ class KerasReplica:
             weights = variable.value.read_value()
             if "CPU" not in weights.device:
                 raise RuntimeError(
-                    f"weights '{variable.path}' are on {weights.device}, but must be in main "
-                    "memory: set CUDA_VISIBLE_DEVICES=-1 before TensorFlow is imported"
+                    f"weights '{variable.path}' must be in main memory, got {weights.device}: "
+                    "set CUDA_VISIBLE_DEVICES=-1 before TensorFlow is imported"
                 )
             self._check_alias(i, weights)
 
@@ -362,7 +361,7 @@ class KerasReplica:
 
 
 def _address(tensor: tf.Tensor) -> int:
-    """Where a tensor's numbers lie."""
+    """The memory address of a tensor's numbers."""
     return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
 
 

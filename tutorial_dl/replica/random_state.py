@@ -1,7 +1,7 @@
-"""Random numbers of a run: the model's own (dropout), Python's and NumPy's global ones.
+"""Random state of a run: the model's generators (dropout), and Python's and NumPy's global ones.
 
-A model's generators begin with rank 0's seeds, moved on by the rank: every rank draws masks of its
-own, and a run on p ranks is the same run each time. A checkpoint holds all of it for each rank.
+A model's generators begin with rank 0's seeds, shifted by the rank: every rank draws its own masks,
+and a run on p ranks is reproducible. A checkpoint holds the state of each rank.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import random
 
 import numpy as np
 
-GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: seeds of many ranks lie far apart
+GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, so that the seeds of many ranks lie far apart
 
 
 def spread(team, replica) -> None:
-    """Give the model's generators rank 0's seeds, moved on by this rank's number. Collective."""
+    """Give the model's generators rank 0's seeds, shifted by this rank's number. Collective."""
     seeds = getattr(replica, "random", None)
     if seeds is not None and seeds.size and team.size > 1:
         seeds = team.broadcast(seeds.astype(np.int64))
@@ -22,7 +22,7 @@ def spread(team, replica) -> None:
 
 
 def move_on(seeds: np.ndarray, rank: int) -> np.ndarray:
-    """`seeds`, rows of (seed, counter), for another rank; seeds stay below 2^32."""
+    """Shift `seeds`, rows of (seed, counter), to another rank; seeds stay below 2^32."""
     seeds = np.array(seeds, np.int64).reshape(-1, 2)
     if rank:
         seeds[:, 0] = (seeds[:, 0] + rank * GOLDEN) % (1 << 32)
@@ -30,7 +30,7 @@ def move_on(seeds: np.ndarray, rank: int) -> np.ndarray:
 
 
 def save(replica) -> dict[str, np.ndarray]:
-    """What this rank draws its next numbers from, as arrays."""
+    """The state of this rank's generators, as arrays."""
     version, state, gauss = random.getstate()
     _, keys, position, has_gauss, gaussian = np.random.get_state()
     found = {
@@ -44,7 +44,7 @@ def save(replica) -> dict[str, np.ndarray]:
 
 
 def restore(replica, saved, rank: int) -> None:
-    """The reverse; a rank that did not exist then moves on from rank 0's seeds."""
+    """The reverse of `save`; a rank that did not exist then shifts rank 0's seeds."""
     of = rank if rank < saved.ranks else 0
     if getattr(replica, "random", None) is not None:
         seeds = saved.own("random_model", of)

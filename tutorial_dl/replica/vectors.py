@@ -1,4 +1,4 @@
-"""What the numpy replicas share: two flat vectors in memory of our own that can move elsewhere."""
+"""`Vectors`: base class of the numpy replicas, two flat vectors in memory that can be moved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class Vectors:
-    """What a Replica has besides gradients: its vectors, `segments`, (empty) `state`, `place`."""
+    """The parts of a Replica besides gradients: vectors, `segments`, empty `state`, `place`."""
 
     def __init__(self, segments: tuple[Segment, ...], dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
@@ -30,8 +30,8 @@ class Vectors:
         self._hold(parameters, gradient)
 
     def swap(self) -> None:
-        """Parameters and gradient change places in memory: each is what the other was."""
-        if type(self)._hold is not Vectors._hold:  # who makes views of his own
+        """Exchange the memory of parameters and gradient."""
+        if type(self)._hold is not Vectors._hold:  # a subclass that makes views of its own
             self._hold(self.gradient, self.parameters)
             return
         self.parameters, self.gradient = self.gradient, self.parameters
@@ -39,6 +39,6 @@ class Vectors:
 
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         self.parameters, self.gradient = parameters, gradient
-        # Each layer's arrays are views: written here, they are written in the vector.
+        # Each layer's arrays are views, so writing to them writes to the vector.
         self.weights = [s.of(parameters) for s in self.segments]
         self.weights_gradient = [s.of(gradient) for s in self.segments]

@@ -1,11 +1,11 @@
-"""How training ends when it does not end well."""
+"""Exceptions that end training, and one-line summaries of Keras's and TensorFlow's errors."""
 
 from __future__ import annotations
 
 import re
 import signal
 
-# What Keras and TensorFlow put around what they have to say.
+# Text that Keras and TensorFlow put around the actual message.
 FRAME = re.compile(
     r"Exception encountered when calling|Graph execution error|Detected at node|File \"|Stack trace"
 )
@@ -16,15 +16,15 @@ HINTS = {
 
 
 class TrainingError(RuntimeError):
-    """Training can't go on."""
+    """Training can't continue."""
 
 
 class NotFinite(TrainingError):
-    """The loss, or a gradient, is no longer a number."""
+    """The loss or a gradient is NaN or infinite."""
 
 
 class Terminated(SystemExit):
-    """SIGTERM came: a checkpoint was written, on all ranks training has ended."""
+    """After SIGTERM: a checkpoint was written, and training has ended on all ranks."""
 
     def __init__(self, path, steps: int):
         super().__init__(128 + signal.SIGTERM)
@@ -35,7 +35,7 @@ class Terminated(SystemExit):
 
 
 def telling_line(text: str) -> str:
-    """What a message says, in one line: its first, or the first that is no frame around others."""
+    """The message in one line: its first line, or the first that is not a frame around others."""
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
     first = next((line for line in text.splitlines() if line.strip()), "no message").strip()
     if FRAME.match(first):

@@ -1,4 +1,4 @@
-"""Metrics on the samples kept out, each rank evaluating its share of them."""
+"""Metrics and predictions, with each rank computing its share of the samples."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..replica.base import Replica
 def evaluate(team, replica: Replica, data: Data, batch_size: int) -> dict[str, float]:
     """Metrics over all of `data`, the same on every rank, each sample counted once.
 
-    Rank r looks at the r-th share of the samples; shares are averaged by their sizes. Metrics must
-    be means over samples (losses, accuracies): others can't be put together from shares.
+    Rank r evaluates the r-th share of the samples; the results are averaged, weighted by sizes.
+    Metrics must be means over samples (losses, accuracies): others can't be averaged.
     """
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
@@ -33,13 +33,13 @@ def evaluate(team, replica: Replica, data: Data, batch_size: int) -> dict[str, f
 def predict(team, replica: Replica, inputs, batch_size: int):
     """The model's outputs for all of `inputs`, in order, on every rank; each computes its share.
 
-    `inputs` may also be data with targets, of which nothing is made, say those of a file.
+    `inputs` may also be data with targets, for example of a file; the targets are ignored.
     """
     data = inputs if hasattr(inputs, "part") else Data.of(inputs, np.zeros(_samples(inputs)))
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
         parts = [replica.predict(x) for x, _ in batches]
-    if not parts:  # a share of no samples has outputs all the same, of length 0
+    if not parts:  # a share without samples still needs outputs, of length 0
         one = replica.predict(data.take(slice(0, 1))[0])
         parts = [each_array(lambda a: a[:0], one)]
     return _join(team, parts)
@@ -52,7 +52,7 @@ def _samples(inputs) -> int:
 
 
 def _join(team, parts: list):
-    """All ranks' parts one after the other, in the structure that they have."""
+    """Concatenate the parts of all ranks, keeping their structure."""
     first = parts[0]
     if isinstance(first, dict):
         return {name: _join(team, [part[name] for part in parts]) for name in first}

@@ -1,4 +1,4 @@
-"""What a training run leaves behind: one row an epoch, plain numbers only."""
+"""`History`: the record of a training run, one row of plain numbers per epoch."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass(repr=False)
 class History:
-    """Rows with `epoch`, `loss` (mean over the epoch's samples), `val_...` for every metric,
-    `samples_per_second` (of all ranks together, training alone), `seconds` (of training alone).
+    """One row per epoch, with columns `epoch`, `loss` (mean over the epoch's samples), `val_...`
+    for every metric, `samples_per_second` (of all ranks together, training only), and `seconds` (of
+    training only).
     """
 
     epochs: list[dict[str, float]] = field(default_factory=list)
-    # Of runs with a master: updates by their staleness, batches by the rank that did them, and a
-    # line for each worker that was lost.
+    # For runs with a master: updates by staleness, batches by rank, and a line per lost worker.
     staleness: Counter[int] = field(default_factory=Counter)
     workers: Counter[int] = field(default_factory=Counter)
     lost: list[str] = field(default_factory=list)
 
     def column(self, name: str) -> list[float]:
-        """One quantity over the epochs, in order."""
+        """One column over the epochs, in order."""
         return [row[name] for row in self.epochs]
 
     @property
@@ -34,7 +34,7 @@ class History:
 
     @property
     def samples_per_second(self) -> float:
-        """Median over the epochs after the first, which pays for compilation (all if only one)."""
+        """Median over the epochs; the first, which includes compilation, counts only if alone."""
         rates = sorted(self.column("samples_per_second")[1:] or self.column("samples_per_second"))
         middle = len(rates) // 2
         return rates[middle] if len(rates) % 2 else (rates[middle - 1] + rates[middle]) / 2

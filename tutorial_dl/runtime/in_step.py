@@ -1,4 +1,4 @@
-"""The loop of strategies in which all ranks do the same updates, or at least equally many."""
+"""The training loop of strategies whose ranks do the same updates, or at least equally many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .errors import Terminated, TrainingError
 
 
 def train(trainer, epochs: int, bar, signals) -> None:
-    """Train for `epochs` more epochs. On every rank of the trainer's team; see Trainer.fit."""
+    """Train for `epochs` more epochs. Runs on every rank of the trainer's team; see Trainer.fit."""
     first = len(trainer.history.epochs)
     for epoch in range(first, first + epochs):
         one_epoch(trainer, epoch, bar, signals)
@@ -24,7 +24,7 @@ def train(trainer, epochs: int, bar, signals) -> None:
 
 
 def one_epoch(trainer, epoch: int, bar, signals) -> None:
-    """All updates of an epoch that are left, validation, and a row for the history."""
+    """Do the remaining updates of an epoch, validate, and append a row to the history."""
     since = time.perf_counter() - trainer.sums[2]
     for batch in each("data", trainer.batches.epoch(epoch, trainer.round)):
         if trainer.schedule is not None:
@@ -36,7 +36,7 @@ def one_epoch(trainer, epoch: int, bar, signals) -> None:
         trainer.steps += trainer.strategy.updates_a_step
         trainer.round += 1
         trainer.sums[:] += loss * samples, samples, 0
-        alike = trainer.strategy.updates_a_step == 1  # else others change them just now
+        alike = trainer.strategy.updates_a_step == 1  # else other ranks are changing them now
         if alike and (trainer.steps == 1 or trainer.steps % trainer.check_every == 0):
             check_same_weights(trainer.team, trainer.replica)
         bar.update(samples * trainer.strategy.updates_a_step)
@@ -54,9 +54,8 @@ def one_epoch(trainer, epoch: int, bar, signals) -> None:
     validation = trainer.evaluate()
     if not np.isfinite(validation["loss"]):
         raise TrainingError(
-            f"the validation loss is {validation['loss']} after epoch {epoch + 1}; a learning "
-            f"rate below {trainer.strategy.optimizer.learning_rate}, or data without NaN, is "
-            "needed"
+            f"the validation loss is {validation['loss']} after epoch {epoch + 1}; use a learning "
+            f"rate below {trainer.strategy.optimizer.learning_rate}, or data without NaN"
         )
     loss, samples, _ = trainer.strategy.total(trainer.sums)
     loss /= samples
@@ -81,13 +80,12 @@ def one_epoch(trainer, epoch: int, bar, signals) -> None:
 def not_finite(trainer, error: FloatingPointError, epoch: int) -> TrainingError:
     return TrainingError(
         f"{error} at step {trainer.steps + 1} (epoch {epoch + 1}) on rank {trainer.team.rank}; "
-        f"a learning rate below {trainer.strategy.optimizer.learning_rate}, or data without NaN, "
-        "is needed"
+        f"use a learning rate below {trainer.strategy.optimizer.learning_rate}, or data without NaN"
     )
 
 
 def ends(trainer, signals) -> bool:
-    """After an epoch: does any rank want to stop? And after SIGTERM, at once."""
+    """After an epoch: whether any rank wants to stop; after SIGTERM, raises Terminated."""
     wishes = np.array([trainer.stopped is not None, bool(signals)], np.float64)
     stop, terminate = trainer.team.allreduce(wishes, "max")
     if stop and trainer.stopped is None:

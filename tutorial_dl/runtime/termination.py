@@ -1,8 +1,8 @@
-"""Pulse: now and then, all ranks tell each other whether one of them has to stop.
+"""`Pulse`: from time to time, all ranks agree whether one of them has to stop.
 
-A signal comes to one rank at a moment of its own, but ranks must leave the loop after the same
-step, or the others would wait for the one that left. Asking after every step would cost more than a
-small step does; so it is asked about every quarter of a second, all ranks counting the same steps.
+A signal reaches one rank at some moment, but all ranks must leave the loop after the same step, or
+the others would wait for the rank that left. An allreduce after every step would cost more than a
+small step; so they agree about every 0.25 s, with all ranks counting the same steps.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
-SECONDS = 0.25  # between two beats, about
-MOST = 1000  # steps between two beats, however short they are
+SECONDS = 0.25  # approximate time between two beats
+MOST = 1000  # most steps between two beats
 
 
 class Pulse:
-    """Counts the steps of all ranks of `team`, and lets them agree every now and then."""
+    """Counts the steps of all ranks of `team`, and lets them agree from time to time."""
 
     def __init__(self, team):
         self.team = team
@@ -27,7 +27,7 @@ class Pulse:
         self._since = time.perf_counter()
 
     def beat(self, wants: bool) -> bool:
-        """After each step: does any rank want to stop? Tells at a beat only. Collective."""
+        """Call after each step; at a beat, returns whether any rank wants to stop. Collective."""
         self._left -= 1
         if self._left:
             return False
@@ -40,10 +40,10 @@ class Pulse:
 
 @contextmanager
 def heeding(number: int = signal.SIGTERM):
-    """Within it the signal is only noted: yields a list that then is no longer empty.
+    """Context in which a signal is only recorded: yields a list to which it is appended.
 
-    Batch systems send SIGTERM some time before they kill. Only a process's main thread can heed
-    signals; elsewhere they do what they did before.
+    Batch systems send SIGTERM some time before SIGKILL. Only a process's main thread can handle
+    signals; in other threads this changes nothing.
     """
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -54,5 +54,5 @@ def heeding(number: int = signal.SIGTERM):
         yield seen
     finally:
         signal.signal(number, signal.SIG_DFL if before is None else before)
-    if seen:  # it came too late for us: now it does what it would have done
+    if seen:  # the loop has not acted on it, so raise it again with its usual effect
         signal.raise_signal(number)

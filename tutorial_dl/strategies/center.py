@@ -1,4 +1,4 @@
-"""Center: a master's weights, and how old those are that each of its workers works with."""
+"""`Center`: a master's weights, and the staleness of each worker's updates."""
 
 from __future__ import annotations
 
@@ -6,45 +6,47 @@ import numpy as np
 
 
 class Center:
-    """Serves workers by a rule, and counts the *staleness* of each update.
+    """Serves workers by a rule, and counts the *staleness* tau of each update.
 
-    Staleness: updates of the center between the moment when a worker got its weights and the one
-    when what it made of them arrives. 0 where it is the only worker.
+    Staleness is the number of updates of the center between a worker's receipt of its weights and
+    the arrival of its update. It is 0 with a single worker.
 
     Args:
-        rule: the master's object of it, begun
-        weights: [n], changed in place
+        rule: The master's rule, already begun.
+        weights: Shape (n,), changed in place.
 
     Attributes:
-        version: updates so far
+        version: Number of updates so far.
     """
 
     def __init__(self, rule, weights: np.ndarray):
         self.rule, self.weights, self.version = rule, weights, 0
-        self._seen: dict[int, int] = {}  # worker -> the version that its weights come from
-        self._looked: dict[int, int] = {}  # worker -> the one that its next weights will come from
+        self._seen: dict[int, int] = {}  # worker -> version of its weights
+        self._looked: dict[int, int] = {}  # worker -> version of its next weights
 
     def pull(self, worker: int, answer: np.ndarray) -> None:
-        """The weights as they are, into `answer`."""
+        """Copy the present weights into `answer`."""
         answer[:] = self.weights
         if self.rule.pulls_in_step and worker in self._seen:
-            self._looked[worker] = self.version  # its gradient is of older weights
+            self._looked[worker] = self.version  # its gradient comes from older weights
         else:
             self._seen[worker] = self.version
 
     def push(self, worker: int, sent, answer, relayed: bool = False) -> int:
-        """One update; returns its staleness. `relayed`: it comes from a sub-master."""
+        """Apply one update and return its staleness. `relayed`: it comes from a sub-master."""
         staleness = self.rule.staleness = self.version - self._seen.get(worker, 0)
         (self.rule.serve_relay if relayed else self.rule.serve)(self.weights, sent, answer)
         self.version += 1
         if answer is not None:
             self._seen[worker] = self.version
         elif worker in self._looked:
-            self._seen[worker] = self._looked.pop(worker) + 1  # and of its own update it knows
+            self._seen[worker] = (
+                self._looked.pop(worker) + 1
+            )  # + 1: its weights include its own update
         return staleness
 
     def push_all(self, workers, sent, answers, weights, relayed: bool = False) -> None:
-        """One update with what all workers sent, in their order; nothing is stale."""
+        """Apply one update with all workers' vectors, in the workers' order; nothing is stale."""
         serve = self.rule.serve_all_relays if relayed else self.rule.serve_all
         serve(self.weights, sent, answers, weights)
         self.version += 1

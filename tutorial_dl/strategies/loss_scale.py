@@ -1,14 +1,14 @@
-"""Loss scaling: what training in float16 needs, so that small gradients are not zero.
+"""Loss scaling for training in float16, so that small gradients do not become zero.
 
-float16 has 5 bits of exponent: what is below 6e-8 is zero, what is above 65504 infinite. Gradients
-are often that small. So the loss is multiplied by a scale S, with it every gradient on its way back
-through the layers, and the gradient of the weights, in float32, is divided by S again: the same
-gradient, from numbers that fitted.
+float16 has 5 bits of exponent: numbers below 6e-8 become zero, numbers above 65504 infinite.
+Gradients are often that small. So the loss is multiplied by a scale S, and with it every gradient
+on its way back through the layers; the gradient of the weights, in float32, is divided by S again.
+The result is the same gradient, computed from numbers within range.
 
-How large S may be shows when something overflows. Dynamic scaling tries: after `growth_steps` good
-steps S is doubled; when a gradient is not finite the step is skipped, and S is halved. All ranks
-have one S: one rank's overflow skips the step on all of them. (bfloat16 has the exponents of
-float32, and needs none of this.)
+The largest possible S is not known in advance. Dynamic scaling searches for it: after
+`growth_steps` good steps S is doubled; when a gradient is not finite, the step is skipped and S is
+halved. All ranks share one S: one rank's overflow skips the step on all of them. (bfloat16 has the
+exponents of float32 and needs no scaling.)
 
 The rule is that of keras.optimizers.LossScaleOptimizer; Micikevicius et al., arXiv 1710.03740.
 """
@@ -22,31 +22,31 @@ import numpy as np
 from ..replica.base import Batch, Replica, gradient_is_finite
 
 FIRST, GROWTH_STEPS = 2.0**15, 2000  # as Keras has them
-LEAST = 2.0**-14  # a gradient that overflows even so is infinite for another reason
+LEAST = 2.0**-14  # below this scale, an infinite gradient has another cause
 
 
 class LossScale:
-    """The scale of the next step, and when it changes. Equal on all ranks.
+    """The scale of the next step, and the rule that changes it. Equal on all ranks.
 
     Args:
-        scale: the first one, or the one and only; a power of 2, which rounds nothing
-        growth_steps: good steps in a row after which it is doubled
-        dynamic: False: it stays, and a gradient that is not finite is an error
+        scale: The initial scale (or the fixed one); a power of 2, which causes no rounding.
+        growth_steps: Number of good steps in a row after which it is doubled.
+        dynamic: False: the scale is fixed, and a gradient that is not finite is an error.
     """
 
     def __init__(
         self, scale: float = FIRST, growth_steps: int = GROWTH_STEPS, dynamic: bool = True
     ):
         if not (isfinite(scale) and scale > 0 and log2(scale).is_integer()):
-            raise ValueError(f"loss scale {scale}: a power of 2 is needed")
+            raise ValueError(f"loss scale must be a power of 2, got {scale}")
         if growth_steps < 1:
-            raise ValueError(f"{growth_steps} steps until the loss scale grows; 1 or more")
+            raise ValueError(f"growth_steps must be at least 1, got {growth_steps}")
         self.scale, self.growth_steps, self.dynamic = float(scale), growth_steps, dynamic
         self.good = 0  # steps since it changed
 
     @property
     def values(self) -> list[float]:
-        """[scale, good steps since it changed]: what a checkpoint keeps. May be assigned."""
+        """[scale, good steps since it changed], for checkpoints; can be assigned."""
         return [self.scale, float(self.good)]
 
     @values.setter
@@ -54,9 +54,13 @@ class LossScale:
         self.scale, self.good = float(values[0]), int(values[1])
 
     def gradient(self, replica: Replica, batch: Batch, **options) -> tuple[float, int, bool]:
-        """`replica.compute_gradient(batch, ...)` at this scale: loss, samples, is all of it finite?
+        """Call `replica.compute_gradient(batch, ...)` at this scale.
 
-        Raises FloatingPointError where it is not, and the scale is fixed.
+        Returns:
+            Mean loss, samples, and whether loss and gradient are finite.
+
+        Raises:
+            FloatingPointError: If they are not finite and the scale is fixed.
         """
         replica.loss_scale = self.scale
         loss, samples = replica.compute_gradient(batch, **options)
@@ -66,7 +70,7 @@ class LossScale:
         return loss, samples, finite
 
     def update(self, finite: bool) -> None:
-        """After a step: were all ranks' gradients finite? The same answer on all of them."""
+        """Call after a step with whether all ranks' gradients were finite (equal on all ranks)."""
         if not self.dynamic:
             return
         if not finite:
@@ -85,23 +89,26 @@ class LossScale:
 
 
 def loss_scale_of(given, replica: Replica) -> LossScale | None:
-    """The loss scale of a Trainer's `loss_scale`.
+    """The LossScale for a Trainer's argument `loss_scale`.
 
-    given: "auto" ("dynamic" for a model that computes in float16, else None), "dynamic", a number
-    (fixed), a LossScale, or None
+    Args:
+        given: "auto" ("dynamic" for a model that computes in float16, else None), "dynamic", a
+            number (fixed), a LossScale, or None.
+        replica: The model.
 
-    Raises ValueError for anything else, and for a replica that can't scale its loss.
+    Raises:
+        ValueError: For anything else, and for a replica that can't scale its loss.
     """
     if isinstance(given, str) and given == "auto":
         given = "dynamic" if getattr(replica, "computes_in_float16", False) else None
     if given is None:
         return None
     if not hasattr(replica, "loss_scale"):
-        raise ValueError(f"loss scale {given!r}: this model has none, only Keras models do")
+        raise ValueError(f"loss scale {given!r}: only Keras models support a loss scale")
     if isinstance(given, LossScale):
         return given
     if given == "dynamic":
         return LossScale()
     if isinstance(given, int | float | np.number) and not isinstance(given, bool):
         return LossScale(given, dynamic=False)
-    raise ValueError(f"loss scale {given!r}: 'auto', 'dynamic', a power of 2 or None is right")
+    raise ValueError(f"loss scale must be 'auto', 'dynamic', a power of 2 or None, got {given!r}")

@@ -1,15 +1,15 @@
-"""Callbacks: what is to happen besides training, after steps and epochs.
+"""Callbacks: actions besides training, after steps and epochs.
 
     Trainer(model, dataset, callbacks=[EarlyStopping(patience=3), Target("val_accuracy", 0.97)])
 
-They run on every rank. Metrics in a history's row are the same on all ranks, so ranks that decide
-by them agree; what only one may do (print, write a file) asks `trainer.team.rank == 0`.
-A function f(trainer, row) is a callback too: it is called after each epoch.
+They run on every rank. Metrics in a row of the history are the same on all ranks, so decisions
+based on them agree. Actions for one rank only (print, write a file) check `trainer.team.rank == 0`.
+A function f(trainer, row) is a callback, too: it is called after each epoch.
 
-Strategies with a master have no step or epoch that all ranks are at together: there on_step_end and
-on_epoch_end are called on rank 0, the master's, with the weights that were validated in
-`trainer.replica`, and on_fit_end on rank 0 before the others. So a callback must not wait for other
-ranks there (Trainer.evaluate, team.barrier); `trainer.replica.evaluate(batches)` is its own rank's.
+With a master, ranks do not reach a step or an epoch together. There on_step_end and on_epoch_end
+are called on rank 0, the master, with the validated weights in `trainer.replica`, and on_fit_end on
+rank 0 before the other ranks. So such a callback must not wait for other ranks (Trainer.evaluate,
+team.barrier); `trainer.replica.evaluate(batches)` runs on its own rank only.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from tqdm import tqdm
 
 
 class Callback:
-    """Base class; override what is needed. `row` is the epoch's in the history."""
+    """Base class; override the methods you need. `row` is the epoch's row in the history."""
 
     def on_fit_begin(self, trainer) -> None: ...
 
     def on_step_end(self, trainer, loss: float, samples: int) -> None:
-        """After an update; both of all ranks together. `trainer.steps` counts it."""
+        """Called after an update, with loss and samples of all ranks; `trainer.steps` counts it."""
 
     def on_epoch_end(self, trainer, row: dict) -> None:
-        """After validation. `trainer.stop(why)` ends training here."""
+        """Called after validation. `trainer.stop(why)` ends training after this epoch."""
 
     def on_fit_end(self, trainer) -> None:
-        """Also when training stopped early; not after an error."""
+        """Called at the end of training, also if it stopped early, but not after an error."""
 
     def __repr__(self) -> str:
         return type(self).__name__
 
-    # What a checkpoint keeps of it
+    # State for checkpoints
 
     def save(self) -> tuple[dict, dict]:
-        """(values that JSON can hold, name -> vectors [n] that are equal on all ranks)."""
+        """Return (values that JSON can hold, {name: vector (n,) that is equal on all ranks})."""
         return {}, {}
 
     def restore(self, values: dict, vectors: dict) -> None:
@@ -61,13 +61,13 @@ class Function(Callback):
 
 
 def callbacks_of(given) -> list[Callback]:
-    """Checked; TypeError for what is neither a Callback nor a function."""
+    """Convert to a list of Callback; raises TypeError for anything but Callbacks and functions."""
     found = []
     for one in given:
         if not isinstance(one, Callback):
             if isinstance(one, type) or not callable(one):
                 raise TypeError(
-                    f"callback {one!r}: a Callback object or a function f(trainer, row) is needed"
+                    f"callback must be a Callback object or a function f(trainer, row), got {one!r}"
                 )
             one = Function(one)
         found.append(one)
@@ -75,28 +75,28 @@ def callbacks_of(given) -> list[Callback]:
 
 
 def rises(metric: str, mode: str) -> bool:
-    """Whether more is better. "auto": of accuracies and AUC it is, of all else less is."""
+    """Whether a larger value is better; with "auto", for accuracies and AUC only."""
     if mode not in ("auto", "min", "max"):
-        raise ValueError(f"mode {mode!r}: 'auto', 'min' or 'max' is right")
+        raise ValueError(f"mode must be 'auto', 'min' or 'max', got {mode!r}")
     return mode == "max" or (mode == "auto" and ("acc" in metric or "auc" in metric.lower()))
 
 
 def value_of(row: dict, metric: str) -> float:
     if metric not in row:
         known = ", ".join(name for name in row if name not in ("epoch", "seconds"))
-        raise ValueError(f"there is no metric {metric!r}; one of {known}")
+        raise ValueError(f"unknown metric {metric!r}; choose one of {known}")
     return row[metric]
 
 
 class EarlyStopping(Callback):
-    """Stop when a metric has not become better for `patience` epochs.
+    """Stop when a metric has not improved for `patience` epochs.
 
     Args:
-        metric: a column of the history
-        patience: epochs
-        min_delta: what counts as better is better by more than this
-        mode: "min", "max", or "auto" by the metric's name
-        restore_best: end with the weights of the best epoch, of which a copy is kept
+        metric: A column of the history.
+        patience: Number of epochs without improvement.
+        min_delta: An improvement must exceed this.
+        mode: "min", "max", or "auto" by the metric's name.
+        restore_best: End with the weights of the best epoch; this keeps a copy of them.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class EarlyStopping(Callback):
         restore_best: bool = False,
     ):
         if patience < 1:
-            raise ValueError(f"patience of {patience} epochs: 1 or more is needed")
+            raise ValueError(f"patience must be at least 1, got {patience}")
         self.metric, self.patience, self.min_delta = metric, patience, min_delta
         self.sign = 1 if rises(metric, mode) else -1
         self.restore_best = restore_best
@@ -123,7 +123,7 @@ class EarlyStopping(Callback):
                 self.state = trainer.replica.state.copy()
         elif row["epoch"] - self.best_epoch >= self.patience:
             trainer.stop(
-                f"{self.metric} is no better than in epoch {self.best_epoch}, "
+                f"{self.metric} has not improved since epoch {self.best_epoch}, "
                 f"{self.sign * self.best:.4g}"
             )
 
@@ -137,7 +137,7 @@ class EarlyStopping(Callback):
         values = {"best": self.best, "best_epoch": self.best_epoch}
         if self.weights is None:
             return values, {}
-        # (Of moving statistics there are few: a float32 is the same number in JSON.)
+        # Moving statistics are few, and JSON represents a float32 exactly.
         return {**values, "state": self.state.tolist()}, {"weights": self.weights}
 
     def restore(self, values: dict, vectors: dict) -> None:
@@ -169,11 +169,11 @@ class Target(Callback):
 
 
 class Throughput(Callback):
-    """A line every `every` steps, on rank 0: loss, samples/s of all ranks, time of a step."""
+    """Prints a line every `every` steps on rank 0: loss, samples/s of all ranks, time per step."""
 
     def __init__(self, every: int = 100, write=tqdm.write):
         if every < 1:
-            raise ValueError(f"every {every} steps: 1 or more is needed")
+            raise ValueError(f"every must be at least 1 step, got {every}")
         self.every, self.write = every, write
 
     def on_fit_begin(self, trainer) -> None:
@@ -186,7 +186,7 @@ class Throughput(Callback):
     def on_step_end(self, trainer, loss: float, samples: int) -> None:
         self._loss += loss * samples
         self._samples += samples
-        # (Steps may come several at once.)
+        # Several steps may be counted at once.
         if trainer.steps // self.every > self._at // self.every:
             seconds = time.perf_counter() - self._since
             steps, all_samples = trainer.steps - self._at, self._samples
@@ -195,13 +195,13 @@ class Throughput(Callback):
                 self.write(
                     f"step {trainer.steps}: loss {self._loss / max(1, self._samples):.4f}, "
                     f"{all_samples / seconds:.0f} samples/s, "
-                    f"{1e3 * seconds / steps:.2f} ms a step on {trainer.team.size} ranks"
+                    f"{1e3 * seconds / steps:.2f} ms per step on {trainer.team.size} ranks"
                 )
             self._begin(trainer)
 
 
 def rank_folder(team, path: str | os.PathLike) -> Path:
-    """`path`/rank_0003 and the like, made: where rank 3 may write what is its own."""
+    """Make and return a folder for this rank's own files, such as `path`/rank_0003."""
     digits = max(4, len(str(team.size - 1)))
     folder = Path(path) / f"rank_{team.rank:0{digits}}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from .span_kinds import Row, kind
 
 
 def trace(rows: Sequence[Row], notes: Sequence[str] = ()) -> dict:
-    """The JSON object; `notes` are kept with it, Perfetto shows them under "Info and stats"."""
+    """The JSON object; it includes `notes`, which Perfetto shows under "Info and stats"."""
     nodes = list(dict.fromkeys(row.node for row in rows))
     events = []
     for pid, node in enumerate(nodes):

@@ -1,6 +1,6 @@
-"""What spans mean: who computes, communicates or waits, and for how long.
+"""Classify spans: how long a rank computes, communicates or waits.
 
-Spans nest, as calls do: time within an inner one is the inner one's, not the outer one's.
+Spans nest, as calls do: time within an inner span counts for the inner one, not the outer one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS = (
 
 
 class Row(NamedTuple):
-    """One rank: times in ns, by a clock that all rows share."""
+    """One rank: times in ns, on a clock that all rows share."""
 
     rank: int
     node: str
@@ -31,19 +31,22 @@ class Row(NamedTuple):
 
 
 def kind(name: str) -> str:
-    """One of KINDS. A pass that reduces and updates is communication: without other ranks' data
-    there would be none; what has a name of the user's own is computing."""
+    """The kind of a span, one of KINDS.
+
+    A pass that reduces and updates is communication, as it exists because of other ranks' data. A
+    span with the user's own name is computing.
+    """
     return _KINDS.get(name, COMPUTING)
 
 
 def flat(spans: Iterable[Span]) -> list[Span]:
-    """Nested spans, in order of their begins -> the innermost one at each time, without overlaps.
+    """Flatten nested spans, sorted by begin, to the innermost one at each time, without overlaps.
 
-    A collective inside of a longer communication ("reduce") is part of that, and not shown apart.
+    A collective inside a longer communication ("reduce") is part of that, and not shown separately.
     """
     pieces: list[Span] = []
     stack: list[tuple[str, int]] = []  # name, end
-    at = 0  # up to here all is said
+    at = 0  # the pieces are complete up to here
 
     def up_to(time: int) -> None:
         nonlocal at
@@ -68,7 +71,7 @@ def flat(spans: Iterable[Span]) -> list[Span]:
 
 
 def share_out(pieces: Iterable[Span], begin: int, end: int) -> dict[str, float]:
-    """Parts of the time from `begin` to `end`; what is in no span is computing."""
+    """Fractions of the time from `begin` to `end` by kind; time outside all spans is computing."""
     times = dict.fromkeys(KINDS, 0)
     for name, first, last in pieces:
         times[kind(name)] += max(0, min(last, end) - max(first, begin))

@@ -1,4 +1,4 @@
-"""Timelines: what every rank does when. Spans of time, as a figure and as a trace for Perfetto.
+"""Timelines of what every rank does: spans of time, as a figure and as a trace for Perfetto.
 
 Training, the same on every rank; after `fit` rank 0 has the spans of all ranks:
 
@@ -9,28 +9,28 @@ Training, the same on every rank; after `fit` rank 0 has the spans of all ranks:
         seen.save("train.json")     # open it at https://ui.perfetto.dev, or chrome://tracing
         seen.save("train.png")      # or .svg, .pdf; seen.figure() in a notebook
 
-Spans of one's own, anywhere (they cost 0.1 us while nothing records):
+Your own spans, anywhere (each costs 0.1 us while nothing records):
 
     with timeline.span("load"):
         ...
     for batch in timeline.each("data", batches):
         ...
 
-Any cell, without a Trainer. On each rank (it needs no MPI and no Team, and uses them if there):
+Any code, without a Trainer. On each rank (MPI and a Team are used if present, but not needed):
 
     with timeline.record() as recording:        # or recording = timeline.record().start() ...
         ...                                     # ... recording.stop()
     recording.taken                             # a dict of plain numbers, lists and texts
 
-and where the ranks' dicts have been pulled to (no MPI is needed there):
+and in the process that has gathered the ranks' dicts (it needs no MPI):
 
     whole = timeline.gather([taken of rank 0, taken of rank 1, ...])    # a Timeline
     whole.figure();  whole.chrome();  whole.shares();  whole.notes()
-    whole.save("cell.json");  whole is shown as its figure when it is a cell's value
+    whole.save("cell.json");  a notebook shows `whole` as its figure
 
-While a rank records, every collective of a Team is a span named by its call ("allreduce"), in which
-the waiting is a span "wait"; a synchronous step has "gradient" and "reduce + update", which are one
-pass through memory. Time in no span is the user's own code, that is, computing.
+While a rank records, every collective of a Team is a span named after its call ("allreduce"), with
+a span "wait" inside it; a synchronous step has "gradient" and "reduce + update", which is one pass
+through memory. Time outside all spans is the user's own code, which counts as computing.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from numba_kernels.spans import each, span
-from numba_kernels.trace.recording import LIMIT, Recording
+from numba_kernels.trace.recording import LIMIT, Recording, each, span
 
 from . import chrome_trace
 from .options import check_timeline
@@ -54,7 +53,7 @@ __all__ = ["Timeline", "each", "gather", "record", "span"]
 
 
 class Record(Recording):
-    """See `record`. After `stop`, `taken` is what `gather` takes, besides what a Recording has."""
+    """A Recording made by `record`; after `stop`, `taken` is its result, for `gather`."""
 
     def __init__(self, limit: int, rank: int | None, node: str | None):
         super().__init__(limit)
@@ -67,12 +66,12 @@ class Record(Recording):
         self.taken = {
             "rank": self.rank,
             "node": self.node,
-            "begin": self.begin,  # ns, of the node's monotonic clock, as those of the spans
+            "begin": self.begin,  # ns of the node's monotonic clock, as for the spans
             "end": self.end,
             "spans": [list(each) for each in self.spans],  # [name, begin, end]
             "lost": self.lost,
             "others": self.others,
-            "clock": [],  # [time, ahead of rank 0, error], where nodes have compared clocks
+            "clock": [],  # [time, ahead of rank 0, error], if nodes have compared clocks
             "wall": time.time_ns() - time.perf_counter_ns(),  # time of day = clock + wall
         }
         return self
@@ -82,24 +81,26 @@ def record(limit: int = LIMIT, rank: int | None = None, node: str | None = None)
     """A context manager that records what this process does; `taken` is the result.
 
     Args:
-        limit: of more spans (and of more waits in compiled code) the last ones are kept
-        rank: the row in the figure; MPI's number of this process if None
-        node: what it runs on; the host's name if None
+        limit: Number of spans (and of waits in compiled code) to keep; the last ones are kept.
+        rank: The row in the figure; None: this process's MPI rank.
+        node: Name of its node; None: the host's name.
     """
     return Record(limit, rank, node)
 
 
 def gather(taken: Sequence[dict]) -> Timeline:
-    """The timeline of ranks whose recordings ended as `taken` (see `Record.stop`), in any order.
+    """The timeline of ranks with the recordings `taken` (see `Record.stop`), in any order.
 
-    Nodes that did not compare their clocks are put side by side by their time of day, and `notes`
-    says so.
+    Nodes that did not compare their clocks are aligned by their time of day, and `notes` says so.
+
+    Raises:
+        ValueError: If a rank occurs twice, or there is none.
     """
     whole = Timeline()
     whole.ranks = sorted(taken, key=lambda rank: rank["rank"])
     numbers = [rank["rank"] for rank in whole.ranks]
     if not numbers or len(set(numbers)) < len(numbers):
-        raise ValueError(f"recordings of ranks {numbers}; one of each rank is needed")
+        raise ValueError(f"expected one recording per rank, got those of ranks {numbers}")
     return whole
 
 
@@ -107,22 +108,22 @@ class Timeline:
     """The spans of all ranks. Give an empty one to a Trainer, or let `gather` make one.
 
     Args:
-        limit: spans that each rank keeps (see `record`)
+        limit: Spans that each rank keeps (see `record`).
 
     Attributes:
-        ranks: a dict a rank, as `record` gives it. After `fit` rank 0 has all ranks' of the last
-            fit, the others have their own, as every rank does where `fit` failed.
+        ranks: One dict per rank, as from `record`. After `fit`, rank 0 has those of all ranks for
+            the last fit, and other ranks have their own, as has every rank if `fit` failed.
     """
 
     def __init__(self, limit: int = LIMIT):
-        self.limit = Recording(limit).limit  # ValueError for what is no limit
+        self.limit = Recording(limit).limit  # raises ValueError if it is invalid
         self.ranks: list[dict] = []
 
     @contextmanager
     def over(self, team, complete=lambda: True) -> Iterator[None]:
         """Record what happens inside, on all ranks of `team`; collective, as Trainer.fit is.
 
-        If it is not `complete()` then, because ranks are lost, each keeps its own spans only.
+        If `complete()` is false at the end, because ranks are lost, each keeps its own spans only.
         """
         from numba_kernels.trace.clocks import collect, compare_clocks
 
@@ -133,7 +134,7 @@ class Timeline:
         try:
             yield
         except BaseException:
-            self.ranks = [recording.stop().taken]  # what others have can't be asked for any more
+            self.ranks = [recording.stop().taken]  # other ranks' can't be collected any more
             raise
         own = recording.stop().taken
         if not complete():
@@ -143,13 +144,13 @@ class Timeline:
         texts = collect(team, json.dumps(own).encode())
         self.ranks = [own] if texts is None else [json.loads(text) for text in texts]
 
-    # What there is to see
+    # Results
 
     @property
     def rows(self) -> list[Row]:
-        """Every rank's spans by one clock, in ns since the first recording began."""
+        """Every rank's spans on a common clock, in ns since the first recording began."""
         if not self.ranks:
-            raise ValueError("nothing has been recorded: this timeline is to be given to a Trainer")
+            raise ValueError("nothing has been recorded: give this timeline to a Trainer first")
         by_wall = self._by_wall()
         rows = []
         for rank in self.ranks:
@@ -174,13 +175,13 @@ class Timeline:
         ]
 
     def shares(self) -> list[dict]:
-        """A dict a rank: "rank", and "computing", "communicating", "waiting" as parts of 1."""
+        """One dict per rank: "rank", and the fractions "computing", "communicating", "waiting"."""
         return [
             {"rank": row.rank} | share_out(flat(row.spans), row.begin, row.end) for row in self.rows
         ]
 
     def notes(self) -> list[str]:
-        """What has to be known of the spans: which are missing, and how well clocks agree."""
+        """Notes on the spans: which are missing, and how well clocks agree."""
         notes = []
         for rank in self.ranks:
             who = f"rank {rank['rank']}"
@@ -192,7 +193,7 @@ class Timeline:
             if rank["others"]:
                 notes.append(f"{who}: {rank['others']} spans of other threads are left out")
         if self._by_wall():
-            notes.append("nodes are compared by their time of day, which may differ by some ms")
+            notes.append("nodes are aligned by their time of day, which may differ by some ms")
         error = max((each[2] for rank in self.ranks for each in rank["clock"]), default=0)
         if error:
             notes.append(f"the clocks of nodes agree within {error / 1000:.1f} us")
@@ -203,17 +204,17 @@ class Timeline:
         return not compared and len({rank["node"] for rank in self.ranks}) > 1
 
     def chrome(self) -> dict:
-        """The Trace Event Format's JSON object, which Perfetto and chrome://tracing open."""
+        """The JSON object in Trace Event Format, which Perfetto and chrome://tracing open."""
         return chrome_trace.trace(self.rows, self.notes())
 
     def figure(self, window: tuple[float, float] | str = "auto"):
-        """One row a rank, over time; see `plotting.timeline.spans`."""
+        """One row per rank, over time; see `plotting.timeline.spans`."""
         from .timeline_figure import spans
 
         return spans(self, window)
 
     def save(self, path) -> None:
-        """Write the trace (.json) or the figure (.png, .svg, .pdf). ValueError for another name."""
+        """Write the trace (.json) or the figure (.png, .svg, .pdf); ValueError for other names."""
         path = Path(path)
         check_timeline(path)
         if path.suffix.lower() == ".json":
@@ -230,7 +231,7 @@ class Timeline:
 
 
 def _ahead(clock: list[list[int]]):
-    """How far a rank's clock is ahead at a time, in ns: a line through what was compared."""
+    """A function of time: how far a rank's clock is ahead, in ns, by linear interpolation."""
     if not clock:
         return lambda time: 0
     (first, at_first, _), (last, at_last, _) = clock[0], clock[-1]
@@ -239,6 +240,6 @@ def _ahead(clock: list[list[int]]):
 
 
 def _world_rank() -> int:
-    """MPI's number of this process, if MPI is in use here; else 0."""
+    """This process's MPI rank, if MPI is in use here; else 0."""
     mpi = sys.modules.get("mpi4py.MPI")
     return mpi.COMM_WORLD.rank if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else 0

@@ -1,4 +1,4 @@
-"""Trainer: the one loop that every model and every strategy is trained by."""
+"""`Trainer`: trains any model by any strategy."""
 
 from __future__ import annotations
 
@@ -39,38 +39,42 @@ from .schedules import schedule_of
 
 
 class Trainer:
-    """Trains a model on a data set by a strategy, on all ranks of the strategy's team.
+    """Trains a model on a dataset by a strategy, on all ranks of the strategy's team.
 
     Args:
-        model: a Replica, or a compiled keras.Model (its own optimizer is not used)
-        dataset: what to train and to validate on, the same on every rank: a Dataset, or
-            ((x, y), (x_val, y_val)) of arrays
-        strategy: its name, or a strategy object (which brings its team)
-        optimizer: its name, or an optimizer object; None: "adam", or what the strategy works with
-        batch_size: samples an update, of all ranks together: more ranks do the same updates
-            faster, and end with the same weights. Of an asynchronous strategy: of each worker's
-            gradient.
-        seed: of the order of samples
-        team: for a strategy given by name; all ranks if None
-        progress: a progress bar on rank 0
-        validation_batch_size: samples a rank evaluates at once; changes no result
-        timeline: a `timeline.Timeline` that is to see what every rank does when, or None
-        learning_rate: a number, or a function of the step (`schedules`); None: the optimizer's
-        correct_momentum: where the rate changes, see `Optimizer.at_rate`
-        accumulate: pieces in which each rank computes its share of a batch, one after the other:
-            takes less memory, and changes nothing else (training/accumulating.py)
-        clip_norm: a gradient of the whole batch that is longer is shortened to it; None: none is
-        callbacks: see `callbacks`; called in this order, on all ranks
-        checkpoint: a folder that all ranks see; None writes no checkpoints. With one, SIGTERM
-            (a batch system's warning) writes another one and raises Terminated.
-        checkpoint_every: steps from one to the next; None: at the end of each epoch
-        keep_checkpoints: that many newest ones stay
-        loss_scale: for models that compute in half precision (training/loss_scale.py): "auto" is
-            "dynamic" for those in float16 and None for others; a number stays what it is
-        check_every: steps after which it is checked again that all ranks hold the same weights;
-            it is after each epoch anyway. (With a master, workers' weights differ.)
+        model: A Replica, or a compiled keras.Model (its own optimizer is not used).
+        dataset: Training and validation data, the same on every rank: a Dataset, or arrays
+            ((x, y), (x_val, y_val)).
+        strategy: Name of a strategy, or a strategy object (which has its team).
+        optimizer: Name of an optimizer, or an optimizer object; None: the strategy's default, which
+            is "adam" for most.
+        batch_size: Samples per update, over all ranks together (the global batch size B): more
+            ranks do the same updates faster and end with the same weights. With an asynchronous
+            strategy: samples per gradient of a worker.
+        seed: Seed of the order of samples.
+        team: Team for a strategy given by name; None: all ranks.
+        progress: Whether rank 0 shows a progress bar.
+        validation_batch_size: Samples that a rank evaluates at once; changes no result.
+        timeline: A `timeline.Timeline` to record what every rank does, or None.
+        learning_rate: A number, or a function of the step (`schedules`); None: the optimizer's.
+        correct_momentum: Correct the momentum when the rate changes, see `Optimizer.at_rate`.
+        accumulate: Number of micro-batches in which each rank computes its share of a batch, one
+            after the other: takes less memory, and changes nothing else
+            (training/accumulating.py).
+        clip_norm: Largest norm of the gradient of the whole batch; longer gradients are scaled down
+            to it. None: no clipping.
+        callbacks: See `callbacks`; called in this order, on all ranks.
+        checkpoint: Folder for checkpoints that all ranks see; None: no checkpoints. With a folder,
+            SIGTERM (a batch system's warning) writes a checkpoint and raises Terminated.
+        checkpoint_every: Steps between two checkpoints; None: at the end of each epoch.
+        keep_checkpoints: Number of newest checkpoints to keep.
+        loss_scale: For models that compute in half precision (training/loss_scale.py): "auto" is
+            "dynamic" for float16 and None otherwise; a number is a fixed scale.
+        check_every: Steps between two checks that all ranks have the same weights, besides the
+            check after each epoch. (With a master, workers' weights differ.)
 
-    Raises ValueError or TypeError for what can't be used, before anything is trained.
+    Raises:
+        ValueError, TypeError: If an argument can't be used, before anything is trained.
     """
 
     def __init__(
@@ -111,13 +115,13 @@ class Trainer:
         if clip_norm is not None:
             check_clip_norm(clip_norm)
         if check_every < 1:
-            raise ValueError(f"check_every {check_every} steps; 1 or more is right")
+            raise ValueError(f"check_every must be at least 1 step, got {check_every}")
         self.has_master = isinstance(self.strategy, Rule)
         rank, ranks = self.team.rank, self.team.size
-        if self.has_master:  # which hands out what there is to do
+        if self.has_master:  # the master hands out tasks
             self.strategy.use(self.optimizer)
             self.strategy.clip_norm = clip_norm
-            self.by = str(self.strategy)  # with its options, before they change
+            self.by = str(self.strategy)  # with its options as they were given
             self.layout = layout_of(self.strategy, self.team)
             rank, ranks = 0, 1
         self._at_once = 1 if self.has_master else self.strategy.updates_a_step
@@ -132,12 +136,12 @@ class Trainer:
         self.callbacks = callbacks_of(callbacks)
         self.history = History()
         self.steps = 0  # updates so far
-        self.stopped: str | None = None  # why, if it was before its last epoch
+        self.stopped: str | None = None  # the reason, if training stopped before its last epoch
         self.round, self.sums = 0, np.zeros(3)  # in this epoch: rounds; loss, samples, seconds
         self._attached = False
-        self._generation = 0  # of the team, when its ranks last agreed
-        self.run = self.resumed = self.ended_with = self.mates = None  # of runs with a master
-        self.gone: list[int] = []  # ranks that it lost
+        self._generation = 0  # the team's generation when its ranks last agreed
+        self.run = self.resumed = self.ended_with = self.mates = None  # for runs with a master
+        self.gone: list[int] = []  # ranks that were lost
         self.begun = False
         self.saving = None
         if checkpoint is not None:
@@ -151,36 +155,42 @@ class Trainer:
 
     @property
     def epoch_is_complete(self) -> bool:
-        """All its updates are done; validation is not."""
+        """Whether all updates of the epoch are done; its validation is not."""
         return self.round == len(self.batches)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Updates an epoch, of all ranks together."""
+        """Updates per epoch, of all ranks together."""
         batch_size = self.batches.batch_size // self._at_once
         return self.strategy.updates_an_epoch(len(self.dataset.train), batch_size)
 
     def fit(self, epochs: int) -> History:
-        """Train for `epochs` more epochs; returns the history of all so far.
+        """Train for `epochs` more epochs.
 
-        One that was begun before (a checkpoint written in the middle of it was resumed) counts as
-        the first. After a failure, and once the team is usable again, training goes on from rank
-        0's weights, at the beginning of the epoch that was interrupted.
+        An epoch that was resumed in the middle, from a checkpoint, counts as the first. After a
+        failure, once the team is usable again, training continues from rank 0's weights at the
+        beginning of the interrupted epoch. If this rank fails, for any reason, the other ranks are
+        notified.
 
-        Raises TrainingError when the loss is not finite, PeerError when another rank failed,
-        Terminated after SIGTERM. If this rank fails, for whatever reason, the others are told.
+        Returns:
+            The history of all epochs so far.
+
+        Raises:
+            TrainingError: If the loss is not finite.
+            PeerError: If another rank failed.
+            Terminated: After SIGTERM.
         """
         if epochs < 1:
-            raise ValueError(f"{epochs} epochs; 1 or more are needed")
+            raise ValueError(f"epochs must be at least 1, got {epochs}")
         if self.saving is not None:
-            self.saving.check_folder()  # on all ranks alike: nothing is lost by a wrong name
+            self.saving.check_folder()  # fails on all ranks before anything can be overwritten
         self.stopped = None
         try:
             self._agree()
             seen = nullcontext()
             if self.timeline is not None:
                 seen = self.timeline.over(self.team, lambda: not self.history.lost)
-            # A bare SIGTERM ends a process: only where something is written is it heeded first.
+            # SIGTERM ends a process at once; only with checkpoints is it caught to write one first.
             heeded = nullcontext([]) if self.saving is None else heeding(signal.SIGTERM)
             with seen, heeded as signals, self._bar(epochs) as bar:
                 for callback in self.callbacks:
@@ -188,7 +198,7 @@ class Trainer:
                 train = of_masters.train if self.has_master else in_step.train
                 train(self, epochs, bar, signals)
         except Terminated:
-            raise  # on all ranks alike
+            raise  # all ranks raise it
         except BaseException as error:
             abort_all(error)
             raise
@@ -197,9 +207,9 @@ class Trainer:
         return self.history
 
     def fit_to(self, epochs: int) -> History:
-        """Train until there are `epochs` in all, those of a run that was resumed included.
+        """Train until there are `epochs` in all, including those of a resumed run.
 
-        Nothing is trained where there are, or where the run was stopped before (`stopped`).
+        Does nothing if there are already, or if the run was stopped before (`stopped`).
         """
         left = epochs - len(self.history.epochs)
         if left > 0 and self.stopped is None:
@@ -210,16 +220,17 @@ class Trainer:
         return self.history
 
     def resume(self) -> bool:
-        """Go on from the newest checkpoint that is whole; False if there is none. Collective.
+        """Resume from the newest complete checkpoint; False if there is none. Collective.
 
-        On as many ranks as before the run ends with the same bits as one that was not interrupted;
-        on another number it sees the same samples in the same order.
+        On equally many ranks, the run ends with the same bits as an uninterrupted one; on another
+        number of ranks it sees the same samples in the same order.
 
-        Raises CheckpointError for one of another model or other settings, ValueError without
-        `checkpoint`.
+        Raises:
+            CheckpointError: If the checkpoint is from another model or other settings.
+            ValueError: Without `checkpoint`.
         """
         if self.saving is None:
-            raise ValueError("resume from what? Trainer(checkpoint=folder) is needed")
+            raise ValueError("resume() needs Trainer(checkpoint=folder)")
         try:
             self._agree()
             return read_of_master(self) if self.has_master else self.saving.read()
@@ -228,11 +239,11 @@ class Trainer:
             raise
 
     def stop(self, why: str) -> None:
-        """For callbacks: this epoch is the last one. One rank's wish is enough."""
+        """For callbacks: make this epoch the last one. It is enough if one rank calls it."""
         self.stopped = why
 
     def _agree(self) -> None:
-        """Before the first step, and after a failure: all ranks begin with the same."""
+        """Before the first step, and after a failure: make all ranks begin with the same state."""
         self.team.ready()
         if self._attached and self._generation == self.team.generation:
             return
@@ -256,7 +267,7 @@ class Trainer:
         self._attached, self._generation = True, self.team.generation
 
     def _attach(self) -> None:
-        """Every rank's part of the strategy, with rank 0's weights. Collective."""
+        """Attach every rank to the strategy, with rank 0's weights. Collective."""
         if self.has_master:
             self.team.broadcast(self.replica.parameters)
             if self.replica.state.size:
@@ -271,7 +282,7 @@ class Trainer:
             self.strategy.attach(self.replica, self.optimizer, self.clip_norm)
 
     def place(self) -> dict:
-        """Where training is, for a checkpoint."""
+        """The position of training, for a checkpoint."""
         sums = self.sums if self.has_master else self.strategy.total(self.sums) / self._at_once
         sums = dict(zip(("loss", "samples", "seconds"), sums.tolist(), strict=True))
         return {"steps": self.steps, "round": self.round, "sums": sums}
@@ -282,7 +293,7 @@ class Trainer:
         self.sums = np.array([place["sums"][name] for name in ("loss", "samples", "seconds")])
 
     def evaluate(self, data=None) -> dict[str, float]:
-        """Metrics over the validation data (or `data`), shared out over the ranks."""
+        """Metrics over the validation data (or `data`), each rank evaluating its share."""
         data = self.dataset.validation if data is None else data
         self._check_all_are_here("evaluate()")
         try:
@@ -296,8 +307,8 @@ class Trainer:
     def predict(self, inputs) -> np.ndarray:
         """The model's outputs for `inputs`, shape (samples, ...), in order, on every rank.
 
-        Of arrays, or of data such as `dataset.validation`, in memory or not. Each rank computes its
-        share. Several outputs: a tuple or dict, as the model has it.
+        Each rank computes its share. `inputs` are arrays, or data such as `dataset.validation`, in
+        memory or not. For several outputs it returns a tuple or dict, as the model does.
         """
         self._check_all_are_here("predict()")
         try:
@@ -310,12 +321,12 @@ class Trainer:
     def _check_all_are_here(self, what: str) -> None:
         if self.run is not None:
             raise RuntimeError(
-                f"{what} in a callback of a run with a master is called on its rank alone, and "
-                "needs all; self.replica.evaluate(batches) and .predict(x) are of one rank"
+                f"{what} needs all ranks, but callbacks of a run with a master run on one rank; "
+                "use trainer.replica.evaluate(batches) or .predict(x) there"
             )
 
     def settings(self) -> dict[str, float]:
-        """What all ranks must be given alike, and a run that is resumed again."""
+        """The settings that must be equal on all ranks, and in a resumed run."""
         return {
             "parameters": self.replica.parameters.size,
             "training samples": len(self.dataset.train),
@@ -328,11 +339,11 @@ class Trainer:
         }
 
     def check_agreement(self) -> None:
-        """ValueError on all ranks if they were given different data or settings."""
+        """Raise ValueError on all ranks if they were given different data or settings."""
         mine = self.settings()
         saving = self.saving
         mine |= {"callbacks": len(self.callbacks), "steps between checks": self.check_every}
-        # Ranks that update slices of one model at rates of their own would never drift apart.
+        # Different rates on ranks that update slices of one model would not show as drift.
         rates = [self.schedule(s) for s in (0, 1, 10, 100, 1000)] if self.schedule else []
         rule = f"{self.optimizer} {rates} {self.correct_momentum} {self.strategy.loss_scale}"
         rule += f" {self.strategy} {self.layout}" if self.has_master else ""

@@ -1,4 +1,4 @@
-"""What horovod.keras offers: `import tutorial_dl.horovod.keras as hvd`."""
+"""The interface of horovod.keras: `import tutorial_dl.horovod.keras as hvd`."""
 
 import keras as _keras
 
@@ -17,7 +17,7 @@ def DistributedOptimizer(
     average_aggregated_gradients=False, num_groups=0, groups=None, process_set=global_process_set,
     scale_local_gradients=True,
 ):  # fmt: skip
-    """See `tutorial_dl.horovod.tensorflow.DistributedOptimizer`; arguments in another order."""
+    """As `tutorial_dl.horovod.tensorflow.DistributedOptimizer`, with arguments in another order."""
     return _tensorflow.DistributedOptimizer(
         optimizer, name, False, device_dense, device_sparse, compression, sparse_as_dense,
         backward_passes_per_step, op, gradient_predivide_factor, average_aggregated_gradients,
@@ -37,7 +37,7 @@ def allreduce(
     value, name=None, average=None, prescale_factor=1.0, postscale_factor=1.0, op=None,
     compression=Compression.none, process_set=global_process_set,
 ):  # fmt: skip
-    """`value`, whatever can be made a tensor, reduced over all ranks; arguments in this order."""
+    """Reduce `value`, anything that converts to a tensor, over all ranks."""
     return _tensorflow.allreduce(
         value, average, compression=compression, op=op, prescale_factor=prescale_factor,
         postscale_factor=postscale_factor, name=name, process_set=process_set,
@@ -48,7 +48,7 @@ def reducescatter(
     value, name=None, op=Average, compression=Compression.none, prescale_factor=1.0,
     postscale_factor=1.0, process_set=global_process_set,
 ):  # fmt: skip
-    """This rank's rows of `value` reduced over all ranks; arguments in this order."""
+    """Reduce `value` over all ranks and return this rank's share of its rows."""
     return _tensorflow.reducescatter(
         value, compression=compression, op=op, name=name, process_set=process_set,
         prescale_factor=prescale_factor, postscale_factor=postscale_factor,
@@ -59,19 +59,22 @@ def load_model(
     filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none,
     legacy_opts=False, backward_passes_per_step=1, average_aggregated_gradients=False,
 ):  # fmt: skip
-    """A saved model, whose optimizer, with its state, is a DistributedOptimizer again.
+    """Load a saved model and make its optimizer, with its state, a DistributedOptimizer again.
 
-    The file has the settings of the Keras optimizer, not those of the DistributedOptimizer: give
-    them again.
+    The file holds the settings of the Keras optimizer, but not those of the DistributedOptimizer,
+    so give these again.
 
     Args:
-        filepath: of the model, ".keras" or ".h5"; every rank reads it
-        custom_optimizers: optimizer classes of yours that it may need
-        custom_objects: names and classes or functions that it may need
-        compression: see `DistributedOptimizer`
-        legacy_opts: accepted, without effect
-        backward_passes_per_step, average_aggregated_gradients: see `DistributedOptimizer`. Left
-            out for an optimizer that accumulates, it does so as Keras does: it averages.
+        filepath: File of the model, ".keras" or ".h5"; every rank reads it.
+        custom_optimizers: Your own optimizer classes that the model may need.
+        custom_objects: {name: class or function} that the model may need.
+        compression: See `DistributedOptimizer`.
+        legacy_opts: Accepted, without effect.
+        backward_passes_per_step, average_aggregated_gradients: See `DistributedOptimizer`. If left
+            out, an optimizer that accumulates gradients averages them, as in Keras.
+
+    Returns:
+        The model.
     """
     objects = {c.__name__: c for c in custom_optimizers or []} | (custom_objects or {})
     model = _keras.saving.load_model(filepath, custom_objects=objects)

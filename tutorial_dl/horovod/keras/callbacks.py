@@ -1,3 +1,3 @@
-"""What horovod.keras.callbacks offers."""
+"""The interface of horovod.keras.callbacks."""
 
 from ...interop.horovod.callbacks import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Tensors as numpy arrays for the wire: which dtypes travel as what, and where in a vector."""
+"""Tensors as numpy arrays for sending: the dtype that carries each, and its place in a vector."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
-# What a Team does not know travels as what it knows. Numbers stay exact.
+# Dtypes that a Team does not support are sent as wider ones that it does. Numbers stay exact.
 CARRIERS = dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16"), "int32") | dict.fromkeys(
     ("uint32", "uint64"), "int64"
 )
-LINE = 16  # elements: what a Team cuts vectors at
+LINE = 16  # elements; a Team splits vectors at multiples of this
 
 
 def share(n: int, ranks: int, rank: int) -> tuple[int, int]:
-    """[first, last) of n rows that are `rank`'s: n // ranks each, the first n % ranks one more."""
+    """`rank`'s rows [first, last) of n: n // ranks each, the first n % ranks one more."""
     each, more = divmod(n, ranks)
     first = rank * each + min(rank, more)
     return first, first + each + (rank < more)
@@ -39,10 +39,11 @@ def named_dtype(name: str) -> np.dtype:
 
 
 def carrier(dtype: np.dtype) -> np.dtype:
-    """The dtype as which `dtype` travels; TypeError where there is none."""
+    """The dtype in which `dtype` is sent; raises TypeError if there is none."""
     name = CARRIERS.get(dtype.name, dtype.name)
     if name not in DTYPES:
-        raise TypeError(f"no collectives of {dtype.name}; {', '.join([*DTYPES, *CARRIERS])} are")
+        known = ", ".join([*DTYPES, *CARRIERS])
+        raise TypeError(f"no collectives of {dtype.name}; choose one of {known}")
     return named_dtype(name)
 
 
@@ -55,9 +56,9 @@ def uncarried(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def by_dtype(arrays: Sequence[np.ndarray], widened: bool = False) -> dict[np.dtype, list[int]]:
-    """{as what they travel: which arrays}, in the order in which dtypes first come.
+    """{dtype for sending: indices of arrays}, in the order in which dtypes first occur.
 
-    `widened`: halves travel as float32.
+    `widened`: half-precision arrays are sent as float32.
     """
     groups: dict[np.dtype, list[int]] = {}
     for i, a in enumerate(arrays):
@@ -73,7 +74,7 @@ def join_flat(arrays: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
 
 
 def lay_out(shapes: list, itemsize: int) -> tuple[list[int], int]:
-    """(where each array begins, length of all), in elements; each begins on a cache line."""
+    """(offset of each array, total length), in elements; each begins on a cache line."""
     offsets, end, line = [], 0, 64 // itemsize
     for shape in shapes:
         offsets.append(end)
@@ -82,7 +83,7 @@ def lay_out(shapes: list, itemsize: int) -> tuple[list[int], int]:
 
 
 def scale(x: np.ndarray, factor: float, out: np.ndarray) -> None:
-    """out = factor x, in the dtype of `out`; integers are cut off towards zero."""
+    """out = factor x, in the dtype of `out`; integers are rounded towards zero."""
     if factor == 1.0:
         np.copyto(out, x, casting="unsafe")
     elif out.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""Starting, stopping, and who is where: init, shutdown, rank, size and their relatives."""
+"""Start and stop, and each rank's place: init, shutdown, rank, size and related functions."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from .process_sets import ProcessSet, global_process_set
 
 
 class _Here:
-    """What init() finds out; `team` is None before it and after shutdown()."""
+    """The state that init() sets; `team` is None before init() and after shutdown()."""
 
     team = None
     nodes: tuple[tuple[int, ...], ...] = ()  # the ranks of each node
-    node: tuple[int, ...] = ()  # those of this one
+    node: tuple[int, ...] = ()  # the ranks of this node
 
 
 def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
-    """Join the other ranks; all of them call it, before anything else. A second call does nothing.
+    """Initialise; all ranks call it before anything else. A second call does nothing.
 
     Args:
-        comm: an mpi4py communicator, or a list of ranks of all processes: those that are not in it
-            go on by themselves, as one rank each. By default all processes that mpiexec started
-            (one, where it was not mpiexec).
-        process_sets: sets to be made at once, as by `add_process_set`; or "dynamic", for Horovod:
-            that sets are made later. They can be without it.
+        comm: An mpi4py communicator, or a list of ranks; each rank not in the list continues as a
+            job of one rank. By default, all processes that mpiexec started (one without mpiexec).
+        process_sets: Process sets to make at once, as by `add_process_set`. "dynamic" is accepted
+            as in Horovod; here process sets can always be added later.
 
     Raises:
-        DeadlineError: a process did not come
-        ValueError: a list of ranks, or a process set, that can't be
+        DeadlineError: If a process does not call init() in time.
+        ValueError: If a list of ranks or a process set is not valid.
     """
     if _Here.team is not None:
         return
@@ -40,7 +39,7 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
     team = Team(comm if comm and ranks is None else MPI.COMM_WORLD)
     if ranks is not None:
         if not set(ranks) <= set(range(team.size)):
-            raise ValueError(f"comm is {ranks}, but there are ranks 0 to {team.size - 1}")
+            raise ValueError(f"comm must list ranks from 0 to {team.size - 1}, got {ranks}")
         chosen = team.rank in ranks
         team = team.split(0 if chosen else 1 + team.rank, ranks.index(team.rank) if chosen else 0)
     _Here.team = team
@@ -54,23 +53,25 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
 
 
 def add_process_set(process_set: ProcessSet | list[int]) -> ProcessSet:
-    """Make a set of ranks that call collectives of their own. All ranks of the job call this.
+    """Make a set of ranks with collectives of their own. All ranks of the job call this.
 
-    Raises ValueError on all ranks for ranks that don't exist, or that form a set already.
+    Raises:
+        ValueError: On all ranks, if a rank doesn't exist or the same set exists already.
     """
     return process_sets.add(_team(), process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forget a process set; False for the global one, or one that is not in use."""
+    """Remove a process set; returns False for the global one, or one that is not in use."""
     _team()
     return process_sets.remove(process_set)
 
 
 def shutdown() -> None:
-    """Leave the others. Collectives can't be called afterwards, init() can.
+    """Leave the job. Afterwards collectives can't be called, but init() can.
 
-    It waits for nobody; a rank that still calls a collective is told that this one has left.
+    It does not wait for other ranks; one that still calls a collective gets an error that says that
+    this rank has left.
     """
     if _Here.team is not None:
         process_sets.forget_all()
@@ -86,7 +87,7 @@ def _team():
 
 
 def _nodes(team) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """The ranks of each node: those that share memory, else those of one host."""
+    """(Ranks of each node, ranks of this node), by shared memory, else by host."""
     if team.size == 1 or any(len(node) > 1 for node in team.nodes):
         return team.nodes, team.node
     from numba_kernels.shared.window import node_token
@@ -101,28 +102,28 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's number among all of them."""
+    """This process's rank among all processes."""
     return _team().rank
 
 
 def size() -> int:
-    """How many processes there are."""
+    """Number of processes."""
     return _team().size
 
 
 def local_rank() -> int:
-    """This process's number among those of its node: the number of its GPU."""
+    """This process's rank among those of its node; use it as the number of its GPU."""
     return _Here.node.index(rank())
 
 
 def local_size() -> int:
-    """How many processes there are on this node."""
+    """Number of processes on this node."""
     _team()
     return len(_Here.node)
 
 
 def _peers_elsewhere() -> list[int]:
-    """The processes that have this one's local rank on their nodes, in the order of nodes."""
+    """The processes with this local rank on their nodes, in the order of nodes."""
     mine = local_rank()
     return [node[mine] for node in _Here.nodes if len(node) > mine]
 
@@ -133,7 +134,7 @@ def cross_rank() -> int:
 
 
 def cross_size() -> int:
-    """How many nodes have a process with this local rank."""
+    """Number of nodes that have a process with this local rank."""
     return len(_peers_elsewhere())
 
 
@@ -143,7 +144,7 @@ def is_homogeneous() -> bool:
     return len({len(node) for node in _Here.nodes}) == 1
 
 
-# What scripts ask before they start. It is MPI and shared memory underneath, nothing else.
+# Scripts ask for these before they start. The only transports here are MPI and shared memory.
 
 
 def mpi_threads_supported() -> bool:
@@ -191,9 +192,9 @@ def rocm_built() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Not here: see `numba_kernels.trace`, and `--timeline FILE` of `python -m tutorial_dl`."""
+    """Not implemented; see `numba_kernels.trace` and `python -m tutorial_dl train --timeline`."""
     raise NotImplementedError(
-        "no timeline is written from here: use numba_kernels.trace, "
+        "start_timeline and stop_timeline are not implemented: use numba_kernels.trace, "
         "or python -m tutorial_dl train --timeline FILE"
     )
 

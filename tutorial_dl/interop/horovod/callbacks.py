@@ -13,14 +13,15 @@ from .reductions import Average
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """All ranks start with the weights and the optimizer's state that `root_rank` has.
+    """Broadcasts `root_rank`'s weights and optimizer state to all ranks at the start of training.
 
-    Before the first batch; what is only made in it (a model without an input shape), after it.
-    Random seeds, of dropout for instance, stay each rank's own.
+    It does so before the first batch; variables that are created during that batch (in a model
+    without an input shape) follow after it. Random seeds, for example of dropout, are not
+    broadcast.
 
     Args:
-        root_rank: whose variables
-        local_variables: variables that stay each rank's own
+        root_rank: The rank whose values are broadcast.
+        local_variables: Variables that are not broadcast.
     """
 
     def __init__(self, root_rank, device="", local_variables=None):
@@ -50,7 +51,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             if self.model.built and not optimizer.built:
                 optimizer.build(self.model.trainable_variables)
             variables += optimizer.variables
-            # What is being accumulated is a rank's own until it is reduced.
+            # Accumulated gradients belong to each rank until they are reduced.
             inner = getattr(optimizer, "inner_optimizer", optimizer)
             self.local |= {key(v) for v in getattr(inner, "_accumulated_gradients", [])}
         new = {key(v): v for v in variables if key(v) not in self.done | self.local}
@@ -61,7 +62,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 class MetricAverageCallback(keras.callbacks.Callback):
     """Averages the epoch's metrics over ranks, for the callbacks after this one and for History.
 
-    Every rank counts alike, whatever the number of its samples.
+    Every rank has the same weight, whatever its number of samples.
     """
 
     def __init__(self, device=""):
@@ -79,15 +80,17 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """learning rate = initial_lr x multiplier(epoch), from `start_epoch` until before `end_epoch`.
+    """Sets learning rate = initial_lr x multiplier(epoch) for start_epoch <= epoch < end_epoch.
 
     Args:
-        initial_lr: learning rate at the start of training
-        multiplier: a function of the epoch; or a number m, for m ** (epoch - start_epoch)
-        staircase: once an epoch; False: every batch, the epoch being epoch + batch / steps
-        momentum_correction: when the rate of an SGD with momentum changes, scale its velocity,
-            which has the old rate in it, by new / old (Goyal et al., arXiv 1706.02677, section 3)
-        steps_per_epoch: where Keras does not know the number of batches
+        initial_lr: Learning rate at the start of training.
+        multiplier: A function of the epoch; or a number m, for m ** (epoch - start_epoch).
+        start_epoch, end_epoch: First epoch, and the one after the last (None: no end).
+        staircase: Set it once per epoch. False: set it in every batch, with the fractional epoch
+            epoch + batch / steps_per_epoch.
+        momentum_correction: When the rate of an SGD with momentum changes, scale its velocity,
+            which contains the old rate, by new / old (Goyal et al., arXiv 1706.02677, section 3).
+        steps_per_epoch: Batches per epoch, if Keras does not know the number.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     ):  # fmt: skip
         super().__init__()
         if initial_lr is None:
-            raise ValueError("initial_lr is None: the learning rate at the start is needed")
+            raise ValueError("initial_lr must be the learning rate at the start, got None")
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.staircase, self.momentum_correction = staircase, momentum_correction
         self.steps_per_epoch = steps_per_epoch
@@ -112,7 +115,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.steps_per_epoch = (self.params or {}).get("steps")
         if not self.steps_per_epoch:
             raise ValueError(
-                f"{type(self).__name__}: the number of batches is not known; give steps_per_epoch"
+                f"{type(self).__name__}: the number of batches is unknown; give steps_per_epoch"
             )
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -144,7 +147,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """From initial_lr / size at the start to initial_lr after `warmup_epochs`, batch by batch.
+    """Raises the rate from initial_lr / size to initial_lr over `warmup_epochs`, batch by batch.
 
     `initial_lr` is the rate for all ranks together. Goyal et al., arXiv 1706.02677, section 2.2.
     """
@@ -153,7 +156,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0
     ):
         def multiplier(epoch):
-            epoch += 1 / self.steps_per_epoch  # round numbers at the end of each epoch
+            epoch += 1 / self.steps_per_epoch  # so that each epoch ends at a whole number
             size = basics.size()
             return (epoch * (size - 1) / warmup_epochs + 1) / size
 
@@ -170,9 +173,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
-    """Saves the best model so far: rank 0 does, the others write nothing.
+    """Saves the best model so far, on rank 0 only.
 
-    After MetricAverageCallback, so that "best" is that of all ranks. `filepath` may also be
+    Put it after MetricAverageCallback, so that "best" refers to all ranks. `filepath` may also be
     assigned later; by default it is best_model.keras, or best_model.weights.h5 for weights only.
     Arguments are those of keras.callbacks.ModelCheckpoint.
     """

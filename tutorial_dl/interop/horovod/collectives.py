@@ -1,20 +1,20 @@
-"""The collectives on tensors, with their gradients; eagerly and inside `tf.function`.
+"""Collectives on tensors, with their gradients; eagerly and inside `tf.function`.
 
-Gradients are those of Horovod, so that a loss which contains a collective trains as it did there;
-first derivatives only.
-With g the gradient of a rank's own loss with respect to its output of the collective:
+Gradients are those of Horovod, so a loss that contains a collective trains as it did there; first
+derivatives only. With g the gradient of a rank's own loss with respect to its output of the
+collective, the gradient with respect to its input is:
 
-    allreduce       the same reduction of all g, the same factors         (Sum, Average, Adasum)
-                    sum of all g, to who holds the extreme: ties share it (Min, Max)
-                    sum of all g, times the product of the others         (Product)
+    allreduce       the same reduction of all g, with the same factors     (Sum, Average, Adasum)
+                    sum of all g on the rank with the extreme, split ties  (Min, Max)
+                    sum of all g, times the product of the others          (Product)
     allgather       this rank's rows of the mean of all g
     broadcast       the mean of all g on the root, zero elsewhere
-    alltoall        the rows of g go back where they came from
+    alltoall        the rows of g go back to where they came from
     reducescatter   all ranks' g one after the other; times the number of ranks for Sum
 
-`name`: calls with a name are matched by it: ranks that give different ones get a MismatchError.
+`name`: named calls are matched by name; ranks that give different names get a MismatchError.
 `device_dense`, `device_sparse` and `ignore_name_scope` are accepted and have no effect: data is
-exchanged in main memory, and names are taken as they are given.
+exchanged in main memory, and names are used as given.
 """
 
 from __future__ import annotations
@@ -43,20 +43,23 @@ def allreduce(
     prescale_factor=1.0, postscale_factor=1.0, name=None,
     process_set: ProcessSet = global_process_set, ignore_name_scope=False,
 ):  # fmt: skip
-    """`tensor` reduced over all ranks: the same shape and dtype on all of them.
+    """Reduce `tensor` over all ranks; shape and dtype must be the same on all ranks.
 
     Args:
-        tensor: tf.Tensor, tf.Variable, what can be converted, or tf.IndexedSlices, of which rows
-            and indices are gathered (Sum and Average)
-        average: older form of `op`: True for Average, False for Sum
-        compression: what it travels as, see `Compression`
-        op: Average (default), Sum, Min, Max, Product or Adasum
-        prescale_factor, postscale_factor: it is multiplied by, before and after
-        process_set: the ranks that take part
+        tensor: Tf.Tensor, tf.Variable, what can be converted, or tf.IndexedSlices, of which rows
+            and indices are gathered (Sum and Average).
+        average: Older form of `op`: True for Average, False for Sum.
+        compression: The dtype in which it is sent, see `Compression`.
+        op: Average (default), Sum, Min, Max, Product or Adasum.
+        prescale_factor, postscale_factor: Factors before and after the reduction.
+        process_set: The ranks that take part.
+
+    Returns:
+        The reduced tensor, of the same shape and dtype.
 
     Raises:
-        MismatchError: on all ranks, if shapes, dtypes, op or name differ
-        PeerError: another rank failed
+        MismatchError: On all ranks, if shapes, dtypes, op or name differ.
+        PeerError: If another rank failed.
     """
     return grouped_allreduce(
         [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,
@@ -69,7 +72,7 @@ def grouped_allreduce(
     op=None, prescale_factor=1.0, postscale_factor=1.0,
     process_set: ProcessSet = global_process_set, ignore_name_scope=False, name=None,
 ) -> list:  # fmt: skip
-    """`allreduce` of each tensor, all of one dtype in one message."""
+    """`allreduce` of each tensor, with one message per dtype."""
     op = reduction(op, average)
     out: list = list(tensors)
     sparse = [i for i, t in enumerate(out) if isinstance(t, tf.IndexedSlices)]
@@ -127,11 +130,11 @@ class _Allreduce:
 
 
 def _sparse(slices: Sequence, op, factor: float, process_set, name) -> list[tf.IndexedSlices]:
-    """IndexedSlices of all ranks one after the other; duplicate indices add up when applied."""
+    """Concatenate the IndexedSlices of all ranks; duplicate indices add up when applied."""
     if op not in (Sum, Average):
         raise NotImplementedError(
             f"op {op} of tf.IndexedSlices: only Sum and Average are defined; "
-            "sparse_as_dense=True makes dense tensors of them"
+            "set sparse_as_dense=True to convert them to dense tensors"
         )
     if op == Average:
         factor = factor / process_set.size()
@@ -152,9 +155,9 @@ def reducescatter(
     process_set: ProcessSet = global_process_set, ignore_name_scope=False,
     prescale_factor=1.0, postscale_factor=1.0,
 ):  # fmt: skip
-    """This rank's share of the rows of `tensor` reduced over all ranks.
+    """Reduce `tensor` over all ranks and return this rank's share of its rows.
 
-    Of n rows each of p ranks gets n // p, the first n % p ranks one more. See `allreduce`.
+    Each of p ranks gets n // p of n rows, the first n % p ranks one more. See `allreduce`.
     """
     return grouped_reducescatter(
         [tensor],
@@ -173,7 +176,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set, prescale_factor=1.0, postscale_factor=1.0,
     name=None,
 ) -> list:  # fmt: skip
-    """`reducescatter` of each tensor, all of one dtype in one message."""
+    """`reducescatter` of each tensor, with one message per dtype."""
     if not tensors:
         return tensors
     small, context = zip(*[compression.compress(as_tensor(t)) for t in tensors], strict=True)
@@ -209,12 +212,12 @@ class _Reducescatter(_Allreduce):
 
 
 def allgather(tensor, name=None, ignore_name_scope=False, process_set=global_process_set):
-    """The rows of all ranks, in their order. First dimensions may differ, the others may not."""
+    """The rows of all ranks, in the order of ranks. Only first dimensions may differ."""
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
 def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=global_process_set):
-    """`allgather` of each tensor, all of one dtype in one message."""
+    """`allgather` of each tensor, with one message per dtype."""
     if not tensors:
         return []
     return differentiable(_Allgather(name, process_set), [as_tensor(t) for t in tensors])
@@ -243,7 +246,7 @@ class _Allgather:
 def broadcast(
     tensor, root_rank, name=None, ignore_name_scope=False, process_set=global_process_set
 ):
-    """What `tensor` is on rank `root_rank` (its number in the job, also for a process set)."""
+    """The value of `tensor` on rank `root_rank` (a rank of the job, also for a process set)."""
     return differentiable(_Broadcast(root_rank, name, process_set), [as_tensor(tensor)])[0]
 
 
@@ -267,9 +270,10 @@ class _Broadcast:
 
 def alltoall(tensor, splits=None, name=None, ignore_name_scope=False,
              process_set: ProcessSet = global_process_set):  # fmt: skip
-    """Rows to all ranks: the first `splits[0]` to rank 0, and so on; without splits, equal shares.
+    """Send rows to all ranks: the first `splits[0]` to rank 0, and so on; by default equal shares.
 
-    Returns the rows that came, in the order of ranks; with `splits`, also how many from each.
+    Returns:
+        The received rows, in the order of ranks; with `splits`, also how many came from each rank.
     """
     call = _Alltoall(splits, name, process_set)
     rows, received = differentiable(call, [as_tensor(tensor)])
@@ -299,14 +303,14 @@ class _Alltoall:
 
 
 def differentiable(call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The outputs of `call.forward`, of which `call.gradient` gives the gradient."""
+    """The outputs of `call.forward`, with `call.gradient` as their gradient."""
 
     @tf.custom_gradient
     def with_gradient(*inputs):
         outputs = call.forward(*inputs)
 
         def gradient(*upstream):
-            # Not every output may be used; in a collective all ranks must take part with all.
+            # Some outputs may be unused, but every rank must take part in the collective with all.
             return call.gradient(inputs, outputs, upstream)
 
         return outputs, gradient
@@ -314,22 +318,23 @@ def differentiable(call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     return with_gradient(*tensors)
 
 
-# Waiting for each other
+# Synchronisation
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when all ranks have come here."""
+    """Return when all ranks have called it."""
     in_order(lambda _: process_set.wire().barrier() or [], [], [], "HorovodBarrier")
 
 
 def join() -> tf.Tensor:
-    """This rank has no more data: the others go on until they have none either.
+    """Call it when this rank has no more data; it returns when all ranks have joined.
 
-    Meanwhile it takes part in every `allreduce` (Sum or Average, of all ranks) with zeros; an
-    average is still divided by the number of all ranks. Other collectives raise MismatchError on
+    Meanwhile the rank takes part in every `allreduce` (Sum or Average, over all ranks) with zeros;
+    an average is still divided by the number of all ranks. Other collectives raise MismatchError on
     all ranks while some have joined.
 
-    Returns: the last rank that joined, an int32 scalar.
+    Returns:
+        The last rank that joined, an int32 scalar.
     """
     wire = global_process_set.wire()
     return in_order(lambda _: [np.int32(wire.join())], [], [(tf.int32, [])], "HorovodJoin")[0]

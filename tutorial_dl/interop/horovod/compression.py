@@ -1,7 +1,7 @@
-"""What floating-point tensors travel as: as they are, or in two bytes a number.
+"""Compression: floating-point tensors are sent as they are, or in two bytes per number.
 
-Halves are added in float32 and rounded once, at the end. fp16 has 11 significant bits, and what is
-above 65504 becomes infinity; bf16 has 8 bits and float32's range.
+Half-precision numbers are added in float32 and rounded once, at the end. fp16 has 11 significant
+bits, and numbers above 65504 become infinity; bf16 has 8 bits and float32's range.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 class Compressor:
-    """Base class: `compress` gives (what travels, a context), `decompress` takes them back."""
+    """Base class: `compress` returns (tensor to send, context), `decompress` takes both back."""
 
     @staticmethod
     def compress(tensor):
@@ -22,7 +22,7 @@ class Compressor:
 
 
 class NoneCompressor(Compressor):
-    """As it is."""
+    """Sends tensors as they are."""
 
 
 class _Half(Compressor):
@@ -39,17 +39,17 @@ class _Half(Compressor):
 
 
 class FP16Compressor(_Half):
-    """Floating-point numbers as float16."""
+    """Sends floating-point numbers as float16."""
 
 
 class BF16Compressor(_Half):
-    """Floating-point numbers as bfloat16."""
+    """Sends floating-point numbers as bfloat16."""
 
     half = tf.bfloat16
 
 
 class Compression:
-    """The compressors by name; any class with their two methods can be given instead."""
+    """The compressors by name; any class with the same two methods can be used instead."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

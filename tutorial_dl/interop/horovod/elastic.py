@@ -1,4 +1,4 @@
-"""Elastic training (ranks that come and go) is not built; whoever asks for it is told so."""
+"""Elastic training (a changing number of ranks) is not implemented; any use of it says so."""
 
 
 def __getattr__(name):
@@ -6,5 +6,5 @@ def __getattr__(name):
         raise AttributeError(name)
     raise NotImplementedError(
         f"elastic.{name}: the number of ranks is fixed while a job runs; "
-        "save checkpoints, and start again on another number of ranks"
+        "save checkpoints and restart with another number of ranks"
     )

@@ -1,4 +1,4 @@
-"""Gradients of all ranks made one: what the optimizer and the tape have in common."""
+"""`Reducer`: reduces gradients over all ranks, for the optimizer and the tape."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .reductions import Average, reduction
 
 @dataclass(eq=False)
 class Reducer:
-    """Reduces the gradients of all ranks, all of one dtype in one message.
+    """Reduces gradients over all ranks, with one message per dtype.
 
     Args:
-        op: how; the ranks' gradients count alike, whatever the number of their samples
-        compression: what gradients travel as
-        sparse_as_dense: make dense tensors of tf.IndexedSlices first
-        predivide: for Average: divide by it before the sum, multiply after it
-        groups: None for one message; a number of messages; or lists of variables, each list a
-            message (variables in no list: a message each)
-        process_set: the ranks; a rank that is not in it keeps its own gradients
-        scale_local: divide the gradients of local variables by the number of ranks
+        op: The reduction; every rank has the same weight, whatever its number of samples.
+        compression: The dtype in which gradients are sent.
+        sparse_as_dense: Convert tf.IndexedSlices to dense tensors first.
+        predivide: For Average: divide by it before the sum, multiply by it after.
+        groups: None: one message; a number of messages; or lists of variables, one message per list
+            (and one for each variable in no list).
+        process_set: The ranks; a rank that is not in it keeps its own gradients.
+        scale_local: Divide the gradients of local variables by the number of ranks.
     """
 
     op: int = Average
@@ -48,19 +48,19 @@ class Reducer:
             raise ValueError(f"gradient_predivide_factor is for op Average, not {self.op}")
         n = self.groups
         if isinstance(n, bool) or not (n is None or isinstance(n, (int, list, tuple))):
-            raise ValueError(f"groups is {n!r}; a number, or lists of variables, is right")
+            raise ValueError(f"groups must be a number or lists of variables, got {n!r}")
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to reduce with."""
+        """Whether there is no other rank to reduce with."""
         return not self.process_set.included() or self.process_set.size() == 1
 
     def register_local(self, variable) -> None:
-        """Of this variable every rank keeps its own gradient."""
+        """Keep each rank's own gradient of this variable, without reducing it."""
         self.local.add(key(variable))
 
     def reduce(self, gradients: Iterable, variables: Sequence) -> list:
-        """The gradients, reduced; None stays None. The same on all ranks, local ones excepted."""
+        """Reduce the gradients; None stays None. Equal on all ranks, except for local variables."""
         self.calls += 1
         out = list(gradients)
         if self.alone:
@@ -108,14 +108,14 @@ def scaled(gradient, factor: float):
 
 
 def key(variable) -> int:
-    """The same for a Keras variable and the TensorFlow variable in it."""
+    """A key that is the same for a Keras variable and the TensorFlow variable in it."""
     return id(variable._value if isinstance(variable, keras.Variable) else variable)
 
 
 def trainable_in(layers) -> list:
-    """The trainable variables of a layer, or of several; TypeError for what is no layer."""
+    """The trainable variables of one or several layers; raises TypeError for other objects."""
     layers = [layers] if isinstance(layers, keras.layers.Layer) else list(layers or [])
     for layer in layers:
         if not isinstance(layer, keras.layers.Layer):
-            raise TypeError(f"local_layers has a {type(layer).__name__}; layers are needed")
+            raise TypeError(f"local_layers must be Keras layers, got a {type(layer).__name__}")
     return [v for layer in layers for v in layer.trainable_variables]

@@ -1,4 +1,4 @@
-"""Starting ranks: `run(function)` from Python, and what horovodrun did on the command line."""
+"""Start ranks: `run(function)`, as horovod.run."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ def run(
     use_gloo: bool | None = None,
     **unsupported,
 ) -> list:
-    """`func(*args, **kwargs)` on `num_proc` ranks of this machine; what it returned, by rank.
+    """Call `func(*args, **kwargs)` on `num_proc` ranks of this machine.
 
-    The ranks are new processes, which call init() by themselves. They get the function by value:
-    it may come from a notebook. Modules that it needs are looked for where this process would
-    find them. What ranks print is shown as it comes.
+    The ranks are new processes; the function has to call init() itself. The function is pickled by
+    value, so it may come from a notebook. The ranks search for modules where this process would.
+    Output of the ranks is shown as it arrives.
 
     Args:
-        num_proc: ranks; `np` is its older name (1 if neither is given)
-        env: environment variables for the ranks
-        verbose, use_mpi, use_gloo: accepted, without effect
-        timeout: seconds, after which the ranks are ended; None: as long as it takes
+        func: The function to call on every rank.
+        args, kwargs: Its arguments.
+        num_proc: Number of ranks; `np` is its older name (1 if neither is given).
+        env: Environment variables for the ranks.
+        timeout: Seconds after which the ranks are killed; None: no limit.
+        verbose, use_mpi, use_gloo: Accepted, without effect.
+
+    Returns:
+        The results of the function, by rank.
 
     Raises:
-        RuntimeError: a rank failed; it says which and why. All have ended then.
-        ValueError: a number of ranks that can't be, or an argument that means nothing here
-        subprocess.TimeoutExpired: after `timeout`, when all ranks have ended
-        numba_kernels.launch.LaunchError: no mpiexec, or this process is itself a rank
+        RuntimeError: If a rank failed; the message says which and why. All ranks have ended then.
+        ValueError: If the number of ranks is invalid, or an argument is not supported here.
+        subprocess.TimeoutExpired: After `timeout`, when all ranks have ended.
+        numba_kernels.launch.LaunchError: If there is no mpiexec, or this process is a rank.
     """
     if unsupported:
         raise ValueError(
-            f"run() has no argument {', '.join(unsupported)}: it starts ranks on this machine; "
-            "for several nodes see docs/clusters.md"
+            f"run() has no argument {', '.join(unsupported)}: it starts ranks on this machine "
+            "only; for several nodes see docs/clusters.md"
         )
     ranks = launch.check_ranks(num_proc or np or 1)
     with tempfile.TemporaryDirectory(prefix="horovod-run-") as name:
@@ -69,7 +74,7 @@ def run(
 
 
 def _when(path: Path) -> tuple:
-    """Causes before ranks that failed because of them."""
+    """Sort key: root causes come before ranks that failed because of another rank."""
     return path.suffix == ".followed", path.name
 
 

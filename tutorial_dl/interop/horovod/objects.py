@@ -1,4 +1,4 @@
-"""Variables and Python objects: everybody has what the root has, or what each one has."""
+"""Broadcast and allgather of variables and Python objects."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from .process_sets import ProcessSet, global_process_set
 def broadcast_variables(
     variables: Iterable, root_rank: int, process_set: ProcessSet = global_process_set, inplace=False
 ) -> None:
-    """Give all ranks the values that the variables (tf.Variable or Keras's) have on `root_rank`.
+    """Set the variables (tf.Variable or keras.Variable) on all ranks to the values on `root_rank`.
 
-    `inplace` is accepted and has no effect. Raises MismatchError on all ranks, if they differ in
-    number, shapes or dtypes.
+    `inplace` is accepted and has no effect.
+
+    Raises:
+        MismatchError: On all ranks, if variables differ in number, shapes or dtypes.
     """
     variables = list(variables)
     if not variables:
@@ -36,14 +38,14 @@ def broadcast_variables(
 
 
 def broadcast_(variables, root_rank, name=None, process_set=global_process_set) -> list:
-    """`broadcast_variables`, which returns the new values."""
+    """Like `broadcast_variables`, and returns the new values."""
     variables = list(variables)
     broadcast_variables(variables, root_rank, process_set)
     return [tf.convert_to_tensor(v) for v in variables]
 
 
 def broadcast_global_variables(root_rank: int) -> None:
-    """TensorFlow 2 has no list of all variables: RuntimeError, as ever since."""
+    """Raises RuntimeError, as in Horovod: TensorFlow 2 has no list of all variables."""
     raise RuntimeError(
         "TensorFlow 2 keeps no list of all variables: use "
         "hvd.broadcast_variables(model.variables, root_rank), and the same for optimizer.variables"
@@ -51,7 +53,7 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 
 def broadcast_object(obj, root_rank=0, session=None, name=None, process_set=global_process_set):
-    """The object `obj` of rank `root_rank`; anything that can be pickled, functions included."""
+    """Return rank `root_rank`'s `obj`: any object that can be pickled, functions included."""
     wire, root = process_set.wire(), process_set.place_of(root_rank)
     data = dumps(obj) if wire.team.rank == root else np.zeros(0, np.int64)
     length = wire.broadcast([np.array([data.size], np.int64)], root, name)[0][0]
@@ -64,12 +66,12 @@ def broadcast_object(obj, root_rank=0, session=None, name=None, process_set=glob
 def broadcast_object_fn(
     root_rank=0, session=None, name=None, process_set=global_process_set
 ) -> Callable:
-    """`broadcast_object` from this root, as a function of the object."""
+    """`broadcast_object` with this root, as a function of the object."""
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
 def allgather_object(obj, session=None, name=None, process_set=global_process_set) -> list:
-    """The objects of all ranks, in their order."""
+    """The objects of all ranks, in the order of ranks."""
     wire = process_set.wire()
     data = dumps(obj)
     lengths = wire.allgather([np.array([data.size])], name)[0]

@@ -1,4 +1,4 @@
-"""A rank of `launching.run`: calls the function, and leaves its result in a file."""
+"""Runs on each rank of `launching.run`: calls the function and writes its result to a file."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""DistributedOptimizer: a Keras optimizer whose updates are made of all ranks' gradients.
+"""DistributedOptimizer: a Keras optimizer that reduces gradients over all ranks (DDP).
 
-In Keras 3 every update passes `optimizer.apply`: of `model.fit`, of `apply_gradients`, and within a
-LossScaleOptimizer. There gradients are unscaled and accumulated first, then clipped, then used; and
-between the second and the third is where ranks must agree:
+In Keras 3 every update passes through `optimizer.apply`, from `model.fit`, from `apply_gradients`,
+and within a LossScaleOptimizer. There gradients are unscaled, accumulated, clipped and used, and
+the ranks must reduce them before clipping:
 
     apply -> unscale -> accumulate k times -> REDUCE -> clip -> weight decay -> update
 
-so that clipping by norm sees the gradient of all ranks, and an update of k accumulated batches
-costs one allreduce. The place has a method, `_clip_gradients`, which is replaced in the instance;
+so that clipping by norm uses the gradient of all ranks, and an update of k accumulated batches
+costs one allreduce. The hook is the method `_clip_gradients`, which is replaced in the instance;
 class and configuration stay those of the optimizer, so a saved model loads anywhere.
 
-Two things in Keras have to know of it (`_hook_keras`): with dynamic loss scaling all ranks skip a
-step if one has an overflow, or they would wait for it; and XLA, which knows no messages between
-processes, is not chosen for such a model.
+Two functions of Keras are changed as well (`_hook_keras`): with dynamic loss scaling, all ranks
+skip a step if one has an overflow, or they would deadlock; and XLA, which can't send messages
+between processes, is not chosen for such a model.
 """
 
 from __future__ import annotations
@@ -36,30 +36,39 @@ def DistributedOptimizer(
     gradient_predivide_factor=1.0, average_aggregated_gradients=False, num_groups=0, groups=None,
     process_set=global_process_set, scale_local_gradients=True,
 ):  # fmt: skip
-    """A new optimizer like `optimizer`, which reduces gradients over all ranks before it uses them.
+    """Copy `optimizer`; the copy reduces gradients over all ranks before it uses them.
 
     Args:
-        optimizer: a Keras 3 optimizer. Its state, if it has one, is copied.
-        name: of the new one; by default that of the old one
-        compression: what gradients travel as, see `Compression`
-        sparse_as_dense: reduce gradients of embeddings as dense tensors
-        backward_passes_per_step: add up gradients over this many calls, then reduce and update. An
-            optimizer that has as many gradient_accumulation_steps is taken too: it then adds up
-            what it would average by itself.
-        op: Average of the ranks' gradients, whatever the numbers of their samples; or another
-        gradient_predivide_factor: with Average, divide by it before the sum, and again multiply
-        average_aggregated_gradients: divide what was added up by `backward_passes_per_step`
-        groups: in how many messages gradients travel, or lists of variables, one for each message
-        process_set: the ranks; others use their own gradients alone
-        scale_local_gradients: divide gradients of local variables (`register_local_var`) by ranks
-        use_locking, device_dense, device_sparse: accepted, without effect
+        optimizer: A Keras 3 optimizer. Its state, if it has one, is copied.
+        name: Name of the new optimizer; by default that of `optimizer`.
+        compression: The dtype in which gradients are sent, see `Compression`.
+        sparse_as_dense: Reduce gradients of embeddings as dense tensors.
+        backward_passes_per_step: Sum gradients over this many calls, then reduce and update. An
+            optimizer with equal gradient_accumulation_steps is accepted; it then sums gradients
+            instead of averaging them.
+        op: Average (each rank has the same weight, whatever its number of samples), or another op.
+        gradient_predivide_factor: With Average, divide by it before the sum and multiply after it.
+        average_aggregated_gradients: Divide the sum by `backward_passes_per_step`.
+        groups, num_groups: Number of messages for all gradients; or lists of variables, one message
+            per list.
+        process_set: The ranks that reduce; other ranks use their own gradients only.
+        scale_local_gradients: Divide the gradients of local variables (`register_local_var`) by the
+            number of ranks.
+        use_locking, device_dense, device_sparse: Accepted, without effect.
 
-    Raises: TypeError for no Keras 3 optimizer, ValueError for settings that don't go together.
+    Returns:
+        An optimizer of the same class.
+
+    Raises:
+        TypeError: If `optimizer` is not a Keras 3 optimizer.
+        ValueError: If settings don't go together.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(f"a {type(optimizer).__name__} is no Keras 3 optimizer (keras.optimizers)")
+        raise TypeError(f"expected a Keras 3 optimizer, got a {type(optimizer).__name__}")
     if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; 1 or more")
+        raise ValueError(
+            f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}"
+        )
     reducer = Reducer(
         op, compression, sparse_as_dense, gradient_predivide_factor, groups or num_groups or None,
         process_set, scale_local_gradients,
@@ -82,18 +91,18 @@ def PartialDistributedOptimizer(optimizer, *args, local_layers=None, **kwargs):
 def _distributed(optimizer, name, reducer: Reducer, passes: int, factor: float):
     inner = getattr(optimizer, "inner_optimizer", None)
     if getattr(inner if inner is not None else optimizer, "horovod", None) is not None:
-        raise ValueError(f"{optimizer.name} is a DistributedOptimizer already")
+        raise ValueError(f"{optimizer.name} is already a DistributedOptimizer")
     config = optimizer.get_config() | ({"name": name} if name else {})
     if inner is None and passes > 1:
         steps = config.get("gradient_accumulation_steps")
         if steps and steps != passes:
             raise ValueError(
-                f"the optimizer has gradient_accumulation_steps {steps}: backward_passes_per_step "
-                f"is {passes}; leave it out, or give the same"
+                f"the optimizer has gradient_accumulation_steps {steps}, so "
+                f"backward_passes_per_step must be {steps} or left out, got {passes}"
             )
         config["gradient_accumulation_steps"] = passes
     new = type(optimizer).from_config(config)
-    if inner is not None:  # of a LossScaleOptimizer: the one that updates
+    if inner is not None:  # a LossScaleOptimizer: its inner optimizer updates
         new.inner_optimizer = _distributed(inner, None, reducer, passes, factor)
         new.register_local_var = reducer.register_local
     else:
@@ -113,8 +122,8 @@ def _reduce_before_clipping(new, reducer: Reducer, factor: float) -> None:
         apply(gradients, variables)
         if reducer.calls == before and not new.gradient_accumulation_steps:
             raise RuntimeError(
-                f"Keras {keras.__version__} does not clip gradients where a DistributedOptimizer "
-                "reduces them: ranks would train each for itself"
+                f"Keras {keras.__version__} no longer calls _clip_gradients, where a "
+                "DistributedOptimizer reduces gradients; without it, each rank would train alone"
             )
 
     def _clip_gradients(gradients):
@@ -137,12 +146,12 @@ def _copy_state(old, new) -> None:
     kept = [v for v in new.variables if id(v) not in added]
     for target, v in zip(kept, old.variables, strict=True):
         target.assign(v)
-    # With accumulation Keras counts passes here, without it updates.
+    # With accumulation, Keras counts passes here; without it, updates.
     inner._iterations.assign(inner._iterations * steps)
 
 
 def reducer_of(optimizer) -> Reducer | None:
-    """The Reducer of a DistributedOptimizer, also of one in a LossScaleOptimizer; else None."""
+    """The Reducer of a DistributedOptimizer, also inside a LossScaleOptimizer; else None."""
     inner = getattr(optimizer, "inner_optimizer", None)
     return getattr(optimizer if inner is None else inner, "horovod", None)
 
@@ -156,7 +165,7 @@ def _hook_keras() -> None:
         finite, reducer = finite_here(self, gradients), reducer_of(self)
         if reducer is None or reducer.alone:
             return finite
-        # A sum, to which ranks that have joined contribute zero.
+        # A sum, because ranks that have joined contribute zero.
         overflows = allreduce(
             1 - tf.cast(finite, tf.int32), op=Sum, process_set=reducer.process_set
         )

@@ -1,4 +1,4 @@
-"""Process sets: some of the ranks call collectives of their own."""
+"""Process sets: subsets of the ranks with collectives of their own."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from .wire import Wire
 
 
 class ProcessSet:
-    """Some ranks of the job. Pass it to `init` or `add_process_set`, then to collectives.
+    """A subset of the ranks. Pass it to `init` or `add_process_set`, then to collectives.
 
     Attributes:
-        ranks: their numbers in the job, in order
-        process_set_id: its number, the same on all ranks; None while it is not in use
+        ranks: The ranks in the job, ascending.
+        process_set_id: Its number, the same on all ranks; None while it is not in use.
     """
 
     def __init__(self, ranks: Iterable[int] = ()):
         try:
             self.ranks = sorted(int(r) for r in ranks)
         except TypeError:
-            raise TypeError(f"a ProcessSet is made of a list of ranks, not {ranks!r}") from None
+            raise TypeError(f"ranks must be a list of ranks, got {ranks!r}") from None
         if len(set(self.ranks)) < len(self.ranks):
-            raise ValueError(f"a ProcessSet has each rank once, not {self.ranks}")
+            raise ValueError(f"a ProcessSet must have each rank only once, got {self.ranks}")
         self.process_set_id: int | None = None
         self._wire: Wire | None = None
 
     def adopt(self, number: int, team) -> None:
-        """It is in use from now on; `team` is None on ranks that are not in it."""
+        """Start to use this set; `team` is None on ranks that are not in it."""
         self.process_set_id = number
         self._wire = None if team is None else Wire(team)
         _used[number] = self
@@ -39,7 +39,7 @@ class ProcessSet:
         return self._wire is not None
 
     def size(self) -> int:
-        """How many ranks it has."""
+        """Number of ranks in it."""
         self._check()
         return len(self.ranks)
 
@@ -48,17 +48,17 @@ class ProcessSet:
         return self.wire().team.rank
 
     def wire(self) -> Wire:
-        """What its collectives go through; ValueError on ranks that are not in it."""
+        """The Wire for its collectives; raises ValueError on ranks that are not in it."""
         self._check()
         if self._wire is None:
-            raise ValueError(f"this rank is not in {self}: it can't call its collectives")
+            raise ValueError(f"this rank is not in {self} and can't call its collectives")
         return self._wire
 
     def place_of(self, root: int) -> int:
         """The number in this set of rank `root` of the job."""
         self._check()
         if root not in self.ranks:
-            raise ValueError(f"root_rank is {root}, but the ranks are {self.ranks}")
+            raise ValueError(f"root_rank must be one of {self.ranks}, got {root}")
         return self.ranks.index(root)
 
     def _check(self) -> None:
@@ -73,7 +73,7 @@ class ProcessSet:
 
 
 _used: dict[int, ProcessSet] = {}
-_made = 0  # how many were ever made: numbers are not used again
+_made = 0  # how many were ever made; numbers are not reused
 global_process_set = ProcessSet()
 
 
@@ -82,13 +82,13 @@ def add(team, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     global _made
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    # All ranks have to mean the same set, or they would wait for each other in different ones.
+    # All ranks have to name the same set, or they would wait for each other in different ones.
     ranks = process_set.ranks
     global_process_set.wire().broadcast(
         [np.zeros(0, np.int32)], 0, name=f"process set {','.join(map(str, ranks))}"
     )
     if not ranks or not set(ranks) <= set(range(team.size)):
-        raise ValueError(f"process set {ranks}: some of the ranks 0 to {team.size - 1} are right")
+        raise ValueError(f"a process set must have ranks from 0 to {team.size - 1}, got {ranks}")
     if any(each.ranks == ranks for each in _used.values()):
         raise ValueError(f"process set {ranks} exists already")
     part = team.split(0 if team.rank in ranks else 1)
@@ -124,10 +124,10 @@ def forget_all() -> None:
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:
     if process_set_id not in _used:
-        raise ValueError(f"no process set has the number {process_set_id}")
+        raise ValueError(f"there is no process set with number {process_set_id}")
     return _used[process_set_id]
 
 
 def process_sets() -> list[ProcessSet]:
-    """All that are in use, by number."""
+    """All process sets in use, by number."""
     return [_used[number] for number in sorted(_used)]

@@ -1,4 +1,4 @@
-"""What an allreduce does with the tensors of all ranks; small integers, as scripts compare them."""
+"""Reduction operators (Average, Sum, ...) as small integers, because scripts compare them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Reduction(IntEnum):
-    """Average = 0 ... so that `op=0` and `op=hvd.Average` mean the same."""
+    """Reduction operators; Average = 0 ..., so `op=0` and `op=hvd.Average` mean the same."""
 
     Average = 0
     Sum = 1
@@ -23,16 +23,17 @@ Average, Sum, Adasum, Min, Max, Product = Reduction
 
 
 def reduction(op: int | None, average: bool | None = None) -> Reduction:
-    """The reduction that `op`, or the older argument `average`, asks for; by default Average.
+    """The reduction given by `op`, or by the older argument `average`; by default Average.
 
-    Raises ValueError if both are given, or for an op that there is not.
+    Raises:
+        ValueError: If both are given, or `op` is unknown.
     """
     if op is not None and average is not None:
-        raise ValueError("give op, or average, not both")
+        raise ValueError("give either op or average, not both")
     if op is None:
         return Sum if average is False else Average
     try:
         return Reduction(op)
     except ValueError:
         names = ", ".join(r.name for r in Reduction)
-        raise ValueError(f"unknown op {op!r}; one of {names} is right") from None
+        raise ValueError(f"unknown op {op!r}; choose one of {names}") from None

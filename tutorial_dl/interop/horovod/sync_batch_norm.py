@@ -1,4 +1,4 @@
-"""Batch normalisation over the samples of all ranks, with the constructor of Horovod's layer."""
+"""SyncBatchNormalization: batch normalisation over all ranks, with the signature of Horovod's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .reductions import Sum
 
 
 class _InOrder:
-    """A process set as the team of the layer: its calls keep the order of all collectives."""
+    """A process set in place of the layer's team; its calls keep the order of all collectives."""
 
     def __init__(self, process_set: ProcessSet):
         self.process_set = process_set
@@ -30,14 +30,15 @@ class _InOrder:
 
 @keras.saving.register_keras_serializable("tutorial_dl.horovod")
 class SyncBatchNormalization(layers.SyncBatchNormalization):
-    """`keras.layers.BatchNormalization` whose statistics, in training, are those of all ranks.
+    """`keras.layers.BatchNormalization` with the statistics of all ranks during training.
 
-    Its gradients fit a DistributedOptimizer, in which ranks count alike: with as many samples on
-    each rank, training is that of one process with the whole batch.
+    Its gradients fit a DistributedOptimizer, which weights ranks equally: with equally many samples
+    on each rank, training equals that of one process with the whole batch.
 
     Args:
-        process_set: the ranks; it is not saved (what is loaded has that of all ranks)
-        others: those of `keras.layers.BatchNormalization`
+        process_set: The ranks. It is not saved; a loaded layer uses all ranks.
+        average: How gradients will be averaged, see `tutorial_dl.layers.SyncBatchNormalization`.
+        options: Arguments of `keras.layers.BatchNormalization`.
     """
 
     def __init__(self, process_set: ProcessSet = global_process_set, average="ranks", **options):

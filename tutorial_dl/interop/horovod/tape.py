@@ -1,4 +1,4 @@
-"""DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks."""
+"""DistributedGradientTape: a tf.GradientTape that reduces gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from .reductions import Average
 class DistributedGradientTape:
     """Wraps a tape, within its `with` block or after it; `gradient` reduces over all ranks.
 
-    Args: `gradtape` is a tf.GradientTape; for the others see `DistributedOptimizer`.
-
         with tf.GradientTape() as tape:
             loss = ...
         tape = hvd.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
+
+    Args:
+        gradtape: A tf.GradientTape. For the other arguments see `DistributedOptimizer`.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class DistributedGradientTape:
         return getattr(self._tape, name)
 
     def register_local_source(self, source) -> None:
-        """Of this variable every rank keeps its own gradient."""
+        """Keep each rank's own gradient of this variable, without reducing it."""
         self._reducer.register_local(source)
 
     def gradient(self, target, sources, output_gradients=None, use_generic_names=False, **options):
-        """As of a tf.GradientTape, then reduced. `use_generic_names` has no effect."""
+        """As tf.GradientTape.gradient, then reduced. `use_generic_names` has no effect."""
         gradients = self._tape.gradient(target, sources, output_gradients, **options)
         reduced = self._reducer.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(sources, reduced)

@@ -1,15 +1,15 @@
-"""What goes over the wire: collectives of numpy arrays, which ranks agree on before they begin.
+"""Collectives of numpy arrays; the ranks agree on each call before it begins.
 
-Every call starts with a round of its own, one short allreduce: each rank says what it is about to
-do. That costs some microseconds and is good for two things.
+Every call starts with one short allreduce in which each rank announces the call. It costs a few
+microseconds and has two uses:
 
-    rank 0: "allreduce(float32[3], op=Sum)"      alike: go on
-    rank 1: "broadcast(float32[3], root=0)"      else:  MismatchError on all, with both texts
+    rank 0: "allreduce(float32[3], op=Sum)"      if equal: continue
+    rank 1: "broadcast(float32[3], root=0)"      else: MismatchError on all ranks, with both texts
     rank 2: "I have joined"                      it takes part with zeros
 
-So calls are matched by what they are, their name included, and ranks that differ find out instead
-of mixing two tensors of the same length. And a rank without data (`join`) learns what the others
-do, as long as there are others.
+Calls are matched by their text, names included, so ranks that differ get an error instead of mixing
+two tensors of the same length. And a rank without data (`join`) learns which calls the others make,
+as long as some rank still has data.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ ALLREDUCE, OTHER = 1, 2  # kinds of calls, for ranks that have joined
 NOBODY = -(1 << 62)
 MOST_PLANS = 1000
 
-lock = threading.RLock()  # TensorFlow runs ops on threads of its own
+lock = threading.RLock()  # TensorFlow runs ops on its own threads
 
 
 class Wire:
-    """The calls of one team (a process set), in one order on all its ranks.
+    """The collectives of one team (a process set), in the same order on all its ranks.
 
-    Arguments of the methods are lists of C-contiguous arrays; what is returned may lie in memory
-    that the next call overwrites, so it is copied at once (`graph.in_order` does).
+    Arguments of the methods are lists of C-contiguous arrays. Results may lie in memory that the
+    next call overwrites, so callers copy them at once (`graph.in_order` does).
     """
 
     def __init__(self, team):
@@ -67,9 +67,10 @@ class Wire:
     # The calls
 
     def allreduce(self, arrays: Sequence[np.ndarray], op, before=1.0, after=1.0, name="") -> list:
-        """Each array reduced over all ranks, after and before multiplying it; one message a dtype.
+        """Reduce each array over all ranks, with factors before and after; one message per dtype.
 
-        Raises MismatchError where ranks differ in shapes, dtypes, op or name.
+        Raises:
+            MismatchError: If ranks differ in shapes, dtypes, op or name.
         """
         out: list = [None] * len(arrays)
         key = op, name, *((a.dtype, a.shape) for a in arrays)
@@ -123,7 +124,7 @@ class Wire:
         return out
 
     def broadcast(self, arrays: Sequence[np.ndarray], root: int, name="") -> list[np.ndarray]:
-        """What the arrays are on rank `root` of this team."""
+        """The values of the arrays on rank `root` of this team."""
         listed = "+".join(describe(a.dtype, a.shape) for a in arrays)
         out: list = [None] * len(arrays)
         with lock:
@@ -139,24 +140,25 @@ class Wire:
         return out
 
     def alltoall(self, x: np.ndarray, splits: np.ndarray | None, name="") -> tuple:
-        """(rows that came, in the order of ranks; how many came from each).
+        """Return (received rows in the order of ranks, how many came from each rank).
 
-        `splits[r]` rows go to rank r; None: as many to each. Blocks travel at the length of the
-        longest: ranks of very different shares send more than they have.
+        `splits[r]` rows go to rank r; None: equal shares. All blocks are padded to the longest, so
+        very unequal shares send more data than needed.
         """
         check_rows([x])
         ranks = self.team.size
         if splits is None:
             if len(x) % ranks:
                 raise ValueError(
-                    f"alltoall of {len(x)} rows among {ranks} ranks: give splits, or a multiple"
+                    f"alltoall of {len(x)} rows among {ranks} ranks: give splits, or a multiple of "
+                    f"{ranks} rows"
                 )
             splits = np.full(ranks, len(x) // ranks)
         splits = np.asarray(splits)
         if splits.shape != (ranks,) or (splits < 0).any() or splits.sum() != len(x):
             raise ValueError(
-                f"alltoall of {len(x)} rows with splits {splits.tolist()}: needed are {ranks} "
-                "numbers, one a rank, that add up to the rows"
+                f"alltoall of {len(x)} rows with splits {splits.tolist()}: expected {ranks} "
+                "numbers, one per rank, that add up to the rows"
             )
         with lock:
             listed = describe(x.dtype, ("?", *x.shape[1:]))
@@ -177,15 +179,16 @@ class Wire:
             return uncarried(out, x.dtype), came.astype(np.int32)
 
     def reducescatter(self, arrays, op, before=1.0, after=1.0, name="") -> list[np.ndarray]:
-        """This rank's rows of each array reduced; the first ranks get one more if need be."""
+        """Reduce each array and return this rank's rows; the first ranks may get one row more."""
         check_rows(arrays)
         if op not in OPS:
-            raise ValueError(f"reducescatter knows no op {op}; {', '.join(map(str, OPS))} are")
+            known = ", ".join(map(str, OPS))
+            raise ValueError(f"reducescatter does not support op {op}; choose one of {known}")
         ranks, rank = self.team.size, self.team.rank
         out: list = [None] * len(arrays)
         for dtype, members in by_dtype(arrays).items():
             listed = "+".join(describe(arrays[i].dtype, arrays[i].shape) for i in members)
-            # Blocks of equal length, of whole cache lines, are what a Team cuts a vector into.
+            # A Team splits a vector into blocks of equal length, each of whole cache lines.
             most = [-(-len(arrays[i]) // ranks) * math.prod(arrays[i].shape[1:]) for i in members]
             block = -(-sum(most) // LINE) * LINE
             with lock:
@@ -220,7 +223,7 @@ class Wire:
             self._agree("barrier()")
 
     def join(self) -> int:
-        """Stand in with zeros for what others still reduce; the last rank that came here."""
+        """Contribute zeros to the others' reductions; returns the last rank that joined."""
         size = self.team.size
         if size == 1:
             return 0
@@ -238,7 +241,7 @@ class Wire:
                 fused[:] = 0
                 self.team.allreduce(fused, OPS[op])
 
-    # What they have in common
+    # Shared by all calls
 
     def _agree(self, text, kind=OTHER, code=0, length=0, checksum=None) -> None:
         if self.team.size == 1:
@@ -253,13 +256,13 @@ class Wire:
         self.team.allreduce(self._table, "max")
         self._rounds += 1
         if self._generation != self.team.generation:
-            # The team was recovered from a failure, before which ranks may have got differently
-            # far: what they have in common is made anew.
+            # The team recovered from a failure, at which ranks may have got differently far, so
+            # their shared state starts afresh.
             self._generation, self._rounds = self.team.generation, 1
             self._fused.clear()
 
     def _check(self, text: str) -> None:
-        """Raise on all ranks alike if they differ, or if ranks that joined can't stand in."""
+        """Raise on all ranks if calls differ, or if joined ranks can't contribute zeros."""
         table = self._table
         joined = table[6] == 1
         able = table[1] >= 0 and list(OPS)[table[1] >> 8] in (Sum, Average)
@@ -276,12 +279,12 @@ class Wire:
             call = next(said for said in texts if said != "join()")
             message = (
                 f"{call} was called while rank {texts.index('join()')} has joined: "
-                "only an allreduce, Sum or Average, goes on without the ranks that have"
+                "only an allreduce with Sum or Average works without ranks that have joined"
             )
         raise MismatchError(message)
 
     def _buffer(self, n: int, dtype: np.dtype) -> np.ndarray:
-        """`n` elements in the window of the team's ranks, so that reducing them copies nothing."""
+        """`n` elements in the team's shared window, so that reducing them needs no copy."""
         have = self._fused.get(dtype)
         if have is None or have.size < n:
             self._fused.pop(dtype, None)
@@ -289,7 +292,7 @@ class Wire:
         return have[:n]
 
     def _add_up(self, fused: np.ndarray, plan: _Plan) -> None:
-        """Adasum, of each tensor by itself."""
+        """Adasum, for each tensor separately."""
         if self.team.size == 1:
             return
         from numba_kernels import compression
@@ -297,7 +300,7 @@ class Wire:
         method = compression.get("adasum")
         ends = [*(first for first, _, _ in plan.pieces[1:]), fused.size]
         for (_, last, _), following in zip(plan.pieces, ends, strict=True):
-            fused[last:following] = 0  # gaps count with the layer before
+            fused[last:following] = 0  # gaps belong to the layer before
         if plan.adasum is None:
             layers = [SimpleNamespace(offset=first, shape=shape) for first, _, shape in plan.pieces]
             plan.adasum = method.init(fused.size, layers, fused.dtype)
@@ -305,7 +308,7 @@ class Wire:
 
 
 class _Plan:
-    """Where the tensors of one dtype lie in the vector in which they travel, and what is said."""
+    """The places of the tensors of one dtype in the fused vector, and the text of the call."""
 
     def __init__(self, arrays, dtype: np.dtype, members: list[int], op, name):
         self.dtype, self.members, self.adasum = dtype, members, None

@@ -1,26 +1,28 @@
 """Batch normalisation over the samples of all ranks, as if they were one batch on one rank.
 
-Batch normalisation is the layer that looks at more than one sample at a time:
+Batch normalisation is the layer that uses more than one sample at a time:
 
     y = gamma (x - mean) / sqrt(variance + epsilon) + beta      mean, variance: of the batch
 
-Cut a batch among p ranks, and each normalises by the statistics of its share: another function,
-worse as shares get smaller, and p ranks no longer do what one process does. Here ranks add up what
-the statistics are made of. With n_r elements a channel on rank r, of mean m_r and variance v_r,
+If a batch is divided among p ranks, each normalises by the statistics of its share: a different
+function, worse as shares get smaller, so p ranks no longer compute what one process does. Here the
+ranks sum what the statistics are made of. With n_r elements per channel on rank r, of mean m_r and
+variance v_r,
 
     N = sum_r n_r     mean = sum_r n_r m_r / N     E[x^2] = sum_r n_r (v_r + m_r^2) / N
     variance = E[x^2] - mean^2
 
-one allreduce of three numbers a channel. They are in float64, since E[x^2] and mean^2 may be much
-larger than their difference.
+which takes one allreduce of three numbers per channel. They are float64, since E[x^2] and mean^2
+may be much larger than their difference.
 
-Backwards: every rank's loss depends on mean and variance, and so on every rank's x. The loss of
+Backward: every rank's loss depends on mean and variance, and so on every rank's x. The loss of
 the whole batch is L = sum_q w_q L_q, with w_q = s_q / sum s the ranks' shares of the samples. So
 
     dL/dx = A / N + B 2 (x - mean) / N,   A = sum_q w_q dL_q/dmean,   B = sum_q w_q dL_q/dvariance
 
-a second allreduce, of two numbers a channel. Whoever averages gradients will multiply those of this
-rank by w_r: they are divided by it here. The rest is what Keras does in any batch normalisation.
+which takes a second allreduce, of two numbers per channel. When gradients are averaged later, those
+of this rank are multiplied by w_r, so they are divided by it here. The rest is what Keras does in
+any batch normalisation.
 
 Ioffe and Szegedy, arXiv 1502.03167; over ranks: Peng et al. (MegDet), arXiv 1711.07240
 """
@@ -38,41 +40,41 @@ import tensorflow as tf  # noqa: E402
 
 AVERAGES = ("samples", "ranks")
 
-_world: list = []  # the team of all ranks, once a layer without a team of its own has needed it
+_world: list = []  # the team of all ranks, made when a layer without a team first needs it
 
 
 @keras.saving.register_keras_serializable("tutorial_dl")
 class SyncBatchNormalization(CollectiveLayer, keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` with the statistics of all ranks' samples, in training.
 
-    Every rank of the team has to call it equally often; a rank without samples does so on a batch
-    of none, or within `without_samples`. Moving statistics are equal on all ranks. Outside of
-    training, or with `trainable = False`, nothing is exchanged. It works eagerly, in a
-    `tf.function` and in `model.fit`, but not in code that XLA compiles.
+    Every rank of the team has to call it equally often; a rank without samples calls it on an empty
+    batch, or within `without_samples`. Moving statistics are equal on all ranks. Outside training,
+    or with `trainable = False`, nothing is exchanged. It works eagerly, in a `tf.function` and in
+    `model.fit`, but not in code compiled by XLA.
 
     Args:
-        team: whose ranks normalise together; None is all ranks of the run. It is not saved: what
-            is loaded has the team of all ranks (one process: it is plain batch normalisation).
-        average: how gradients will be averaged over ranks, by "samples" (as the strategies do, p
-            ranks then equal one process exactly) or by "ranks", each the same weight
-        others: those of `keras.layers.BatchNormalization`; masks work as there
+        team: The ranks that normalise together; None: all ranks of the run. The team is not saved:
+            a loaded layer has the team of all ranks (for one process, plain batch normalisation).
+        average: How gradients will be averaged over ranks: by "samples" (as the strategies do; p
+            ranks then equal one process exactly) or by "ranks", each with the same weight.
+        options: Arguments of `keras.layers.BatchNormalization`; masks work as there.
     """
 
     def __init__(self, team=None, average: str = "samples", **options):
         if average not in AVERAGES:
-            raise ValueError(f"average {average!r}: expected {' or '.join(AVERAGES)}")
+            raise ValueError(f"average must be {' or '.join(AVERAGES)}, got {average!r}")
         super().__init__(**options)
         self._synchronise(team, average)
 
     def _synchronise(self, team, average: str) -> None:
         self.team, self.average = team, average
-        self.supports_jit = False  # XLA can't call Python, which the allreduce is
+        self.supports_jit = False  # XLA can't call Python, in which the allreduce is written
 
     def get_config(self) -> dict:
         return {**super().get_config(), "average": self.average}
 
     def _moments(self, inputs, mask):
-        """Mean and variance (channels,) of the whole batch: what Keras's `call` asks for."""
+        """Mean and variance (channels,) of the whole batch, called by Keras's `call`."""
         axis = self.axis % len(inputs.shape)
         others = [i for i in range(len(inputs.shape)) if i != axis]
         if mask is None:
@@ -89,40 +91,42 @@ if not hasattr(keras.layers.BatchNormalization, "_moments"):  # nothing would be
 
 
 def convert(model: keras.Model, team=None, average: str = "samples") -> keras.Model:
-    """Make every BatchNormalization layer of `model`, nested ones too, a synchronised one.
+    """Convert every BatchNormalization layer of `model`, nested ones too, to a synchronised one.
 
-    The layers stay what they are, with their weights, names and options, in a model that stays
-    compiled, and in any other model that uses them: only how they compute statistics changes. So do
-    this before the model is given to a Trainer or a Replica, and on all ranks.
+    The layers keep their weights, names and options, and the model stays compiled; only the way
+    they compute statistics changes, also in any other model that shares them. Call this on all
+    ranks, before the model is given to a Trainer or a Replica.
 
     Args:
-        model: functional, Sequential or subclassed; it is changed
-        team, average: see `SyncBatchNormalization`
+        model: Functional, Sequential or subclassed; it is changed in place.
+        team, average: See `SyncBatchNormalization`.
 
-    Returns `model`.
+    Returns:
+        The same `model`.
 
-    Raises ValueError for a layer of a class derived from BatchNormalization, before any is changed.
+    Raises:
+        ValueError: If a layer's class is derived from BatchNormalization; no layer is changed then.
     """
     if average not in AVERAGES:
-        raise ValueError(f"average {average!r}: expected {' or '.join(AVERAGES)}")
+        raise ValueError(f"average must be {' or '.join(AVERAGES)}, got {average!r}")
     plain = keras.layers.BatchNormalization
     found = [layer for layer in model._flatten_layers() if isinstance(layer, plain)]
     for layer in found:
         if type(layer) not in (plain, SyncBatchNormalization):
             raise ValueError(
-                f"layer '{layer.name}' is a {type(layer).__name__}, which computes in a way of its "
-                "own: derive it from tutorial_dl.layers.SyncBatchNormalization instead"
+                f"layer '{layer.name}' is a {type(layer).__name__}, a subclass that can't be "
+                "converted: derive it from tutorial_dl.layers.SyncBatchNormalization instead"
             )
     for layer in found:
-        # Not a new layer: a subclassed model would go on calling the old one.
+        # No new layer, because a subclassed model would keep calling the old one.
         layer.__class__ = SyncBatchNormalization
         layer._synchronise(team, average)
-    model.train_function = None  # traced with the layers as they were
+    model.train_function = None  # it was traced with the layers as they were
     return model
 
 
 def all_ranks():
-    """The team of all ranks of the run. Collective when it is first asked for."""
+    """The team of all ranks of the run. The first call is collective."""
     if not _world:
         from numba_kernels.team.team import Team
 
@@ -133,8 +137,12 @@ def all_ranks():
 def _moments(x, counted, axis: int, others: list[int], team, average: str, empty: bool):
     """(mean, variance), each (channels,), over all ranks, with gradients to x (see above).
 
-    counted: which elements of x are to be counted, in the shape of x; None: all
-    empty: none of them, and this rank has no samples
+    Args:
+        x: This rank's inputs.
+        counted: Which elements of x count, in the shape of x; None: all.
+        axis, others: The axis of channels, and the other axes.
+        team, average: See `SyncBatchNormalization`.
+        empty: This rank has no samples, so no element counts.
     """
 
     def in_shape(of_channels):
@@ -161,7 +169,7 @@ def _moments(x, counted, axis: int, others: list[int], team, average: str, empty
 
         def backward(of_mean, of_variance):
             mine = tf.cast(tf.concat([of_mean, of_variance], 0), tf.float64)
-            # A rank without samples computed on something of no weight, which may even be NaN.
+            # A rank without samples computed on placeholder data, where this may even be NaN.
             mine = tf.where(samples > 0, weight * mine, 0)
             both = tf.math.divide_no_nan(reduced(mine), weight)
             both = tf.math.divide_no_nan(both, tf.tile(total, [2]))
@@ -175,7 +183,7 @@ def _moments(x, counted, axis: int, others: list[int], team, average: str, empty
 
 
 def _own(x, counted, others, channels, in_shape):
-    """Elements, mean and variance a channel of this rank's x, float64 (channels,); 0 of none."""
+    """Count, mean and variance per channel of this rank's x, float64 (channels,); 0 if empty."""
     if counted is None:
         n = tf.reduce_prod(tf.gather(tf.shape(x), others))
         n = tf.fill([channels], tf.cast(n, tf.float64))

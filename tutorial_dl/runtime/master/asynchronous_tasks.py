@@ -1,4 +1,4 @@
-"""What there is to do, and who does it: every sample once an epoch, whoever fails.
+"""Tasks: which worker trains on which samples; every sample once per epoch, even after failures.
 
 An epoch is cut into batches, at *positions* 0, 1, 2 ..., and each batch into shares:
 
@@ -8,12 +8,12 @@ An epoch is cut into batches, at *positions* 0, 1, 2 ..., and each batch into sh
         ...
 
 Asynchronous (`Columns`): every share is a batch of its own. Each worker goes down its own column at
-its own pace; one that has nothing left takes shares over from the end of the longest column of
-others, or begins the next epoch. Synchronous (`Rounds`, in synchronous_tasks.py): all shares of a position are
-one batch, of all workers together.
+its own speed; a worker with nothing left takes shares from the end of the longest column of other
+workers, or begins the next epoch. Synchronous (`Rounds`, in synchronous_tasks.py): all shares of a position
+form one batch of all workers together.
 
-A worker that fails leaves undone what it had begun and not told of: that goes to others. What is
-handed about here are numbers; samples are looked up by who is to use them (task_batches.py).
+A task that a failed worker had begun but not reported goes to other workers. Tasks hold numbers
+only; the worker that does a task looks up its samples (task_batches.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Task:
-    """Of the batches at positions `first` ... `first + count - 1` the samples [low, high) / parts.
+    """The share [low, high) / parts of the batches at positions first ... first + count - 1.
 
-    Of a batch of n samples these are n low // parts ... n high // parts - 1. `size`: samples of a
-    whole batch. With `more` another piece goes along: (position, low, high, parts), -1: none.
+    In a batch of n samples, these are samples n low // parts ... n high // parts - 1. `size` is the
+    number of samples of a whole batch. `more` is an extra piece (position, low, high, parts);
+    position -1: none.
     """
 
     epoch: int
@@ -52,9 +53,9 @@ class Task:
 
 
 class Rest(NamedTuple):
-    """Of the batches at positions `first` ... `first + count - 1` the samples [low, high) / parts.
+    """The share [low, high) / parts of the batches at positions first ... first + count - 1.
 
-    What the workers of one master have not done: for those of another, or for a checkpoint.
+    Work that one master's workers have not done, for another master or a checkpoint.
     """
 
     epoch: int
@@ -70,7 +71,7 @@ class Rest(NamedTuple):
 
 
 def runs(positions: Iterable[int]) -> list[tuple[int, int]]:
-    """(first, count) of each stretch without a gap."""
+    """(first, count) of each run of consecutive positions."""
     found: list[tuple[int, int]] = []
     for position in sorted(positions):
         first, count = found[-1] if found else (position, 0)
@@ -83,7 +84,7 @@ def runs(positions: Iterable[int]) -> list[tuple[int, int]]:
 
 @dataclass
 class Epoch:
-    """What is not handed out of one epoch: positions of each column. `open`: what is not done."""
+    """Positions of each column not yet handed out in one epoch; `open`: number not yet done."""
 
     number: int
     parts: int
@@ -94,15 +95,15 @@ class Epoch:
 
 
 class Columns:
-    """For the asynchronous forms: what the workers of one master are to do.
+    """The tasks of one master's workers, for asynchronous rules.
 
     Args:
-        columns: {worker: its column}
-        parts: columns of all masters' workers together
-        samples: of an epoch
-        batch_size: of a share
-        first, last: epochs first ... last - 1
-        every: shares of a task at most
+        columns: {worker: its column}.
+        parts: Number of columns, of all masters' workers together.
+        samples: Samples per epoch.
+        batch_size: Samples per share.
+        first, last: Epochs first ... last - 1.
+        every: Most shares per task.
     """
 
     def __init__(
@@ -120,12 +121,12 @@ class Columns:
         self.next_epoch, self.last, self.every = first, last, every
         self.epochs: dict[int, Epoch] = {}
         self.given: dict[int, tuple[Task, int]] = {}  # worker -> task, its column
-        self.adopted: list[Rest] = []  # of epochs to come
+        self.adopted: list[Rest] = []  # work in later epochs
         self.lost: set[int] = set()
         self.stopped = False
 
     def resume(self, saved: list[dict]) -> None:
-        """Epochs that an earlier run began, perhaps with other workers: what `save` returned."""
+        """Take up epochs of an earlier run, perhaps with other workers, as `save` returned them."""
         own = sorted(self.columns.values())
         for each in saved:
             left = {q: deque(rest) for q, *rest in each["left"] if q % self.parts in own}
@@ -136,7 +137,7 @@ class Columns:
     # Handing out
 
     def next(self, worker: int) -> Task | None:
-        """What `worker` is to do now; None: nothing, for the moment or for good."""
+        """The next task of `worker`; None: there is none, now or for the rest of the run."""
         found = None if self.stopped else self._own(worker) or self._others(worker)
         while found is None and not self.stopped and self._may_begin:
             columns = {q: deque(range(self.positions)) for q in self.columns.values()}
@@ -153,7 +154,7 @@ class Columns:
 
     @property
     def _may_begin(self) -> bool:
-        """The next epoch. One ahead is enough: who stopped may come back, or is given up then."""
+        """Whether the next epoch may begin; at most one ahead, to wait for stopped workers."""
         oldest = min(self.epochs, default=self.next_epoch)
         return self.next_epoch < self.last and self.next_epoch <= oldest + 1
 
@@ -169,7 +170,7 @@ class Columns:
         return None
 
     def _others(self, worker: int) -> tuple[Task, int] | None:
-        """A share of a column whose worker is gone, or that its worker won't come to soon."""
+        """A share of a column whose worker is lost, or will not reach it soon."""
         kept = {queue for w, queue in self.columns.items() if w not in self.lost}
         for epoch in self.epochs.values():
             left = {q: len(column) - (q in kept) for q, column in epoch.columns.items()}
@@ -186,11 +187,11 @@ class Columns:
 
     @property
     def begun(self) -> int:
-        """Epochs before this one have been begun."""
+        """Number of epochs that have begun."""
         return self.next_epoch
 
     def undone(self) -> list[Rest]:
-        """Of epochs that have been begun, and what others left of those to come."""
+        """Work not done in begun epochs, and work that was adopted for later ones."""
         rest = list(self.adopted)
         for epoch in self.epochs.values():
             for q, positions in self._left(epoch).items():
@@ -198,12 +199,12 @@ class Columns:
         return rest
 
     def of_epoch(self, number: int) -> list[Rest]:
-        """All of an epoch that has not been begun."""
+        """All work of an epoch that has not begun."""
         columns = sorted(self.columns.values())
         return [Rest(number, 0, self.positions, q, q + 1, self.parts) for q in columns]
 
     def leave(self) -> list[Rest]:
-        """When no worker is left: all that is not done, which others adopt. Nothing stays here."""
+        """When no worker is left: remove and return all work not done, for others to adopt."""
         rest = self.undone()
         for number in range(self.next_epoch, self.last):
             rest += self.of_epoch(number)
@@ -212,7 +213,7 @@ class Columns:
         return rest
 
     def adopt(self, rest: Rest) -> None:
-        """Do what workers of another master leave; in an epoch that was begun, or is to come."""
+        """Take over work of another master's workers, in a begun or a later epoch."""
         if rest.epoch >= self.next_epoch:
             self.adopted.append(rest)
             return
@@ -221,10 +222,10 @@ class Columns:
         epoch.columns.setdefault(rest.low, deque()).extend(positions)
         epoch.open += rest.count
 
-    # What came of it
+    # Results
 
     def done(self, worker: int) -> Task | None:
-        """`worker` is through with its task; returns it."""
+        """Mark the task of `worker` as done and return it."""
         if worker not in self.given:
             return None
         task, _ = self.given.pop(worker)
@@ -232,7 +233,7 @@ class Columns:
         return task
 
     def lose(self, worker: int) -> None:
-        """`worker` is gone: what it was at is to be done again."""
+        """Remove `worker`, which is lost; its task will be done again."""
         self.lost.add(worker)
         if worker in self.given:
             task, queue = self.given.pop(worker)
@@ -240,7 +241,7 @@ class Columns:
             self.epochs[task.epoch].columns[queue].extendleft(reversed(again))
 
     def complete(self) -> list[int]:
-        """Epochs of which everything is done, in their order; told once."""
+        """Epochs that are now complete, in order; each is returned once."""
         found = []
         for number in sorted(self.epochs):
             if self.epochs[number].open:
@@ -251,12 +252,12 @@ class Columns:
 
     @property
     def over(self) -> bool:
-        """Nobody is at anything, nor will be."""
+        """Whether no task is in progress and none will follow."""
         more = self.next_epoch < self.last or self.epochs
         return not self.given and (self.stopped or not more)
 
     def _left(self, epoch: Epoch) -> dict[int, set[int]]:
-        """Positions of each column that are not done, whether somebody is at them or not."""
+        """Positions of each column that are not done, including tasks in progress."""
         left = {queue: set(column) for queue, column in epoch.columns.items()}
         for task, queue in self.given.values():
             if task.epoch == epoch.number:
@@ -264,12 +265,12 @@ class Columns:
         return left
 
     def save(self) -> list[dict]:
-        """What is not done of epochs that have been begun, for a checkpoint."""
+        """The work not done in begun epochs, for a checkpoint."""
         rest = self.undone()
         return [self.entry(n, [one for one in rest if one.epoch == n]) for n in self.epochs]
 
     def entry(self, number: int, rests: list[Rest]) -> dict:
-        """For a checkpoint: all that is not done of an epoch that has been begun."""
+        """The entry of a checkpoint for one begun epoch with the work `rests` not done."""
         left: dict[int, set[int]] = {}
         for rest in rests:
             left.setdefault(rest.low, set()).update(range(rest.first, rest.first + rest.count))

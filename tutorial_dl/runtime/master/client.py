@@ -1,11 +1,11 @@
-"""Server: the end of a star that a worker, or a sub-master, has of its master."""
+"""`Server`: the client end of a star; a worker or sub-master exchanges with its master by it."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from numba_kernels.spans import span
 from numba_kernels.star.star import Star
+from numba_kernels.trace.recording import span
 
 from ...replica.base import can_swap
 from ..errors import TrainingError
@@ -13,24 +13,23 @@ from .messages import Kind, Order
 
 
 class GivenUp(TrainingError):
-    """This worker took so long that its master does without it."""
+    """The master has given this worker up, because it took too long."""
 
 
 class Server:
-    """What a Rule pushes to and pulls from.
+    """The master as seen by a Rule, which pushes to it and pulls from it.
 
     Args:
-        star: this rank is a leaf of it
-        n: length of the weights; what is behind them in the star's vectors is a model's state
-        replica: whose state goes along
-        kind: PUSH for a worker, RELAY for a sub-master
-        swaps: the rule looks at neither vector after a push, so that an answer may come where the
-            gradient was: the replica's vectors change places with those of the star then, if it can
-            do that (`swap`)
+        star: A star of which this rank is a leaf.
+        n: Length of the weights; the model's state follows them in the star's vectors.
+        replica: The replica whose state is sent along.
+        kind: PUSH for a worker, RELAY for a sub-master.
+        swaps: The rule uses neither vector after a push, so the answer may replace the gradient;
+            the replica then exchanges its vectors with the star's, if it can (`swap`).
 
     Attributes:
-        order: the words of the last answer that said what is to be done next; None: not yet known
-        report: numbers that go along with the next push (messages.py); None: no exchange is due
+        order: The last answer that had an order; None: not yet known.
+        report: Numbers to send with the next push (messages.py); None: no exchange is due.
     """
 
     def __init__(self, star: Star, n: int, replica, kind: Kind = Kind.PUSH, swaps: bool = False):
@@ -43,7 +42,7 @@ class Server:
     # For rules
 
     def pull(self, into: np.ndarray | None = None) -> np.ndarray:
-        """The master's weights [n], in `into` if given; else valid until the next exchange."""
+        """Get the master's weights (n,), in `into` if given; else valid until the next exchange."""
         with span("pull"):
             self.ask([Kind.PULL], vector=False)
             return self._received(into)
@@ -51,12 +50,12 @@ class Server:
     def push(
         self, vector: np.ndarray, into: np.ndarray | None = None, answer: bool = True
     ) -> np.ndarray | None:
-        """Send `vector` [n]; returns what the master answers, in `into` if given.
+        """Send `vector` (n,) and return the master's answer, in `into` if given.
 
-        `answer=False`: nothing is wanted back; returns None.
+        With `answer=False`, no vector comes back and it returns None.
         """
         if self.report is None:
-            raise RuntimeError("a rule pushed twice, or in a step in which no exchange is due")
+            raise RuntimeError("the rule pushed twice, or in a step in which no exchange is due")
         with span("push"):
             _copy(self.star.out[: self.n], vector)
             if self.has_state:
@@ -73,20 +72,20 @@ class Server:
     # For workers and sub-masters
 
     def say(self, kind: Kind, numbers=()) -> None:
-        """Only words; what to do next is in `order` then."""
-        idle = kind == Kind.WAITS  # until others have something for it
+        """Send a message without a vector; the answer is in `order` afterwards."""
+        idle = kind == Kind.WAITS  # the answer may take long
         self.order = self.ask([kind, *numbers], vector=False, answer=False, idle=idle)
 
     def get(self, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
-        """(weights, state) that are not the master's present ones; valid until the next exchange"""
+        """Get (weights, state) of a SNAPSHOT or FINAL; valid until the next exchange."""
         self.ask([kind], vector=False)
         return self.star.into[: self.n], self.star.into[self.n :]
 
     def ask(self, words, **how) -> np.ndarray:
-        """`Star.ask`, of a star whose hub may answer that it does without this rank."""
+        """As `Star.ask`; raises GivenUp if the master has given this rank up."""
         answered = self.star.ask(words, **how)
         if answered[0] == Order.GIVEN_UP:
-            raise GivenUp("the master has given this worker up, which took too long")
+            raise GivenUp("the master has given this worker up because it took too long")
         return answered
 
     def _received(self, into: np.ndarray | None) -> np.ndarray:
@@ -98,7 +97,7 @@ class Server:
 
 
 def _copy(to: np.ndarray, vector: np.ndarray) -> None:
-    """to = vector, unless it is that already."""
+    """Copy `vector` into `to`, unless they share memory already."""
     if not _same(to, vector):
         to[:] = vector
 

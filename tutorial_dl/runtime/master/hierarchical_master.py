@@ -1,4 +1,4 @@
-"""The master at the top of sub-masters: they hand out the work, it hears what came of it."""
+"""`TopOfGroups`: the master above sub-masters, which hand out the work and report results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .top_master import Top
 
 
 class TopOfGroups(Top):
-    """Of sub-masters, each with a group of workers and a part of every epoch's samples.
+    """The top master of sub-masters, each with a group of workers and a part of every epoch.
 
-    A group whose workers are all lost leaves its part to the others, piece by piece.
+    A group whose workers are all lost leaves its part to the other groups, piece by piece.
     """
 
     relayed = True
@@ -22,18 +22,18 @@ class TopOfGroups(Top):
     def __init__(self, *arguments, books: Books):
         super().__init__(*arguments)
         self.books = books
-        self.next_epoch = 0  # that ends, in their order
-        self.ended: dict[int, set[int]] = {}  # epoch -> sub-masters that are through with it
-        self.resting: set[int] = set()  # those that have nothing left to hand out
-        self.empty: set[int] = set()  # those without workers
-        self.left: deque[Rest] = deque()  # what they had to do, to be adopted
-        # By sub-master, what counts from its next exchange on: REPORT, COUNTS
+        self.next_epoch = 0  # the next epoch to end; epochs end in order
+        self.ended: dict[int, set[int]] = {}  # epoch -> sub-masters that have completed it
+        self.resting: set[int] = set()  # sub-masters with nothing left to hand out
+        self.empty: set[int] = set()  # sub-masters without workers
+        self.left: deque[Rest] = deque()  # work of empty groups, to be adopted
+        # REPORT and COUNTS by sub-master, valid from its next exchange on
         self.reports: dict[int, list] = {}
         self.counts: dict[int, list] = {}
-        self.leaving: dict[int, list[Rest]] = {}  # by sub-master, REST: from its WAITS on
+        self.leaving: dict[int, list[Rest]] = {}  # REST by sub-master, valid from its WAITS on
 
     def handle(self, leaf: int) -> None:
-        self.resting.discard(leaf)  # (whoever waits, and was asked to validate, comes back)
+        self.resting.discard(leaf)  # a waiting sub-master comes back after validating
         super().handle(leaf)
 
     def told(self, leaf: int, kind: int, words) -> None:
@@ -57,7 +57,7 @@ class TopOfGroups(Top):
             for validation in self.validations:
                 validation.lose(leaf)
             if not self.validators:
-                raise TrainingError(f"nobody is left to train: {self.lost[-1]}")
+                raise TrainingError(f"no worker is left to train: {self.lost[-1]}")
         elif kind == Kind.REST:
             self.leaving.setdefault(leaf, []).append(Rest.of_words(words[1:]))
 
@@ -91,11 +91,11 @@ class TopOfGroups(Top):
         for words in self.counts.pop(leaf, ()):
             into = self.shares if words[1] else self.staleness
             for number, count in words[2:].reshape(-1, 2):
-                if count:  # (zeros fill the message)
+                if count:  # zeros are padding
                     into[int(number)] += int(count)
 
     def serve_round(self) -> None:
-        for leaf in self.round:  # a callback may end the run when they are in the weights
+        for leaf in self.round:  # before the update, after which a callback may end the run
             self.books.enter(leaf)
         super().serve_round()
 
@@ -106,11 +106,13 @@ class TopOfGroups(Top):
         return bool(self.round) and set(self.open) - self.resting <= self.round.keys()
 
     def complete(self) -> list[int]:
-        open_ = set(self.open) - (self.empty & self.resting)  # (these have told what they leave)
+        open_ = set(self.open) - (
+            self.empty & self.resting
+        )  # the subtracted ones have reported what they leave
         left = {rest.epoch for rest in self.left}
         found = []
         while self.next_epoch not in left and open_ <= self.ended.get(self.next_epoch, set()):
-            if self.next_epoch not in self.ended:  # (nobody is open)
+            if self.next_epoch not in self.ended:  # no sub-master is open
                 break
             del self.ended[self.next_epoch]
             found.append(self.next_epoch)

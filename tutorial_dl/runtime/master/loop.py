@@ -1,4 +1,4 @@
-"""A run with a master, from the roles of its ranks to the last word; the same on every rank."""
+"""A run with a master, from roles to the final message; every rank calls `train`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .worker import Computing, Worker
 
 
 def agree(trainer) -> None:
-    """After a failure: what rank 0 knows of the run, on all ranks. Collective."""
+    """After a failure, give all ranks rank 0's record of the run. Collective."""
     word = word_of(trainer) if trainer.team.rank == 0 else b""
     take_word(trainer, broadcast_text(trainer.team, word.decode(), root=0))
 
 
 def train(trainer, epochs: int, bar, signals) -> None:
-    """Train for `epochs` more epochs. On every rank of the trainer's team; see Trainer.fit."""
+    """Train for `epochs` more epochs. Runs on every rank of the trainer's team; see Trainer.fit."""
     team = trainer.team
-    team.barrier()  # every rank is through with what was before
+    team.barrier()  # until every rank is done with earlier work
     trainer.run = run = Stars(trainer)
     start = {"begun": [], "sums": [], "unseen": []}
     if trainer.resumed is not None:
@@ -56,14 +56,14 @@ def train(trainer, epochs: int, bar, signals) -> None:
         trainer.resumed = trainer.run = None
     for callback in trainer.callbacks if not run.is_top else ():
         callback.on_fit_end(trainer)
-    if trainer.gone:  # all teams that they are in need recover(), on all ranks alike
+    if trainer.gone:  # all teams with lost ranks now need recover(), on all ranks
         abort_all(PeerError(trainer.gone[0], "it was lost in training"))
     if trainer.ended_with is not None:
         raise Terminated(trainer.ended_with, trainer.steps)
 
 
 def close(run, trainer) -> None:
-    """After the last word; a rank that fails from here on has done all that it had to."""
+    """Close the run; a rank that fails from here on has finished its work."""
     try:
         run.close()
     except PeerError as error:
@@ -72,19 +72,19 @@ def close(run, trainer) -> None:
 
 
 def metric_names(team, trainer) -> list[str]:
-    """Of what the model's `evaluate` tells, as one rank finds them out."""
+    """Names of the metrics of the model's `evaluate`, found by one rank. Collective."""
     names = ""
     if team.rank == team.size - 1:
         found = trainer.replica.evaluate([trainer.dataset.validation.take(slice(0, 1))])
         names = ",".join(name for name in found if name != "samples")
     names = broadcast_text(team, names).split(",")
     if len(names) > METRICS:
-        raise ValueError(f"{len(names)} metrics; {METRICS} at most can be sent to a master")
+        raise ValueError(f"the model must have at most {METRICS} metrics, got {len(names)}")
     return names
 
 
 def lead(trainer, epochs, first, start, names, bar, signals) -> None:
-    """What the master at the top does."""
+    """Run the top master."""
     run, rule, replica = trainer.run, trainer.strategy, trainer.replica
     ranks = run.top_ranks
     rule.workers = len(ranks) - 1
@@ -106,14 +106,14 @@ def lead(trainer, epochs, first, start, names, bar, signals) -> None:
         rule.restore(trainer.resumed["strategy"], trainer.resumed["vectors"])
         for epoch, sums in start["sums"]:
             top.sums[int(epoch)] = sums
-        for epoch, row in start["unseen"]:  # with what the weights are now
+        for epoch, row in start["unseen"]:  # validate the present weights instead
             top.validate(int(epoch), row)
         if trainer.schedule is not None:
             rule.set_rate(trainer.schedule(trainer.steps), correct_momentum=False)
     try:
         top.run()
     except NotFinite:
-        raise  # there is nothing worth going on from
+        raise  # don't save these weights
     except BaseException:
         save_what_there_is(top)
         raise
@@ -123,19 +123,19 @@ def lead(trainer, epochs, first, start, names, bar, signals) -> None:
         callback.on_fit_end(trainer)
     top.tell_history()
     top.end(replica.parameters, np.copy(replica.state), word_of(trainer, path, top.gone))
-    top.tell_history()  # of whoever was lost since
+    top.tell_history()  # adds leaves lost since
     trainer.ended_with, trainer.gone = path, top.gone
 
 
 def save_what_there_is(top) -> None:
-    """After a failure of the master: its weights are whole between two requests only."""
+    """Save after a failure of the master, unless it happened within an update."""
     whole = not top.serving and not (top.round and top.round_is_complete())
     if top.trainer.saving is not None and whole:
         top.save()
 
 
 def guide(trainer, epochs, first, start) -> None:
-    """What a sub-master does."""
+    """Run a sub-master."""
     run, rule = trainer.run, trainer.strategy
     rule.workers = len(run.group_ranks) - 1
     up = Server(run.at_top, trainer.replica.parameters.size, trainer.replica, Kind.RELAY)
@@ -150,7 +150,7 @@ def guide(trainer, epochs, first, start) -> None:
 
 
 def work(trainer, names) -> None:
-    """What the first rank of a worker does."""
+    """Run the first rank of a worker."""
     run, rule, replica = trainer.run, trainer.strategy, trainer.replica
     star = run.in_group or run.at_top
     rule.workers = star.team.size - 1
@@ -181,7 +181,7 @@ def work(trainer, names) -> None:
 
 
 def follow(trainer, names) -> None:
-    """What the other ranks of a worker do."""
+    """Run another rank of a worker."""
     computing = Computing(trainer, names, trainer.mates)
     try:
         computing.follow()

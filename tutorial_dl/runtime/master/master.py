@@ -1,11 +1,11 @@
-"""What every master does: serve whoever asks, hand out work, do without those that fail.
+"""`Hub`: base of all masters: serve requests, hand out work, continue without leaves that fail.
 
-One loop, in which nothing waits for anybody in particular:
+A single loop, which never waits for a particular leaf:
 
-    next request -> its vector to the rule -> what was done is counted -> what to do next is said
+    next request -> apply its vector by the rule -> count what was done -> answer with an order
 
-A request that there is nothing to answer yet (the round is not complete, no work is left for the
-moment) stays where it is, and is answered later.
+A request that can't be answered yet (the round is not complete, or there is no work at the moment)
+is kept and answered later.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from ..errors import NotFinite, TrainingError
 from .messages import Kind, Order
 from .validation import Validation
 
-LOOK = 0.2  # seconds between looks after those that failed
-PATIENCE = 60.0  # at least so long, and `TIMES` its usual time, may a worker be at a task when
-TIMES = 20  # nobody else has anything left to do
+LOOK = 0.2  # seconds between checks for failed leaves
+PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and
+TIMES = 20  # at least this many times the longest task so far
 SUMS = ("samples", "loss", "updates", "staleness")
-FIRST_PATIENCE = 600.0  # the first task may compile for long
-AWAY = 1.0  # a master that has not looked for so many seconds was stopped, or busy
+FIRST_PATIENCE = 600.0  # the first task may include a long compilation
+AWAY = 1.0  # seconds without a check after which the master counts as having been stopped or busy
 
 
 class Hub:
-    """A master of workers, or of sub-masters.
+    """A master of workers or sub-masters, its leaves.
 
     Args:
-        trainer: whose rule, model and settings
-        star: this rank is the hub of it
-        ranks: of the run, of the star's ranks
-        tasks: what there is to do for workers (Columns, Rounds); None: sub-masters have their own
+        trainer: The trainer, with rule, model and settings.
+        star: The star of which this rank is the hub.
+        ranks: Ranks in the run of the star's ranks.
+        tasks: Tasks for workers (Columns, Rounds); None: sub-masters have their own.
     """
 
-    relayed = False  # whether those below are sub-masters
+    relayed = False  # whether the leaves are sub-masters
 
     def __init__(self, trainer, star: Star, ranks: list[int], tasks=None):
         self.trainer, self.rule, self.star, self.ranks = trainer, trainer.strategy, star, ranks
@@ -53,67 +53,67 @@ class Hub:
         self.state = np.copy(trainer.replica.state)
         self.center = Center(self.rule, self.weights)
         self.n = self.weights.size
-        self.open = list(star.leaves)  # those that work
-        self.waiting: list[int] = []  # for an order
-        self.round: dict[int, np.ndarray] = {}  # of the synchronous form: what came so far
-        self.serving = False  # in the middle of an update: weights are not whole
+        self.open = list(star.leaves)  # leaves that take part
+        self.waiting: list[int] = []  # leaves that wait for an order
+        self.round: dict[int, np.ndarray] = {}  # synchronous rules: requests so far
+        self.serving = False  # in the middle of an update, when weights are inconsistent
         self.validations: list[Validation] = []
-        self.sums: dict[int, dict[str, float]] = {}  # epoch -> for the history
+        self.sums: dict[int, dict[str, float]] = {}  # epoch -> sums for the history
         self.steps_of_round = [0.0, 0.0, 0.0]  # steps, samples, loss
         self.states: dict[int, tuple[float, np.ndarray]] = {}
         self.final: tuple[np.ndarray, np.ndarray] | None = None
-        self.text = b""  # what those below are told at the end
-        # leaf -> since when it is at what kind of order; None: it has yet to come
+        self.text = b""  # the final message
+        # leaf -> (start time, kind of order); None: its first request has not come yet
         self.busy: dict[int, tuple[float, int | None]] = {}
-        self.longest: dict[int, float] = {}  # kind of order -> seconds
-        self.lost: list[str] = []
-        self.gone: list[int] = []  # the ranks of those
-        self.shares: Counter[int] = Counter()  # of those below, by rank
+        self.longest: dict[int, float] = {}  # kind of order -> longest time in seconds
+        self.lost: list[str] = []  # a line for each lost leaf
+        self.gone: list[int] = []  # their ranks
+        self.shares: Counter[int] = Counter()  # number of shares done, by rank
         self.staleness: Counter[int] = Counter()
         self._quiet = self._looked = self._end = time.monotonic()
         self._stalled = stall.REPORT
         if not self.relayed:
             self.busy = dict.fromkeys(self.open, (self._quiet, None))
 
-    # What masters differ in
+    # What each kind of master defines
 
     @property
     def updates(self) -> int:
-        """Of the whole run, as far as is known here: what schedules go by."""
+        """Updates of the whole run, as far as known here; the step for schedules."""
         raise NotImplementedError
 
     @property
     def stopping(self) -> bool:
-        """No more work is to be handed out."""
+        """Whether to hand out no more work."""
         raise NotImplementedError
 
     def stepped(self, steps: int, samples: float, loss_sum: float) -> None:
-        """The weights have had the updates of so many batches."""
+        """Called after updates with the numbers of batches and samples, and the summed loss."""
         raise NotImplementedError
 
     def told(self, leaf: int, kind: int, words) -> None:
-        """What only sub-masters say."""
+        """Handle a message that only sub-masters send."""
         raise NotImplementedError
 
     def deserted(self, line: str) -> None:
-        """The last one of those below is lost; `line` says so."""
-        raise TrainingError(f"nobody is left to train: {line}")
+        """Called when the last leaf is lost; `line` says so."""
+        raise TrainingError(f"no worker is left to train: {line}")
 
     def validated(self, validation: Validation) -> None:
-        """All parts of it are done."""
+        """Called when all parts of `validation` are done."""
         raise NotImplementedError
 
     def between(self) -> None:
-        """After each request."""
+        """Called after each request."""
 
     def order_for(self, leaf: int) -> list[float] | None:
-        """What `leaf` is to do now, besides validating; None: nothing yet."""
+        """The order for `leaf`, apart from validation; None: nothing to do yet."""
         raise NotImplementedError
 
     # The loop
 
     def serve(self, finished) -> None:
-        """Until `finished()`."""
+        """Serve requests until `finished()`."""
         looked = 0.0
         while not finished():
             leaf = self.star.next(LOOK)
@@ -132,7 +132,7 @@ class Hub:
             self.hand_out()
 
     def handle(self, leaf: int) -> None:
-        """One request."""
+        """Handle one request."""
         star, words = self.star, self.star.words(leaf).copy()
         kind = int(words[0])
         if leaf not in self.open:
@@ -146,23 +146,23 @@ class Hub:
         elif kind == Kind.FINAL:
             self._fill(leaf, *self.final)
             if not star.tell(leaf, self.text):
-                self.lose(leaf, "it did not take the final word")
+                self.lose(leaf, "it did not take the final message")
             else:
-                self.open.remove(leaf)  # (not dropped: `fit` may be called again)
+                self.open.remove(leaf)  # it stays in the star: `fit` may be called again
         elif kind == Kind.NOT_FINITE:
             self.not_finite(int(words[1]), int(words[2]) or self.ranks[leaf])
         else:
             self._done(leaf, kind, words)
 
     def not_finite(self, what: int, rank: int) -> None:
-        """A worker's loss (0) or gradient (1) is no number."""
+        """Raise NotFinite: a worker's loss (`what` = 0) or gradient (1) is not finite."""
         raise NotFinite(
-            f"the {('loss', 'gradient')[what]} is not finite on rank {rank}; a learning rate below "
-            f"{self.rule.optimizer.learning_rate}, or data without NaN, is needed"
+            f"the {('loss', 'gradient')[what]} is not finite on rank {rank}; use a learning rate "
+            f"below {self.rule.optimizer.learning_rate}, or data without NaN"
         )
 
     def _done(self, leaf: int, kind: int, words) -> None:
-        """A task is done, or a validation."""
+        """Handle a request that reports a task or a part of a validation as done."""
         since, order = self.busy.pop(leaf, (0.0, None))
         if order is not None:
             took = time.monotonic() - since
@@ -188,19 +188,19 @@ class Hub:
         self.waiting.append(leaf)
 
     def _count(self, leaf: int, words, staleness: int | None) -> None:
-        """What `leaf` says that it has done: words of a PUSH, RELAY or REPORT."""
+        """Count the work that `leaf` reports in the words of a PUSH, RELAY or REPORT."""
         self._sum_up(leaf, words, staleness)
         self._step(*map(float, words[2:5]))
 
     def _sum_up(self, leaf: int, words, staleness: int | None) -> None:
-        """For the history."""
+        """Add the reported numbers to the sums for the history."""
         epoch, samples, loss_sum, shares = int(words[1]), *map(float, words[2:5])
         if self.tasks is not None:
             self.tasks.done(leaf)
         sums = self.sums.setdefault(epoch, dict.fromkeys(SUMS, 0.0))
         sums["samples"] += samples
         sums["loss"] += loss_sum
-        if self.relayed:  # what a group has counted
+        if self.relayed:  # counted by the group
             sums["updates"] += float(words[5])
             sums["staleness"] += float(words[6])
         else:
@@ -211,8 +211,8 @@ class Hub:
             sums["staleness"] += staleness
 
     def _step(self, samples: float, loss_sum: float, shares: float) -> None:
-        """So much more is in the weights."""
-        if self.rule.synchronous:  # all of a round together are a step
+        """Count work that is now in the weights."""
+        if self.rule.synchronous:  # a whole round is one step
             steps, seen, loss = self.steps_of_round
             self.steps_of_round = [max(steps, shares), seen + samples, loss + loss_sum]
         else:
@@ -225,7 +225,7 @@ class Hub:
         return self.center.push(leaf, self.star.sent(leaf)[: self.n], answer, self.relayed)
 
     def serve_round(self) -> None:
-        """The synchronous form: all that take part are here."""
+        """Synchronous rules: apply the vectors of a complete round."""
         leaves = sorted(self.round)
         sent = [self.star.sent(leaf)[: self.n] for leaf in leaves]
         answers = [self.star.answer_vector(leaf)[: self.n] for leaf in leaves]
@@ -239,7 +239,7 @@ class Hub:
         for leaf in leaves:
             if self.round[leaf][4]:
                 self._count(leaf, self.round[leaf], None)
-        self.waiting += [leaf for leaf in leaves if leaf in self.open]  # others are gone meanwhile
+        self.waiting += [leaf for leaf in leaves if leaf in self.open]  # others were lost meanwhile
         self.round.clear()
         self.serving = False
         steps, seen, loss = self.steps_of_round
@@ -247,7 +247,7 @@ class Hub:
         self.stepped(int(steps), seen, loss)
 
     def hand_out(self) -> None:
-        """Answer those for whom there is an answer now."""
+        """Answer all waiting leaves for which there is an order now."""
         for leaf in list(self.waiting):
             if (order := self.to_validate(leaf) or self.order_for(leaf)) is not None:
                 self.waiting.remove(leaf)
@@ -257,9 +257,9 @@ class Hub:
                 self.star.answer(leaf, words, vector=self.star.wanted(leaf))
 
     def to_validate(self, leaf: int) -> list[float] | None:
-        """A part of the validation for `leaf`, if there is one to be done."""
+        """A part of a validation for `leaf`, if one is left to do."""
         if any(leaf in validation.given for validation in self.validations):
-            return None  # a sub-master, which comes back before its group is through
+            return None  # a sub-master, which asks again before its group is done
         for validation in self.validations:
             if validation.todo:
                 validation.given[leaf] = chunk = validation.todo.popleft()
@@ -267,22 +267,22 @@ class Hub:
         return None
 
     def end_validations(self) -> None:
-        """In their order, those of which all parts are done."""
+        """End the validations that are complete, in order."""
         while self.validations and self.validations[0].complete:
             self.validated(self.validations.pop(0))
 
     def end(self, weights: np.ndarray, state: np.ndarray, text: bytes) -> None:
-        """Tell all that are left that all is done, and what came of it."""
+        """Send the final weights, state and message to all remaining leaves."""
         self.final, self.text = (weights, state), text
         self._end = time.monotonic() + PATIENCE
         self.serve(lambda: not self.open or time.monotonic() > self._end)
         for leaf in list(self.open):
-            self.lose(leaf, "it did not come for the last word")
+            self.lose(leaf, "it did not ask for the final message")
 
     # Weights and states
 
     def move_home(self) -> None:
-        """Have weights and the rule's state lie where workers of this node can help with them."""
+        """Move weights and the rule's state to memory that workers of this node can reach."""
         home = self.trainer.run.home(self.rule)
         home[:] = self.weights
         self.weights = self.center.weights = home
@@ -298,7 +298,7 @@ class Hub:
             self.states[leaf] = before + samples, self.star.sent(leaf)[self.n :].copy()
 
     def mean_state(self) -> np.ndarray:
-        """Of all below, by the samples that each has seen; what is averaged, not optimised."""
+        """The mean of the leaves' `state`, weighted by the samples that each has seen."""
         known = [(weight, state) for weight, state in self.states.values() if weight]
         if not known:
             return self.state.copy()
@@ -307,13 +307,13 @@ class Hub:
         return mean.astype(self.state.dtype)
 
     def show(self, weights: np.ndarray, state: np.ndarray) -> None:
-        """In this rank's own replica, which nobody trains."""
+        """Put weights and state in this rank's own replica, which does not train."""
         replica = self.trainer.replica
         replica.parameters[:] = weights
         if state.size:
             replica.state = state
 
-    # Those that fail
+    # Failures
 
     def look_after_lost(self, now: float) -> None:
         for leaf, why in self.star.lost().items():
@@ -321,10 +321,10 @@ class Hub:
         for leaf, (since, order) in list(self.busy.items()):
             patience = self.patience(order)
             if now - since > patience and now - self._quiet > patience:
-                self.lose(leaf, f"it has been at one task for {now - since:.0f} s")
+                self.lose(leaf, f"it has taken {now - since:.0f} s for one task")
 
     def patience(self, order: int | None) -> float:
-        """Seconds that a worker may be at such an order, for those who wait for it."""
+        """Seconds that a worker may take for this kind of order while others wait."""
         if not self.waiting and not self.round:
             return math.inf
         return (
@@ -332,7 +332,7 @@ class Hub:
         )
 
     def _forgive(self, now: float) -> None:
-        """If this process has slept, or was busy, then perhaps the whole job was: none is late."""
+        """If this process was stopped or busy, perhaps the whole job was: extend all deadlines."""
         away, self._looked = now - self._looked - LOOK, now
         if away > AWAY:
             self._quiet, self._end = min(now, self._quiet + away), self._end + away
@@ -341,13 +341,13 @@ class Hub:
             }
 
     def lose(self, leaf: int, why: str) -> None:
-        """Go on without `leaf`."""
+        """Continue without `leaf`."""
         if leaf not in self.open:
             return
         self.open.remove(leaf)
         if leaf in self.waiting:
             self.waiting.remove(leaf)
-        self.busy.pop(leaf, None)  # (what it sent for this round is here, and counts)
+        self.busy.pop(leaf, None)  # its vector for this round has arrived, and counts
         if self.tasks is not None:
             self.tasks.lose(leaf)
         for validation in self.validations:

@@ -1,4 +1,4 @@
-"""What the master tells all ranks at the end of a run: the history, and how training ended."""
+"""The master's final message to all ranks of a run: the history, and how training ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from numba_kernels.team.bytes import broadcast_text
 
 
 def word_of(trainer, path=None, gone=()) -> bytes:
-    """What all ranks are told at the end.
+    """The final message, as JSON.
 
-    path: of a checkpoint, where the run was ended; gone: ranks that it lost
+    Args:
+        trainer: The master's trainer.
+        path: The checkpoint, if SIGTERM ended the run.
+        gone: Ranks that were lost.
     """
     history = trainer.history
     word = {
@@ -29,7 +32,7 @@ def word_of(trainer, path=None, gone=()) -> bytes:
 
 
 def take_from_leader(trainer, team, text: str = "") -> None:
-    """All ranks of a worker end with what its first rank got."""
+    """Give all ranks of a worker the final weights and message that its first rank got."""
     replica = trainer.replica
     text = broadcast_text(team, text, root=0)
     team.broadcast(replica.parameters)
@@ -39,7 +42,7 @@ def take_from_leader(trainer, team, text: str = "") -> None:
 
 
 def take_word(trainer, text: str) -> None:
-    """The master's last word: the history, and how training ended."""
+    """Apply the master's final message: the history, and how training ended."""
     word, history = json.loads(text), trainer.history
     history.epochs[:] = word["epochs"]
     history.staleness.clear()

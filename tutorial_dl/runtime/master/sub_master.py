@@ -1,15 +1,15 @@
-r"""A sub-master: a master to its workers, and a worker to the master above.
+r"""`SubMaster`: a master to its workers, and a worker to the master above.
 
                      master
                    /        \
-          sub-master        sub-master        now and then: what the group has changed, up;
-          /   |   \         /   |   \                       the master's weights, down
-         w    w    w       w    w    w        all the time: as with any master
+          sub-master        sub-master        occasionally: the group's changes go up,
+          /   |   \         /   |   \                       the master's weights come down
+         w    w    w       w    w    w        always: as with any master
 
-The master at the top hears of each group's work in one message instead of one a worker, so it can
-have more workers below it than it could serve. The price is staleness: a group learns late what
-others have done. How often a group talks upwards is a number of exchanges with its workers, or is
-found so that it takes `PART` of the group's time (`Balance`).
+The top master gets one message per group instead of one per worker, so more workers can train than
+it could serve itself. The price is staleness: a group sees the updates of other groups late. The
+number of worker exchanges per exchange with the top master is fixed, or chosen so that the latter
+take `PART` of the group's time (`Balance`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .master import Hub
 from .messages import PAIRS, TASK, Kind, Order
 from .validation import Validation
 
-PART = 0.1  # of a group's time, for exchanges with the master above
-MOST = 16  # exchanges with workers from one to the next: what others do is not seen so long
+PART = 0.1  # fraction of a group's time for exchanges with the master above
+MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
 
 
 class Balance:
-    """How many exchanges with workers go to one with the master above.
+    """Worker exchanges per exchange of a sub-master with the top master.
 
     Args:
-        upward: that number, or "auto": so that they take `PART` of the time, by what both took so
-            far. An exchange that takes t_up, and workers' that come every t seconds, give
+        upward: That number; or "auto": chosen so that exchanges upwards take `PART` of the time.
+            If an exchange upwards takes t_up and a worker exchange comes every t seconds, it is
             t_up / (PART t).
     """
 
@@ -44,7 +44,7 @@ class Balance:
         self._up = self._below = None
 
     def exchanged(self, took: float, between: float) -> None:
-        """An exchange upwards took so long, and workers came `between` seconds one by one."""
+        """Update with an exchange upwards of `took` s, and worker exchanges every `between` s."""
         if self.fixed:
             return
         self._up = took if self._up is None else 0.8 * self._up + 0.2 * took
@@ -54,10 +54,11 @@ class Balance:
 
 
 class SubMaster(Hub):
-    """See above.
+    """A sub-master (see above).
 
     Args:
-        up: this rank's end of the star of the master above
+        trainer, star, ranks, tasks: See `Hub`.
+        up: This rank's end of the star of the master above.
     """
 
     def __init__(self, trainer, star, ranks, tasks, up: Server):
@@ -65,16 +66,16 @@ class SubMaster(Hub):
         self.up = up
         upward = self.rule.upward
         if upward == "auto" and self.rule.synchronous:
-            upward = 1  # all groups must do it equally often
+            upward = 1  # all groups must exchange equally often
         self.balance = Balance(upward)
         self.exchanges = 0  # with workers, since the last one upwards
         self.since = time.perf_counter()
-        # Not yet told of, by epoch: samples, loss, steps, updates, their staleness
+        # Not yet reported, by epoch: samples, loss, steps, updates, their staleness
         self.pending: dict[int, list[float]] = {}
         self._updates, self._stop = 0, False
-        self.lost_ranks: list[int] = []  # the master above is yet to be told of
-        self.told_empty = False  # it knows that no worker is left here
-        self.adopted: list[Rest] = []  # from other groups, not yet among the tasks
+        self.lost_ranks: list[int] = []  # not yet reported to the master above
+        self.told_empty = False  # whether the master above knows that no worker is left here
+        self.adopted: list[Rest] = []  # from other groups, not yet added to the tasks
 
     @property
     def updates(self) -> int:
@@ -85,7 +86,7 @@ class SubMaster(Hub):
         return self._stop
 
     def run(self) -> None:
-        """Until the master above says that all is done; then tells its workers."""
+        """Serve until the master above says that training is done."""
         up, rule = self.up, self.rule
         up.pull(into=self.weights)
         if not self.trainer.begun:
@@ -103,7 +104,7 @@ class SubMaster(Hub):
             if self._empty:
                 self._leave()
             self._tell_counts()
-            # Any answer up to here may have been to validate, or to take more over.
+            # Any answer so far may have been an order to validate, or to adopt work.
             self.serve(lambda: not self.validations or self._empty)
             if self._over and not self.validations:
                 self._say(Kind.WAITS)
@@ -123,23 +124,23 @@ class SubMaster(Hub):
             self.tasks.adopt(self.adopted.pop(0))
 
     def _leave(self) -> None:
-        """No worker is left here: other groups are to do what was not done."""
+        """No worker is left here: leave the remaining work to other groups."""
         if not self.told_empty:
             self._say(Kind.LEFT)
             self.told_empty = True
-        self._adopt()  # what came with the last answers
+        self._adopt()  # work that came with the last answers
         for rest in self.tasks.leave():
             self._say(Kind.REST, rest)
         self.validations.clear()
 
     def _tell_counts(self) -> None:
-        """Of updates by staleness, and of shares by rank, since the last time."""
+        """Report updates by staleness, and shares by rank, since the last report."""
         for what, counts in enumerate((self.staleness, self.shares)):
             for some in batched(counts.items(), PAIRS):
                 self._say(Kind.COUNTS, [what, *(number for pair in some for number in pair)])
             counts.clear()
 
-    # What a master is asked
+    # The interface of Hub
 
     def stepped(self, steps, samples, loss_sum) -> None:
         self.exchanges += 1
@@ -150,7 +151,7 @@ class SubMaster(Hub):
     def _count(self, leaf, words, staleness) -> None:
         super()._count(leaf, words, staleness)
         waiting = self.pending.setdefault(int(words[1]), [0.0] * 5)
-        steps = 0.0 if self.rule.synchronous else float(words[4])  # else counted by the round
+        steps = 0.0 if self.rule.synchronous else float(words[4])  # synchronous: see serve_round
         updates = 0 if staleness is None else 1
         more = float(words[2]), float(words[3]), steps, updates, staleness or 0
         waiting[:] = (a + b for a, b in zip(waiting, more, strict=True))
@@ -175,7 +176,7 @@ class SubMaster(Hub):
         if complete or self.exchanges >= self.balance.every:
             self._relay()
         for epoch in complete:
-            if all(rest.epoch != epoch for rest in self.adopted):  # else it is to end once more
+            if all(rest.epoch != epoch for rest in self.adopted):  # else it will end once more
                 self._say(Kind.ENDED, [epoch])
         self.end_validations()
         self.tasks.stopped = self.tasks.stopped or self._stop
@@ -189,15 +190,15 @@ class SubMaster(Hub):
         super().lose(leaf, why)
 
     def deserted(self, line: str) -> None:
-        """Other groups go on."""
+        """Do nothing, because other groups continue."""
 
     def patience(self, order) -> float:
-        """Other groups wait for this one, in the end; how soon is not known here."""
+        """As for any master, but finite: in the end other groups wait for this one."""
         alone = max(master.FIRST_PATIENCE, master.TIMES * self.longest.get(order, 0.0))
         return min(super().patience(order), alone)
 
     def not_finite(self, what: int, rank: int) -> None:
-        self.up.say(Kind.NOT_FINITE, [what, rank])  # ends with the failure of the master above
+        self.up.say(Kind.NOT_FINITE, [what, rank])  # this raises, as the master above fails
         super().not_finite(what, rank)
 
     # Upwards
@@ -207,7 +208,7 @@ class SubMaster(Hub):
             self._say(Kind.LOST, [self.lost_ranks.pop()])
 
     def _relay(self) -> None:
-        """Exchange with the master above, if anything has happened since the last time."""
+        """Exchange with the master above, if there is anything to report."""
         if not self.pending:
             return
         began = time.perf_counter()
@@ -221,7 +222,7 @@ class SubMaster(Hub):
             self.trainer.replica.state = self.mean_state()
         self.rule.relay(self.weights, self.up)
         self.center.version += 1
-        if self.rule.synchronous:  # the next round begins with these weights, on all workers
+        if self.rule.synchronous:  # all workers begin the next round with these weights
             for leaf in filter(self.star.wanted, self.waiting):
                 self.rule.refresh(self.weights, self.star.answer_vector(leaf)[: self.n])
         took = time.perf_counter() - began
@@ -232,7 +233,7 @@ class SubMaster(Hub):
         self._heed()
 
     def _tell_for_checkpoints(self) -> None:
-        """What will be so when the next exchange is in the weights of the master above."""
+        """Report what will hold once the next exchange is in the top master's weights."""
         self._tell_counts()
         for numbers in words_of(self.tasks, self.adopted):
             self._say(Kind.UNDONE, numbers)
@@ -242,7 +243,7 @@ class SubMaster(Hub):
         self._heed()
 
     def _heed(self) -> None:
-        """What the master above answered."""
+        """Act on the answer of the master above."""
         order = self.up.order
         self._updates, self._stop = int(order[1]), bool(order[2])
         if order[0] == Order.EVALUATE:
@@ -261,6 +262,6 @@ class SubMaster(Hub):
 
 
 def batched(items, size: int):
-    """Lists of `size` items, the last one of what is left."""
+    """Yield lists of `size` items; the last one may be shorter."""
     items = list(items)
     return (items[i : i + size] for i in range(0, len(items), size))

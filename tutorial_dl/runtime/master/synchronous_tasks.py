@@ -1,7 +1,7 @@
-"""Rounds: the synchronous forms, in which all workers of a master do their shares of one batch.
+"""`Rounds`: tasks of synchronous rules, where all workers of a master share each batch.
 
-When a worker fails, the others go on with larger shares. What it had begun goes along with one of
-the next rounds, as one more piece of a batch.
+When a worker fails, the others continue with larger shares. The share that it had begun is added to
+one of the next rounds, as an extra piece of a batch.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from .asynchronous_tasks import Rest, Task, runs
 
 
 class Rounds:
-    """What the workers of one master are to do; see tasks.Columns, which has the same methods.
+    """The tasks of one master's workers; it has the same methods as tasks.Columns.
 
     Args:
-        columns: {worker: its column}: neighbours
-        parts: columns of all masters' workers together
-        samples: of an epoch
-        batch_size: of a whole batch, of all masters' workers together
-        first, last: epochs first ... last - 1
-        every: batches of a round
+        columns: {worker: its column}; the columns are neighbours.
+        parts: Number of columns, of all masters' workers together.
+        samples: Samples per epoch.
+        batch_size: Samples per whole batch, over all masters' workers.
+        first, last: Epochs first ... last - 1.
+        every: Batches per round.
     """
 
     def __init__(
@@ -40,14 +40,16 @@ class Rounds:
         self.batch_size, self.positions = batch_size, -(-samples // batch_size)
         self.number, self.last, self.every = first, last, every
         self.position = 0
-        self.pieces: deque[tuple[int, int, int, int]] = deque()  # left behind in this epoch
-        self.adopted: list[Rest] = []  # of other masters' workers, for rounds to come
-        self.later: list[tuple] = []  # number, position and pieces of epochs to come back to
-        self.todo: dict[int, Task] = {}  # of this round, by worker
+        self.pieces: deque[tuple[int, int, int, int]] = (
+            deque()
+        )  # left by lost workers in this epoch
+        self.adopted: list[Rest] = []  # from other masters' workers, for later rounds
+        self.later: list[tuple] = []  # number, position and pieces of epochs to return to
+        self.todo: dict[int, Task] = {}  # tasks of this round, by worker
         self.given: dict[int, Task] = {}
         self.stopped = False
         self._ended: list[int] = []
-        # What `save`, `undone` and `begun` say while a round goes on
+        # The results of `save`, `undone` and `begun` during a round
         self._before: tuple[list[dict], list[Rest], int] = [], [], first
 
     def resume(self, saved: list[dict]) -> None:
@@ -60,7 +62,7 @@ class Rounds:
             self._end_of_round()
 
     def _own(self, piece: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-        """This master's share of what its workers and those of others have left."""
+        """This master's share of a piece that its workers and those of others have left."""
         if self.width == self.parts:
             return piece
         position, low, high, parts = piece
@@ -69,11 +71,11 @@ class Rounds:
 
     @property
     def between(self) -> bool:
-        """All are through with the last round, and the next has not begun."""
+        """Whether the last round is done and the next has not begun."""
         return not self.todo and not self.given
 
     def begin(self) -> None:
-        """The next round, where there is one to come."""
+        """Begin the next round, if there is one."""
         if not self.between or self.stopped or not self.workers:
             return
         self._take_adopted()
@@ -84,7 +86,7 @@ class Rounds:
         whole = self.low, self.low + self.width, self.parts
         self.position += count
         more = self.pieces.popleft() if self.pieces else None
-        if not count:  # all that is left of this epoch is what was left behind
+        if not count:  # only pieces of lost workers are left of this epoch
             (first, *whole), count, more = more, 1, None
         for j, worker in enumerate(self.workers):
             share, piece = _share(*whole, j, len(self.workers)), (-1, 0, 1, 1)
@@ -128,11 +130,11 @@ class Rounds:
 
     @property
     def begun(self) -> int:
-        """As in Columns; without a round that goes on, of which nothing is in the weights."""
+        """As in Columns, not counting a round in progress, which is not in the weights."""
         if not self.between:
             return self._before[2]
         found, begun = {n: at or pieces for n, at, pieces in self._open()}, self._open()[-1][0] + 1
-        while not found.get(begun - 1, True):  # (one that is not here is done)
+        while not found.get(begun - 1, True):  # an epoch that is not in `found` is done
             begun -= 1
         return begun
 
@@ -151,7 +153,7 @@ class Rounds:
         return rest
 
     def of_epoch(self, number: int, first: int = 0) -> list[Rest]:
-        """All of an epoch, from position `first` on."""
+        """All work of an epoch, from position `first` on."""
         left, whole = self.positions - first, (self.low, self.low + self.width, self.parts)
         return [Rest(number, first, left, *whole)] if left else []
 
@@ -163,12 +165,12 @@ class Rounds:
         return rest
 
     def _open(self) -> list[tuple]:
-        """Number, position and pieces of epochs that are not done, in their order."""
+        """Number, position and pieces of epochs that are not done, in order."""
         found = [(self.number, self.position, self.pieces), *self.later]
         return sorted(found, key=lambda one: one[0])
 
     def _begun(self) -> list[tuple]:
-        """As `_open`, up to the last one that was begun."""
+        """As `_open`, up to the last epoch that was begun."""
         found = self._open()
         while found and not (found[-1][1] or found[-1][2]):
             found.pop()
@@ -178,7 +180,7 @@ class Rounds:
         self.adopted.append(rest)
 
     def _take_adopted(self) -> None:
-        """What is of this epoch goes along with its rounds; for an earlier one, go back."""
+        """Add adopted work of this epoch to its rounds; for an earlier epoch, go back to it."""
         due = [rest for rest in self.adopted if rest.epoch <= self.number]
         if not due:
             return
@@ -192,7 +194,7 @@ class Rounds:
             self.pieces += [(p, rest.low, rest.high, rest.parts) for p in positions]
 
     def complete(self) -> list[int]:
-        again = {rest.epoch for rest in self.adopted}  # they end once more
+        again = {rest.epoch for rest in self.adopted}  # these will end once more
         found, self._ended = [epoch for epoch in self._ended if epoch not in again], []
         return found
 
@@ -203,11 +205,11 @@ class Rounds:
         return not at_work and (self.stopped or not more)
 
     def save(self) -> list[dict]:
-        """What is done, without a round that goes on: nothing of that is in the weights."""
+        """The position, without a round in progress, which is not in the weights."""
         return self._place() if self.between else self._before[0]
 
     def entry(self, number: int, rests: list[Rest]) -> dict:
-        """As in Columns. From the first position on at which whole batches are left: no pieces."""
+        """As in Columns: a position from which on whole batches are left, and pieces before it."""
         shares: dict[int, list[tuple[int, int, int]]] = {}
         for rest in rests:
             for position in range(rest.first, rest.first + rest.count):
@@ -220,7 +222,9 @@ class Rounds:
         return {"epoch": number, "position": position, "pieces": pieces}
 
     def _place(self) -> list[dict]:
-        ended = [(number, self.positions, ()) for number in self._ended]  # nobody has been told
+        ended = [
+            (number, self.positions, ()) for number in self._ended
+        ]  # not yet returned by `complete`
         return [
             {"epoch": number, "position": position, "pieces": list(pieces)}
             for number, position, pieces in [*sorted(ended), *self._begun()]
@@ -228,12 +232,12 @@ class Rounds:
 
 
 def _whole(shares) -> bool:
-    """Whether these, of which none overlap, are all of a batch: (low, high, parts) each."""
+    """Whether these shares (low, high, parts), which do not overlap, make up a whole batch."""
     return sum(Fraction(high - low, parts) for low, high, parts in shares) == 1
 
 
 def _joined(shares) -> list[tuple[int, int, int]]:
-    """The same samples in fewer shares: neighbours in one."""
+    """The same samples in fewer shares, with neighbours joined."""
     parts = lcm(*(parts for *_, parts in shares))
     found: list[tuple[int, int]] = []
     for low, high in sorted((low * parts // of, high * parts // of) for low, high, of in shares):
@@ -244,7 +248,7 @@ def _joined(shares) -> list[tuple[int, int, int]]:
 
 
 def _reduced(low: int, high: int, parts: int) -> tuple[int, int, int]:
-    """The same share in the least numbers: they grow with every resumed run."""
+    """The same share as a reduced fraction, as numbers grow with every resumed run."""
     by = gcd(low, high, parts)
     return low // by, high // by, parts // by
 

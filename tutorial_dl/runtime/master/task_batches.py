@@ -1,4 +1,4 @@
-"""The samples of a task: looked up, or read, by the worker that is to use them."""
+"""`Items`: the samples of a task, looked up or read by the worker that uses them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .asynchronous_tasks import Task
 class Items:
     """Batches by task, for one rank of a worker.
 
-    What a worker does one after the other is read so, ahead where the data do that; what it takes
-    over from others is read when it is wanted.
+    A worker's own column is read in order (and ahead, if the data support it); batches that it
+    takes over from others are read when they are needed.
 
     Args:
-        data: all samples, the same on every rank
-        seed: of their order
-        device, devices: which of the ranks that share the worker's batches this is
+        data: All samples, the same on every rank.
+        seed: Seed of their order.
+        device, devices: This rank's number in its worker, and the number of ranks of the worker.
     """
 
     def __init__(self, data: Data, seed: int, device: int = 0, devices: int = 1):
         self.data, self.seed, self.device, self.devices = data, seed, device, devices
         self._stream: Iterator[Batch] | None = None
-        self._at: tuple = ()  # epoch, size, low, high, parts and the position that comes next
+        self._at: tuple = ()  # epoch, size, low, high, parts and the next position
         self._orders: dict[tuple[int, int], np.ndarray] = {}
 
     def batch(self, task: Task, number: int) -> Batch:
@@ -42,7 +42,7 @@ class Items:
         return self._next(task, position)
 
     def close(self) -> None:
-        """End what reads ahead."""
+        """End reading ahead."""
         if self._stream is not None:
             with suppress(ValueError):
                 self._stream.close()
@@ -54,7 +54,7 @@ class Items:
         if task.low % width or task.parts % width:
             return self._take(self._indices(task, position, task.low, task.high, task.parts))
         if self._at != (*what, position):
-            # Somebody else's column is not worth beginning to read ahead in.
+            # Don't start to read ahead in another worker's column.
             if self._at and self._at[:5] != what and task.count == 1 and position > 0:
                 return self._take(self._indices(task, position, task.low, task.high, task.parts))
             self.close()

@@ -1,6 +1,6 @@
-"""The master at the top: it also keeps the history, has weights validated, saves, and ends.
+"""`Top`: the master at the top, which also keeps the history, validates, saves, and ends the run.
 
-Of sub-masters: see TopOfGroups (hierarchical_master.py).
+With sub-masters below it, it is a TopOfGroups (hierarchical_master.py).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from .validation import Validation
 
 
 class Top(Hub):
-    """Of workers.
+    """The top master of workers.
 
     Args:
-        names: of the metrics that workers send
-        bar: of progress
-        signals: becomes non-empty when the run is to be ended (SIGTERM)
+        trainer, star, ranks, tasks: See `Hub`.
+        names: Names of the metrics that workers send.
+        bar: The progress bar.
+        signals: A list that becomes non-empty when the run must end (SIGTERM).
     """
 
     def __init__(self, trainer, star, ranks, tasks, names: list[str], bar, signals):
@@ -31,7 +32,7 @@ class Top(Hub):
         self.since = time.perf_counter()
         self.saved_at = trainer.steps
 
-    # What masters differ in
+    # The interface of Hub
 
     @property
     def updates(self) -> int:
@@ -69,33 +70,33 @@ class Top(Hub):
             self.tasks.begin()
 
     def round_is_complete(self) -> bool:
-        """Of the synchronous form: all that take part are here."""
+        """Synchronous rules: whether the vectors of all participants have arrived."""
         return bool(self.round) and self.tasks.between
 
     def complete(self) -> list[int]:
-        """Epochs of which all is done; told once."""
+        """Epochs that are now complete; each is returned once."""
         return self.tasks.complete()
 
     @property
     def over(self) -> bool:
-        """No work is being done, nor will be."""
+        """Whether all work is done."""
         return self.tasks.over and not self.round
 
     @property
     def validators(self) -> int:
-        """How many may validate."""
+        """Number of leaves that can validate."""
         return len(self.open)
 
     # Epochs
 
     def run(self) -> None:
-        """From the first request to the last, without the last word (`end`)."""
+        """Serve all requests of the run, except for the final message (`end`)."""
         if self.rule.synchronous and self.tasks is not None:
             self.tasks.begin()
         self.serve(lambda: self.over and not self.validations)
 
     def _end_epoch(self, epoch: int) -> None:
-        """All of its updates are in the weights: what they are now is to be validated."""
+        """All updates of the epoch are in the weights: start their validation."""
         sums = self.sums.pop(epoch, None)
         if sums is None or not sums["samples"]:
             return
@@ -108,22 +109,21 @@ class Top(Hub):
         self.validate(epoch, row)
 
     def validate(self, epoch: int, row: dict) -> None:
-        """Have the weights as they are validated; `row`: what else is known of the epoch."""
+        """Start to validate the present weights; `row`: other columns of the epoch's row."""
         parts = max(1, self.validators)
         one = Validation(epoch, self.weights.copy(), self.mean_state(), range(parts), parts)
         one.row = row
         self.validations.append(one)
 
     def validated(self, validation: Validation) -> None:
-        """The row of the history, and whoever wants to see it."""
+        """Append the epoch's row to the history, and call callbacks."""
         trainer = self.trainer
         samples, *sums = validation.total()[: 1 + len(self.names)]
         metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=True)}
         if not np.isfinite(metrics["loss"]):
             raise NotFinite(
-                f"the validation loss is {metrics['loss']} after epoch {validation.epoch + 1}; a "
-                f"learning rate below {self.rule.optimizer.learning_rate}, or data without NaN, "
-                "is needed"
+                f"the validation loss is {metrics['loss']} after epoch {validation.epoch + 1}; use "
+                f"a learning rate below {self.rule.optimizer.learning_rate}, or data without NaN"
             )
         of_it = validation.row
         row = (
@@ -139,7 +139,7 @@ class Top(Hub):
         trainer.history.epochs.append(row)
         shown = {"loss": row["loss"]} | {f"val_{name}": v for name, v in metrics.items()}
         self.bar.set_postfix({n: f"{value:.4f}" for n, value in shown.items()}, refresh=False)
-        # Callbacks look at the trainer's model: it is what was validated.
+        # Callbacks use the trainer's model, so give it the validated weights.
         self.show(validation.weights, validation.state)
         for callback in trainer.callbacks:
             callback.on_epoch_end(trainer, row)
@@ -149,7 +149,7 @@ class Top(Hub):
     # Checkpoints
 
     def undone(self) -> list[dict]:
-        """Of the epochs that have been begun."""
+        """The work not done in the begun epochs, for a checkpoint."""
         return self.tasks.save()
 
     def _save_if_due(self) -> None:
@@ -165,7 +165,7 @@ class Top(Hub):
         return write(self)
 
     def tell_history(self) -> None:
-        """What was counted here."""
+        """Add this master's counts to the history."""
         history = self.trainer.history
         history.staleness.update(self.staleness)
         history.workers.update(self.shares)

@@ -1,4 +1,4 @@
-"""Who this rank is in a run with a master, and the stars it belongs to."""
+"""`Stars`: this rank's role in a run with a master, and the stars that it belongs to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def roles_of(team, layout: Layout) -> list[Role]:
 
 
 def computing_team(trainer) -> Team:
-    """The ranks that compute a batch together with this one; of one rank, where it is alone."""
+    """The team of ranks that compute a batch together with this one (of one rank if alone)."""
     if trainer.layout.devices == 1:
         return Team(MPI.COMM_SELF)
     worker = roles_of(trainer.team, trainer.layout)[trainer.team.rank].worker
@@ -31,12 +31,12 @@ def computing_team(trainer) -> Team:
 
 
 class Stars:
-    """This rank's role, and its ends of stars, for one run. Making it is collective.
+    """This rank's role, and its ends of stars, for one run. Construction is collective.
 
     Attributes:
-        at_top, in_group: the star of the master at the top and of this rank's sub-master; None
-            where it is in none
-        top_ranks, group_ranks: the ranks of those; the first is the hub
+        at_top, in_group: The star of the top master and that of this rank's sub-master; None if
+            this rank is not in it.
+        top_ranks, group_ranks: The ranks of these stars; the first is the hub.
     """
 
     def __init__(self, trainer):
@@ -56,11 +56,11 @@ class Stars:
                 self.group_ranks, self.in_group = ranks, star
 
     def _star(self, ranks: list[int]) -> Star | None:
-        """A star of `ranks`, the first as its hub; None where this rank is not one of them."""
+        """A star of `ranks`, with the first as hub; None if this rank is not one of them."""
         own, trainer = self.team.rank, self.trainer
         key = ranks.index(own) if own in ranks else own
         team = self.team.split(own in ranks, key=key)
-        if own not in ranks:  # each split makes a team of the others, too
+        if own not in ranks:  # each split makes a team of the other ranks, too
             team.close()
             return None
         rule, replica = trainer.strategy, trainer.replica
@@ -68,11 +68,11 @@ class Stars:
         return Star(
             team, n + replica.state.size, n + replica.state.size, replica.parameters.dtype,
             in_place=rule.sends == rule.receives == "parameters",
-            kept=rule.kept * (n + 64),  # what a master's workers can help it with
+            kept=rule.kept * (n + 64),  # memory of the master that its workers can reach
         )  # fmt: skip
 
     def close(self) -> None:
-        """Give back what the run took. Collective, when all ranks are through with it."""
+        """Free the run's resources. Collective, when all ranks are done."""
         self.team.barrier()
         for star in (self.at_top, self.in_group):
             if star is not None:
@@ -81,11 +81,11 @@ class Stars:
 
     @property
     def hub(self) -> Star:
-        """That which this rank, a master, serves."""
+        """The star that this rank, a master, serves."""
         return self.at_top if self.is_top else self.in_group
 
     def home(self, rule) -> np.ndarray:
-        """Where the hub's star wants the master's weights; its state moves there too."""
+        """The star's memory for the master's weights; moves the rule's state there, too."""
         if self._home is None:
             self._home = self.hub.keep(self.trainer.replica.parameters.size)
             if getattr(rule, "state", None) is not None:
@@ -97,14 +97,14 @@ class Stars:
         return self.team.rank == 0
 
     def tasks_of_groups(self, first: int, last: int, begun: list[dict]) -> dict:
-        """{leaf of the star at the top: what its group is to do}."""
+        """{leaf of the top star: the tasks of its group}."""
         subs = enumerate(hub_ranks(self.roles, 0)[1:], 1)
         return {
             leaf: self.tasks(hub_ranks(self.roles, sub), first, last, begun) for leaf, sub in subs
         }
 
     def tasks(self, ranks: list[int], first: int, last: int, begun: list[dict]):
-        """What the workers of the star of `ranks` are to do in epochs first ... last - 1."""
+        """The tasks of the workers in the star of `ranks`, for epochs first ... last - 1."""
         trainer, rule = self.trainer, self.trainer.strategy
         columns = {leaf: self.roles[rank].worker for leaf, rank in enumerate(ranks) if leaf}
         kind = Rounds if rule.synchronous else Columns

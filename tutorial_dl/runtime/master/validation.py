@@ -1,4 +1,4 @@
-"""What is to be validated while training goes on: copies of weights, handed out in parts."""
+"""`Validation`: weights to validate while training continues, handed out in parts."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 
 
 class Validation:
-    """Weights that are to be validated, in parts, by those who come for work.
+    """A copy of the weights, validated in parts by leaves that ask for work.
 
     Args:
-        epoch: whose end it is
-        weights, state: copies
-        chunks: numbers of the parts to be done here
-        of: how many parts there are in all
+        epoch: The epoch that has ended.
+        weights, state: Copies of the master's.
+        chunks: Numbers of the parts to do here.
+        of: Total number of parts.
     """
 
     def __init__(self, epoch: int, weights: np.ndarray, state: np.ndarray, chunks, of: int):
         self.epoch, self.weights, self.state, self.of = epoch, weights, state, of
         self.todo, self.given = deque(chunks), {}
         self.sums: dict[int, np.ndarray] = {}
-        self.row: dict[str, float] = {}  # what else the history is to know of this epoch
+        self.row: dict[str, float] = {}  # other columns of this epoch's row in the history
 
     def add(self, leaf: int, words) -> None:
         chunk = self.given.pop(leaf)
@@ -36,5 +36,5 @@ class Validation:
         return not self.todo and not self.given
 
     def total(self) -> np.ndarray:
-        """[samples, sums of metrics], added in one order whoever was first."""
+        """[samples, sums of metrics], added in a fixed order, whichever part came first."""
         return sum(self.sums[chunk] for chunk in sorted(self.sums))

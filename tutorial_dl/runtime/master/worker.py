@@ -1,7 +1,7 @@
-"""What a worker does: fetch a task, train on it by the rule, exchange; sometimes validate.
+"""`Worker`: fetch a task, train on it by the rule, exchange with the master; sometimes validate.
 
-A worker may be several ranks, which compute the gradient of each batch together: the first of them
-leads, and is the only one that the master knows.
+A worker may have several ranks, which compute the gradient of each batch together. The first of
+them, the leader, is the only one that exchanges with the master.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .client import Server
 from .messages import TASK, Kind, Order
 from .task_batches import Items
 
-WORDS = 14  # of a leader's message to its members
+WORDS = 14  # length of a leader's message to its members
 TRAIN, EVALUATE, END = 1, 2, 3
 
 
 class Computing:
-    """What all ranks of a worker do alike: gradients and metrics of their part of a batch.
+    """Gradients and metrics of a batch, computed by all ranks of a worker together.
 
     Args:
-        trainer: whose model and data
-        names: of metrics, as `evaluate` of the model has them
-        team: the ranks of this worker; None: it is one alone
+        trainer: The trainer, with model and data.
+        names: Names of the metrics that the model's `evaluate` returns.
+        team: The ranks of this worker; None: a single rank.
     """
 
     def __init__(self, trainer, names: list[str], team=None):
@@ -39,14 +39,20 @@ class Computing:
         device, devices = (0, 1) if team is None else (team.rank, team.size)
         self.team = team
         roles, own = trainer.run.roles, trainer.run.role
-        self.ranks = [one.rank for one in roles if one.worker == own.worker]  # of this worker
+        self.ranks = [
+            one.rank for one in roles if one.worker == own.worker
+        ]  # the ranks of this worker
         self.items = Items(trainer.dataset.train, trainer.batches.seed, device, devices)
         self.loss_scale = trainer.strategy.loss_scale
 
     def gradient(self, task: Task, number: int) -> tuple[float, int, bool]:
-        """(mean loss, samples, whether it is finite) of a batch; the gradient is in the replica.
+        """Compute the gradient of a batch in the replica.
 
-        FloatingPointError where a number is not finite that no loss scale accounts for.
+        Returns:
+            Mean loss, samples, and whether the gradient is finite.
+
+        Raises:
+            FloatingPointError: If loss or gradient is not finite, without a dynamic loss scale.
         """
         if self.team is None:
             return self._own_gradient(task, number)
@@ -59,14 +65,14 @@ class Computing:
         wrong = ""
         try:
             loss, samples, finite = self._own_gradient(task, number)
-        except FloatingPointError as error:  # told to all, and raised by the leader
+        except FloatingPointError as error:  # sent to all members, and raised below
             loss, samples, finite, wrong = 0.0, 0, False, str(error)
         bad = ["loss" in wrong, "gradient" in wrong]
         sums = np.array([samples, samples * loss if samples else 0.0, not finite, *bad], np.float64)
         total, loss, overflows, bad_loss, bad_gradient = self.team.allreduce(sums)
         if bad_loss or bad_gradient:
             raise FloatingPointError(
-                "the loss is not finite" if bad_loss else "the gradient is not"
+                "the loss is not finite" if bad_loss else "the gradient is not finite"
             )
         gradient = self.replica.gradient
         gradient *= gradient.dtype.type(samples / total if total else 0)
@@ -82,7 +88,7 @@ class Computing:
             return self.loss_scale.gradient(self.replica, batch)
 
     def metrics(self, chunk: int, chunks: int) -> list[float]:
-        """[samples, sums of metrics over them] of one of `chunks` parts of the validation data."""
+        """[samples, sums of metrics] for part `chunk` of `chunks` of the validation data."""
         if self.team is None:
             return self._own_metrics(chunk, chunks)
         with self._named():
@@ -109,21 +115,21 @@ class Computing:
         return [samples, *(samples * found.get(name, 0.0) for name in self.names)]
 
     def _tell(self, what: int, numbers) -> None:
-        """From the leader to the members."""
+        """Send an order from the leader to the members."""
         words = np.zeros(WORDS)
         words[: 1 + len(numbers)] = [what, *numbers]
         self.team.broadcast(words)
 
     @contextmanager
     def _named(self):
-        """Failures of a mate go by its rank of the run, not by that of this worker's team."""
+        """Report failures of a member by its rank in the run, not its rank in the worker's team."""
         try:
             yield
         except PeerError as error:
             raise PeerError(self.ranks[error.rank], str(error).partition(": ")[2]) from None
 
     def follow(self) -> None:
-        """What a member does: its part of whatever the leader says."""
+        """Run a member: do its part of every order of the leader."""
         with self._named():
             while self._follow():
                 pass
@@ -145,7 +151,7 @@ class Computing:
             self.loss_scale.update(finite=finite)
 
     def end(self) -> None:
-        """The leader: let the members go."""
+        """On the leader: end the members' `follow`."""
         if self.team is not None:
             self._tell(END, [])
 
@@ -154,12 +160,12 @@ class Computing:
 
 
 class Worker:
-    """The rank of a worker that talks to the master.
+    """The rank of a worker that exchanges with the master.
 
     Args:
-        trainer: whose model, data and settings
-        server: the master's other end
-        computing: its own, or of all ranks of the worker
+        trainer: The trainer, with model, data and settings.
+        server: This rank's end of the star of its master.
+        computing: Computes gradients and metrics, alone or with the worker's other ranks.
     """
 
     def __init__(self, trainer, server: Server, computing: Computing):
@@ -168,7 +174,7 @@ class Worker:
         self.replica = trainer.replica
 
     def run(self) -> None:
-        """Until the master says that all is done."""
+        """Work until the master says that training is done."""
         server, replica = self.server, self.replica
         server.pull(into=replica.parameters)
         self.rule.begin_worker(replica.parameters, replica.segments)
@@ -180,7 +186,7 @@ class Worker:
                 self.train(Task.of_words(server.order[TASK:]), int(server.order[1]))
 
     def train(self, task: Task, updates: int) -> None:
-        """The batches of a task, and the exchange that is due with the last one."""
+        """Train on the batches of a task, and exchange with the master after the last one."""
         trainer, rule, server = self.trainer, self.rule, self.server
         loss_sum = seen = weight = 0
         server.order = None
@@ -196,9 +202,9 @@ class Worker:
                 raise
             self.computing.update_scale(finite)
             due = number == task.count - 1
-            if np.isfinite(loss):  # (of an overflow in float16 it may not be)
+            if np.isfinite(loss):  # after an overflow in float16 it may not be
                 seen, loss_sum = seen + samples, loss_sum + samples * loss
-            if not finite:  # no part of the mean of all workers; else the step is left out
+            if not finite:  # synchronous: weight 0 in the mean; asynchronous: no step below
                 g[:] = 0
             elif trainer.clip_norm is not None and not rule.clips:
                 clip_by_norm(g, trainer.clip_norm)
@@ -212,7 +218,7 @@ class Worker:
             server.say(Kind.REPORT, report)
 
     def evaluate(self, chunk: int, chunks: int) -> None:
-        """Metrics of other weights, on a part of the validation data; own ones are kept."""
+        """Evaluate the master's weights on a part of the validation data; restores the own ones."""
         replica, server = self.replica, self.server
         own, own_state = replica.parameters.copy(), np.copy(replica.state)
         weights, state = server.get(Kind.SNAPSHOT)

@@ -1,4 +1,4 @@
-"""What horovod.tensorflow.keras offers: `import tutorial_dl.horovod.tensorflow.keras as hvd`."""
+"""As horovod.tensorflow.keras: `import tutorial_dl.horovod.tensorflow.keras as hvd`."""
 
 from ...keras import *  # noqa: F403
 from ...keras import __all__, callbacks  # noqa: F401

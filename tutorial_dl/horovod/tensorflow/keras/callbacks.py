@@ -1,3 +1,3 @@
-"""What horovod.tensorflow.keras.callbacks offers."""
+"""The interface of horovod.tensorflow.keras.callbacks."""
 
 from ....interop.horovod.callbacks import *  # noqa: F403
