@@ -43,7 +43,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from numba_kernels.trace.recording import LIMIT, Recording, each, span
+from numba_kernels.spans import each, span
+from numba_kernels.trace.recording import LIMIT, Recording
 
 from . import chrome_trace
 from .options import check_timeline

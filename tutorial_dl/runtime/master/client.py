@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_kernels.spans import span
 from numba_kernels.star.star import Star
-from numba_kernels.trace.recording import span
 
 from ...replica.base import can_swap
 from ..errors import TrainingError
