@@ -208,7 +208,7 @@ def bad_arguments():
     with pytest.raises(ValueError, match=r"unknown op 'add'; one of sum, mean"):
         team.allreduce(good, "add")
     with pytest.raises(
-        ValueError, match=r"unknown algorithm 'rings'; auto or one of shared_memory"
+        ValueError, match=r"unknown algorithm 'rings'; choose one of auto, shared_memory"
     ):
         team.allreduce(good, algorithm="rings")
     for blocks in (np.zeros(4, "float32"), np.float32(0)):
