@@ -205,7 +205,7 @@ def bad_arguments():
     ):
         with pytest.raises((TypeError, ValueError), match=what):
             team.allreduce(x)
-    with pytest.raises(ValueError, match=r"unknown op 'add'; one of sum, mean"):
+    with pytest.raises(ValueError, match=r"unknown op 'add'; choose one of sum, mean"):
         team.allreduce(good, "add")
     with pytest.raises(
         ValueError, match=r"unknown algorithm 'rings'; choose one of auto, shared_memory"

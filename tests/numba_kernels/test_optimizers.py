@@ -266,7 +266,7 @@ def test_the_control_word_is_put_back():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SGD(-1.0), "learning_rate is -1.0; 0 <= learning_rate"),
+        (lambda: SGD(-1.0), "learning_rate must satisfy 0 <= learning_rate .*, got -1.0"),
         (lambda: SGD(float("nan")), "learning_rate must .*, got nan"),
         (lambda: SGD(momentum=1.0), "momentum must .*, got 1.0"),
         (lambda: SGD(nesterov=True), "nesterov=True needs momentum > 0, got 0"),
