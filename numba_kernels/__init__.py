@@ -1,6 +1,6 @@
 """Kernels for distributed deep learning: collectives and optimizers on flat vectors.
 
-Needs numpy, numba and mpi4py only, and has never heard of a neural network.
+It needs only numpy, numba and mpi4py, and does not depend on any deep learning library.
 
     from numba_kernels import Team, optimizers
     team = Team()
@@ -18,7 +18,7 @@ _HOMES = {"Team": "team", "compiled": "compile"} | dict.fromkeys(
 
 
 def __getattr__(name):
-    # Lazily: `import numba_kernels` alone must not initialise MPI.
+    # Lazy, because `import numba_kernels` alone must not initialise MPI.
     if name in _HOMES:
         return getattr(import_module(f".{_HOMES[name]}", __name__), name)
     if name in ("allreduce", "compression", "fused", "launch", "optimizers"):

@@ -1,14 +1,14 @@
-"""Start ranks: the right mpiexec, threads a rank, and nothing left behind.
+"""Start ranks with the right mpiexec and the right number of threads, and leave none behind.
 
     run_ranks(4, ["-m", "tutorial_dl", "train", "--model", "dense"])
 
-is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It takes the
-mpiexec that belongs to the MPI which mpi4py loads (another one starts N separate worlds of one
-rank each, and nobody complains). It gives every rank its share of the cores. And when this
-process is interrupted, times out or is killed, the ranks end too: see guard.py.
+is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It uses the
+mpiexec that belongs to the MPI library which mpi4py loads (any other starts n separate worlds of
+one rank each, without an error). It gives every rank its share of the cores. And when this process
+is interrupted, times out or is killed, the ranks end too: see guard.py.
 
-Only the standard library is imported here, and MPI is never initialised: a process that has
-called MPI_Init must not start an mpiexec. What mpi4py would load is asked in a process of its own.
+Only the standard library is imported here, and MPI is never initialised, because a process that has
+called MPI_Init must not start an mpiexec. A separate process finds out what mpi4py would load.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .mpiexec import (
     mpi_library,
 )
 
-MOST_RANKS = 1024  # more on one node is a typing error
+MOST_RANKS = 1024  # more on one node is probably a typing error
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -54,45 +54,49 @@ KEEPER = Path(__file__).with_name("keeper.py")
 
 
 def usable_cores() -> int:
-    """Cores this process may use: its affinity, and the quota of its container (rounded up)."""
+    """Return how many cores this process may use, by its affinity and its container's quota."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         cores = os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, -(-int(quota) // int(period)))  # "max" is no number: no quota
+        cores = min(cores, -(-int(quota) // int(period)))  # rounded up; ValueError for "max"
     return max(1, cores)
 
 
 def threads_per_rank(ranks_on_node: int) -> int:
-    """Threads that each of `ranks_on_node` ranks may use so that all together fill the cores."""
+    """Return the threads per rank with which `ranks_on_node` ranks together use all cores."""
     return max(1, usable_cores() // check_ranks(ranks_on_node))
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Environment variables that hold the libraries to `threads` threads; what is set stays."""
+    """Return environment variables that limit libraries to `threads`; those set are kept."""
     return {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
 
 
 def set_threads(ranks_on_node: int | None = None) -> int:
-    """Give this rank its share of the cores; before numpy, numba or TensorFlow is imported.
+    """Give this rank its share of the cores. Call it before importing numpy, numba or TensorFlow.
 
-    `ranks_on_node` is taken from what mpiexec or srun says if not given. Returns threads a rank.
+    Args:
+        ranks_on_node: by default taken from the environment variables of mpiexec or srun.
+
+    Returns:
+        The number of threads per rank.
     """
     threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
     os.environ.update(thread_environment(threads))
     return threads
 
 
-# Who started us --------------------------------------------------------------------------------
+# How this process was started ------------------------------------------------------------------
 
 
 def under_mpi() -> bool:
-    """Has mpiexec, srun or aprun started this process as one of its ranks?
+    """Return whether mpiexec, srun or aprun has started this process as one of its ranks.
 
-    sbatch, `srun --pty` and JupyterHub's spawner set SLURM_PROCID too, for one process that is
-    no rank of anything: a Slurm step counts if it has more than one task.
+    sbatch, `srun --pty` and JupyterHub's spawner also set SLURM_PROCID, for a single process that
+    is not a rank. So a Slurm step counts only if it has more than one task.
     """
     of = os.environ
     if "MPI_LOCALNRANKS" in of or "OMPI_COMM_WORLD_SIZE" in of or "ALPS_APP_PE" in of:
@@ -103,18 +107,18 @@ def under_mpi() -> bool:
 
 
 def rank() -> int:
-    """This process's number in its run, as mpiexec or srun says; 0 where nobody says."""
+    """Return this process's rank according to mpiexec or srun; 0 if neither has set it."""
     names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "ALPS_APP_PE")
     return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
 def local_ranks() -> int:
-    """Ranks of this run on this node, as mpiexec or srun says; 1 where nobody says."""
+    """Return the number of ranks on this node according to mpiexec or srun; 1 if not set."""
     of = os.environ
     for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"):
         if of.get(name, "").isdigit():
             return max(1, int(of[name]))
-    tasks: list[int] = []  # of each node, written "2(x3),1" for 2, 2, 2, 1
+    tasks: list[int] = []  # per node; Slurm writes "2(x3),1" for 2, 2, 2, 1
     for part in of.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if match:
@@ -127,18 +131,18 @@ def local_ranks() -> int:
 
 
 def check_ranks(n: int) -> int:
-    """`n` if it is a sensible number of ranks; ValueError otherwise."""
+    """Return `n` if it is a valid number of ranks; raise ValueError otherwise."""
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise ValueError(
-            f"number of ranks is {n!r}: a whole number from 1 to {MOST_RANKS} is right"
+            f"number of ranks must be a whole number from 1 to {MOST_RANKS}, got {n!r}"
         )
     if not 1 <= n <= MOST_RANKS:
-        raise ValueError(f"number of ranks is {n}: from 1 to {MOST_RANKS} is right")
+        raise ValueError(f"number of ranks must be from 1 to {MOST_RANKS}, got {n}")
     return int(n)
 
 
 def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for mpiexec and its `n` ranks: threads a rank, and what Open MPI wants."""
+    """Return the environment for mpiexec and `n` ranks: threads, and settings for Open MPI."""
     merged = environment_without_ranks()
     merged.update(thread_environment(threads_per_rank(n)))
     if sys.stderr is not None and sys.stderr.isatty():
@@ -146,7 +150,7 @@ def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, 
     if FAMILIES.get(mpi_library().name) == "Open MPI":
         merged.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # 5
         merged.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # 4
-        merged.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")  # threads a rank
+        merged.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")  # ranks have threads
         merged.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
         if os.geteuid() == 0:
             merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -158,9 +162,13 @@ def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, 
 def guarded(
     command: Sequence[str], *watch: int, grace: float = 5.0, remove: str | Path | None = None
 ) -> list[str]:
-    """`command` as a child of guard.py, which ends it when one of the processes `watch` ends.
+    """Return a command line that runs `command` as a child of guard.py.
 
-    `grace`: seconds between asking and killing; `remove`: a folder that goes when it has ended.
+    Args:
+        command: program and arguments.
+        watch: pids; when one of these processes ends, the guard ends `command`.
+        grace: seconds between SIGTERM and SIGKILL.
+        remove: a folder to delete when `command` has ended.
     """
     options = [word for pid in watch for word in ("--watch", str(pid))]
     options += ["--grace", str(grace)]
@@ -169,11 +177,11 @@ def guarded(
 
 
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
-    """Write bytes to sys.stdout or sys.stderr as they are, also where it is a notebook's."""
+    """Write bytes unchanged to sys.stdout or sys.stderr, which may be a notebook's."""
     if stream is None:
         return
     buffer = getattr(stream, "buffer", None)
-    with contextlib.suppress(BrokenPipeError):  # `... | head`: the ranks go on
+    with contextlib.suppress(BrokenPipeError):  # as in `... | head`: let the ranks continue
         if buffer is not None:
             stream.flush()
             buffer.write(data)
@@ -196,29 +204,29 @@ def run_ranks(
     """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
 
     Args:
-        n: ranks, 1 to 1024. There may be more ranks than cores.
-        argv: what Python is given: ["-m", "package", ...], ["script.py", ...] or ["-c", code].
-        timeout: seconds; then the ranks are ended.
-        env: variables for the ranks, on top of this process's environment and of the threads a
-            rank that `thread_environment` gives.
-        capture: collect the ranks' output instead of showing it as it comes.
+        n: number of ranks, 1 to 1024. There may be more ranks than cores.
+        argv: arguments for Python: ["-m", "package", ...], ["script.py", ...] or ["-c", code].
+        timeout: seconds after which the ranks are ended; None means no limit.
+        env: environment variables for the ranks; they override this process's environment and
+            those of `thread_environment`.
+        capture: collect the ranks' output instead of showing it as it arrives.
         grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
-        survive: when a rank dies the others go on (keeper.py), and the status is rank 0's.
+        survive: if a rank dies, let the others continue (keeper.py) and return rank 0's status.
 
     Returns:
         A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),
         and `stdout` and `stderr` as str if `capture`, else None.
 
     Raises:
-        ValueError: `n` is no sensible number of ranks.
-        LaunchError: no fitting mpiexec, or this process is itself a rank.
+        ValueError: `n` is not a valid number of ranks.
+        LaunchError: there is no matching mpiexec, or this process is itself a rank.
         subprocess.TimeoutExpired: after `timeout` seconds, when all ranks have ended.
         KeyboardInterrupt: after Ctrl-C, when all ranks have ended. (Ctrl-C and SIGTERM are passed
-            on to the ranks once; at a second one the ranks are killed.)
+            on to the ranks once; a second one kills them.)
     """
     n = check_ranks(n)
     if under_mpi():
-        raise LaunchError("this process is itself a rank of mpiexec or srun", "leave -n out")
+        raise LaunchError("this process is already a rank of mpiexec or srun", "leave -n out")
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive else None
     if ends is not None:
@@ -244,14 +252,14 @@ def run_ranks(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # the terminal's Ctrl-C comes to us alone: passed on once
+            start_new_session=True,  # so only we get the terminal's Ctrl-C, and pass it on once
         )
-        for number in list(signals):  # that came while it started
+        for number in list(signals):  # those that arrived while it started
             process.send_signal(number)
         texts, in_time = _collect(process, timeout, capture)
     finally:
         if process is not None:
-            process.send_signal(signal.SIGTERM)  # nothing if it has ended
+            process.send_signal(signal.SIGTERM)  # has no effect if it has ended
             process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -262,7 +270,7 @@ def run_ranks(
             shutil.rmtree(ends, ignore_errors=True)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
-    if signals:  # SIGTERM: now that the ranks have ended, as if we had not been here
+    if signals:  # SIGTERM: the ranks have ended, so now it has its usual effect on this process
         os.kill(os.getpid(), signals[0])
     if not in_time:
         what = f"{n} ranks of python {' '.join(map(str, argv))[:80]}"
@@ -271,17 +279,21 @@ def run_ranks(
 
 
 def can_be_lost() -> None:
-    """Said by a rank of `run_ranks(..., survive=True)`: now the others can do without it."""
+    """Declare, on a rank of `run_ranks(..., survive=True)`, that the others can lose it now."""
     kept = os.environ.get("NUMBA_KERNELS_KEPT")
     if kept is not None:
-        with contextlib.suppress(OSError):  # on another node there is no such folder
+        with contextlib.suppress(OSError):  # the folder does not exist on other nodes
             Path(kept).touch()
 
 
 def _collect(
     process: subprocess.Popen[bytes], timeout: float | None, capture: bool
 ) -> tuple[tuple[str | None, str | None], bool]:
-    """Show or keep what the ranks write until they end; False if they had to be ended."""
+    """Show or collect the ranks' output until they end.
+
+    Returns:
+        ((stdout, stderr), whether they ended within `timeout`).
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     in_time = True
     streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
@@ -304,7 +316,7 @@ def _collect(
                     selector.unregister(pipe)
                     pipe.close()
             if in_time and deadline is not None and time.monotonic() > deadline:
-                process.send_signal(signal.SIGTERM)  # and the guard kills what does not heed it
+                process.send_signal(signal.SIGTERM)  # the guard kills processes that ignore it
                 in_time = False
     process.wait()
     if not capture:

@@ -1,4 +1,4 @@
-"""Tracing: what this process does when, as spans of time; switched on only while somebody looks.
+"""Tracing: record what this process does, and when, as spans of time.
 
     with trace.Recording() as seen:
         with trace.span("load"):
@@ -6,20 +6,20 @@
         team.allreduce(x)
     seen.spans                    # [("load", begin, end), ("allreduce", ...), ("wait", ...), ...]
 
-Times are nanoseconds of the system's monotonic clock, which all processes of a node share (it is
-that of `time.perf_counter_ns`); clocks.py compares the clocks of several nodes.
+Times are nanoseconds of the system's monotonic clock, that of `time.perf_counter_ns`, which all
+processes of a node share; trace_ranks.py compares the clocks of several nodes.
 
-Spans come from three places:
+Spans have three sources:
 
-- `span(name)` and `each(name, items)`, wherever code is marked with them
-- the calls of a Team and of a fused step: while tracing is on, these methods are wrapped, so they
-  cost nothing while it is off (and `call = team.barrier`, if made before, stays as it was)
-- waits in compiled code (`began`, `ended`), which go to a ring in memory. A kernel looks for that
-  ring in one word of this process. A wait that comes back to Python to look around, and goes on, is
-  one span. Where messages are waited for, the time they travel is part of it.
+- `span(name)` and `each(name, items)`, which mark code
+- methods of a Team and of a fused step: they are wrapped while tracing is on, so they cost nothing
+  while it is off (a bound method taken before, such as `call = team.barrier`, is not traced)
+- waits in compiled code (`began`, `ended`), which are written to a ring buffer. A kernel finds its
+  address in one word of this process. A wait is one span, even if it returns to Python in between.
+  A wait for messages includes the time of their transfer.
 
-Spans of the thread that records are kept, and nest; those of other threads are counted. Memory is
-bounded: of more spans than `limit` the last ones are kept, and it is said how many were lost.
+Spans of the recording thread are kept, and nest; those of other threads are only counted. Memory is
+bounded: only the last `limit` spans are kept, and the number of lost ones is reported.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from .atomics import load_acquire, store_release
 from .compile import compiled
 from .launch import under_mpi
 
-LIMIT = 100_000  # spans of Python, and as many waits of compiled code: some 20 MB
+LIMIT = 100_000  # spans of Python, and as many waits in compiled code: some 20 MB
 
-# The ring, in int64 words: a head, then (kind, begin, end) of each wait.
+# The ring buffer, in int64 words: a head, then (kind, begin, end) of each wait.
 COUNT, CAPACITY, BEGAN, SECONDS, NANOSECONDS = range(5)
 HEAD, RECORD = 8, 3
-FLAG, MESSAGE = 0, 1  # kinds: what is waited for
+FLAG, MESSAGE = 0, 1  # kinds of wait: for a flag in shared memory, or for a message
 WAITS = ("wait", "wait (message)")  # their names
 _CLOCK_MONOTONIC = 1  # on Linux
 
-_WORD = "numba_kernels_trace"  # names a word that holds the ring's address; 0: tracing is off
+_WORD = "numba_kernels_trace"  # symbol of the word that holds the ring's address; 0: tracing is off
 _word = ctypes.c_int64(0)
 add_symbol(_WORD, ctypes.addressof(_word))
 
@@ -64,8 +64,10 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 
 @intrinsic
 def ring(typingctx):
-    """The address of this process's ring; 0 while tracing is off. The word is found by its name,
-    so code that is kept on disk finds that of the process it is loaded into."""
+    """Return the address of this process's ring; 0 while tracing is off.
+
+    The word is found by its symbol, so code from the disk cache finds that of its own process.
+    """
 
     def generate(context, builder, signature, arguments):
         module, word = builder.module, ir.IntType(64)
@@ -77,7 +79,7 @@ def ring(typingctx):
 
 @compiled
 def began():
-    """This rank has to wait, or still has to."""
+    """Record the beginning of a wait, unless this rank is waiting already."""
     at = ring()
     if at != 0 and load_acquire(at + 8 * BEGAN) == 0:
         store_release(at + 8 * BEGAN, now(at))
@@ -85,7 +87,7 @@ def began():
 
 @compiled
 def ended(kind):
-    """This rank need not wait any more, if it had to."""
+    """Record the end of the wait, if there was one."""
     at = ring()
     if at == 0:
         return
@@ -103,7 +105,7 @@ def ended(kind):
 
 @compiled
 def now(at):
-    """Nanoseconds, as of `time.perf_counter_ns`; the head of the ring is room for the answer."""
+    """Return nanoseconds as `time.perf_counter_ns` does; the ring's head holds the timespec."""
     _clock_gettime(_CLOCK_MONOTONIC, at + 8 * SECONDS)
     return 1_000_000_000 * load_acquire(at + 8 * SECONDS) + load_acquire(at + 8 * NANOSECONDS)
 
@@ -112,7 +114,7 @@ def now(at):
 
 
 class _Log:
-    """What is being recorded in this process, by one Recording or by several within each other."""
+    """The spans of this process, while one Recording or several nested ones are active."""
 
     def __init__(self, limit: int):
         self.spans: deque[tuple[str, int, int]] = deque(maxlen=limit)
@@ -124,7 +126,7 @@ class _Log:
     def _keeper(self):
         append, mine = self.spans.append, get_ident()
 
-        def keep(name: str, begin: int, end: int) -> None:  # called in every step: kept short
+        def keep(name: str, begin: int, end: int) -> None:  # called in every step: must be fast
             if get_ident() == mine:
                 self.count += 1
                 append((name, begin, end))
@@ -134,7 +136,7 @@ class _Log:
         return keep
 
     def end_wait(self) -> None:
-        """What `ended` does; calling that from here would make Numba compile it once more."""
+        """Do the same as `ended`; calling that from here would make Numba compile it again."""
         count, limit, begin = self.ring[[COUNT, CAPACITY, BEGAN]].tolist()
         if begin:
             place = HEAD + RECORD * (count % limit)
@@ -142,7 +144,7 @@ class _Log:
             self.ring[[COUNT, BEGAN]] = count + 1, 0
 
     def waits(self) -> list[tuple[str, int, int]]:
-        """Those that the ring still has, in order."""
+        """Return the waits that the ring still holds, in order."""
         count, limit = int(self.ring[COUNT]), int(self.ring[CAPACITY])
         table = self.ring[HEAD:].reshape(limit, RECORD)
         table = np.roll(table, -(count % limit), axis=0) if count > limit else table[:count]
@@ -150,9 +152,9 @@ class _Log:
 
 
 _log: _Log | None = None
-_recordings: list[Recording] = []  # that go on, the outermost first
-_before: list[tuple[type, str, object]] = []  # methods, as they are while tracing is off
-_last_ring = None  # a kernel on another thread may hold its address a moment longer
+_recordings: list[Recording] = []  # active ones, the outermost first
+_before: list[tuple[type, str, object]] = []  # the original methods, to restore afterwards
+_last_ring = None  # kept, because a kernel on another thread may still use its address
 
 
 class Span:
@@ -184,12 +186,12 @@ _nothing = _Nothing()
 
 
 def span(name: str) -> Span | _Nothing:
-    """`with span(name):` what happens in it is a span, while this process records."""
+    """Return a context manager whose body is recorded as a span, if this process records."""
     return _nothing if _log is None else Span(name)
 
 
 def each(name: str, items: Iterable) -> Iterator:
-    """The same items; a span each time that one is waited for."""
+    """Yield the same items, and record a span for the time that each one takes to arrive."""
     items = iter(items)
     while True:
         begin = perf_counter_ns()
@@ -206,24 +208,28 @@ def each(name: str, items: Iterable) -> Iterator:
 class Recording:
     """Records the spans of this process, from `start` to `stop`, or as a context manager.
 
-    Recordings may lie within each other; all have the limit of the outermost one then.
+    Recordings may be nested; the limit of the outermost one then applies to all.
 
-    Attributes, after the end:
-        spans: (name, begin, end), times in ns, in order of their begins; they nest
-        begin, end: of the recording
-        lost: spans before those, which went over the limit
-        others: spans of other threads; they are not kept
+    Args:
+        limit: the most spans to keep, at least 1.
+
+    Attributes (valid after the end):
+        spans: list of (name, begin, end), times in ns, ordered by begin; they nest.
+        begin: begin of the recording, ns.
+        end: end of the recording, ns.
+        lost: number of earlier spans that exceeded the limit.
+        others: number of spans of other threads, which are not kept.
     """
 
     def __init__(self, limit: int = LIMIT):
         if not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"a limit of {limit!r} spans; a whole number from 1 up is right")
+            raise ValueError(f"limit must be a whole number, at least 1, got {limit!r}")
         self.limit, self.spans, self.lost, self.others = limit, [], 0, 0
         self.begin = self.end = 0
 
     def start(self) -> Recording:
         if self in _recordings:
-            raise RuntimeError("this recording goes on already")
+            raise RuntimeError("this recording has already started")
         if _log is None:
             _switch_on(self.limit)
         _recordings.append(self)
@@ -233,14 +239,14 @@ class Recording:
 
     def stop(self) -> Recording:
         if self not in _recordings:
-            raise RuntimeError("this recording does not go on")
+            raise RuntimeError("this recording has not started, or has stopped")
         log, self.end = _log, perf_counter_ns()
         _recordings.remove(self)
         if not _recordings:
             _switch_off()
         count, others = self._before
         waits = log.waits()
-        # Where one of the two has lost some, the other one is cut at the same time.
+        # If one of the two sources has lost spans, cut the other one at the same time.
         complete = max(
             log.spans[0][2] if log.count > len(log.spans) else 0,
             waits[0][2] if log.ring[COUNT] > len(waits) else 0,
@@ -258,9 +264,9 @@ class Recording:
 
 
 def nested(spans: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """In order of their begins, outer ones first; what reaches beyond an outer one is cut there.
+    """Sort spans by begin, outer ones first, and cut each at the end of its outer span.
 
-    Only waits of another thread's kernels do that.
+    Only waits in another thread's kernels reach beyond an outer span.
     """
     found, ends = [], []
     for name, begin, end in sorted(spans, key=lambda s: (s[1], -s[2])):
@@ -280,7 +286,7 @@ def _switch_on(limit: int) -> None:
     _log = _Log(limit)
     _last_ring = _log.ring
     _word.value = _log.ring.ctypes.data
-    if "mpi4py.MPI" in sys.modules or under_mpi():  # else there is nobody to communicate with
+    if "mpi4py.MPI" in sys.modules or under_mpi():  # otherwise no Team can exist
         _wrap_methods()
 
 
@@ -337,7 +343,7 @@ def _spanned(method, name: str):
 
 
 def _closing(method):
-    """A wait that ends in an error ends there, not in the next one."""
+    """Wrap a waiting method so that an error ends the span of its wait."""
 
     @functools.wraps(method)
     def wait(*arguments, **options):

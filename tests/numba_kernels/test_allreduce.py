@@ -212,7 +212,7 @@ def bad_arguments():
     ):
         team.allreduce(good, algorithm="rings")
     for blocks in (np.zeros(4, "float32"), np.float32(0)):
-        with pytest.raises((TypeError, ValueError), match=r"blocks, one a rank|numpy array"):
+        with pytest.raises((TypeError, ValueError), match=r"blocks, one per rank|numpy array"):
             team.alltoall(blocks)
     with pytest.raises(ValueError, match=f"root {team.size} is not a rank"):
         team.broadcast(good, root=team.size)

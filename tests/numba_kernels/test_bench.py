@@ -334,7 +334,7 @@ def test_ranks_that_fail_or_hang(monkeypatch, capsys, outcome, message):
     [
         ("step --seconds -1", "--seconds -1.0: more than 0"),
         ("step --seconds nan", "--seconds nan: more than 0"),
-        ("step -n 0", "number of ranks is 0: from 1 to 1024 is right"),
+        ("step -n 0", "number of ranks must be from 1 to 1024, got 0"),
         ("allreduce -n 1", "an allreduce on 1 rank does nothing: -n 2 or more is right"),
         ("step --plot rows.txt", "--plot rows.txt: a name that ends in .png, .svg, .pdf is right"),
         ("step --json nosuch/rows.json", "nosuch/rows.json: there is no folder nosuch"),

@@ -314,5 +314,5 @@ def test_served(rule):
         assert (weights == expected).all() and (state.slots == other.slots).all()
         assert k == 4 or (answer == expected).all()
     assert state.step == 5
-    with pytest.raises(ValueError, match="the answer float32"):
+    with pytest.raises(ValueError, match="the answer is float32"):
         serve(rule, weights, g, state, answer[1:])
