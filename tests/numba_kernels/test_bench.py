@@ -337,7 +337,7 @@ def test_ranks_that_fail_or_hang(monkeypatch, capsys, outcome, message):
         ("step -n 0", "number of ranks must be from 1 to 1024, got 0"),
         ("allreduce -n 1", "-n must be at least 2 for an allreduce, got 1"),
         ("step --plot rows.txt", "--plot must end in one of .png, .svg, .pdf, got rows.txt"),
-        ("step --json nosuch/rows.json", "cannot write nosuch/rows.json: there is no folder nosuch"),
+        ("step --json nosuch/rows.json", "cannot write nosuch/rows.json: there is no folder"),
         ("step --json .", ". must be a file, but is a folder"),
     ],
 )

@@ -350,7 +350,7 @@ def test_a_rank_is_stopped_for_15_seconds(stopped_for_15_seconds):
 
 
 def no_such_time():
-    with pytest.raises(ValueError, match="NUMBA_KERNELS_STALL must .* above 0, got 'soon'"):
+    with pytest.raises(ValueError, match=r"NUMBA_KERNELS_STALL must .* above 0, got 'soon'"):
         from numba_kernels import Team  # noqa: F401
 
 
