@@ -88,7 +88,8 @@ def straight(alpha: float, beta: float, gamma: float) -> Machine:
     """Return the textbook's machine: a message takes alpha + beta m, an addition gamma m.
 
     Example:
-        >>> predict("ring", 1e6, 4, straight(1e-6, 1e-9, 0))  # 6 alpha + 1.5e6 beta
+        >>> seconds = predict("ring", 1e6, 4, straight(1e-6, 1e-9, 0))
+        >>> round(seconds, 9)  # 6 alpha + 1.5e6 beta
         0.001506
     """
     line = Curve((0, 1), (alpha, alpha + beta))

@@ -58,8 +58,8 @@ def clip_by_norm(gradient: np.ndarray, clip_norm: float) -> float:
 
     Example:
         >>> g = np.array([3.0, 4.0])
-        >>> clip_by_norm(g, 1.0), g.tolist()
-        (5.0, [0.6, 0.8])
+        >>> clip_by_norm(g, 2.5), g.tolist()
+        (5.0, [1.5, 2.0])
     """
     check_clip_norm(clip_norm)
     norm = math.sqrt(squared_length(gradient))
