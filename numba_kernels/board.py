@@ -39,7 +39,7 @@ CALL = 1  # two alternating pairs (call, length and place)
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
 SLEEPING = 7
 NUMBER, WAITING, LENGTH = 8, 9, 10  # the call that a rank is waiting in, once it waits long
-YIELDS, YIELDING = 20, 1e-4  # before sleep, yield at most so many times and for so many seconds
+YIELDS, YIELDING = 20, 1e-4  # yield at most 20 times, and for 0.1 ms, before sleeping
 LENGTHS = 1 << 40  # a length and the place of its array in the window share one word
 
 

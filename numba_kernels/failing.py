@@ -122,7 +122,7 @@ class Failing:
                 raise self._mismatch_told(letter)
             raise PeerError(letter.rank, letter.text)
         for rank in mail.recovering.keys() - mail.failures.keys():
-            raise PeerError(rank, "it recovers from a failure of its own")
+            raise PeerError(rank, "it is recovering from a failure of its own")
         for letter in mail.ended.values():
             if (letter.generation, letter.call[0]) < (mail.generation, self._count):
                 raise PeerError(letter.rank, LEFT)

@@ -219,7 +219,7 @@ def run_ranks(
 
     Raises:
         ValueError: `n` is not a valid number of ranks.
-        LaunchError: there is no matching mpiexec, or this process is itself a rank.
+        LaunchError: there is no matching mpiexec, or this process is already a rank.
         subprocess.TimeoutExpired: after `timeout` seconds, when all ranks have ended.
         KeyboardInterrupt: after Ctrl-C, when all ranks have ended. (Ctrl-C and SIGTERM are passed
             on to the ranks once; a second one kills them.)

@@ -35,7 +35,7 @@ class Kind(IntEnum):
 
 
 FAILED, FOLLOWED, MISMATCH, AGAIN, RECOVERS, WAITS, ENDED = Kind
-LEFT = "it left the team, or its program ended, without this call"
+LEFT = "it left the team, or its program ended, before this call"
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from .star_leaf import Leaf
 
 __all__ = ["HEAD", "Star"]
 
-MOST = 2**33  # bytes of a vector, as MPI can count so many words in one message
+MOST = 2**33  # bytes of a vector: MPI counts at most 2^31 - 1 words per message
 
 
 class Star(Leaf, Hub):

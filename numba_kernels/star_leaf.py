@@ -162,7 +162,7 @@ class Leaf:
         for letter in mail.fails_again(0):
             raise PeerError(0, letter.text)
         if 0 in mail.recovering:
-            raise PeerError(0, "it recovers from a failure of its own")
+            raise PeerError(0, "it is recovering from a failure of its own")
         if 0 in mail.ended:
             self._ended = waited if self._ended is None else self._ended
             if waited - self._ended > GRACE:

@@ -35,7 +35,7 @@ from . import costs, gather, staged
 from .elementwise import SUM, combine
 
 SIZES = tuple(4**k for k in range(5, 13))  # bytes: 1 KiB to 16 MiB
-BATCH = 2**20  # bytes: so many are timed together, in at most CALLS calls
+BATCH = 2**20  # bytes per timed batch, of at most CALLS calls
 CALLS = 50
 SECONDS = 1.2  # of measuring; setting up takes some tenths of a second more
 ROUNDS = 9  # at most

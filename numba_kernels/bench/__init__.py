@@ -25,7 +25,7 @@ KINDS = {
     "optimizers": (("optimizers", 1, 0.6),),
 }
 ALONE = "optimizers"  # measured on one rank
-FULL = 2  # --full starts ranks so many times as often
+FULL = 2  # factor of --full on the number of starts
 SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
 
 
