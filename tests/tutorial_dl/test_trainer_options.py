@@ -232,7 +232,7 @@ def stopping():
     for wrong, error, message in (
         ({"callbacks": ["stop"]}, TypeError, "callback 'stop'"),
         ({"accumulate": 0}, ValueError, "0 pieces a batch"),
-        ({"clip_norm": 0.0}, ValueError, "clip_norm is 0"),
+        ({"clip_norm": 0.0}, ValueError, "clip_norm must .*, got 0"),
         ({"learning_rate": "fast"}, TypeError, "a number or a function of the step"),
         ({"check_every": 0}, ValueError, "check_every 0 steps"),
     ):
