@@ -207,14 +207,14 @@ def bad_arguments():
     ):
         with pytest.raises((TypeError, ValueError), match=what):
             team.allreduce(x)
-    with pytest.raises(ValueError, match=r"unknown op 'add'; one of sum, mean"):
+    with pytest.raises(ValueError, match=r"unknown op 'add'; choose one of sum, mean"):
         team.allreduce(good, "add")
     with pytest.raises(
-        ValueError, match=r"unknown algorithm 'rings'; auto or one of shared_memory"
+        ValueError, match=r"unknown algorithm 'rings'; choose one of auto, shared_memory"
     ):
         team.allreduce(good, algorithm="rings")
     for blocks in (np.zeros(4, "float32"), np.float32(0)):
-        with pytest.raises((TypeError, ValueError), match=r"blocks, one a rank|numpy array"):
+        with pytest.raises((TypeError, ValueError), match=r"blocks, one per rank|numpy array"):
             team.alltoall(blocks)
     with pytest.raises(ValueError, match=f"root {team.size} is not a rank"):
         team.broadcast(good, root=team.size)

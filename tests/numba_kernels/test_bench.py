@@ -302,7 +302,7 @@ def test_without_matplotlib_the_rows_are_not_lost(monkeypatch, tmp_path, capsys)
     assert bench.main(["bench", "step", "--json", str(file)]) == 0
     out, err = capsys.readouterr()
     assert json.loads(file.read_text()) == RESULT and "shared_memory" in out
-    assert err.startswith(f"no plot in {tmp_path}/rows.png: ") and err.count("\n") == 1
+    assert err.startswith(f"cannot plot to {tmp_path}/rows.png: ") and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_without_matplotlib_the_rows_are_not_lost(monkeypatch, tmp_path, capsys)
     [
         (subprocess.TimeoutExpired("2 ranks of python", 100), "timed out after 100 seconds"),
         (launch.LaunchError("no mpiexec", "install one"), "no mpiexec: install one"),
-        (subprocess.CompletedProcess([], 3), "bench step on 2 ranks ended with 3"),
+        (subprocess.CompletedProcess([], 3), "bench step on 2 ranks ended with status 3"),
     ],
 )
 def test_ranks_that_fail_or_hang(monkeypatch, capsys, outcome, message):
@@ -334,11 +334,11 @@ def test_ranks_that_fail_or_hang(monkeypatch, capsys, outcome, message):
     [
         ("step --seconds -1", "--seconds must be above 0 and below 3600, got -1.0"),
         ("step --seconds nan", "--seconds must be above 0 and below 3600, got nan"),
-        ("step -n 0", "number of ranks is 0: from 1 to 1024 is right"),
-        ("allreduce -n 1", "-n must be at least 2 to measure an allreduce, got 1"),
-        ("step --plot rows.txt", "--plot rows.txt: a name that ends in .png, .svg, .pdf is right"),
-        ("step --json nosuch/rows.json", "nosuch/rows.json: there is no folder nosuch"),
-        ("step --json .", ". is a folder"),
+        ("step -n 0", "number of ranks must be from 1 to 1024, got 0"),
+        ("allreduce -n 1", "-n must be at least 2 for an allreduce, got 1"),
+        ("step --plot rows.txt", "--plot must end in one of .png, .svg, .pdf, got rows.txt"),
+        ("step --json nosuch/rows.json", "cannot write nosuch/rows.json: there is no folder"),
+        ("step --json .", ". must be a file, but is a folder"),
     ],
 )
 def test_refused_before_anything_is_measured(words, message, capsys, monkeypatch):
@@ -376,4 +376,4 @@ def test_parameter_server(tmp_path, no_peers):
     ]
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     done = command("parameter-server", "-n", "1")
-    assert done.returncode == 2 and "for a parameter server with a worker, got 1" in done.stderr
+    assert done.returncode == 2 and "-n must be at least 2 for a parameter server" in done.stderr

@@ -136,7 +136,7 @@ def test_nowhere_at_all(home):
     for _ in range(2):
         counts, errors = run(compute, HOME=home, NUMBA_CACHE_DIR=home / "file" / "x")
         assert counts == COMPILED
-        assert errors.count("RuntimeWarning") == 1 == errors.count("kernels can't be kept in")
+        assert errors.count("RuntimeWarning") == 1 == errors.count("kernels can't be cached in")
         assert "(Not a directory), so every start compiles them; set NUMBA_CACHE_DIR" in errors
     assert not kernels_in(home)
 
@@ -163,7 +163,7 @@ def test_no_home_and_no_temporary_folder(monkeypatch):
     monkeypatch.setattr(cache, "folders", lambda: ())
     with pytest.raises(OSError, match="neither a home nor a temporary folder"):
         cache.cache_folder()
-    with pytest.warns(RuntimeWarning, match="kernels can't be kept, so every start compiles"):
+    with pytest.warns(RuntimeWarning, match="kernels can't be cached, so every start compiles"):
         compiled(twice)(3.0)
 
 

@@ -75,10 +75,10 @@ def test_one_rank_costs_nothing(algorithm):
 @pytest.mark.parametrize(
     ("algorithm", "message"),
     [
-        ("star", "no cost formula for 'star'; one of naive, tree, ring"),
-        ("mpi", r"cost of mpi is not known before costs.measure\(team\)"),
-        ("shared_memory", "cost of shared_memory is not known"),
-        ("staged", "cost of staged is not known"),
+        ("star", "no cost formula for 'star'; choose one of naive, tree, ring"),
+        ("mpi", r"cost of mpi is unknown; call costs.measure\(team\) first"),
+        ("shared_memory", "cost of shared_memory is unknown"),
+        ("staged", "cost of staged is unknown"),
     ],
 )
 def test_errors_are_one_line(algorithm, message):

@@ -20,7 +20,7 @@ SECONDS = 60
 
 @pytest.mark.parametrize("n", [0, -1, 10**6, 2.5, "2", True, None])
 def test_bad_numbers_of_ranks(n):
-    with pytest.raises(ValueError, match=r"number of ranks is .* is right") as error:
+    with pytest.raises(ValueError, match=r"number of ranks must be .*from 1 to .*, got") as error:
         launch.run_ranks(n, ["-c", "pass"])
     assert "\n" not in str(error.value)
 

@@ -223,9 +223,9 @@ def wrong():
     with pytest.raises(MismatchError, match="float64"):
         Star(team, 10, 10, np.float64 if me == 1 else np.float32)
     late()
-    with pytest.raises(ValueError if me == 1 else MismatchError, match=r"-1 elements|can't be"):
+    with pytest.raises(ValueError if me == 1 else MismatchError, match=r"got -1|an invalid Star"):
         Star(team, -1 if me == 1 else 10, 10)
-    with pytest.raises(ValueError, match="10 are sent and 11 received: not in one place"):
+    with pytest.raises(ValueError, match="in_place needs sent == received, got 10 and 11"):
         Star(team, 10, 11, in_place=True)
     with pytest.raises(TypeError, match="complex64"):
         Star(team, 10, 10, np.complex64)
@@ -233,7 +233,7 @@ def wrong():
     with pytest.raises(RuntimeError, match="is the hub" if me == 0 else "is a leaf"):
         star.ask() if me == 0 else star.next(0)
     if me:
-        with pytest.raises(ValueError, match="17 words; a head has room for 16"):
+        with pytest.raises(ValueError, match="a head has room for 16 words, got 17"):
             star.ask(range(17))
         with pytest.raises(ValueError, match="10 elements are sent and none come back"):
             star.ask(answer=False, swap=True)
@@ -315,5 +315,5 @@ def test_served(rule):
         assert (weights == expected).all() and (state.slots == other.slots).all()
         assert k == 4 or (answer == expected).all()
     assert state.step == 5
-    with pytest.raises(ValueError, match="the answer float32"):
+    with pytest.raises(ValueError, match="the answer is float32"):
         serve(rule, weights, g, state, answer[1:])

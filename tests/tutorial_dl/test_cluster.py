@@ -127,7 +127,7 @@ def test_status_of_an_engine_that_died():
 
 @pytest.mark.parametrize("n", [0, -2, 1.5, "4", None])
 def test_bad_numbers_of_engines(n):
-    with pytest.raises(ValueError, match=r"number of ranks is .* is right"):
+    with pytest.raises(ValueError, match=r"number of ranks must be .*from 1 to .*, got"):
         cluster.start(n=n)
 
 

@@ -284,7 +284,7 @@ def test_from_a_terminal():
 @pytest.mark.parametrize(
     "words, says",
     [
-        (["start", "-n", "0"], "number of ranks is 0"),
+        (["start", "-n", "0"], "number of ranks must be from 1 to 1024, got 0"),
         (["start", "--profile", "grid"], "there is no profile 'grid'"),
         (["start", "--keep", "0"], "keep must be a number of seconds above 0, got 0.0"),
         (

@@ -105,7 +105,7 @@ def test_mpiexec_of_another_mpi(tmp_path):
     lines = done.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("FAIL  mpiexec: "))
     assert f"{other} belongs to Open MPI" in lines[at]
-    assert lines[at + 1].startswith("      remedy: take the mpiexec of MPICH")
+    assert lines[at + 1].startswith("      remedy: use the mpiexec of MPICH")
     assert lines[-1] == "3 of 17 checks failed: mpiexec, 2 ranks, engine cluster"
 
 
