@@ -1,5 +1,6 @@
 # make run    the main job: train on real digits by each strategy, write report.html
-# make test   everything that must hold
+# make test   everything that must hold, with four tests at a time (JOBS=1: one after the other)
+# make soak   what needs the clock or repetition; on a machine with nothing else to do
 # make lab    JupyterLab on the notebooks
 # Whatever is needed is set up first, in .venv, and only when something changed.
 
@@ -9,9 +10,11 @@ DONE := $(VENV)/.installed
 # A site's own MPI instead of the one from a wheel: make EXTRAS=dev
 EXTRAS ?= mpich,dev
 PIP := $(PY) -m pip --disable-pip-version-check
+# Tests wait for about half of their time; see tests/README.md.
+JOBS ?= 4
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: install run test lab bench lint clean
+.PHONY: install run test soak lab bench lint clean
 
 install: $(DONE)
 
@@ -28,7 +31,10 @@ run: install
 	@$(PY) -m tutorial_dl run
 
 test: install
-	@$(PY) tests/two_lanes.py
+	@$(PY) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+soak: install
+	@$(PY) -m pytest tests/soak
 
 lab: install
 	@$(VENV)/bin/jupyter lab $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks

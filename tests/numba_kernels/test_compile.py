@@ -16,7 +16,6 @@ import numba
 import numpy as np
 import on_ranks as ranks_of
 import pytest
-from worlds import PATIENCE
 
 from numba_kernels import cache, compiled
 
@@ -67,7 +66,7 @@ def obey_permissions():
 
 def ended(process):
     """(what it printed, what it complained of)"""
-    out, errors = process.communicate(timeout=100 * PATIENCE)
+    out, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return out.split(), errors
 

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-from worlds import PATIENCE
 
 from tutorial_dl.replica.keras_tensorflow import tf
 
@@ -25,7 +24,7 @@ def run_import(before, **environment):
         del environment["TF_CPP_MIN_LOG_LEVEL"]
     return subprocess.run(
         [sys.executable, "-c", IMPORT.format(before=before)],
-        capture_output=True, text=True, timeout=120 * PATIENCE, env=environment,
+        capture_output=True, text=True, timeout=600, env=environment,
     )  # fmt: skip
 
 
