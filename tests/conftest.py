@@ -24,9 +24,7 @@ from worlds import WORLDS
 
 # Files that take longest, by the names of their files: they start first, so that no worker of
 # pytest-xdist begins one when the others have nothing left to do.
-LONGEST = """
-notebooks parameter_server
-""".split()
+LONGEST = ["notebooks", "parameter_server"]
 
 
 @pytest.hookimpl(trylast=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 SUPPORT = Path(__file__).parent / "support"
-HELPER = '''
+HELPER = """
 def on_ranks():
     said = "".join(f"rank 1 writes line {i}\\n" for i in range(300))
     raise AssertionError(f"on 2 ranks:\\nrank 1: ValueError: of rank 1\\n{said}last line of all")
-'''
+"""
 RANKS = "from helper import on_ranks\ndef test_ranks():\n    on_ranks()\n"
 FAILS = """
 import pytest

@@ -67,7 +67,7 @@ def test_allreduce(tmp_path, no_peers):
     result = json.loads(file.read_text())
     rows = result["rows"]
     assert "cores" in result["machine"] and result["load"] >= 0
-    assert 0 < result["seconds"] < 240 and result["starts"] == {"allreduce": 3}
+    assert result["seconds"] > 0 and result["starts"] == {"allreduce": 3}
     for one in rows:
         check(one, "bytes")
         assert one["ranks"] == 2 and one["starts"] == 3 and one["peer"].endswith(" Allreduce")

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 
@@ -132,10 +131,8 @@ def test_ranks_that_hang_are_given_up(tmp_path, monkeypatch):
     does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; exec sleep 300'
     monkeypatch.setenv("MPIEXEC", script(tmp_path / "mpiexec", does))
     monkeypatch.setattr(doctor, "SECONDS", 2)
-    began = time.monotonic()
     check = doctor._tried("2 ranks", doctor.two_ranks)
     assert not check.ok and "did not reduce within 2 s" in check.found and check.remedy
-    assert time.monotonic() - began < 30
 
 
 def test_a_package_that_is_missing():

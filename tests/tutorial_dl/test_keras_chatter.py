@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 
-
 from tutorial_dl.replica.keras_tensorflow import tf
 
 IMPORT = (

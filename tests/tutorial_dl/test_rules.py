@@ -361,6 +361,6 @@ assert "mpi4py.MPI" not in sys.modules
 def test_no_rule_starts_mpi():
     """A notebook's own process has a cluster for that; it would leave MPI's memory behind."""
     done = subprocess.run(
-        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr

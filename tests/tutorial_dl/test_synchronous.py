@@ -316,7 +316,7 @@ def overlapped_is_the_mean():
             overlapped.gradient((batch[0][:0], batch[1][:0]))
     replicas = {n: DenseReplica((7, 40, 5)) for n in ("alone", "in turn", "overlapped")}
     took = seconds(team, replicas, batch, rounds=5)
-    assert all(0 < t < 1 for t in took.values())
+    assert all(t > 0 for t in took.values())
     assert not threading.active_count() - threads
 
     if team.size > 1:  # a rank that never comes
