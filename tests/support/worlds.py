@@ -199,7 +199,7 @@ def surroundings() -> tuple:
 
 
 class Worlds:
-    """All worlds that are kept, one of each size and kind; the one that was used last comes last."""
+    """All worlds that are kept, one of each size and kind; the last in use comes last."""
 
     def __init__(self):
         self.kept: dict[tuple[int, bool], World] = {}  # (ranks, for calls that use Keras)

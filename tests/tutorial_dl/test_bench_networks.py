@@ -57,7 +57,7 @@ def each_rank(out):
 
 
 def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
-    on_ranks(2, each_rank, str(tmp_path / "rows.json"))
+    on_ranks(2, each_rank, str(tmp_path / "rows.json"), keras=True)
     rows, merged = json.loads((tmp_path / "rows.json").read_text())
     assert [one["peer"] for one in merged] == [
         "the gradient alone", "Keras train_on_batch, 1 process", "Keras compiled step, 1 process",

@@ -86,4 +86,4 @@ def network_goes_on(folder):
 
 
 def test_a_keras_network_goes_on(on_ranks, tmp_path):
-    on_ranks(2, network_goes_on, str(tmp_path))
+    on_ranks(2, network_goes_on, str(tmp_path), keras=True)

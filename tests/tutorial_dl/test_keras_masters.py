@@ -62,4 +62,4 @@ def each_rank():
 
 
 def test_keras_models_learn_under_a_master(on_ranks):
-    on_ranks(3, each_rank, timeout=300)
+    on_ranks(3, each_rank, timeout=300, keras=True)

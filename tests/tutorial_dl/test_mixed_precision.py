@@ -238,4 +238,4 @@ def trainers(team):
 
 
 def test_training_on_two_ranks(on_ranks):
-    on_ranks(2, trained_on_ranks)
+    on_ranks(2, trained_on_ranks, keras=True)

@@ -253,7 +253,7 @@ def each_rank():
 
 
 def test_on_ranks(on_ranks):
-    on_ranks(3, each_rank, timeout=240)
+    on_ranks(3, each_rank, timeout=240, keras=True)
 
 
 def plain_model():

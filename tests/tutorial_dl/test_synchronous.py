@@ -232,7 +232,7 @@ def with_keras_itself():
 
 
 def test_keras_networks(on_ranks, tmp_path):
-    on_ranks(4, keras_networks, str(tmp_path), timeout=300)
+    on_ranks(4, keras_networks, str(tmp_path), timeout=300, keras=True)
     saved = {ranks: dict(np.load(tmp_path / f"{ranks}.npz")) for ranks in (1, 2, 3, 4)}
     for ranks in (2, 3, 4):
         for name, alone in saved[1].items():
