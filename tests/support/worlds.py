@@ -102,6 +102,7 @@ class World:
         self.calls += 1
         self.has |= {file}
         order = {"file": file, "function": function, "arguments": arguments, "env": env}
+        order["keras"] = self.keras
         for rank in range(self.ranks):
             with suppress(BrokenPipeError):  # it has ended: the answer says so
                 self.sockets[rank].sendall(json.dumps(order).encode() + b"\n")

@@ -1,6 +1,9 @@
 """A Keras network with moving statistics, dropout and a loss scale, killed and resumed."""
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 
 def network_goes_on(folder):

@@ -1,6 +1,9 @@
 """Keras models under a master: statistics, masks and half precision; a CNN that learns."""
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 
 def with_statistics(policy):
