@@ -18,6 +18,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 import leftovers
+from clusters import (  # noqa: F401  (fixtures)
+    _kept_clusters,
+    own_cluster,
+    shared_cluster,
+)
 from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS

@@ -99,7 +99,7 @@ def test_not_too_many_at_once(worlds, monkeypatch):
     monkeypatch.setattr("worlds.CALLS", 3)
     for ranks in (1, 2, 1, 3):
         ask(worlds, few_at_once, ranks=ranks)
-    assert list(worlds.kept) == [3]
+    assert list(worlds.kept) == [(3, False)]
     for _ in range(2):
         ask(worlds, few_at_once, ranks=3)
     assert not worlds.kept
@@ -264,7 +264,7 @@ def loads_keras():
     sys.modules["keras"] = SimpleNamespace(utils=utils)
 
 
-def test_with_keras_it_serves_one_file(worlds, tmp_path):
+def test_with_keras_that_was_not_asked_for_it_serves_one_file(worlds, tmp_path):
     assert ask(worlds, loads_keras, ranks=1) == "cleared\n"
     before = ask(worlds, pid, ranks=1)
     assert ask(worlds, pid, ranks=1) == before
@@ -272,6 +272,15 @@ def test_with_keras_it_serves_one_file(worlds, tmp_path):
     other.write_text("import os\ndef pid(): print(os.getpid())")
     after = worlds.call(1, str(other), "pid", [], timeout=600)
     assert after not in before
+
+
+def test_a_world_for_keras_serves_all_files(worlds, tmp_path):
+    assert ask(worlds, loads_keras, ranks=1, keras=True) == "cleared\n"
+    other = tmp_path / "other.py"
+    other.write_text("import os\ndef pid(): print(os.getpid())")
+    mine = ask(worlds, pid, ranks=1, keras=True)
+    assert worlds.call(1, str(other), "pid", [], timeout=60, keras=True) == mine
+    assert ask(worlds, pid, ranks=1) not in mine
 
 
 def ends_badly():

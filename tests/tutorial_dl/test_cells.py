@@ -9,82 +9,24 @@ import threading
 import time
 
 import clock
-import leftovers
 import psutil
 import pytest
 
 from tutorial_dl import cluster
-from tutorial_dl.cluster import engines
 from tutorial_dl.cluster.failures import ANSI, CellError, CellInterrupted, CellTimeout
 
 SECONDS = 300
 OFFER = "c.restart() gives new engines (their variables are lost)"
-SETUP = """
-import time
-from mpi4py import MPI
-import numpy as np
-from numba_kernels import Team
-comm = MPI.COMM_WORLD
-rank = comm.rank
-kept = 10 * rank
-"""
 TEAM = "team = Team(); x = team.empty(1000, 'float32'); x[:] = 1; team.allreduce(x);"
 
 
-@contextlib.contextmanager
-def started(folder, n: int, window: bool = True):
-    """A cluster with SETUP done, and its IPython files in a folder that must be empty later."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(folder))
-        patch.setenv("NUMBA_KERNELS_WINDOW", str(int(window)))
-        with cluster.start(n=n, timeout=SECONDS) as c:
-            patch.setattr(engines, "_running", None)  # clusters of several fixtures side by side
-            c.run(SETUP)
-            yield c
-    deadline = time.monotonic() + 60
-    while (left := list(folder.glob("profile_tutorial_dl*"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
-
-
-@pytest.fixture(scope="module", params=["window", "messages"])
-def team_cluster(request, tmp_path_factory):
-    """Three engines, whose teams use the node's window, or messages."""
-    folder = tmp_path_factory.mktemp("ipython")
-    with started(folder, 3, request.param == "window") as c:
-        yield c
-
-
-@pytest.fixture(scope="module")
-def shared_cluster(tmp_path_factory):
-    """Three engines for tests that don't hurt them."""
-    with started(tmp_path_factory.mktemp("ipython"), 3) as c:
-        yield c
-
-
-@pytest.fixture(scope="module")
-def damaged_cluster(tmp_path_factory):
-    """Three engines that a test may leave blocked or dead."""
-    with started(tmp_path_factory.mktemp("ipython"), 3) as c:
-        yield c
-
-
-@pytest.fixture
-def own_cluster(damaged_cluster):
-    """Three engines that no test has had before, whatever the last one left: by a restart."""
-    damaged_cluster.restart()
-    damaged_cluster.run(SETUP)
-    record = damaged_cluster._record
-    for guard in (record.controller, record.engines):
-        leftovers.stay(int(guard[0]))
-    return damaged_cluster
-
-
-@pytest.fixture
-def new_cluster(tmp_path):
-    """Three engines of a test that restarts them itself."""
-    with started(tmp_path, 3) as c:
-        yield c
+@pytest.fixture(params=["window", "messages"])
+def team_cluster(request, shared_cluster):
+    """Three engines, whose new teams use the node's window, or messages."""
+    variable = "import os; os.environ['NUMBA_KERNELS_WINDOW'] = '{:d}'"
+    shared_cluster.run(variable.format(request.param == "window"))
+    yield shared_cluster
+    shared_cluster.run("del os.environ['NUMBA_KERNELS_WINDOW']")
 
 
 def failing(c, code: str, kind: type = CellError, took: str = "", **options) -> list[str]:
@@ -232,28 +174,32 @@ while pair.bcast(time.monotonic() - begin) < 5: pass
 
 
 @pytest.mark.parametrize(
-    "comm, call, shown",
+    "ranks, comm, call, shown",
     [
-        ("MPI.COMM_WORLD", "y = comm.allreduce(x)", "comm.allreduce(x)"),
-        ("MPI.COMM_WORLD.Dup()", "y = comm.allreduce(x)", "y = comm.allreduce(x)"),  # keeps the GIL
-        ("MPI.COMM_WORLD", "comm.Barrier()", "comm.Barrier()"),
+        (3, "MPI.COMM_WORLD", "y = comm.allreduce(x)", "comm.allreduce(x)"),
+        # keeps the GIL
+        (2, "MPI.COMM_WORLD.Dup()", "y = comm.allreduce(x)", "y = comm.allreduce(x)"),
+        (2, "MPI.COMM_WORLD", "comm.Barrier()", "comm.Barrier()"),
     ],
 )
-def test_ranks_in_a_raw_mpi_call_are_named(own_cluster, comm, call, shown):
-    c = own_cluster
+def test_ranks_in_a_raw_mpi_call_are_named(request, ranks, comm, call, shown):
+    c = request.getfixturevalue("shared_cluster" if ranks == 3 else "own_cluster")
+    who = "ranks 0, 2 are" if ranks == 3 else "rank 0 is"
     c.run(f"comm = {comm}; x = 1")
     code = f"y = 0\n\nif rank == 1: raise ValueError('bad')\n{call}"
     summary = failing(c, code, took="ranks in a raw MPI call are named")
     blocked = f"blocked in {shown} (line 4), which nothing can interrupt"
     assert summary == [
         "rank 1: ValueError: bad",
-        f"ranks 0, 2 are {blocked}",
+        f"{who} {blocked}",
         OFFER,
     ]
     # Soon: they get 2 s to become free.
     summary = failing(c, "print(1)", took="ranks that are still in a raw MPI call")
-    assert summary == [f"ranks 0, 2 are still {blocked}", OFFER]
+    assert summary == [f"{who} still {blocked}", OFFER]
     c.run("1 / 1", ranks=[1])  # is free
+    c.run(call, ranks=[1])  # what the others wait for
+    c.run("pass")
 
 
 def test_blocked_ranks_that_get_free_can_go_on(shared_cluster):
@@ -283,9 +229,9 @@ def test_interrupt(team_cluster, code):
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")
 
 
-def test_interrupt_of_a_raw_mpi_call(own_cluster):
+def test_interrupt_of_a_raw_mpi_call(shared_cluster):
     with ctrl_c_after(1.0) as sent:
-        summary = failing(own_cluster, "if rank: comm.recv(source=0)\nelse: time.sleep(100)",
+        summary = failing(shared_cluster, "if rank: comm.recv(source=0)\nelse: time.sleep(100)",
                              CellInterrupted)  # fmt: skip
         clock.note("Ctrl-C in a raw MPI call is answered", time.monotonic() - sent[0])
     assert summary == [
@@ -293,6 +239,8 @@ def test_interrupt_of_a_raw_mpi_call(own_cluster):
         "ranks 1, 2 are blocked in comm.recv(source=0) (line 1), which nothing can interrupt",
         OFFER,
     ]
+    shared_cluster.run("comm.send(0, 1), comm.send(0, 2)", ranks=[0])
+    shared_cluster.run("pass")
 
 
 def test_a_second_interrupt_does_not_wait(shared_cluster):
@@ -364,12 +312,12 @@ def test_timeout(shared_cluster):
 )
 def test_a_lost_rank_is_named(own_cluster, ends, how):
     c = own_cluster
-    lost = c.status()[2]
+    lost = c.status()[1]
     expected = [
-        f"rank 2 (pid {lost.pid} on {lost.host}) {how}",
-        f"with it ended the MPI world of all 3 ranks: {OFFER}",
+        f"rank 1 (pid {lost.pid} on {lost.host}) {how}",
+        f"with it ended the MPI world of all 2 ranks: {OFFER}",
     ]
-    code = f"import os\ntime.sleep(1)\nif rank == 2: {ends}\ncomm.Barrier()"
+    code = f"import os\ntime.sleep(1)\nif rank == 1: {ends}\ncomm.Barrier()"
     assert failing(c, code, took="a lost rank is named") == expected
     assert failing(c, "print(1)", took="a lost rank is named by the next cell") == expected
 
@@ -393,23 +341,24 @@ def controllers_guard(c) -> int:
     raise AssertionError
 
 
-def test_a_dead_controller_is_no_end(new_cluster):
+def test_a_dead_controller_is_no_end(own_cluster):
     """Its engines end with it: the cell ends, and restart works."""
     [controller] = [
         process
-        for process in psutil.Process(controllers_guard(new_cluster)).children()
+        for process in psutil.Process(controllers_guard(own_cluster)).children()
         if "ipyparallel.controller" in process.cmdline()
     ]
     timer = threading.Timer(1.0, controller.kill)
     timer.start()
-    summary = failing(new_cluster, "time.sleep(100)", took="a cell ends with its controller")
+    summary = failing(own_cluster, "time.sleep(100)", took="a cell ends with its controller")
     assert summary[-1].endswith(OFFER)
-    new_cluster.restart()
-    new_cluster.run("pass")
+    own_cluster.restart()
+    own_cluster.run("pass")
 
 
-def test_a_stopped_cluster_says_so(tmp_path):
-    with started(tmp_path, 1) as c:
+@pytest.mark.usefixtures("private")
+def test_a_stopped_cluster_says_so():
+    with cluster.start(n=1, timeout=SECONDS) as c:
         c.stop()
         summary = failing(c, "print(1)")
         assert summary == [f"this cluster was stopped: {OFFER}"]
@@ -418,22 +367,22 @@ def test_a_stopped_cluster_says_so(tmp_path):
 # Restart ---------------------------------------------------------------------------------------
 
 
-def test_restart_again_and_again(new_cluster):
-    for state in ("idle", "blocked", "computing", "dead"):
+def test_restart_again_and_again(own_cluster):
+    for state in ("blocked", "computing", "dead"):  # idle: in the next test
         with contextlib.suppress(CellError, CellTimeout):
             if state == "dead":
-                os.kill(new_cluster.status()[0].pid, signal.SIGKILL)
+                os.kill(own_cluster.status()[0].pid, signal.SIGKILL)
             elif state != "idle":
                 code = "MPI.COMM_WORLD.recv()" if state == "blocked" else "while True: pass"
-                new_cluster.client[:].execute(f"from mpi4py import MPI\n{code}", block=False)
+                own_cluster.client[:].execute(f"from mpi4py import MPI\n{code}", block=False)
                 time.sleep(0.5)
         with clock.seconds("a restart"):
-            new_cluster.restart()
-        new_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 3")
+            own_cluster.restart()
+        own_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
 
 
-def test_restart_runs_imports_again(new_cluster):
-    c = new_cluster
+def test_restart_runs_imports_again(own_cluster):
+    c = own_cluster
     c.run("import json as j, os\nfrom math import pi\nif True: import uuid\ndef f(): import abc")
     c.run("%matplotlib inline\nimport bisect\ny = 1")
     failing(c, "import decimal\n1 / 0")
