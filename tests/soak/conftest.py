@@ -21,12 +21,20 @@ def pytest_configure(config):
         raise pytest.UsageError("soak tests measure: one after the other, without --numprocesses")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _clock_file(tmp_path_factory) -> Path:
+    """One for all tests: ranks that are kept have it in their environment."""
+    file = tmp_path_factory.mktemp("clock") / "clock"
+    os.environ[clock.FILE] = str(file)
+    yield file
+    del os.environ[clock.FILE]
+
+
 @pytest.fixture(autouse=True)
-def clock_file(tmp_path, monkeypatch) -> Path:
+def clock_file(_clock_file) -> Path:
     """What is noted in this test, by this process or any other one that it starts."""
-    file = tmp_path / "clock"
-    monkeypatch.setenv(clock.FILE, str(file))
-    return file
+    _clock_file.write_text("")
+    return _clock_file
 
 
 @pytest.fixture

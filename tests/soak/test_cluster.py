@@ -7,10 +7,7 @@ from modules import load
 
 cells, view = load("test_cells"), load("test_view")
 # The fixtures of those files.
-team_cluster, shared_cluster = cells.team_cluster, cells.shared_cluster
-damaged_cluster, own_cluster, new_cluster = (
-    cells.damaged_cluster, cells.own_cluster, cells.new_cluster,
-)  # fmt: skip
+team_cluster = cells.team_cluster
 notebook = view.notebook
 
 
@@ -22,9 +19,9 @@ def test_who_waits_in_a_team(team_cluster, bound):
     bound(cells.WAITING, 2)
 
 
-def test_raw_mpi_calls(own_cluster, bound):
+def test_raw_mpi_calls(request, bound):
     call = "comm.Barrier()"
-    cells.test_ranks_in_a_raw_mpi_call_are_named(own_cluster, "MPI.COMM_WORLD", call, call)
+    cells.test_ranks_in_a_raw_mpi_call_are_named(request, 2, "MPI.COMM_WORLD", call, call)
     bound("ranks in a raw MPI call are named", 5)
     bound("ranks that are still in a raw MPI call", 3.5)
 
@@ -37,8 +34,8 @@ def test_interrupt(team_cluster, bound, code):
     bound("Ctrl-C stops a cell", 1)
 
 
-def test_interrupt_of_a_raw_mpi_call(own_cluster, bound):
-    cells.test_interrupt_of_a_raw_mpi_call(own_cluster)
+def test_interrupt_of_a_raw_mpi_call(shared_cluster, bound):
+    cells.test_interrupt_of_a_raw_mpi_call(shared_cluster)
     bound("Ctrl-C in a raw MPI call is answered", 2.9)
 
 
@@ -72,13 +69,13 @@ def test_a_rank_lost_between_cells(own_cluster, bound):
     bound("a rank lost between cells is named", 1.5)
 
 
-def test_a_dead_controller(new_cluster, bound):
-    cells.test_a_dead_controller_is_no_end(new_cluster)
+def test_a_dead_controller(own_cluster, bound):
+    cells.test_a_dead_controller_is_no_end(own_cluster)
     bound("a cell ends with its controller", 6)
 
 
-def test_restarts_of_a_notebook(new_cluster, bound):
-    cells.test_restart_again_and_again(new_cluster)
+def test_restarts_of_a_notebook(own_cluster, bound):
+    cells.test_restart_again_and_again(own_cluster)
     bound("a restart", 15)
 
 
