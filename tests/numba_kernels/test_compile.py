@@ -433,5 +433,5 @@ def every_public_call(algorithms):
 def test_a_second_process_compiles_nothing(on_ranks):
     from numba_kernels.calls import ALGORITHMS
 
-    on_ranks(2, every_public_call, ALGORITHMS, fresh=True, timeout=400)  # compiles all there is
+    on_ranks(2, every_public_call, ALGORITHMS, fresh=True)  # compiles all there is
     assert on_ranks(2, every_public_call, ALGORITHMS, fresh=True).splitlines() == ["0 False"] * 2

@@ -250,7 +250,7 @@ def loops_without_vectors():
 
 
 def test_every_loop_is_on_vectors(on_ranks):
-    printed = on_ranks(2, loops_without_vectors, timeout=300, fresh=True)
+    printed = on_ranks(2, loops_without_vectors, fresh=True)
     found = [json.loads(line) for line in printed.splitlines()]
     assert not [problem for problems, _ in found for problem in problems]
     assert sum(seen for _, seen in found) > 300

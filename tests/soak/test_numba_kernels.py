@@ -80,6 +80,13 @@ def test_costs(on_ranks, tests, bound, ranks):
     bound("the machine is measured", 10, of=f"{ranks} ranks")
 
 
+def test_predictions(tests, bound, tmp_path, monkeypatch):
+    of = tests("test_bench")
+    monkeypatch.setattr(of, "SECONDS", "2")
+    of.test_predictions(None)
+    bound("predictions are off by a factor, the median", 2, "")
+
+
 @pytest.mark.parametrize("way", [None, MESSAGES], ids=["window", "messages"])
 def test_spans(on_ranks, tests, bound, way):
     """A machine with more ranks than cores is not punctual."""

@@ -47,6 +47,13 @@ def test_train(tests, bound, tmp_path):
     bound("Ctrl-C ends a run that has lost a worker", 20)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_all_strategies_learn(on_ranks, tests, record, ranks):
+    on_ranks(ranks, tests("test_parameter_server").learn, ["softmax", "dense"])
+    what = f"all strategies learn, five runs of both models, {ranks} ranks"
+    record(what, "as descent", "as descent", True)
+
+
 # Timelines -------------------------------------------------------------------------------------
 
 
