@@ -57,12 +57,13 @@ def pytest_configure_node(node):
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session):
+def pytest_sessionfinish(session, exitstatus):
     """When no worker is left: files in shared memory that nobody will remove."""
     if FILES not in session.config.stash:
         return
     before, journal = session.config.stash[FILES]
-    left = leftovers.left_in_shared_memory(before, patience=10.0)
+    ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    left = leftovers.left_in_shared_memory(before, patience=20.0) if ended else set()
     if left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         seen = [line for line in journal.read_text().splitlines() if line.split()[0] in left]
