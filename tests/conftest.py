@@ -94,6 +94,8 @@ def _marked(mark):
     os.environ[leftovers.VARIABLE] = mark
     # With it Python writes a line in pieces, and those of several ranks mix.
     os.environ.pop("PYTHONUNBUFFERED", None)
+    # Ranks wait long for a core now and then: who tests what is said of that sets it again.
+    os.environ.setdefault("NUMBA_KERNELS_STALL", "1000")
     yield
     problems = WORLDS.end()
     del os.environ[leftovers.VARIABLE]
