@@ -16,11 +16,6 @@ SMALL = {
         "runs, frames=16,": "runs, frames=4,",
         "early, frames=41,": "early, frames=5,",
     },
-    "05_allreduce": {
-        'np.zeros(n // 4, "float32"), algorithm)': 'np.zeros(n // 4, "float32"), algorithm, 3)',
-        "np.empty((len(ladder_sizes), 5))": "np.empty((len(ladder_sizes), 2))",
-        "measure.in_turns(calls, 5,": "measure.in_turns(calls, 2,",
-    },
     "08_when_a_rank_fails": {
         "%%mpi --timeout 5\ncomm = MPI.COMM_WORLD\nright": (
             "%%mpi --timeout 1\ncomm = MPI.COMM_WORLD\nright"
