@@ -31,7 +31,7 @@ run: install
 	@$(PY) -m tutorial_dl run
 
 test: install
-	@$(PY) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+	@$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 soak: install
 	@$(PY) -m pytest tests/soak

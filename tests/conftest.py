@@ -27,16 +27,23 @@ from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
-# Files that take longest, by the names of their files: they start first, so that no worker of
+# Groups of tests that take longest, most of them files: they start first, so that no worker of
 # pytest-xdist begins one when the others have nothing left to do.
-LONGEST = ["notebooks", "parameter_server"]
+LONGEST = ["keras", "notebooks", "parameter_server"]
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Longest files first, each file's tests together and in their order."""
-    place = {f"test_{name}": turn for turn, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
+    """Longest groups first. A group is of tests that one worker runs: a file's, if none is given."""
+    place = {name: turn for turn, name in enumerate(LONGEST)}
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
+    items.sort(key=lambda item: place.get(group(item), len(place)))
+
+
+def group(item) -> str:
+    return item.get_closest_marker("xdist_group").args[0]
 
 
 # What is left behind

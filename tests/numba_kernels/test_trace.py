@@ -308,9 +308,10 @@ def clocks(shift):
     if there:
         trace_ranks.clock = lambda: time.perf_counter_ns() + shift
     now, ahead, error = trace_ranks.compare_clocks(team)
-    assert abs(time.perf_counter_ns() + there * shift - now) < 1e9
+    assert abs(time.perf_counter_ns() + there * shift - now) < abs(shift) / 2
     assert (ahead, error) == (0, 0) or there
-    assert abs(ahead - there * shift) <= error < 1e7
+    assert abs(ahead - there * shift) <= error
+    clock.note("clocks are compared to within", error / 1e9)
     found = trace_ranks.collect(team, f"from {team.rank}".encode() * (1 + 1000 * team.rank))
     if team.rank:
         assert found is None

@@ -104,6 +104,11 @@ def test_spans(on_ranks, tests, bound, way):
     bound("a span is as long as its item", 0.2)
 
 
+def test_clocks_of_nodes(on_ranks, tests, bound):
+    on_ranks(4, tests("test_trace").clocks, -7_000_000_123, env=MIXED)
+    bound("clocks are compared to within", 0.01)
+
+
 def test_fading_gradients_do_not_slow_an_update_down(tests, record):
     """10 to 40 times as long, where it is not prevented."""
     of = tests("test_optimizers")

@@ -75,7 +75,7 @@ class LastWords:
 
     def note(self, name: str, lines: list[str]) -> None:
         """`lines` say why `name` failed; the most important ones come first."""
-        self.failed.setdefault(name, lines)
+        self.failed.setdefault(re.sub(r"@[\w ]+(?= |$)", "", name), lines)  # a group of xdist's
 
     # What is shown
 
@@ -138,7 +138,7 @@ def why(report) -> list[str]:
 
 def place(report) -> str:
     """The last line of the test's own file that was running, with its text."""
-    file = report.nodeid.split("::")[0]
+    file = report.nodeid.split("::")[0].split("@")[0]
     found = f"{report.longrepr.reprcrash.path}:{report.longrepr.reprcrash.lineno}"
     for entry in getattr(report.longrepr.reprtraceback, "reprentries", []):
         at = getattr(entry, "reprfileloc", None)

@@ -86,10 +86,15 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
     c.stop()  # a second time does nothing
 
 
-def test_restart_gives_new_ranks():
+def test_restart_gives_new_ranks_where_one_has_died():
     with cluster.start(n=2, timeout=SECONDS) as c:
         c.client[:].execute("x = 1", block=True)
         before = all_processes(c)
+        os.kill(c.status()[1].pid, signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS
+        while c.status()[1].alive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not c.status()[1].alive
         c.restart()
         assert all(map(gone, before))
         assert not {e.pid for e in c.status()} & {p.pid for p in before}
@@ -112,17 +117,6 @@ def test_starting_again_stops_the_former(capsys):
     first.stop()  # does not touch the second
     assert [e.alive for e in second.status()] == [True]
     second.stop()
-
-
-def test_status_of_an_engine_that_died():
-    with cluster.start(n=2, timeout=SECONDS) as c:
-        os.kill(c.status()[1].pid, signal.SIGKILL)
-        deadline = time.monotonic() + SECONDS
-        while c.status()[1].alive and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not c.status()[1].alive
-        c.restart()
-        assert [e.alive for e in c.status()] == [True, True]
 
 
 @pytest.mark.parametrize("n", [0, -2, 1.5, "4", None])
@@ -191,13 +185,6 @@ def client_with_a_cluster(busy: str = "time.sleep(300)"):
         client.communicate()
 
 
-def test_the_cluster_ends_when_the_client_is_killed():
-    with client_with_a_cluster() as (client, processes):
-        assert len(processes) >= 7  # two guards, controller, mpiexec, two engines and their nannies
-        client.kill()
-        assert_gone(processes)
-
-
 def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
     # The engines sit in a receive that no signal but SIGKILL ends.
     busy = (
@@ -206,6 +193,7 @@ def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
         "time.sleep(1); print('waiting', flush=True); time.sleep(300)"
     )
     with client_with_a_cluster(busy) as (client, processes):
+        assert len(processes) >= 7  # two guards, controller, mpiexec, two engines and their nannies
         assert client.stdout.readline() == "waiting\n"
         client.kill()
         assert_gone(processes)
@@ -253,8 +241,7 @@ def run_notebook(kernel, cells: str) -> list[str]:
     return printed
 
 
-@pytest.mark.parametrize("now", [False, True])
-def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch, now):
+def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
     from jupyter_client.manager import KernelManager
 
     monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
@@ -264,12 +251,13 @@ def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch, now):
     kernel.start_channels()
     try:
         kernel.wait_for_ready(timeout=SECONDS)
-        _, px, pids = run_notebook(kernel, NOTEBOOK)
-        assert px.count("3") == 2 and "[stdout:0]" in px and "[stdout:1]" in px
-        ranks = [psutil.Process(pid) for pid in json.loads(pids)]
-        manager.restart_kernel(now=now)  # now: SIGKILL, as Jupyter does to one that is busy
-        kernel.wait_for_ready(timeout=SECONDS)
-        assert_gone(ranks)
+        for now in (False, True):  # True: SIGKILL, as Jupyter does to one that is busy
+            _, px, pids = run_notebook(kernel, NOTEBOOK)
+            assert px.count("3") == 2 and "[stdout:0]" in px and "[stdout:1]" in px
+            ranks = [psutil.Process(pid) for pid in json.loads(pids)]
+            manager.restart_kernel(now=now)
+            kernel.wait_for_ready(timeout=SECONDS)
+            assert_gone(ranks)
         _, px, _ = run_notebook(kernel, NOTEBOOK)
         assert px.count("3") == 2
     finally:

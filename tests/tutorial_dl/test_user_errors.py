@@ -5,11 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from keras_networks import compiled, layers
+from keras_networks import compiled, keras, layers
 
 from tutorial_dl import replica
-from tutorial_dl.replica.keras_tensorflow import keras
 from tutorial_dl.training.errors import telling_line
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 SPARSE = "sparse_categorical_crossentropy"
 
