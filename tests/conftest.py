@@ -34,7 +34,7 @@ LONGEST = ["keras", "notebooks", "parameter_server"]
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Longest groups first. A group is of tests that one worker runs: a file's, if none is given."""
+    """Longest groups first. Tests of a group are run by one worker; a file is one by itself."""
     place = {name: turn for turn, name in enumerate(LONGEST)}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
