@@ -39,6 +39,7 @@ def run(
     """
     environment = {k: v for k, v in os.environ.items() if k not in ("MPLBACKEND", "JUPYTER_PATH")}
     environment |= private_folders(folder) | {"IPP_NONINTERACTIVE": "1"}
+    environment["OPENBLAS_NUM_THREADS"] = "1"  # more would wait for each other, and not asleep
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider",
                "--rootdir", str(notebook.parent), "-c", os.devnull,
                f"--nbval-cell-timeout={CELL_SECONDS}", str(notebook)]  # fmt: skip
