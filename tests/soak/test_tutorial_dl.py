@@ -38,6 +38,17 @@ def test_fault_after_fault(tests, record, bound, tmp_path, monkeypatch, n, windo
     bound("a cell ends after a fault", 5, of=where)
 
 
+def test_workers_that_are_killed(tests, record, tmp_path):
+    of = tests("test_worker_faults")
+    for number, form in enumerate(of.FORMS):
+        for how in (of.test_workers_that_are_killed, of.test_workers_that_are_killed_over_messages,
+                    of.test_all_workers_of_a_sub_master_are_killed):  # fmt: skip
+            folder = tmp_path / f"{number} {how.__name__}"
+            folder.mkdir()
+            how(folder, form)
+    record("runs whose workers are killed, of 5 rules on 3 layouts", "15 end well", "15", True)
+
+
 def test_train(tests, bound, tmp_path):
     of = tests("test_train_faults")
     (tmp_path / "mine.py").write_text(of.MODELS.format(support=of.Path(of.on_ranks_file).parent))

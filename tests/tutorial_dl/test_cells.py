@@ -37,21 +37,32 @@ def failing(c, code: str, kind: type = CellError, took: str = "", **options) -> 
 
 
 @contextlib.contextmanager
-def ctrl_c_after(seconds: float):
-    """SIGINT to this process, as from the stop button; tells when. Never later than the body."""
-    sent = []
+def ctrl_c_after(seconds: float, folder):
+    """SIGINT to this process, as from the stop button; tells when. Never later than the body.
+
+    The seconds are counted from when all three ranks are in the cell: see `running`.
+    """
+    sent, ended = [], threading.Event()
 
     def send():
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
+        while not ended.is_set() and len(list(folder.glob("*.runs"))) < 3:
+            time.sleep(0.02)
+        if not ended.wait(seconds):
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Timer(seconds, send)
-    timer.start()
+    thread = threading.Thread(target=send)
+    thread.start()
     try:
         yield sent
     finally:
-        timer.cancel()
-        timer.join()
+        ended.set()
+        thread.join()
+
+
+def running(folder, code: str) -> str:
+    """`code`, with a first line that says that a rank is there."""
+    return f"open(f'{folder}/{{rank}}.runs', 'w').close()\n{code}"
 
 
 # A rank raises ---------------------------------------------------------------------------------
@@ -219,31 +230,31 @@ def test_blocked_ranks_that_get_free_can_go_on(shared_cluster):
 @pytest.mark.parametrize(
     "code", ["team.barrier() if rank else time.sleep(100)", "while True: sum(range(1000))"]
 )
-def test_interrupt(team_cluster, code):
+def test_interrupt(team_cluster, tmp_path, code):
     c = team_cluster
     c.run(TEAM)
-    with ctrl_c_after(1.0) as sent:
-        summary = failing(c, code, CellInterrupted)
+    with ctrl_c_after(0.5, tmp_path) as sent:
+        summary = failing(c, running(tmp_path, code), CellInterrupted)
         clock.note("Ctrl-C stops a cell", time.monotonic() - sent[0])
     assert summary == ["interrupted: 3 of 3 ranks stopped, variables are kept"]
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")
 
 
-def test_interrupt_of_a_raw_mpi_call(shared_cluster):
-    with ctrl_c_after(1.0) as sent:
-        summary = failing(shared_cluster, "if rank: comm.recv(source=0)\nelse: time.sleep(100)",
-                             CellInterrupted)  # fmt: skip
+def test_interrupt_of_a_raw_mpi_call(shared_cluster, tmp_path):
+    code = "if rank: comm.recv(source=0)\nelse: time.sleep(100)"
+    with ctrl_c_after(0.5, tmp_path) as sent:
+        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
         clock.note("Ctrl-C in a raw MPI call is answered", time.monotonic() - sent[0])
     assert summary == [
         "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
-        "ranks 1, 2 are blocked in comm.recv(source=0) (line 1), which nothing can interrupt",
+        "ranks 1, 2 are blocked in comm.recv(source=0) (line 2), which nothing can interrupt",
         OFFER,
     ]
     shared_cluster.run("comm.send(0, 1), comm.send(0, 2)", ranks=[0])
     shared_cluster.run("pass")
 
 
-def test_a_second_interrupt_does_not_wait(shared_cluster):
+def test_a_second_interrupt_does_not_wait(shared_cluster, tmp_path):
     code = """
 end = time.monotonic() + 4
 while time.monotonic() < end:
@@ -252,14 +263,14 @@ while time.monotonic() < end:
     except KeyboardInterrupt:
         pass
 """
-    with ctrl_c_after(1.0), ctrl_c_after(1.5) as second:
-        summary = failing(shared_cluster, code, CellInterrupted)
+    with ctrl_c_after(0.5, tmp_path), ctrl_c_after(1.0, tmp_path) as second:
+        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
         clock.note("a second Ctrl-C does not wait", time.monotonic() - second[0])
     assert summary[0].startswith("interrupted: 0 of 3 ranks stopped")
     shared_cluster.run("pass")  # waits for them
 
 
-def test_ranks_that_ignore_an_interrupt_are_named(shared_cluster):
+def test_ranks_that_ignore_an_interrupt_are_named(shared_cluster, tmp_path):
     code = """
 def ignore():
     try:
@@ -269,28 +280,29 @@ def ignore():
 if rank: ignore()
 else: time.sleep(6)
 """
-    with ctrl_c_after(0.5) as sent:
-        summary = failing(shared_cluster, code, CellInterrupted)
+    with ctrl_c_after(0.5, tmp_path) as sent:
+        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
         clock.note("ranks that ignore Ctrl-C are named", time.monotonic() - sent[0])
     assert summary[:2] == [
         "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
-        "ranks 1, 2 are in time.sleep(5) (line 6)",
+        "ranks 1, 2 are in time.sleep(5) (line 7)",
     ]
     shared_cluster.run("pass")  # waits for them
 
 
-def test_a_cause_comes_before_an_interrupt(shared_cluster):
-    with ctrl_c_after(1.0):
-        summary = failing(shared_cluster, "if rank == 2: 1 / 0\ntime.sleep(100)")
+def test_a_cause_comes_before_an_interrupt(shared_cluster, tmp_path):
+    with ctrl_c_after(0.5, tmp_path):
+        code = running(tmp_path, "if rank == 2: 1 / 0\ntime.sleep(100)")
+        summary = failing(shared_cluster, code)
     assert summary[0] == "rank 2: ZeroDivisionError: division by zero"
     assert summary[1:] == ["rank 0: KeyboardInterrupt", "rank 1: KeyboardInterrupt", "interrupted"]
 
 
 def test_timeout(shared_cluster):
     code = "pass\nif rank: time.sleep(100)"
-    summary = failing(shared_cluster, code, CellTimeout, "a time limit of 1 s", timeout=1)
+    summary = failing(shared_cluster, code, CellTimeout, "a time limit of 3 s", timeout=3)
     assert summary == [
-        "the cell took longer than 1 s: 3 of 3 ranks stopped, variables are kept",
+        "the cell took longer than 3 s: 3 of 3 ranks stopped, variables are kept",
         "ranks 1, 2 were in time.sleep(100) (line 2)",
     ]
     shared_cluster.run("pass", timeout=300)
