@@ -16,7 +16,6 @@ import numba
 import numpy as np
 import on_ranks as ranks_of
 import pytest
-from worlds import PATIENCE
 
 from numba_kernels import compiled
 from numba_kernels.jit import cache
@@ -68,7 +67,7 @@ def obey_permissions():
 
 def ended(process):
     """(what it printed, what it complained of)"""
-    out, errors = process.communicate(timeout=100 * PATIENCE)
+    out, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return out.split(), errors
 
@@ -436,5 +435,5 @@ def every_public_call(algorithms):
 def test_a_second_process_compiles_nothing(on_ranks):
     from numba_kernels.allreduce.calls import ALGORITHMS
 
-    on_ranks(2, every_public_call, ALGORITHMS, fresh=True, timeout=400)  # compiles all there is
+    on_ranks(2, every_public_call, ALGORITHMS, fresh=True)  # compiles all there is
     assert on_ranks(2, every_public_call, ALGORITHMS, fresh=True).splitlines() == ["0 False"] * 2

@@ -38,7 +38,9 @@ def every_length():
                 )
                 assert np.isfinite(array).all(), where
                 same_bits(team, array, where)
-                for special in (np.nan, np.inf):
+                # (In the longest one once for each method and dtype.)
+                once = n < 70_001 or (op == "mean" and array.base is None)
+                for special in (np.nan, np.inf) if once else ():
                     if n:
                         array[:] = x[team.rank]
                         if team.rank == p - 1:
@@ -50,12 +52,12 @@ def every_length():
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_every_length(on_ranks, ranks):
-    on_ranks(ranks, every_length, timeout=300)
+    on_ranks(ranks, every_length)
 
 
 @pytest.mark.parametrize("env", SURROUNDINGS[1:], ids=["messages", "two nodes"])
 def test_every_length_between_nodes(on_ranks, env):
-    on_ranks(3, every_length, timeout=300, env=env)
+    on_ranks(3, every_length, env=env)
 
 
 class Counting:
@@ -96,7 +98,7 @@ def counted():
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_bytes_are_what_is_sent(on_ranks, ranks):
-    on_ranks(ranks, counted, timeout=300)
+    on_ranks(ranks, counted)
 
 
 def test_bytes():

@@ -26,7 +26,7 @@ from ..replica import random_state
 from ..replica.accumulating import Accumulating
 from ..replica.consistency import check_same_settings
 from ..runtime import in_step
-from ..runtime.errors import Terminated
+from ..runtime.errors import Terminated, TrainingError
 from ..runtime.evaluation import evaluate, predict
 from ..runtime.history import History
 from ..runtime.master import loop as of_masters
@@ -36,6 +36,8 @@ from ..strategies.loss_scale import loss_scale_of
 from ..strategies.rule import Rule
 from .callbacks import callbacks_of
 from .schedules import schedule_of
+
+__all__ = ["History", "Trainer", "TrainingError"]
 
 
 class Trainer:
