@@ -8,6 +8,7 @@ import clock
 import numpy as np
 import pytest
 
+PLACE = {"1": "window", "0": "messages"}
 PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
 WINDOW, MESSAGES, MIXED = (
     {"NUMBA_KERNELS_WINDOW": "1"},
@@ -20,7 +21,7 @@ WINDOW, MESSAGES, MIXED = (
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_failures(on_ranks, tests, bound, ranks, shared):
     of, env = tests("test_failures"), {"NUMBA_KERNELS_WINDOW": shared}
-    where = f"{ranks} ranks, {'window' if shared == '1' else 'messages'}"
+    where = f"{ranks} ranks, {PLACE[shared]}"
     on_ranks(ranks, of.rank_fails, env=env)
     bound("all ranks know of a failure", 2, of=where)
     on_ranks(ranks, of.mismatches, env=env)
@@ -34,14 +35,14 @@ def test_failures(on_ranks, tests, bound, ranks, shared):
 @PLACES
 def test_deadline(on_ranks, tests, bound, shared):
     on_ranks(2, tests("test_failures").too_late, env={"NUMBA_KERNELS_WINDOW": shared})
-    bound("a deadline of 0.3 s", 1.5)
+    bound("a deadline of 0.3 s", 1.5, of=PLACE[shared])
 
 
 @PLACES
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_cells_of_a_notebook(on_ranks, tests, bound, ranks, shared):
     on_ranks(ranks, tests("test_recovery").cells, env={"NUMBA_KERNELS_WINDOW": shared})
-    bound("a rank fails where others make a team", 2, of=f"{ranks} ranks")
+    bound("a rank fails where others make a team", 2, of=f"{ranks} ranks, {PLACE[shared]}")
 
 
 def test_a_rank_is_stopped_for_15_seconds(tests, record):
@@ -51,9 +52,12 @@ def test_a_rank_is_stopped_for_15_seconds(tests, record):
     said_so &= f"for rank 1 (process {pids[1]} is stopped by a signal)" in said
     back = "stall: rank 1 came after 15 s; allreduce(" in said
     record(
-        "a rank stopped for 15 s is reported", "after 10 s", "10 s" if said_so else said, said_so
+        "a rank stopped for 15 s is reported",
+        "told after 10 s",
+        "yes" if said_so else said,
+        said_so,
     )
-    record("and that it is back", "after 15 s", "yes" if back else said, back)
+    record("and that it is back", "told after 15 s", "yes" if back else said, back)
 
 
 @pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
@@ -98,9 +102,10 @@ def test_spans(on_ranks, tests, bound, way):
     on_ranks(3, of.steps, 2, env=way)
     on_ranks(2, of.failed, env=way)
     of.test_times_are_those_of_the_clock()
-    bound(of.WAITS, 0.2)
-    bound(of.OFF, 0.2)
-    bound("what is not waiting", 0.1)
+    where = "messages" if way else "window"
+    bound(of.WAITS, 0.2, of=where)
+    bound(of.OFF, 0.2, of=where)
+    bound("what is not waiting", 0.1, of=where)
     bound("a span is as long as its item", 0.2)
 
 

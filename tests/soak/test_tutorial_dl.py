@@ -51,7 +51,9 @@ def test_workers_that_are_killed(tests, record, tmp_path):
 
 def test_train(tests, bound, tmp_path):
     of = tests("test_train_faults")
-    (tmp_path / "mine.py").write_text(of.MODELS.format(support=of.Path(of.on_ranks_file).parent))
+    (tmp_path / "mine.py").write_text(
+        of.MODELS.format(support=str(of.Path(of.on_ranks_file).parent))
+    )
     of.test_a_master_is_lost(tmp_path, "die", 0, 1)
     bound("a run ends with its master", 60)
     of.test_signals(tmp_path)
@@ -74,8 +76,9 @@ def test_all_strategies_learn(on_ranks, tests, record, ranks):
 def test_a_straggler(on_ranks, tests, bound, ranks, algorithm, env):
     of = tests("test_timeline_training")
     on_ranks(ranks, of.straggler, ranks - 1, 4, algorithm, env=env)
-    bound(of.WAITS, 0.2)
-    bound(of.OFF, 0.2)
+    where = f"{ranks} ranks"
+    bound(of.WAITS, 0.2, of=where)
+    bound(of.OFF, 0.2, of=where)
     bound("who begins to wait after the straggler is there", 1, "ranks")
 
 

@@ -17,9 +17,18 @@ PACKAGES = ("numba_kernels", "tutorial_dl")
 OTHERS = ("os", "time")  # that tests take the place of
 OF_THE_TEST = "of_the_test"  # the module that a test's file is loaded as
 TABLES = (dict, list, set)
-# What is made or found out once, at its first use.
-ONCE = {("numba_kernels.team.world", "_world"), ("numba_kernels.trace", "_last_ring")}
-KEPT = {("numba_kernels.allreduce", "_SEEN")}  # tables of answers that are always the same
+# What is made or found out once, at its first use; and a number that only counts up.
+ONCE = {
+    ("numba_kernels.team.world", "_world"),
+    ("numba_kernels.trace.recording", "_last_ring"),
+    ("tutorial_dl.interop.ordered_graph", "_order"),
+    ("tutorial_dl.interop.horovod.process_sets", "_made"),
+}
+# Tables of answers that are always the same, and memory to be used again.
+KEPT = {
+    ("numba_kernels.allreduce.dispatch", "_SEEN"),
+    ("tutorial_dl.interop.ordered_graph", "_kept"),
+}
 # Variables that TensorFlow and what it imports set once.
 TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]

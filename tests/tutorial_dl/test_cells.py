@@ -285,7 +285,7 @@ else: time.sleep(6)
         clock.note("ranks that ignore Ctrl-C are named", time.monotonic() - sent[0])
     assert summary[:2] == [
         "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
-        "ranks 1, 2 are in time.sleep(5) (line 7)",
+        "ranks 1, 2 are in time.sleep(5) (line 8)",  # where the cell calls it
     ]
     shared_cluster.run("pass")  # waits for them
 
