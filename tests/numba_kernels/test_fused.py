@@ -148,7 +148,7 @@ def wherever_weights_are(names=None):
     from numba_kernels.shared.node_array import PATIENCE
 
     team = Team()
-    team._node[PATIENCE] = 0
+    team.node_array[PATIENCE] = 0
     for (n, clip), dtype, name, place in itertools.product(
         ((17, None), (5003, None), (5003, 30.0)),
         ("float32", "float64"),

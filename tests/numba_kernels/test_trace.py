@@ -291,6 +291,7 @@ def test_what_reaches_beyond_is_cut():
 def clocks(shift):
     """Ranks 2 and 3 run ahead by `shift` ns, and are found to."""
     from numba_kernels import Team
+    from numba_kernels.team.bytes import collect
     from numba_kernels.trace import clocks as trace_ranks
 
     team = Team()
@@ -302,7 +303,7 @@ def clocks(shift):
     assert abs(time.perf_counter_ns() + there * shift - now) < 1e9
     assert (ahead, error) == (0, 0) or there
     assert abs(ahead - there * shift) <= error < 1e7
-    found = trace_ranks.collect(team, f"from {team.rank}".encode() * (1 + 1000 * team.rank))
+    found = collect(team, f"from {team.rank}".encode() * (1 + 1000 * team.rank))
     if team.rank:
         assert found is None
     else:

@@ -271,14 +271,14 @@ class Wire:
         ]
         first = texts[0]
         other = next((r for r, said in enumerate(texts) if said != first), 0)
-        message = f"rank 0 called {first}, but rank {other} called {texts[other]}"
+        message = ""
         if joined and len(set(texts) - {"join()"}) == 1:
             call = next(said for said in texts if said != "join()")
             message = (
                 f"{call} was called while rank {texts.index('join()')} has joined: "
                 "only an allreduce, Sum or Average, goes on without the ranks that have"
             )
-        raise MismatchError(message)
+        raise MismatchError({0: first, other: texts[other]}, message)
 
     def _buffer(self, n: int, dtype: np.dtype) -> np.ndarray:
         """`n` elements in the window of the team's ranks, so that reducing them copies nothing."""

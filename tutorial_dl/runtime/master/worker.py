@@ -120,7 +120,7 @@ class Computing:
         try:
             yield
         except PeerError as error:
-            raise PeerError(self.ranks[error.rank], str(error).partition(": ")[2]) from None
+            raise PeerError(self.ranks[error.rank], error.reason) from None
 
     def follow(self) -> None:
         """What a member does: its part of whatever the leader says."""
