@@ -1,4 +1,8 @@
-"""The errors that a Team raises. Their messages name the ranks, as numbered in that team."""
+"""The errors that a Team raises. Each builds its text from its fields, with the team's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class TeamError(RuntimeError):
@@ -6,16 +10,70 @@ class TeamError(RuntimeError):
 
 
 class PeerError(TeamError):
-    """Another rank failed; `rank` is its number, and the message gives the reason."""
+    """Another rank failed.
 
-    def __init__(self, rank: int, message: str):
-        super().__init__(f"rank {rank} failed: {message}")
-        self.rank = rank
+    Attributes:
+        rank: the rank whose failure this is.
+        reason: what happened there: its error, or how it ended.
+        cause: the rank that failed first; not `rank` if that rank failed because another one did.
+    """
+
+    def __init__(self, rank: int, reason: str, cause: int | None = None):
+        super().__init__(rank, reason, cause)
+        self.rank, self.reason, self.cause = rank, reason, rank if cause is None else cause
+
+    def __str__(self):
+        return f"rank {self.rank} failed: {self.reason}"
 
 
 class MismatchError(TeamError):
-    """Ranks of one team made different calls at the same time."""
+    """Ranks of one team made different calls at the same time.
+
+    Attributes:
+        calls: {rank: its call}, as far as known, or None for another, unknown call.
+    """
+
+    def __init__(self, calls: dict[int, str | None], text: str = ""):
+        super().__init__(calls, text)
+        self.calls, self._text = calls, text
+
+    def __str__(self):
+        said = [
+            f"rank {rank} called {call}" if call else f"rank {rank} made another call"
+            for rank, call in self.calls.items()
+        ]
+        return self._text or ", but ".join(said)
 
 
 class DeadlineError(TeamError, TimeoutError):
-    """A wait reached its deadline."""
+    """A wait reached its deadline.
+
+    Attributes:
+        rank: the rank that waited.
+        waiting_in: the call that it waited in.
+        waited: seconds that it had waited.
+        seconds: the limit.
+        late: the ranks that did not come, if known.
+    """
+
+    def __init__(
+        self, rank: int, waiting_in: str, waited: float, seconds: float, late: Sequence[int] = ()
+    ):
+        super().__init__(
+            f"{ranks_in_words(late)} did not call {waiting_in} within {seconds:g} s: "
+            "all ranks of a team must call it"
+            if late
+            else f"rank {rank} waited {waited:.1f} s in {waiting_in}; the limit is {seconds} s"
+        )
+        self.rank, self.waiting_in, self.late = rank, waiting_in, tuple(late)
+        self.waited, self.seconds = waited, seconds
+
+
+def ranks_in_words(ranks: Sequence[int], more=lambda rank: "") -> str:
+    """Return a phrase such as "rank 2" or "ranks 0, 1 and 3"."""
+    names = [f"{rank}{more(rank)}" for rank in ranks[:16]]
+    if len(ranks) > 16:
+        names.append(f"{len(ranks) - 16} others")
+    if len(names) == 1:
+        return f"rank {names[0]}"
+    return f"ranks {', '.join(names[:-1])} and {names[-1]}"

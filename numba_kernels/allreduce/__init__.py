@@ -11,6 +11,7 @@ vectors. Between nodes it takes the algorithm that costs.py predicts to be the f
 naive, tree, ring, recursive_doubling, rabenseifner   by messages; mpi: the library's own
 shared_memory, staged, short                          within a node
 two_level                                             within nodes, then between them
+schedules                                             which messages each of the first five sends
 """
 
 import lazy_loader
@@ -19,8 +20,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
         "calls", "costs", "dispatch", "elementwise", "fold", "gather", "machine", "measure",
-        "messages", "mpi", "naive", "rabenseifner", "recursive_doubling", "ring", "shared_memory",
-        "short", "staged", "tree", "two_level",
+        "messages", "mpi", "naive", "rabenseifner", "recursive_doubling", "ring", "schedules",
+        "shared_memory", "short", "staged", "tree", "two_level",
     ],
     submod_attrs={"dispatch": ["ALGORITHMS", "MESSAGES", "allreduce"]},
 )  # fmt: skip

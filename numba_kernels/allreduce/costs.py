@@ -29,6 +29,7 @@ from functools import lru_cache
 from math import ceil, floor, log2
 
 from .machine import UNMEASURED, Curve, Machine, straight
+from .schedules import SCHEDULES
 
 __all__ = [  # the machine is part of what users of costs call
     "UNMEASURED", "Curve", "Machine", "best", "between", "between_nodes", "bus_bandwidth", "choose",
@@ -108,7 +109,7 @@ COSTS: dict[str, Cost] = {
     "two_level": two_level,
     "mpi": mpi,
 }
-BY_MESSAGES = ("naive", "tree", "ring", "recursive_doubling", "rabenseifner")
+BY_MESSAGES = tuple(SCHEDULES)
 
 
 def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEASURED) -> float:

@@ -136,8 +136,9 @@ def agree(team, call: str, layers: np.ndarray) -> None:
         lines = [bytes(text.astype(np.uint8)).decode() for text in texts]
         asked = lines if len(set(lines)) > 1 else [f"{line} with other segments" for line in lines]
         raise MismatchError(
+            dict(enumerate(asked)),
             "ranks made different calls: "
-            + "; ".join(f"rank {rank} {text}" for rank, text in enumerate(asked))
+            + "; ".join(f"rank {rank} {text}" for rank, text in enumerate(asked)),
         )
 
 

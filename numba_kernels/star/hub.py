@@ -139,7 +139,7 @@ class Hub:
         done = helping.together(*how)
         end = time.monotonic() + helping.GIVE_UP if done == WAIT else None
         while done == WAIT:
-            pid = self.team._processes.get(leaf)
+            pid = self.team.pid(leaf)
             if time.monotonic() > end or has_ended(pid):
                 return True
             done = helping.together(*how)
@@ -152,10 +152,10 @@ class Hub:
         served, unless the leaf is dropped.
         """
         team = self.team
-        mail, open_ = team._mailbox, sorted(self._open - self._told)
+        mail, open_ = team.letters, sorted(self._open - self._told)
         found = {}
         for leaf in open_:  # before reading the mailbox, which may have letters of ended processes
-            pid = team._processes.get(leaf)
+            pid = team.pid(leaf)
             if has_ended(pid):
                 found[leaf] = f"its process {pid} has ended"
         mail.collect()
@@ -183,7 +183,7 @@ class Hub:
         self._open.discard(leaf)
         self._table[:, leaf] = 0
         if self._inbox.leaves[leaf, hub_messages.IN]:
-            dead = has_ended(self.team._processes.get(leaf))
+            dead = has_ended(self.team.pid(leaf))
             hub_messages.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
 
     def tell(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:

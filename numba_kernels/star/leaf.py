@@ -113,7 +113,7 @@ class Leaf:
             if done == READY:
                 return
         team, started = self.team, time.monotonic()
-        team._doing, self._ended = "Star.ask()", None
+        team.doing, self._ended = "Star.ask()", None
         watch = HubWatch(team, self._idle)
         try:
             while done != READY:
@@ -139,12 +139,12 @@ class Leaf:
 
     def _abandon(self) -> None:
         """Stop waiting for an answer."""
-        dead = has_ended(self.team._processes.get(0))
+        dead = has_ended(self.team.pid(0))
         leaf_messages.abandon(self._comm, self._line, dead, self._row)
 
     def _why_broken(self) -> str:
         """Return why MPI reports an error in messages with the hub; often because the hub died."""
-        pid, end = self.team._processes.get(0), time.monotonic() + GRACE
+        pid, end = self.team.pid(0), time.monotonic() + GRACE
         while pid is not None and time.monotonic() < end:
             if has_ended(pid):
                 return f"its process {pid} has ended"
@@ -154,13 +154,10 @@ class Leaf:
     def _heed_hub(self, waited: float) -> None:
         """Raise the failure that the hub has reported; failures of other leaves are ignored."""
         team = self.team
-        mail = team._mailbox
+        mail = team.letters
         mail.collect()
-        letter = mail.failures.get(0)
-        if letter is not None:
-            raise PeerError(0, letter.text)
-        for letter in mail.fails_again(0):
-            raise PeerError(0, letter.text)
+        for letter in filter(None, [mail.failures.get(0), *mail.fails_again(0)]):
+            raise letter.error()
         if 0 in mail.recovering:
             raise PeerError(0, "it is recovering from a failure of its own")
         if 0 in mail.ended:
@@ -168,10 +165,7 @@ class Leaf:
             if waited - self._ended > GRACE:
                 raise PeerError(0, LEFT)
         if team.deadline is not None and waited > team.deadline:
-            raise DeadlineError(
-                f"rank {team.rank} waited {waited:.1f} s in {team._doing}; "
-                f"the limit is {team.deadline} s"
-            )
+            raise DeadlineError(team.rank, team.doing, waited, team.deadline)
 
 
 def put(block: memoryview, words: Sequence[float]) -> None:

@@ -32,7 +32,7 @@ from mpi4py import MPI
 from ..allreduce import calls
 from ..environment import local_ranks
 from ..errors import TeamError
-from ..shared import node_array, window
+from ..shared import window
 from . import memory_layout as layout
 from . import messages
 from .hub import Hub
@@ -92,16 +92,16 @@ class Star(Leaf, Hub):
         self._row = team.empty(second + words[1], np.int64)
         rows = team.peers(self._row) or [self._row]
         rows = dict(zip(team.node, rows, strict=True))
-        comm = team._duplicate(team.comm)
+        comm = team.duplicate(team.comm)
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._generation = team.generation
         self.near = len(rows) == team.size if self.is_hub else 0 in rows
         (_, _, self.out), (_, _, self.into) = self._views(self._row)
         self._star = np.zeros(7, np.int64)
         self._alone = self._has_core()
-        few = int(team._node[node_array.SPINS])
+        few = team.spins
         self._star[layout.SPINS] = 20 * few if self._alone else min(few, 20)
-        self._star[layout.PATIENCE] = team._node[node_array.PATIENCE]
+        self._star[layout.PATIENCE] = team.patience
         self._star[layout.MINE] = self._row.ctypes.data
         self._star[layout.HUB] = rows.get(0, self._row).ctypes.data
         self._memory = self._share(kept, near=0 in rows and self._alone) if kept else None
@@ -127,7 +127,7 @@ class Star(Leaf, Hub):
 
     def _let_go(self) -> bool:
         """Stop all waiting and serving; return whether any rank has failed."""
-        failed = self.team._failure is not None
+        failed = self.team.failure is not None
         if self.is_hub:
             self._stop_help()
             failed = failed or bool(self._told)
@@ -146,14 +146,14 @@ class Star(Leaf, Hub):
             kind = self._checked(sent, received, dtype, in_place, kept)
         except (TypeError, ValueError):
             if team.size > 1:
-                team._gather([0] * 6, calls.encode("Star"))
+                team.gather([0] * 6, calls.encode("Star"))
             raise
         asked = [1, sent, received, calls.DTYPES.index(kind.name), bool(in_place), kept]
-        table = team._gather(asked, calls.encode("Star", kind), sent)
-        team._doing = _named(asked)
+        table = team.gather(asked, calls.encode("Star", kind), sent)
+        team.doing = _named(asked)
         for rank, theirs in enumerate(table.tolist()):
             if theirs != asked:
-                raise team._mismatch(rank, _named(theirs) if theirs[0] else "an invalid Star")
+                raise team.mismatch(rank, _named(theirs) if theirs[0] else "an invalid Star")
 
     def _checked(self, sent, received, dtype, in_place, kept) -> np.dtype:
         kind = np.dtype(dtype)
@@ -184,7 +184,7 @@ class Star(Leaf, Hub):
         If so, a rank polls for some 2 ms before it sleeps. (Waking takes 50 to 100 us, as long as
         serving 200,000 parameters; and unlike ranks at a barrier, a hub is idle between requests.)
         """
-        return self.team._node[node_array.SPINS] > 100 and local_ranks() <= (os.cpu_count() or 1)
+        return self.team.spins > 100 and local_ranks() <= (os.cpu_count() or 1)
 
     def _share(self, elements: int, near: bool) -> np.ndarray | None:
         """Return memory of the hub that leaves on its node can see too. Collective."""
@@ -196,12 +196,12 @@ class Star(Leaf, Hub):
         try:
             call = calls.encode("Star", self.dtype)
             pid, descriptor, name, left = map(
-                int, team._gather([os.getpid(), made, name, window.available()], call, elements)[0]
+                int, team.gather([os.getpid(), made, name, window.available()], call, elements)[0]
             )
             memory = None
             if descriptor >= 0 and nbytes <= left and near:
                 memory = window.attach(pid, descriptor, name, nbytes)
-            team._gather([0], call, elements)  # all have opened the file that the hub closes now
+            team.gather([0], call, elements)  # all have opened the file that the hub closes now
         finally:
             if made >= 0:
                 os.close(made)
@@ -212,8 +212,8 @@ class Star(Leaf, Hub):
         team = self.team
         if self._comm is None:
             raise RuntimeError("this star was closed")
-        if team._failure is not None and team.generation == self._generation:
-            raise team._failure
+        if team.failure is not None and team.generation == self._generation:
+            raise team.failure
         if team.generation != self._generation:
             raise TeamError("this star's team has failed since it was made: make a new star")
 

@@ -5,6 +5,7 @@ waiting.py   bounded waits, with a look at the mailbox between them
 failure.py   a rank fails: how the others hear of it; mailbox.py carries the letters
 stall.py     reports of long waits
 recovery.py  makes a team usable again
+bytes.py     text and bytes over a team
 world.py     what teams are made from; windows.py their shared memory
 """
 
@@ -12,6 +13,6 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["failure", "mailbox", "recovery", "stall", "waiting", "windows", "world"],
+    submodules=["bytes", "failure", "mailbox", "recovery", "stall", "waiting", "windows", "world"],
     submod_attrs={"team": ["Team"], "failure": ["abort_all"]},
 )

@@ -17,6 +17,8 @@ from enum import IntEnum
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import PeerError
+
 TEXT = 1000  # bytes of a letter's text at most, so that MPI sends it eagerly
 HEAD = 6 * 8
 TAG = 1
@@ -48,7 +50,8 @@ class Letter:
         text: the error message, if any.
         generation: the generation of the team that it belongs to.
         cell: number of the notebook cell that its sender was in; 0 outside notebooks.
-        call: (number of collectives that its sender has begun, code of the call, length).
+        call: (number of collectives that its sender has begun, code of the call, length); of a
+            FOLLOWED letter (the rank that failed first, 0, 0).
     """
 
     rank: int
@@ -57,6 +60,10 @@ class Letter:
     generation: int = 0
     cell: int = 0
     call: tuple[int, int, int] = (0, 0, 0)
+
+    def error(self) -> PeerError:
+        """Return the error to raise for a letter that reports a failure."""
+        return PeerError(self.rank, self.text, self.call[0] if self.kind == FOLLOWED else None)
 
 
 def cause_first(letter: Letter) -> tuple:

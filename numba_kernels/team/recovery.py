@@ -21,30 +21,27 @@ import time
 
 from ..allreduce import messages
 from ..errors import DeadlineError, PeerError, TeamError
-from ..jit import mpi_functions as mpi
-from ..shared.node_array import AT
 from .mailbox import AGAIN, LEFT, RECOVERS, cause_first
-from .stall import NO_CALL, Watch, ranks_in_words
+from .stall import NO_CALL, Watch
 
 
 def recover(team, seconds: float | None) -> None:
     """See `Team.recover`."""
-    mail = team._mailbox
+    mail = team.letters
     while True:
         mail.post(RECOVERS)  # again even if posted before: this rank may have been interrupted
         _poll(team, seconds, lambda: others(team) - mail.recovering.keys())
-        if team._routes:
-            team._flush = team._flush or messages.Flush(team.comm, team._abandoned)
-            _poll(team, seconds, team._flush.missing)
-            team._flush = None
-        mail.next_generation()
-        team._failure, team._renews, team.is_cause, team._count = None, False, False, 0
+        if team.routes:
+            team.flush = team.flush or messages.Flush(team.comm, team.abandoned)
+            _poll(team, seconds, team.flush.missing)
+            team.flush = None
+        team.next_generation()
         if not mail.failures:
             break
         # A rank failed while this generation was set up, and is already in the next one.
         letter = min(mail.failures.values(), key=cause_first)
-        team.abort(PeerError(letter.rank, letter.text))
-    team._set_up(seconds)
+        team.abort(letter.error())
+    team.set_up(seconds)
 
 
 def others(team) -> set[int]:
@@ -54,8 +51,8 @@ def others(team) -> set[int]:
 
 def _poll(team, seconds: float | None, missing) -> None:
     """Wait until no rank is `missing()`; raise PeerError if a missing rank cannot come."""
-    mail, started = team._mailbox, time.monotonic()
-    team._doing, team._waits_in = "recover()", NO_CALL
+    mail, started = team.letters, time.monotonic()
+    team.doing, team.waits_in = "recover()", NO_CALL
     watch = Watch(team)
     try:
         while True:
@@ -68,31 +65,14 @@ def _poll(team, seconds: float | None, missing) -> None:
                 if rank in mail.ended:
                     raise PeerError(rank, LEFT)
                 if mail.fails_again(rank):
-                    raise PeerError(rank, mail.again.pop(rank).text)
+                    raise mail.again.pop(rank).error()
             if seconds is not None and waited > seconds:
-                raise DeadlineError(
-                    f"{ranks_in_words(late)} did not call recover() within {seconds:g} s: "
-                    "all ranks of a team must call it"
-                )
+                raise DeadlineError(team.rank, team.doing, waited, seconds, late)
             watch.look(waited)
             time.sleep(min(0.001, waited / 100))
     except BaseException as error:
-        team._renews = False
+        team.renews = False
         if not isinstance(error, TeamError):
             mail.post(AGAIN, f"{type(error).__name__}: {error}")
         raise
     watch.end(waited)
-
-
-def connect(team) -> None:
-    """Make the routes of `team` use its current communicator."""
-    for link, *_ in team._routes:
-        link.handles[messages.COMM] = mpi.handle(team.comm)
-        link.words[[messages.AT, messages.POSTED]] = 0
-
-
-def wipe(team) -> None:
-    """Clear this rank's part of the board and the progress of its kernel."""
-    if team.board is not None:
-        team.board[team.place] = 0
-        team._node[AT] = 0

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..allreduce import calls
-from ..errors import PeerError
+from ..errors import PeerError, ranks_in_words
 from .mailbox import WAITS, audience, partners
 
 COMPARE = 0.25  # seconds of waiting before calls are compared
@@ -59,21 +59,21 @@ class Watch:
             PeerError: the process of another rank has ended.
         """
         team = self.team
-        mail = team and team._mailbox
+        mail = team and team.letters
         if mail is None or team.size == 1:
             return
         if waited > self.compare_at:
             if self.compare_at == COMPARE:
-                mail.post(WAITS, "", team._waits_in, partners(team.rank, team.size))
+                mail.post(WAITS, "", team.waits_in, partners(team.rank, team.size))
             self.compare_at += 0.01
             self._compare(mail)
         if waited > self.look_at:
             self.look_at = waited + LOOK
-            for rank, pid in team._processes.items():
+            for rank, pid in team.processes.items():
                 if state(pid) in GONE:
                     raise PeerError(rank, f"its process {pid} has ended")
         if waited > self.tell_at:
-            mail.post(WAITS, "", team._waits_in, audience(team.rank, team.size))
+            mail.post(WAITS, "", team.waits_in, audience(team.rank, team.size))
             self.tell_at, self.report_at = 2 * self.tell_at, waited + COMPARE
         if self.report_at is not None and waited > self.report_at:
             self.report_at = None
@@ -83,18 +83,18 @@ class Watch:
         """Report the end of the wait, if the wait was reported."""
         if self.late:
             names = ranks_in_words(self.late)
-            _say(f"{names} came after {waited:.0f} s; {self.team._doing} goes on")
+            _say(f"{names} came after {waited:.0f} s; {self.team.doing} goes on")
 
     def _compare(self, mail) -> None:
-        number, *mine = self.team._waits_in
+        number, *mine = self.team.waits_in
         for letter in mail.waits.values():
             if letter.call[0] == number and calls.differ(mine, letter.call[1:]):
-                raise self.team._mismatch(letter.rank, calls.describe(*letter.call[1:]))
+                raise self.team.mismatch(letter.rank, calls.describe(*letter.call[1:]))
 
     def _report(self, mail, waited: float) -> None:
         team = self.team
-        here = {r for r, note in mail.waits.items() if note.call[0] == team._waits_in[0]}
-        if team._waits_in == NO_CALL:
+        here = {r for r, note in mail.waits.items() if note.call[0] == team.waits_in[0]}
+        if team.waits_in == NO_CALL:
             here |= mail.recovering.keys()
         waiting = sorted({team.rank, *here})
         late = [rank for rank in audience(team.rank, team.size) if rank not in waiting]
@@ -103,17 +103,17 @@ class Watch:
         self.late = late
         have = "has" if len(waiting) == 1 else "have"
         _say(
-            f"{ranks_in_words(waiting)} {have} waited {waited:.0f} s in {team._doing} for "
+            f"{ranks_in_words(waiting)} {have} waited {waited:.0f} s in {team.doing} for "
             f"{ranks_in_words(late, self._where)}"
         )
 
     def _where(self, rank: int) -> str:
         """Return what is known about a rank that is late, for a report."""
         said = []
-        note = self.team._mailbox.waits.get(rank)
-        if note is not None and note.call[0] + 1 == self.team._count:
+        note = self.team.letters.waits.get(rank)
+        if note is not None and note.call[0] + 1 == self.team.count:
             said.append(f"last seen waiting in {calls.describe(*note.call[1:])}")
-        pid = self.team._processes.get(rank)
+        pid = self.team.pid(rank)
         if pid is not None:
             words = {"T": "stopped by a signal", "t": "in a debugger", "R": "computing"}
             said.append(f"process {pid} is {words.get(state(pid), 'asleep')}")
@@ -142,14 +142,14 @@ class HubWatch(Watch):
         if waited <= self.look_at:
             return
         self.look_at = waited + LOOK
-        pid = team._processes.get(0)
+        pid = team.pid(0)
         now = None if pid is None else state(pid)
         if pid is not None and now in GONE:
             raise PeerError(0, f"its process {pid} has ended")
         if waited > self.tell_at and (not self.idle or now in STOPPED):
             self.tell_at, self.late = 2 * waited, [0]
             _say(
-                f"rank {team.rank} has waited {waited:.0f} s in {team._doing} for "
+                f"rank {team.rank} has waited {waited:.0f} s in {team.doing} for "
                 f"{ranks_in_words([0], self._where)}"
             )
 
@@ -165,16 +165,6 @@ def state(pid: int) -> str | None:
         # "pid (command) state ...", where the command may contain any character
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     return None
-
-
-def ranks_in_words(ranks: list[int], more=lambda rank: "") -> str:
-    """Return a phrase such as "rank 2" or "ranks 0, 1 and 3"."""
-    names = [f"{rank}{more(rank)}" for rank in ranks[:16]]
-    if len(ranks) > 16:
-        names.append(f"{len(ranks) - 16} others")
-    if len(names) == 1:
-        return f"rank {names[0]}"
-    return f"ranks {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _say(text: str) -> None:

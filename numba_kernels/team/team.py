@@ -1,4 +1,29 @@
-"""Team: ranks that communicate without ever hanging (waiting.py says how)."""
+"""Team: ranks that communicate without ever hanging.
+
+A Team is one object, written in three files, each a class on top of the one before:
+
+    Failing   failure.py   the failure and the letters about it, what this rank is doing, and what
+                           must outlive a failure: messages in flight and their buffers
+    Waiting   waiting.py   the node's board, communicators, and the run of a kernel until it is done
+    Team      team.py      collectives, windows, and scratch memory
+
+`World` (world.py), from which teams are made, is a Waiting without collectives.
+
+Users call what the docstring of Team names. Rooms above (star, step, compression, trace, and
+tutorial_dl) may also use
+
+    on_node(kernel, ...)  by_messages(...)  set_operation  skip   run a kernel as a collective
+    peers  scratch  edges  widened  lanes  board                  memory for it
+    gather(numbers, call, length)                 integers of every rank, as part of a collective
+    duplicate(comm)  wait_until(done, seconds)    a communicator; a bounded wait in Python
+    mismatch(rank, theirs)                        the error for a different call of `rank`
+    ready()  failure  generation  is_cause        whether the team can be used
+    letters                                       what other ranks have reported (mailbox.py)
+    doing  deadline                               the call that this rank is in, for reports
+    pid(rank)  spins  patience                    the other processes; how kernels wait
+
+The other attributes without an underscore are for the files of this room.
+"""
 
 from __future__ import annotations
 
@@ -67,20 +92,20 @@ class Team(Waiting):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
         super().__init__(comm.rank, comm.size, deadline)
-        world = self._within = world_of(comm)
+        world = self.within = world_of(comm)
         if world is not None:
             world.ready()
             comm = world.comm if comm == MPI.COMM_WORLD else comm
-        self.comm = self._duplicate(comm)
-        self._mailbox = Mailbox(self._duplicate(comm))
+        self.comm = self.duplicate(comm)
+        self.letters = Mailbox(self.duplicate(comm))
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._processes = processes(self)
+        self.processes = processes(self)
         self._scratch: dict[np.dtype, np.ndarray] = {}
         self._edges: dict[int, np.ndarray] = {}
         self.shared = shared and os.environ.get("NUMBA_KERNELS_WINDOW", "1") != "0"
         windows.find_node(self, self.shared, PATIENCE)
         self.machine = replace(UNMEASURED, per_node=self.lanes.count)
-        self._within = None
+        self.within = None  # from here on, failures are those of this team
 
     # Public methods
 
@@ -217,11 +242,11 @@ class Team(Waiting):
         call = calls.encode("barrier")
         if self.single_node:
             self.ready()
-            self._node[AT] = 0
-            self._count += 1
-            done = board.meet(self._node, call, 0)
+            self.node_array[AT] = 0
+            self.count += 1
+            done = board.meet(self.node_array, call, 0)
             if done != READY:
-                self._wait(call, 0, done, board.meet, (self._node, call, 0))
+                self._wait(call, 0, done, board.meet, (self.node_array, call, 0))
         else:
             nothing = np.zeros(1, np.float32)
             arguments = (nothing, self.scratch(1, np.dtype("float32")), 0, 1)
@@ -234,7 +259,7 @@ class Team(Waiting):
         Collective over this team.
         """
         self.ready()
-        table = self._gather([color, key], calls.encode("split"))
+        table = self.gather([color, key], calls.encode("split"))
         members = sorted(
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
         )
@@ -245,7 +270,7 @@ class Team(Waiting):
             target=lambda: made.append(self.comm.Create_group(group)), daemon=True
         )
         thread.start()
-        self._until(lambda: not thread.is_alive(), SETUP_SECONDS)
+        self.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS)
         team = Team(made[0], shared=self.shared, deadline=self.deadline)
         made[0].Free()
         return team
@@ -294,19 +319,19 @@ class Team(Waiting):
                 called again.
             PeerError: a rank failed once more, or its process has ended.
         """
-        if self._mailbox is None:
-            raise self._failure or RuntimeError("this team was never made")
-        if self._failure is None:
+        if self.letters is None:
+            raise self.failure or RuntimeError("this team was never made")
+        if self.failure is None:
             self.abort(sys.exception() or TeamError("recover() was called"))
         recovery.recover(self, seconds)
 
     def close(self) -> None:
         """Free the communicators. Collective; the team can't be used afterwards."""
-        if self._failure is None:
+        if self.failure is None:
             self.barrier()
-            self._failure = RuntimeError("this team was closed")
-            self._mailbox.comm.Free()
-            self._mailbox = None
+            self.failure = RuntimeError("this team was closed")
+            self.letters.comm.Free()
+            self.letters = None
             self.comm.Free()
             self.forget()
 
@@ -331,7 +356,7 @@ class Team(Waiting):
         Returns None if `x` does not lie in a window of this team. Read the views only between
         barriers.
         """
-        return self._window.peers(calls.vector(x)) if self.node else None
+        return self.window.peers(calls.vector(x)) if self.node else None
 
     def scratch(self, n: int, dtype: np.dtype) -> np.ndarray:
         """Return at least `n` elements of private memory, which is reused by later calls."""
@@ -341,7 +366,7 @@ class Team(Waiting):
 
     def _agree(self) -> None:
         # A call of `empty` may have succeeded on some of the ranks only.
-        self._window.made = int(self._gather([self._window.made]).max())
+        self.window.made = int(self.gather([self.window.made]).max())
 
     def edges(self, n: int) -> np.ndarray:
         """Return the edges of the slices of n elements: rank r's is [edges[r], edges[r + 1])."""

@@ -16,15 +16,15 @@ from ..shared.node_array import WORDS, node_array, shared_bytes
 def find_node(team, shared: bool, patience: float) -> None:
     """Find out which ranks share memory by sharing the board and the stage. Collective."""
     token = window.node_token() if shared else -1 - team.rank
-    table = team._gather([token, team.rank // ranks_a_node(team.size), *window.cpu_mask()])
+    table = team.gather([token, team.rank // ranks_a_node(team.size), *window.cpu_mask()])
     alike = (table[:, :2] == table[team.rank, :2]).all(axis=1)
     candidates = tuple(map(int, np.flatnonzero(alike)))
     leader, place, ranks = candidates[0], candidates.index(team.rank), len(candidates)
     nbytes = window.row_bytes(shared_bytes(ranks), np.dtype("uint8"))
     made, name = window.create(nbytes) if team.rank == leader else (-1, 0)
-    pid, descriptor, name = map(int, team._gather([os.getpid(), made, name])[leader])
+    pid, descriptor, name = map(int, team.gather([os.getpid(), made, name])[leader])
     memory = window.attach(pid, descriptor, name, nbytes)
-    attached = team._gather([memory is not None, leader])
+    attached = team.gather([memory is not None, leader])
     if made >= 0:
         os.close(made)
     # Memory is shared by all candidates or by none; sharing among some of a node is of no use.
@@ -41,12 +41,14 @@ def find_node(team, shared: bool, patience: float) -> None:
     cores = sum(int(word).bit_count() for word in np.bitwise_or.reduce(table[list(team.node), 2:]))
     crowded = ranks > cores
     team.board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
-    team._window = window.Window(place, ranks)
-    team._node, team._tile = node_array(memory, ranks, place, team._window.table, crowded, patience)
+    team.window = window.Window(place, ranks)
+    team.node_array, team.tile = node_array(
+        memory, ranks, place, team.window.table, crowded, patience
+    )
 
     def route(members):
-        team._routes.append(messages.route(team.comm, members, 0 if crowded else 1000, patience))
-        return team._routes[-1]
+        team.routes.append(messages.route(team.comm, members, 0 if crowded else 1000, patience))
+        return team.routes[-1]
 
     route(range(team.size))
     team.lanes = Lanes(nodes, here, place, route)
@@ -76,24 +78,24 @@ def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
         with suppress(OSError, OverflowError):
             made, name = window.create(nbytes)
     call = calls.encode("empty", dtype)
-    kind, full = calls.DTYPES.index(dtype.name), team._window.full
+    kind, full = calls.DTYPES.index(dtype.name), team.window.full
     try:
         # Every rank takes part in all three rounds, even if its own part has failed.
-        table = team._gather([os.getpid(), made, name, full, n, kind, common], call, n)
+        table = team.gather([os.getpid(), made, name, full, n, kind, common], call, n)
         for peer in range(team.size):
             if (table[peer, 4:] != table[team.rank, 4:]).any():
                 other = calls.encode("empty", calls.DTYPES[table[peer, 5]])
                 theirs = calls.describe(other, table[peer, 4])
-                raise team._mismatch(peer, theirs + ", common" * int(table[peer, 6]))
+                raise team.mismatch(peer, theirs + ", common" * int(table[peer, 6]))
         pid, descriptor, name = map(int, table[leader, :3])
-        left = team._gather([window.available()], call, n)[list(team.node), 0].min()
+        left = team.gather([window.available()], call, n)[list(team.node), 0].min()
         memory = None
         if ranks > 1 and descriptor >= 0 and not full and nbytes <= left:
             place = team.node.index(team.rank) * stride
             if window.reserve(pid, descriptor, name, place, row):
                 memory = window.attach(pid, descriptor, name, nbytes)
         enough = memory is not None if ranks > 1 else row <= left
-        got = team._gather([enough], call, n)[:, 0]
+        got = team.gather([enough], call, n)[:, 0]
         if table[:, 3].any():
             raise MemoryError(
                 f"a team can have at most {window.MOST} windows at a time: drop some arrays first"
@@ -108,4 +110,4 @@ def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
             os.close(made)
     if memory is None:
         return window.aligned(n, dtype)
-    return team._window.add(memory, stride, row, dtype)[:n]
+    return team.window.add(memory, stride, row, dtype)[:n]

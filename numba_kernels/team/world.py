@@ -24,26 +24,26 @@ class World(Waiting):
 
     def __init__(self):
         super().__init__(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, None)
-        self._doing = "making a team"
-        self.comm = self._duplicate(MPI.COMM_WORLD)
-        self._mailbox = Mailbox(self._duplicate(MPI.COMM_WORLD))
-        self._processes = processes(self)
+        self.doing = "making a team"
+        self.comm = self.duplicate(MPI.COMM_WORLD)
+        self.letters = Mailbox(self.duplicate(MPI.COMM_WORLD))
+        self.processes = processes(self)
 
     def ready(self) -> None:
         """Before a team is made, raise a new failure, or recover from one already raised."""
-        if self._failure is None:
+        if self.failure is None:
             try:
-                self._heed()
+                self.heed()
             except BaseException as error:
                 self.abort(error)
                 raise
-        elif Mailbox.cell and not self._renews:
-            raise self._failure
+        elif Mailbox.cell and not self.renews:
+            raise self.failure
         else:
             recovery.recover(self, SETUP_SECONDS)
-        self._doing = "making a team"
-        self._count += 1
-        self._waits_in = (self._count, 0, 0)
+        self.doing = "making a team"
+        self.count += 1
+        self.waits_in = (self.count, 0, 0)
 
 
 def world_of(comm: MPI.Comm) -> World | None:
@@ -58,6 +58,6 @@ def world_of(comm: MPI.Comm) -> World | None:
 
 def processes(team) -> dict[int, int]:
     """Return {rank: pid} of the other ranks on this machine. Collective."""
-    table = team._gather([window.node_token(), os.getpid()])
+    table = team.gather([window.node_token(), os.getpid()])
     here = table[:, 0] == table[team.rank, 0]
     return {r: int(table[r, 1]) for r in range(team.size) if here[r] and r != team.rank}

@@ -173,9 +173,10 @@ def interrupted_at_every_step():
     look = Team._look_around
     Team._look_around = lambda self, *a: (waits.append(1), look(self, *a))
     t = Team()
-    link = t._routes[0].link
+    link = t.routes[0].link
     link.patience[0] = 0.0
-    link.words[messages.SPINS] = t._node[node_array.SPINS] = t._node[node_array.PATIENCE] = 0
+    link.words[messages.SPINS] = 0
+    t.node_array[[node_array.SPINS, node_array.PATIENCE]] = 0
     for repeat in range(30):
         for n, algorithm in itertools.product((1, 1000, 100_000 + repeat), ALGORITHMS):
             x = inputs(t.size, n, "float32")

@@ -156,7 +156,7 @@ def wherever_weights_are(names=None):
     from numba_kernels.shared.node_array import PATIENCE
 
     team = Team()
-    team._node[PATIENCE] = 0
+    team.node_array[PATIENCE] = 0
     ways = [*itertools.product(("float32", "float64"), ("rows", "common"))]
     for (turn, (n, clip)), (number, name) in itertools.product(
         enumerate(((17, None), (5003, None), (5003, 30.0))), enumerate(names or RULES)

@@ -39,7 +39,7 @@ def many_times(times):
         team.recover(120)
         if turn == times // 2:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert team.generation == times and not team._abandoned and not team._lost
+    assert team.generation == times and not team.abandoned and not team.lost
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
     assert grown < 20_000, f"{grown} KiB for {times // 2} failures"
 
@@ -355,7 +355,7 @@ def a_process_ends():
     if team.rank == 0:
         ended = subprocess.Popen([sys.executable, "-c", ""])
         time.sleep(0.5)  # a zombie now: nobody has asked for its status
-        team._processes[1] = ended.pid
+        team.processes[1] = ended.pid
         with pytest.raises(PeerError, match=f"rank 1 failed: its process {ended.pid} has ended"):
             team.barrier()
         ended.wait()

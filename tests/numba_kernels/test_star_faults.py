@@ -139,7 +139,7 @@ def hub_is_stopped():
     from numba_kernels.team import stall
 
     team = Team()
-    star, hub = Star(team, 10, 10), team._processes.get(0)
+    star, hub = Star(team, 10, 10), team.processes.get(0)
     said, before = [], (stall.REPORT, stall._say)
 
     def say(line):

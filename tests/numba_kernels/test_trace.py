@@ -300,6 +300,7 @@ def test_what_reaches_beyond_is_cut():
 def clocks(shift):
     """Ranks 2 and 3 run ahead by `shift` ns, and are found to."""
     from numba_kernels import Team
+    from numba_kernels.team.bytes import collect
     from numba_kernels.trace import clocks as trace_ranks
 
     team = Team()
@@ -312,7 +313,7 @@ def clocks(shift):
     assert (ahead, error) == (0, 0) or there
     assert abs(ahead - there * shift) <= error
     clock.note("clocks are compared to within", error / 1e9)
-    found = trace_ranks.collect(team, f"from {team.rank}".encode() * (1 + 1000 * team.rank))
+    found = collect(team, f"from {team.rank}".encode() * (1 + 1000 * team.rank))
     if team.rank:
         assert found is None
     else:

@@ -139,7 +139,7 @@ def teams() -> list[str]:
         else None
     )
     found = [f"a team: {team!r}" for team in list(failing.live) if team is not world]
-    if world is not None and (world._failure or world.generation or world._mailbox.failures):
+    if world is not None and (world.failure or world.generation or world.letters.failures):
         found.append("the world has failed")
     return found
 

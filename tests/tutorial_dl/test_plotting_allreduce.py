@@ -1,4 +1,4 @@
-"""Figures of allreduces: the messages drawn are those that are sent, and add up the vectors."""
+"""Figures of allreduces: they show the messages of numba_kernels/allreduce/schedules.py."""
 
 from __future__ import annotations
 
@@ -15,106 +15,6 @@ from tutorial_dl.course.plotting import allreduce
 
 ALGORITHMS = ("naive", "tree", "ring")
 LADDER = (*ALGORITHMS, "recursive_doubling", "rabenseifner", "mpi", "staged", "shared_memory")
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("ranks", range(1, 10))
-def test_the_messages_leave_the_sum_on_every_rank(algorithm, ranks):
-    # A decimal digit a rank: the sum is 11...1 only if everyone's number is in it exactly once.
-    plan = plotting.rounds(algorithm, ranks)
-    chunks = ranks if algorithm == "ring" else 1
-    held = np.tile(10.0 ** np.arange(ranks)[:, None], chunks)  # (ranks, chunks)
-    for messages in plan:
-        before = held.copy()
-        for source, target, chunk, of, adds in messages:
-            assert of == chunks
-            held[target, chunk] = before[source, chunk] + (before[target, chunk] if adds else 0)
-        # A rank sends at most one message in a round, and receives at most one.
-        assert len({m.source for m in messages}) == len({m.target for m in messages})
-        assert len({m.source for m in messages}) == len(messages)
-    assert (held == (10**ranks - 1) // 9).all()
-
-
-def costs_of_the_messages():
-    from numba_kernels.allreduce import costs
-    from tutorial_dl.course import plotting
-
-    for algorithm in ALGORITHMS:
-        for ranks in range(1, 10):
-            for alpha, beta, gamma in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
-                total = sum(
-                    alpha + 10 / message.chunks * (beta + message.adds * gamma)
-                    for message, *_ in plotting.rounds(algorithm, ranks)
-                )
-                machine = costs.straight(alpha, beta, gamma)
-                formula = costs.predict(algorithm, 10, ranks, machine)
-                assert total == pytest.approx(formula), (algorithm, ranks)
-
-
-def test_the_messages_cost_what_the_formulas_say(on_ranks):
-    on_ranks(1, costs_of_the_messages)
-
-
-def messages_of_the_kernels():
-    """The kernels themselves, uncompiled, on threads that exchange through queues."""
-    import importlib
-    from queue import Queue
-    from threading import Thread
-    from types import FunctionType, SimpleNamespace
-
-    from numba_kernels.allreduce.elementwise import SUM
-    from numba_kernels.shared.board import READY
-    from tutorial_dl.course import plotting
-
-    def sent(algorithm, ranks, n):
-        """(source, target, first, last element, as the how many-th of the source's messages)"""
-        module = importlib.import_module(f"numba_kernels.allreduce.{algorithm}")
-        doors = {(a, b): Queue() for a in range(ranks) for b in range(ranks)}
-        log, vectors = [], np.tile(10.0 ** np.arange(ranks)[:, None], n)  # (ranks, n)
-
-        def run(rank):
-            x, number = vectors[rank], iter(range(100))
-
-            def exchange(link, outgoing, to, incoming, source):
-                if to >= 0:
-                    first = (outgoing.ctypes.data - x.ctypes.data) // x.itemsize
-                    log.append((rank, to, first, first + outgoing.size, next(number)))
-                    doors[rank, to].put(outgoing.copy())
-                if source >= 0:
-                    incoming[:] = doors[source, rank].get(timeout=600)
-                return READY
-
-            names = dict(vars(module), exchange=exchange)
-            for name, item in vars(module).items():  # what the kernel calls in its file, too
-                if hasattr(item, "py_func") and item.py_func.__module__ == module.__name__:
-                    names[name] = FunctionType(item.py_func.__code__, names)
-            link = SimpleNamespace(words=np.zeros(8, np.int64))
-            names["allreduce"](link, rank, ranks, x, np.empty(n), SUM, 1.0)
-
-        threads = [Thread(target=run, args=(rank,)) for rank in range(ranks)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (vectors == (10**ranks - 1) // 9).all()
-        return sorted(log)
-
-    for algorithm in ALGORITHMS:
-        for ranks in (2, 3, 4, 5, 8):
-            n = 16 * ranks  # a cache line a chunk
-            drawn, numbers = [], [0] * ranks
-            for messages in plotting.rounds(algorithm, ranks):
-                for source, target, chunk, chunks, _ in messages:
-                    size = n // chunks
-                    drawn.append(
-                        (source, target, chunk * size, (chunk + 1) * size, numbers[source])
-                    )
-                    numbers[source] += 1
-            assert sent(algorithm, ranks, n) == sorted(drawn), (algorithm, ranks)
-
-
-def test_the_messages_drawn_are_those_that_the_kernels_send(on_ranks):
-    on_ranks(1, messages_of_the_kernels)
 
 
 def arrows(ax):
@@ -271,8 +171,6 @@ def test_every_figure_is_a_picture_and_all_names_are_offered():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: plotting.rounds("star", 4), "unknown algorithm 'star'; choose one of naive"),
-        (lambda: plotting.rounds("ring", 0), "ranks must be at least 1, got 0"),
         (lambda: plotting.timetable(1), "ranks must be at least 2 to have messages, got 1"),
         (lambda: plotting.ring_strip(1), "at least 2 for a ring, got 1"),
         (lambda: plotting.ring_film(1), "at least 2 for a ring, got 1"),

@@ -276,7 +276,7 @@ def stays_away(folder, seed, masters, what):
     layout = Layout(masters=masters, workers=2 if masters == 1 else 1)
     away = chance.choice([role.rank for role in layout.roles() if role.role == "worker"])
     lost = [away] if what in ("later", "at once") else []
-    status, ranks = 1, team._processes  # (those of the others)
+    status, ranks = 1, team.processes  # (those of the others)
 
     def stop(*_):
         if what == "the job":

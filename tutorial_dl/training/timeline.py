@@ -126,7 +126,8 @@ class Timeline:
 
         If `complete()` is false at the end, because ranks are lost, each keeps its own spans only.
         """
-        from numba_kernels.trace.clocks import collect, compare_clocks
+        from numba_kernels.team.bytes import collect
+        from numba_kernels.trace.clocks import compare_clocks
 
         number = next(i for i, ranks in enumerate(team.nodes) if team.rank in ranks)
         node = f"node {number} ({socket.gethostname()})"

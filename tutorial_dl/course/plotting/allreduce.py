@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from numba_kernels.allreduce.schedules import Message, rounds
 from tutorial_dl import figure_style as style
 
 __all__ = [
@@ -35,45 +35,6 @@ LOOKS = {
 }
 
 
-class Message(NamedTuple):
-    """One message of an allreduce."""
-
-    source: int  # rank
-    target: int  # rank
-    chunk: int  # which piece of the vector, cut into `chunks`
-    chunks: int  # 1: the whole vector
-    adds: bool  # the target adds what arrives to its own chunk; otherwise it overwrites the chunk
-
-
-def rounds(algorithm: str, ranks: int) -> list[list[Message]]:
-    """The messages of `algorithm` on `ranks` ranks: a list of rounds, each a list of messages.
-
-    All messages of a round are sent at the same time. They are the messages that
-    numba_kernels/allreduce/naive.py, tree.py and ring.py send.
-
-    Raises:
-        ValueError: no ranks, or an algorithm that is not "naive", "tree" or "ring".
-    """
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, got {ranks}")
-    others = range(1, ranks)
-    if algorithm == "naive":
-        up = [[Message(r, 0, 0, 1, True)] for r in others]
-        return up + [[Message(0, r, 0, 1, False)] for r in others]
-    if algorithm == "tree":
-        distances = [1 << k for k in range((ranks - 1).bit_length())]
-        pairs = [[(r, r + d) for r in range(0, ranks - d, 2 * d)] for d in distances]
-        up = [[Message(b, a, 0, 1, True) for a, b in level] for level in pairs]
-        return up + [[Message(a, b, 0, 1, False) for a, b in level] for level in pairs[::-1]]
-    if algorithm == "ring":
-        return [
-            [Message(r, (r + 1) % ranks, (r - 1 - step) % ranks, ranks, adds) for r in range(ranks)]
-            for adds, first in ((True, 0), (False, ranks - 1))
-            for step in range(first, first + ranks - 1)
-        ]
-    raise ValueError(f"unknown algorithm {algorithm!r}; choose one of naive, tree, ring")
-
-
 def timetable(
     ranks: int = 4, algorithms: Sequence[str] = ("naive", "tree", "ring")
 ) -> style.Figure:
@@ -95,9 +56,9 @@ def timetable(
     ):
         for (name, plan), (short, long) in zip(plans.items(), grid.T, strict=True):
             _arrows(short, plan, [1.0] * len(plan), ranks)
-            _arrows(long, plan, [1 / messages[0].chunks for messages in plan], ranks)
+            _arrows(long, plan, [messages[0].part for messages in plan], ranks)
             short.set_title(f"{name}: {len(plan)} latencies")
-            sent = sum(1 / messages[0].chunks for messages in plan)
+            sent = sum(messages[0].part for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
             long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
         for row, label in zip(
@@ -127,7 +88,7 @@ def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: 
         for message in messages:
             at, to = message.source, message.target
             tips = [(at, to, end - duration, end)]
-            if abs(to - at) > 1 and len(messages) == ranks:  # rank p-1 to rank 0
+            if abs(to - at) > 1 and (to - at) % ranks == 1:  # rank p-1 to rank 0
                 middle = end - duration / 2
                 tips = [(at, at + 0.5, end - duration, middle), (to - 0.5, to, middle, end)]
             for i, (x, x_end, y, y_end) in enumerate(tips):
@@ -161,7 +122,7 @@ def ring_strip(ranks: int = 4) -> style.Figure:
             kind = "add" if step <= half else "copy"
             _table(ax, state, f"{kind}, step {step}" if step else "before")
             for message in plan[step - 1] if step else ():
-                _box(ax, message.target, message.chunk, fill=False, edgecolor="black", linewidth=2)
+                _box(ax, message.target, message.first, fill=False, edgecolor="black", linewidth=2)
         grid[1, 0].set_axis_off()
         grid[1, 0].text(
             0.0, 0.5, "A column is a rank,\na row a chunk.\n\nOne digit per rank:\n"
@@ -196,13 +157,13 @@ def ring_film(ranks: int = 4, between: int = 4) -> style.Film:
                     for message in messages:
                         box = {"fill": False, "edgecolor": "black", "linewidth": 2, "zorder": 6}
                         if arrived:
-                            _box(ax, message.target, message.chunk, **box)
+                            _box(ax, message.target, message.first, **box)
                             continue
                         at = message.source + moment / between
-                        held = states[step][message.source, message.chunk]
+                        held = states[step][message.source, message.first]
                         for x in (at, at - ranks):  # out at the right, in at the left
-                            _tile(ax, x, message.chunk, held, zorder=4)
-                            _box(ax, x, message.chunk, **box)
+                            _tile(ax, x, message.first, held, zorder=4)
+                            _box(ax, x, message.first, **box)
                     yield
                 yield
             _table(ax, states[-1], "Every rank has the whole sum")
@@ -223,7 +184,7 @@ def _states(ranks: int) -> list[np.ndarray]:
     for messages in rounds("ring", ranks):
         before, state = state, state.copy()
         for message in messages:  # what is copied is complete, so adding is right for both
-            state[message.target, message.chunk] |= before[message.source, message.chunk]
+            state[message.target, message.first] |= before[message.source, message.first]
         states.append(state)
     return states
 

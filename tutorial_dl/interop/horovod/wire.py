@@ -274,14 +274,14 @@ class Wire:
         ]
         first = texts[0]
         other = next((r for r, said in enumerate(texts) if said != first), 0)
-        message = f"rank 0 called {first}, but rank {other} called {texts[other]}"
+        message = ""
         if joined and len(set(texts) - {"join()"}) == 1:
             call = next(said for said in texts if said != "join()")
             message = (
                 f"{call} was called while rank {texts.index('join()')} has joined: "
                 "only an allreduce with Sum or Average works without ranks that have joined"
             )
-        raise MismatchError(message)
+        raise MismatchError({0: first, other: texts[other]}, message)
 
     def _buffer(self, n: int, dtype: np.dtype) -> np.ndarray:
         """`n` elements in the team's shared window, so that reducing them needs no copy."""

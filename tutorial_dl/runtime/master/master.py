@@ -367,9 +367,8 @@ class Hub:
         here = {*self.waiting, *self.round}
         late = [self.ranks[leaf] for leaf in self.open if leaf not in here]
         if late and (self.waiting or self.round):
-            processes = self.star.team._processes
             words = {"T": " (stopped by a signal)", "t": " (in a debugger)"}
-            of = {self.ranks[leaf]: processes.get(leaf) for leaf in self.open}
+            of = {self.ranks[leaf]: self.star.team.pid(leaf) for leaf in self.open}
             where = stall.ranks_in_words(
                 late, lambda rank: words.get(of[rank] and stall.state(of[rank]), "")
             )

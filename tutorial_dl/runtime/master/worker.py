@@ -126,7 +126,7 @@ class Computing:
         try:
             yield
         except PeerError as error:
-            raise PeerError(self.ranks[error.rank], str(error).partition(": ")[2]) from None
+            raise PeerError(self.ranks[error.rank], error.reason) from None
 
     def follow(self) -> None:
         """Run a member: do its part of every order of the leader."""
