@@ -1,16 +1,27 @@
-"""The options of `train`: the ranks get the options that the user gave."""
+"""Options are declared once, in config.py: what is derived from them."""
 
-from dataclasses import MISSING, fields
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from numba_kernels import launch
+from tutorial_dl import Trainer, data, models, strategies
 from tutorial_dl.cli import train
 from tutorial_dl.cli.commands import app
-from tutorial_dl.training.options import Options
+from tutorial_dl.config import COMPONENTS, OPTIONS, RunConfig, markdown, read
+from tutorial_dl.training import rates
 
-FIRST = Options("dense", "digits", "synchronous", 5, 32, None, None, 0, False, None)
+ROOT = Path(__file__).parents[2]
 OTHERS = {
     "model": "softmax", "data": "curve", "strategy": "serial", "epochs": 7, "batch_size": 64,
     "optimizer": "lamb", "learning_rate": 0.0, "seed": 3, "quiet": True, "json": "-",
@@ -18,31 +29,195 @@ OTHERS = {
     "batch_rule": "square-root", "base_batch_size": 16, "accumulate": 2, "clip_norm": 0.25,
     "compression": "top_k", "patience": 4, "target": "val_loss=0", "report_every": 9,
     "checkpoint": "folder", "checkpoint_every": 12, "resume": True, "features": "x",
-    "labels": "y", "validation": "0.3", "cache": "local",
+    "labels": "y", "validation": "0.3", "cache": "local", "ranks": 2,
     "masters": 2, "workers": 3, "devices": 4, "every": 5, "synchronous": True,
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "kappa": 2.0, "upward": "6",
 }  # fmt: skip
 
 
-def as_parsed(words: list[str], monkeypatch) -> Options:
-    """The Options that the command line makes of `words`."""
-    seen = []
-    monkeypatch.setattr(launch, "under_mpi", lambda: True)
-    monkeypatch.setattr(Options, "check", lambda self, ranks: None)
-    monkeypatch.setattr(train, "run_rank", lambda options: seen.append(options) or 0)
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    return seen[0]
+@pytest.fixture
+def parsed(monkeypatch):
+    """parsed("train", ...) -> the RunConfig that the command line makes of these words."""
+
+    def run(*words, under_mpi=True):
+        seen = []
+        monkeypatch.setattr(launch, "under_mpi", lambda: under_mpi)
+        monkeypatch.setattr(train, "check", lambda config: seen.append(config) and None)
+        monkeypatch.setattr(train, "run_rank", lambda config: 0)
+        monkeypatch.setattr(
+            launch, "run_ranks", lambda *_, **__: subprocess.CompletedProcess("", 0)
+        )
+        done = CliRunner().invoke(app, list(words))
+        assert done.exit_code == 0, done.output
+        return seen[0]
+
+    return run
 
 
-def test_defaults(monkeypatch):
-    assert as_parsed(["train"], monkeypatch) == FIRST
+def refused(*words):
+    """The message for a wrong command line."""
+    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "1000"})
+    assert done.exit_code == 2
+    return done.output
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Options)])
-def test_each_word_goes_through(monkeypatch, name):
-    defaults = {f.name: f.default for f in fields(Options) if f.default is not MISSING}
-    said = Options(**{**vars(FIRST), **defaults, name: OTHERS[name]})
-    assert getattr(said, name) != getattr(FIRST, name)
-    assert as_parsed(said.words(), monkeypatch) == said
+def test_defaults(parsed):
+    assert parsed("train") == RunConfig()
+    assert RunConfig().words() == ["train"]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_word_goes_through(parsed, name):
+    said = RunConfig.of(**{name: OTHERS[name]})
+    assert said.values()[name] != RunConfig().values()[name]
+    if name == "ranks":  # is not passed on to ranks: they are there
+        assert said.words() == ["train"]
+        assert parsed("train", "-n", "2", under_mpi=False) == said
+    else:
+        assert parsed(*said.words()) == said
+
+
+# Files
+
+
+def test_a_file_as_written_is_the_same_run(parsed, tmp_path):
+    said = RunConfig.of(**OTHERS)
+    file, result = tmp_path / "run.toml", tmp_path / "result.json"
+    file.write_text(said.toml(), encoding="utf-8")
+    result.write_text(json.dumps({"loss": 0.5, "config": said.tables()}))
+    for one in (file, result):
+        assert RunConfig.of(**read(one)) == said
+        assert parsed("train", "--config", str(one), under_mpi=False) == said
+    # Under mpiexec, the number of ranks is that of mpiexec.
+    assert parsed("train", "--config", str(file)).layout.ranks is None
+
+
+@given(st.text(st.characters(codec="utf-8")), st.floats(0, 1e300), st.integers(0, 2**62))
+def test_texts_and_numbers_survive_a_file(text, rate, seed):
+    said = RunConfig.of(data=text, learning_rate=rate, seed=seed)
+    tables = tomllib.loads(said.toml())
+    assert tables == said.tables()
+    assert tables["data"]["data"] == text and tables["optimizer"]["learning_rate"] == rate
+
+
+def test_the_command_line_wins(parsed, tmp_path):
+    file = tmp_path / "run.toml"
+    text = '[schedule]\nepochs = 9\nwarm_up = 2\n[data]\ndata = ["a.h5", "b.h5"]\n'
+    file.write_text(text + "[output]\nquiet = true\n")
+    found = parsed("train", "--epochs", "3", "--config", str(file), "--no-quiet")
+    right = {"epochs": 3, "warm_up": 2.0, "data": "a.h5,b.h5", "quiet": False}
+    assert found == RunConfig.of(**right)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[optimizer]\nlearning_rat = 1", "did you mean learning_rate in [optimizer]?"),
+        ("[optimizer]\nepochs = 1", "unknown option 'epochs' in [optimizer]; did you mean epochs in"
+         " [schedule]?"),
+        ("[optimiser]\nlearning_rate = 1", "unknown table [optimiser]; did you mean [optimizer]?"),
+        ("epochs = 1", "option 'epochs' is outside of a table; it belongs in [schedule]"),
+        ("data = 'digits'", "'data' must be a table: [data]"),
+        ("[zebra]", "unknown table [zebra]; choose one of [data], [optimizer]"),
+        ("[schedule]\nepochs = 0", "epochs must be at least 1, got 0"),
+        ("[schedule]\nepochs = 2.5", "epochs must be a whole number, got 2.5"),
+        ("[schedule]\nepochs = true", "epochs must be a whole number, got True"),
+        ("[output]\nquiet = 'yes'", "quiet must be true or false, got 'yes'"),
+        ("[optimizer]\nlearning_rate = inf", "learning_rate must be finite, got inf"),
+        ("[strategy]\nstrategy = 'easgd'", "unknown strategy 'easgd'; choose one of serial, "),
+        ("[schedule\n", "cannot read"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_file_is_one_line(tmp_path, text, message):
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError) as error:
+        read(file)
+    assert message in str(error.value) and str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert message in refused("train", "--config", str(file))
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "list.json").write_text("[1]")
+    for name, message in (
+        ("none.toml", "No such file"), (".", "cannot read"),
+        ("list.json", "must hold tables of options, got a list"),
+    ):  # fmt: skip
+        assert message in refused("train", "--config", str(tmp_path / name))
+
+
+# What else is derived
+
+
+def test_names_are_those_of_their_rooms():
+    assert OPTIONS["schedule"].choices == tuple(rates.SCHEDULES)
+    assert OPTIONS["batch_rule"].choices == tuple(rates.RULES)
+    assert OPTIONS["strategy"].choices == tuple(strategies.NAMES)
+    assert f"({', '.join(models.NAMES)})" in OPTIONS["model"].help
+    assert set(OPTIONS["data"].help.split("(")[1].split(")")[0].split(", ")) == set(data.NAMES)
+    for option in OPTIONS.values():
+        for strategy in option.of:  # the rule has an argument of this name
+            kind = getattr(strategies, strategies.NAMES[strategy])
+            parameters = inspect.signature(kind).parameters
+            assert option.name in parameters or ("where" in parameters and option.name == "upward")
+
+
+def test_defaults_are_those_of_a_trainer():
+    arguments = inspect.signature(Trainer).parameters
+    shared = OPTIONS.keys() & arguments.keys()
+    assert {"batch_size", "seed", "accumulate", "clip_norm", "checkpoint_every"} <= shared
+    for name in shared - {"model"}:
+        assert OPTIONS[name].default == arguments[name].default, name
+
+
+def test_help_has_panels_and_shows_no_option_twice(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    text = CliRunner().invoke(app, ["train", "--help"]).output
+    for option in OPTIONS.values():
+        assert text.count(f"─ {option.panel} ─") == 1
+        assert option.help.endswith(".") and (option.help[0].isupper() or option.help[0].isdigit())
+        assert len(re.findall(f"^│ {option.flag} ", text, re.MULTILINE)) == 1, option.flag
+
+
+def test_the_docs_have_the_table_of_options():
+    text = (ROOT / "docs" / "training.md").read_text()
+    assert markdown() in text, "update it with: python -m tutorial_dl.config"
+
+
+COMPLETE = """
+import sys, os
+os.environ |= {"_TUTORIAL_DL_COMPLETE": "complete_bash", "COMP_WORDS": sys.argv[1],
+               "COMP_CWORD": sys.argv[2]}
+sys.argv = ["tutorial-dl"]
+from tutorial_dl.__main__ import main
+try:
+    main()
+finally:
+    for heavy in ("tensorflow", "keras", "numba", "numpy", "mpi4py"):
+        assert heavy not in sys.modules, heavy
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("tutorial-dl train --strategy ", strategies.NAMES),
+        ("tutorial-dl train --optimizer ada", ["adagrad", "adadelta", "adam", "adamw"]),
+        ("tutorial-dl train --check", ["--checkpoint", "--checkpoint-every"]),
+        ("tutorial-dl tr", ["train"]),
+    ],
+)
+def test_completion(words, names):
+    done = subprocess.run(
+        [sys.executable, "-c", COMPLETE, words, str(len(words.split(" ")) - 1)],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.split() == list(names), done.stderr
+    assert not done.stderr
+
+
+def test_every_component_has_its_table():
+    assert list(COMPONENTS) == list(RunConfig.of(**OTHERS).tables())
+    assert OPTIONS.keys() == OTHERS.keys()

@@ -12,7 +12,7 @@ from trace_format import check_format
 
 from numba_kernels import launch
 from tutorial_dl import timeline
-from tutorial_dl.cli import train
+from tutorial_dl.config import RunConfig
 from tutorial_dl.training import timeline_figure as plotting
 from tutorial_dl.training.span_kinds import KINDS, flat, kind, share_out
 
@@ -293,14 +293,6 @@ def test_bad_paths(tmp_path, name, message):
 
 
 def test_the_option_reaches_the_ranks():
-    options = train.Options(
-        "dense", "digits", "serial", 1, 32, "adam", None, 0, True, None, timeline="a b.json"
-    )
-    words = options.words()
+    words = RunConfig.of(strategy="serial", timeline="a b.json").words()
     assert words[words.index("--timeline") + 1] == "a b.json"
-    assert (
-        "--timeline"
-        not in train.Options(
-            "dense", "digits", "serial", 1, 32, "adam", None, 0, True, None
-        ).words()
-    )
+    assert "--timeline" not in RunConfig.of(strategy="serial").words()

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from numba_kernels import launch
 
-from ..training.options import check_writable
 from ..training.prediction import copy_bandwidth, speed_up
 from .report import write
 from .run_table import IN_STEP, table
+from .train import check_writable
 
 __all__ = ["RUNS", "check_writable", "run"]
 SECONDS = 300  # a run takes about 10 s; after this time it counts as failed

@@ -1,4 +1,7 @@
-"""One rank of `python -m tutorial_dl train`: it trains, and a failure is reported once."""
+"""`python -m tutorial_dl train`: checks before ranks are started, and the work of one rank.
+
+A rank trains; if a run fails, one rank reports it, once.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,74 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numba_kernels
+from numba_kernels import launch
 
 from .. import data as datasets
-from .. import models, strategies
+from .. import models
+from ..config import RunConfig, target_of
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
-from ..training.options import Options, target_of
-from .train_result import summary, write, write_timeline
+from ..training.setup import layout_of, of_files, prepare, ranks_without_master
+from .train_result import summary, write, write_config, write_timeline
 
 
-def run_rank(options: Options) -> int:
+def check(config: RunConfig) -> int | None:
+    """Check everything that can be checked before ranks are started.
+
+    Returns:
+        The number of ranks asked for, or the number that the layout needs; None for the default.
+
+    Raises:
+        ValueError: for an option that is wrong, or has no effect.
+        OSError: for a file or folder that cannot be read or written.
+    """
+    ranks, output = config.layout.ranks, config.output
+    launch.check_ranks(1 if ranks is None else ranks)
+    config.check()
+    if config.strategy.strategy == "serial" and (ranks or 1) > 1:
+        raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
+    models.check(config.data.model)
+    datasets.check(config.data.data, **of_files(config))
+    for file in (output.json, output.timeline):
+        if file not in (None, "-"):
+            check_writable(Path(file))
+    if config.checkpoint.checkpoint is not None:
+        check_folder(Path(config.checkpoint.checkpoint))
+    if launch.under_mpi():
+        return ranks
+    layout = layout_of(config, ranks)
+    return layout.ranks if layout else ranks or ranks_without_master(config)
+
+
+def check_writable(path: Path) -> None:
+    """Check that the file `path` can be written, so that this does not fail after training.
+
+    Raises:
+        OSError: if it cannot, with the reason.
+    """
+    if path.is_dir():
+        raise OSError(f"{path} is a folder; it must be a file")
+    if not path.parent.is_dir():
+        raise OSError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OSError(f"cannot write {path}: permission denied")
+
+
+def check_folder(folder: Path) -> None:
+    """Check that checkpoints can be written to `folder`.
+
+    Raises:
+        OSError: if it is not a folder, or is not writable.
+    """
+    if not folder.exists():
+        check_writable(folder)
+    elif not folder.is_dir():
+        raise OSError(f"cannot write checkpoints: {folder} is not a folder")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(f"cannot write to {folder}: permission denied")
+
+
+def run_rank(config: RunConfig) -> int:
     """Train as one rank of a run.
 
     Returns:
@@ -27,7 +88,6 @@ def run_rank(options: Options) -> int:
     """
     import numpy as np
 
-    from numba_kernels import launch
     from numba_kernels.team.team import Team, abort_all
 
     from ..checkpoint.contents import tell_resumed
@@ -40,31 +100,35 @@ def run_rank(options: Options) -> int:
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     setting_up = True
     try:
-        trainer = prepare(options, team)
+        trainer = prepare(config, team)
+        try_out(trainer, config)
         team.barrier()  # set-up fails on all ranks or on none
         setting_up = False
-        if options.resume:
-            tell_resumed(trainer, trainer.resume(), options.epochs)
-        trainer.fit_to(options.epochs)
-        result = summary(options, trainer)
+        epochs = config.schedule.epochs
+        if config.checkpoint.resume:
+            tell_resumed(trainer, trainer.resume(), epochs)
+        if config.checkpoint.checkpoint is not None and team.rank == 0:
+            write_config(config, team.size)
+        trainer.fit_to(epochs)
+        result = summary(config, trainer)
         if team.rank == 0:
-            write(result, options.json)
+            write(result, config.output.json)
             if trainer.timeline is not None:
-                write_timeline(trainer.timeline, Path(options.timeline))
-        if options.has_master:  # lost workers would never reach a barrier or MPI_Finalize
+                write_timeline(trainer.timeline, Path(config.output.timeline))
+        if config.with_master:  # lost workers would never reach a barrier or MPI_Finalize
             leave(0)
         else:
             team.barrier()
         return 0
     except KeyboardInterrupt as error:
         abort_all(error)
-        if options.has_master:
+        if config.with_master:
             leave(130)
         return 130  # the user knows what happened
     except Terminated as end:
         if team.rank == 0:
             print(end, file=sys.stderr, flush=True)
-        if options.has_master:
+        if config.with_master:
             leave(end.code)
         return end.code
     except (Exception, SystemExit) as error:
@@ -73,7 +137,7 @@ def run_rank(options: Options) -> int:
         if speaks_for_all(team, causes, others):
             tell(error, setting_up)
         status = 2 if setting_up and causes else 1
-        if options.has_master:
+        if config.with_master:
             leave(status)
         return status
 
@@ -90,59 +154,17 @@ def leave(status: int) -> None:
         os._exit(status)
 
 
-def prepare(options: Options, team):
-    """Make data, model and Trainer, and try the model on a few samples. Collective.
-
-    Returns:
-        The Trainer.
+def try_out(trainer, config: RunConfig) -> None:
+    """Check that ranks agree, and that the model can be used on the data. Collective.
 
     Raises:
-        ValueError: if model, data and options do not fit together.
+        ValueError: if not, or if --target names a metric that the model does not have.
     """
-    import random
-
-    import numpy as np
-
-    from ..training import rates
-    from ..training.trainer import Trainer
-
-    if options.timeline:
-        from ..training.timeline import Timeline
-
-        timeline = Timeline()
-    else:
-        timeline = None
-    # Code that draws from the global generators starts alike in every run and on every rank.
-    random.seed(options.seed)
-    np.random.seed(options.seed)
-    dataset = datasets.load(options.data, **options.of_files)
-    replica = models.build(options.model, dataset, seed=options.seed)
-    strategy = strategies.get(
-        options.strategy, team, **options.of_strategy, layout=options.layout(team.size)
-    )
-    optimizer = options.make_optimizer(strategy.default_optimizer)
-    per_epoch = strategy.updates_an_epoch(len(dataset.train), options.batch_size)
-    rate = rates.planned(options, optimizer.learning_rate, per_epoch)
-    trainer = Trainer(
-        replica,
-        dataset,
-        strategy,
-        optimizer,
-        batch_size=options.batch_size,
-        seed=options.seed,
-        progress=not options.quiet,
-        timeline=timeline,
-        learning_rate=rate,
-        accumulate=options.accumulate,
-        clip_norm=options.clip_norm,
-        callbacks=callbacks_of(options),
-        checkpoint=options.checkpoint,
-        checkpoint_every=options.checkpoint_every,
-    )
-    if trainer.saving is not None and not options.resume:
+    replica, dataset, data = trainer.replica, trainer.dataset, config.data
+    if trainer.saving is not None and not config.checkpoint.resume:
         trainer.saving.check_folder()
     trainer.check_agreement()
-    if team.rank == 0:
+    if trainer.team.rank == 0:
         say_which_optimizer(replica, trainer.optimizer)
     try:
         # The exception repeats what TensorFlow logs about it.
@@ -150,27 +172,13 @@ def prepare(options: Options, team):
             metrics = replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
     except Exception as error:
         raise ValueError(
-            f"model {options.model!r} can't be used on data {options.data!r}: {first_line(error)}"
+            f"model {data.model!r} can't be used on data {data.data!r}: {first_line(error)}"
         ) from error
-    if options.target is not None:
+    target = config.schedule.target
+    if target is not None:
         known = ["loss", *(f"val_{name}" for name in metrics if name != "samples")]
-        if (metric := target_of(options.target)[0]) not in known:
-            raise ValueError(f"target {options.target!r}: there is no {metric!r}; one of {known}")
-    return trainer
-
-
-def callbacks_of(options: Options) -> list:
-    """The callbacks that the options ask for."""
-    from ..training import callbacks
-
-    found = []
-    if options.target is not None:
-        found.append(callbacks.Target(*target_of(options.target)))
-    if options.patience is not None:
-        found.append(callbacks.EarlyStopping(patience=options.patience))
-    if options.report_every is not None:
-        found.append(callbacks.Throughput(options.report_every))
-    return found
+        if (metric := target_of(target)[0]) not in known:
+            raise ValueError(f"target {target!r}: there is no {metric!r}; one of {known}")
 
 
 def say_which_optimizer(replica, ours) -> None:

@@ -6,29 +6,31 @@ import json
 import sys
 from pathlib import Path
 
-from ..strategies import OPTIONS
-from ..training.options import Options
+from ..config import TAKEN_BY, RunConfig
+from ..training.setup import optimizer_of
 
 
-def summary(options: Options, trainer) -> dict:
+def summary(config: RunConfig, trainer) -> dict:
     """The result of a run, as `--json` writes it: numbers, texts, lists and dicts only."""
-    history = trainer.history
+    history, strategy = trainer.history, config.strategy.strategy
+    # The rate asked for: the trainer's own may be that of step 0, at the foot of a warm-up.
+    asked = optimizer_of(config, trainer.strategy.default_optimizer)
     result = {
-        "strategy": options.strategy,
+        "strategy": strategy,
         "ranks": trainer.team.size,
-        "model": options.model,
-        "data": options.data,
-        "epochs": options.epochs,
-        "batch_size": options.batch_size,
+        "model": config.data.model,
+        "data": config.data.data,
+        "epochs": config.schedule.epochs,
+        "batch_size": config.data.batch_size,
         "optimizer": trainer.optimizer.name,
-        "learning_rate": trainer.optimizer.learning_rate,
+        "learning_rate": asked.learning_rate,
         "momentum": getattr(trainer.optimizer, "momentum", None),
-        "seed": options.seed,
+        "seed": config.data.seed,
         "one_copy": getattr(trainer.strategy, "one_copy", False),
         "schedule": str(trainer.schedule) if trainer.schedule else None,
-        "accumulate": options.accumulate,
-        "clip_norm": options.clip_norm,
-        "compression": options.compression,
+        "accumulate": config.data.accumulate,
+        "clip_norm": config.optimizer.clip_norm,
+        "compression": config.strategy.compression,
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.replica.segments),
         "loss": history.last["loss"],
@@ -37,6 +39,7 @@ def summary(options: Options, trainer) -> dict:
         "samples_per_second": history.samples_per_second,
         "seconds": history.seconds,
         "history": history.epochs,
+        "config": with_ranks(config, trainer.team.size).tables(),
     }
     if trainer.has_master:
         layout = trainer.layout
@@ -48,17 +51,27 @@ def summary(options: Options, trainer) -> dict:
             "batches_by_rank": {str(rank): n for rank, n in sorted(history.workers.items())},
             "lost": history.lost,
         }
-        result |= {name: getattr(trainer.strategy, name) for name in options_of(options.strategy)}
-    if options.strategy == "serial":
+        own = [name for name, of in TAKEN_BY.items() if strategy in of and name != "layout"]
+        result |= {name: getattr(trainer.strategy, name) for name in own}
+    if strategy == "serial":
         from ..training.prediction import profile
 
         result["profile"] = profile(trainer)
     return result
 
 
-def options_of(strategy: str) -> list[str]:
-    """The names of the options of the rule called `strategy`."""
-    return [name for name, of in OPTIONS.items() if strategy in of and name != "layout"]
+def with_ranks(config: RunConfig, ranks: int) -> RunConfig:
+    """`config` with the number of ranks that trained, so that it runs again as it is."""
+    return RunConfig.of(**config.values() | {"ranks": ranks})
+
+
+def write_config(config: RunConfig, ranks: int) -> None:
+    """Write the options beside the checkpoints, for `train --config FOLDER/run.toml --resume`."""
+    file = Path(config.checkpoint.checkpoint, "run.toml")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(with_ranks(config, ranks).toml(), encoding="utf-8")
+    part.replace(file)  # at once: a file that is half written would be of no use
 
 
 def write(result: dict, where: str | None) -> None:

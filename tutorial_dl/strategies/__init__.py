@@ -24,30 +24,10 @@ from __future__ import annotations
 
 import lazy_loader
 
-NAMES = {
-    "serial": "Serial",
-    "synchronous": "Synchronous",
-    "downpour": "Downpour",
-    "elastic_averaging": "ElasticAveraging",
-    "gradient_energy_matching": "GradientEnergyMatching",
-    "hogwild": "Hogwild",
-}
-RULES = ("downpour", "elastic_averaging", "gradient_energy_matching")  # with a master
+from ..config import STRATEGIES, check_strategy
 
-# The strategies that take each option; all others refuse it.
-OPTIONS = {
-    "one_copy": ("synchronous",),
-    "compression": ("synchronous",),
-    "every": ("downpour", "elastic_averaging"),
-    "synchronous": ("downpour", "elastic_averaging"),
-    "staleness_aware": ("downpour",),
-    "lower_momentum": ("downpour",),
-    "moving_rate": ("elastic_averaging",),
-    "momentum": ("elastic_averaging", "gradient_energy_matching"),
-    "kappa": ("gradient_energy_matching",),
-    "upward": RULES,
-    "layout": RULES,
-}
+# The class of each strategy; the file has the strategy's name.
+NAMES = {name: name.title().replace("_", "") for name in STRATEGIES}
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
@@ -56,28 +36,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     | {"rule": ["Rule"], "scripted": ["Scripted"]},
 )
 __all__ += ["NAMES", "get"]
-
-
-def check(name: str, **options) -> None:
-    """Check the name of a strategy and its options before anything is built.
-
-    Args:
-        name: one of NAMES
-        options: values by name; an option that is None or False counts as not given
-
-    Raises:
-        ValueError: there is no such strategy, it does not take one of the options, or two options
-            exclude each other
-    """
-    if name not in NAMES:
-        raise ValueError(f"unknown strategy {name!r}; choose one of {', '.join(NAMES)}")
-    given = _given(options)
-    for option in sorted(given):
-        if name not in OPTIONS[option]:
-            have = " or ".join(repr(one) for one in OPTIONS[option])
-            raise ValueError(f"{option} needs strategy {have}, got {name!r}")
-    if {"compression", "one_copy"} <= given.keys():
-        raise ValueError("one_copy and compression exclude each other; choose one")
 
 
 def get(name: str, team=None, **options):
@@ -92,13 +50,11 @@ def get(name: str, team=None, **options):
         A new object of the strategy's class.
 
     Raises:
-        ValueError: see `check`
+        ValueError: there is no such strategy, it does not take one of the options, or two options
+            exclude each other
     """
-    check(name, **options)
-    kind = __getattr__(NAMES[name])
-    return kind(team=team, **_given(options))
-
-
-def _given(options: dict) -> dict:
-    # (0 counts as given: a momentum of 0 is a valid choice.)
-    return {n: value for n, value in options.items() if value is not None and value is not False}
+    if name not in NAMES:
+        raise ValueError(f"unknown strategy {name!r}; choose one of {', '.join(NAMES)}")
+    check_strategy(name, options)
+    given = {n: v for n, v in options.items() if v is not None and v is not False}
+    return __getattr__(NAMES[name])(team=team, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..config import RunConfig
 from .schedules import (
     Schedule,
     constant,
@@ -22,7 +23,7 @@ SCHEDULES = {  # (rate, steps of the run) -> Schedule
 }
 
 
-def planned(options, rate: float, per_epoch: int) -> Schedule | None:
+def planned(config: RunConfig, rate: float, per_epoch: int) -> Schedule | None:
     """Make the schedule of a run.
 
     `step` multiplies the rate by 0.1 after each third of the run, `exponential` by 0.01 over the
@@ -30,19 +31,20 @@ def planned(options, rate: float, per_epoch: int) -> Schedule | None:
     without one, at 0.
 
     Args:
-        options: the command-line options (training/options.py)
+        config: all options
         rate: the learning rate of the optimizer
         per_epoch: updates per epoch
 
     Returns:
         The schedule, or None if the rate stays as it is.
     """
-    if options.schedule == "constant" and not options.warm_up and options.batch_rule is None:
+    asked = config.schedule
+    if asked.schedule == "constant" and not asked.warm_up and asked.batch_rule is None:
         return None
     start = 0.0
-    if options.batch_rule is not None:
+    if asked.batch_rule is not None:
         start = rate
-        rate = RULES[options.batch_rule](rate, options.batch_size / options.base_batch_size)
-    found = SCHEDULES[options.schedule](rate, options.epochs * per_epoch)
-    steps = round(options.warm_up * per_epoch)
+        rate = RULES[asked.batch_rule](rate, config.data.batch_size / asked.base_batch_size)
+    found = SCHEDULES[asked.schedule](rate, asked.epochs * per_epoch)
+    steps = round(asked.warm_up * per_epoch)
     return warm_up(found, steps, start) if steps else found

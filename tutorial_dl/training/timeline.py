@@ -46,8 +46,8 @@ from pathlib import Path
 from numba_kernels.spans import each, span
 from numba_kernels.trace.recording import LIMIT, Recording
 
+from ..config import check_timeline
 from . import chrome_trace
-from .options import check_timeline
 from .span_kinds import Row, flat, share_out
 
 __all__ = ["Timeline", "each", "gather", "record", "span"]
