@@ -274,12 +274,11 @@ class Trainer:
             self.team.broadcast(self.replica.parameters)
             if self.replica.state.size:
                 self.replica.state = self.team.broadcast(self.replica.state.copy())
-        use_team = getattr(self.replica, "use_team", None)
         self.mates = self.team
-        if self.has_master and (use_team is not None or self.layout.devices > 1):
+        if self.has_master and (self.replica.uses_team or self.layout.devices > 1):
             self.mates = computing_team(self)
-        if use_team is not None:
-            use_team(self.mates)
+        if self.replica.uses_team:
+            self.replica.use_team(self.mates)
         if not self.has_master:
             self.strategy.attach(self.replica, self.optimizer, self.clip_norm)
 

@@ -7,7 +7,6 @@ import numpy as np
 from numba_kernels.spans import span
 from numba_kernels.star.star import Star
 
-from ...replica.base import can_swap
 from ..errors import TrainingError
 from .messages import Kind, Order
 
@@ -34,7 +33,7 @@ class Server:
 
     def __init__(self, star: Star, n: int, replica, kind: Kind = Kind.PUSH, swaps: bool = False):
         self.star, self.n, self.replica, self.kind = star, n, replica, kind
-        self.swaps = swaps and star.near and can_swap(replica)
+        self.swaps = swaps and star.near and replica.can_swap
         self.has_state = bool(replica.state.size)
         self.order: np.ndarray | None = None
         self.report: list[float] | None = None
