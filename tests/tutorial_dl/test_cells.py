@@ -381,7 +381,7 @@ def test_a_lost_rank_is_named(own_cluster, ends, how):
 def test_a_rank_lost_between_cells_is_named(own_cluster):
     victim = own_cluster.status()[1]
     os.kill(victim.pid, signal.SIGKILL)
-    assert own_cluster._cells.deaths.happened.wait(5)
+    assert own_cluster.cells.deaths.happened.wait(5)
     summary, seconds = failing(own_cluster, "print(1)")
     assert seconds < 1.5
     assert (

@@ -125,7 +125,7 @@ class Hooks:
         """
         self.failed(error)
         if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
-            shell._last_traceback = []
+            shell._last_traceback = []  # from where ipykernel takes it
         else:
             shell.showtraceback(running_compiled_code=True)
 

@@ -36,7 +36,7 @@ class Cell:
         self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
         self.replies = dict(zip(result._targets, result._children, strict=True))
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
-        result._fname = "%px"
+        result._fname = "%px"  # private names of ipyparallel's here and below: it has no others
         result.cell = self  # for %pxresult
 
     def pending(self) -> list[int]:
