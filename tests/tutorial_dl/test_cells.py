@@ -337,7 +337,7 @@ def test_a_lost_rank_is_named(own_cluster, ends, how):
 def test_a_rank_lost_between_cells_is_named(own_cluster):
     victim = own_cluster.status()[1]
     os.kill(victim.pid, signal.SIGKILL)
-    assert own_cluster._cells.deaths.happened.wait(300)
+    assert own_cluster.cells.deaths.happened.wait(300)
     summary = failing(own_cluster, "print(1)", took="a rank lost between cells is named")
     assert (
         summary[0] == f"rank 1 (pid {victim.pid} on {victim.host}) was killed by signal 9 (SIGKILL)"

@@ -31,7 +31,7 @@ def until(ready, seconds: float = SECONDS) -> None:
         time.sleep(0.05)
 
 
-def processes(record: registry.Record, parts=("keeper", "controller", "engines")) -> list:
+def processes(record: registry.Record, parts=("watcher", "controller", "engines")) -> list:
     """All processes of these parts of a cluster."""
     guards = [psutil.Process(int(getattr(record, part)[0])) for part in parts]
     return guards + [p for guard in guards for p in guard.children(recursive=True)]
@@ -198,7 +198,7 @@ def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
     ) as first:
         record = registry.choose()
         found = processes(record)
-        assert len(found) == 11  # three guards, keeper, controller (2), mpiexec, engines (2 each)
+        assert len(found) == 11  # three guards, watcher, controller (2), mpiexec, engines (2 each)
         first.process.kill()
         first.process.wait()
     time.sleep(3)  # it must live through half of its lease
@@ -214,17 +214,17 @@ def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
 
 def test_a_kept_cluster_survives_a_restart_and_ends_at_stop():
     c = cluster.start(n=2, keep=30, name="kept")
-    keeper, folder = c._record.keeper, c._record.path
+    watcher, folder = c._record.watcher, c._record.path
     c.restart()
-    assert registry.alive(keeper) and c._record.keeper == keeper and c._record.path == folder
+    assert registry.alive(watcher) and c._record.watcher == watcher and c._record.path == folder
     found = processes(c._record)
     c.stop()
     assert_gone(found)
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("part", ["keeper", "controller"])
-def test_a_kept_cluster_ends_with_its_keeper_or_controller(part):
+@pytest.mark.parametrize("part", ["watcher", "controller"])
+def test_a_kept_cluster_ends_with_its_watcher_or_controller(part):
     with other("cluster.start(n=2, keep=60)"):
         record = registry.choose()
         ends = processes(record, ("controller", "engines"))

@@ -391,11 +391,11 @@ def test_a_job_whose_client_was_killed_is_cancelled(jobs):
 
 
 def test_a_job_ends_when_everything_on_our_side_is_killed(jobs):
-    # Neither client nor keeper is left to cancel it: it finds out by itself.
+    # Neither client nor watcher is left to cancel it: it finds out by itself.
     c = cluster.start(n=2, profile=submits("slurm"), timeout=SECONDS)
     ranks = [psutil.Process(e.pid) for e in c.status()]
     record, began = c._record, time.monotonic()
-    for named in (record.keeper, record.controller):
+    for named in (record.watcher, record.controller):
         guard = psutil.Process(int(named[0]))
         below = guard.children(recursive=True)
         guard.kill()

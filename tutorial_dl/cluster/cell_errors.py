@@ -10,20 +10,32 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from ipyparallel.error import EngineError, TaskAborted
+
+from .engine_hooks import Severity
+
 OFFER = "c.restart() gives new engines (their variables are lost)"
-FOLLOWS = re.compile(r"\bPeerError\b.*\brank \d+ failed: ")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Failure:
-    """The exception of one rank, taken from the error that ipyparallel returns."""
+    """The exception of one rank, taken from the error that ipyparallel returns.
+
+    Attributes:
+        lost: Whether the engine's process ended.
+        severity: Priority as the root cause; the engine adds it to its reply.
+    """
 
     def __init__(self, error: Exception):
         self.name = getattr(error, "ename", None) or type(error).__name__
         self.message = str(getattr(error, "evalue", None) or "").strip()
         self.traceback = getattr(error, "traceback", None) or ""
-        if self.name == "TaskAborted":
+        if isinstance(error, TaskAborted):
             self.message = "not run, because a cell before it failed"
+        self.lost = isinstance(error, EngineError)
+        not_run = self.lost or isinstance(error, TaskAborted)
+        said = getattr(error, "engine_info", None) or {}
+        self.severity = said.get("severity", Severity.CAUSED if not_run else Severity.OWN)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}" if self.message else self.name
@@ -32,16 +44,6 @@ class Failure:
     def line(self) -> str:
         """Type and message on one line."""
         return " ".join(str(self).split())
-
-    def rank_of_cause(self) -> int:
-        """Priority as the root cause: 2: own failure; 1: interrupt; 0: caused by another rank."""
-        plain = ANSI.sub("", self.traceback)
-        unusable = self.name == "TeamError" and "can't be used" in self.message
-        if self.name in ("PeerError", "EngineError", "TaskAborted") or unusable:
-            return 0
-        if FOLLOWS.search(plain):  # raised in handling a PeerError, or from one
-            return 0
-        return 1 if self.name in ("KeyboardInterrupt", "CancelledError") else 2
 
     def alike(self) -> tuple:
         """A key equal for errors to be shown once; ignores cell numbers, which differ by rank."""
@@ -104,7 +106,7 @@ def explain(failures: Mapping[int, Failure]) -> tuple[list[str], str]:
     Args:
         failures: The failures by rank; at least one.
     """
-    order = sorted(failures, key=lambda rank: (-failures[rank].rank_of_cause(), rank))
+    order = sorted(failures, key=lambda rank: (-failures[rank].severity, rank))
     cause = failures[order[0]]
     same = [rank for rank in order if failures[rank].alike() == cause.alike()]
     summary = [f"{ranks(same)}: {cause}"]

@@ -37,7 +37,7 @@ class Cells:
             install: Install the hooks in the engines, which must be idle. False: they have them.
         """
         self.client, self.now, self.left = self.cluster.client, {}, {}
-        places = enumerate(self.cluster._places)
+        places = enumerate(self.cluster.places)
         self.deaths = Deaths(
             {rank: process for rank, (_, process, *_) in places if process}, folder
         )
@@ -49,7 +49,7 @@ class Cells:
 
     def check(self, targets: Sequence[int]) -> None:
         """Raise CellError if `targets` can't run a cell: stopped, dead, or still blocked."""
-        if self.cluster.client is None or self.cluster.client._closed:
+        if not self.cluster.connected:
             raise CellError([f"this cluster was stopped: {OFFER}"])
         lost = self.lost()
         if lost:
@@ -74,7 +74,7 @@ class Cells:
         status = self.cluster.status()
         dead = [engine for engine in status if not engine.alive]
         if dead:
-            local = any(self.cluster._places[engine.rank][1] for engine in dead)
+            local = any(self.cluster.places[engine.rank][1] for engine in dead)
             self.deaths.happened.wait(1.0 if local else 0.0)
             first = [engine for engine in status if engine.rank in self.deaths.first] or dead
             how = self.deaths.how
@@ -107,7 +107,10 @@ class Cells:
         return cell
 
     def _execute(self, code: str, targets: Sequence[int]) -> AsyncResult:
-        """Send as a DirectView does, with metadata that tells engines they run the same cell."""
+        """Send as a DirectView does, with metadata that tells engines they run the same cell.
+
+        DirectView has no way to add metadata, so this uses private names of ipyparallel.
+        """
         client = self.client
         view = client.direct_view(targets)
         # Greater than for any earlier cell, also of other notebooks that have joined.

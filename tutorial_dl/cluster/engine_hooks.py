@@ -12,6 +12,7 @@ signal at which faulthandler, which is written in C, writes its current line of 
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import ctypes
 import faulthandler
@@ -22,6 +23,7 @@ import signal
 import sys
 import threading
 import time
+from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -34,6 +36,14 @@ QUESTION = "doing_request"
 CELL = "tutorial_dl_cell"  # key of the cell's number in the metadata of an execute request
 LONGEST = 60  # characters of an expression to show
 WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
+
+
+class Severity(IntEnum):
+    """A failure's priority as the root cause of those on all ranks; the greatest comes first."""
+
+    CAUSED = 0  # by another rank's failure
+    INTERRUPTED = 1
+    OWN = 2
 
 
 class Doing(NamedTuple):
@@ -79,12 +89,14 @@ class Hooks:
         self.unanswered: set[int] = set()
         self.asked = 0.0
         self.running = False
+        self.error: BaseException | None = None  # of the cell whose reply has not been sent yet
         self.shell.events.register("pre_execute", self.begin)  # also for code that is run silently
         self.shell.events.register("post_execute", self.end)
         self.shell.events.register("pre_run_cell", self.before_cell)
         self.shell.events.register("post_run_cell", self.after_cell)
         self.shell.set_custom_exc((BaseException,), self.raised)
         kernel.control_handlers[QUESTION] = self.answer
+        kernel.finish_metadata = self.finish_reply
 
     def begin(self) -> None:
         self.running = True
@@ -104,18 +116,36 @@ class Hooks:
         else:
             error = result.error_before_exec or result.error_in_exec
         if error is not None:
-            tell_teams(error)
+            self.failed(error)
 
     def raised(self, shell, kind, error, trace, tb_offset=None) -> None:
         """IPython's exception handler: notify the other ranks first, then make the traceback.
 
         A traceback may take a second if many ranks share few cores.
         """
-        tell_teams(error)
+        self.failed(error)
         if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
-            shell._last_traceback = []
+            shell._last_traceback = []  # from where ipykernel takes it
         else:
             shell.showtraceback(running_compiled_code=True)
+
+    def failed(self, error: BaseException) -> None:
+        """Make the ranks of all teams of this process raise PeerError; once per error."""
+        from numba_kernels.team import failure
+
+        self.error = error
+        failure.abort_all(error)
+
+    def finish_reply(self, request, metadata: dict, reply: dict) -> dict:
+        """ipykernel's `finish_metadata`; adds the severity of a cell's failure to the reply.
+
+        It goes into `engine_info`, which ipyparallel's client keeps; it drops unknown metadata.
+        """
+        metadata = type(self.kernel).finish_metadata(self.kernel, request, metadata, reply)
+        error, self.error = self.error, None
+        if error is not None and reply["status"] == "error":
+            reply["engine_info"]["severity"] = severity(error)
+        return metadata
 
     def answer(self, stream, identity, question) -> None:
         """Answer QUESTION; called in the control thread."""
@@ -158,11 +188,21 @@ class Hooks:
         return call if len(call) <= LONGEST else call[: LONGEST - 3] + "...", line
 
 
-def tell_teams(error: BaseException) -> None:
-    """Make the ranks of all teams of this process raise PeerError; once per error."""
-    from numba_kernels.team import failure
+def severity(error: BaseException) -> Severity:
+    """Whether `error` is a failure of this rank's own, or has come of another rank's."""
+    from numba_kernels.errors import PeerError, TeamError
 
-    failure.abort_all(error)
+    from ..replica.collective_layers import cause
+
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
+        return Severity.INTERRUPTED
+    before: BaseException | None = cause(error)
+    while before is not None:
+        # A team that has failed refuses calls with a plain TeamError.
+        if isinstance(before, PeerError) or type(before) is TeamError:
+            return Severity.CAUSED
+        before = before.__cause__ or before.__context__
+    return Severity.OWN
 
 
 def expression(frame: FrameType) -> str:

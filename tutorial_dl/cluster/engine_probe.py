@@ -45,7 +45,7 @@ class Asking:
 
     def _ask(self, ranks, codes, seconds) -> dict[int, Doing]:
         for rank in ranks:
-            uuid = self.client._engines.get(rank)
+            uuid = self.client._engines.get(rank)  # private, but a new kind of message needs it
             if rank not in self._questions and uuid is not None and not self.client._closed:
                 question = self.client._send(
                     self.client._control_stream, QUESTION, content={}, ident=uuid.encode()

@@ -9,11 +9,11 @@ engines' guard watches the controller as well.
     kernel --- guard --- controller          (removes the cluster's folder at the end)
           \\-- guard --- mpiexec --- engines  (watches kernel and controller)
 
-A cluster that may outlive its kernel (`keep`) has one more process, the lease supervisor
+A cluster that may outlive its kernel (`keep`) has one more process, the lease watcher
 (lease.py), which ends when there has been no client for a while. The guards watch it instead of the
 kernel.
 
-    supervisor;  guard --- controller  and  guard --- mpiexec --- engines   (both watch it)
+    watcher;  guard --- controller  and  guard --- mpiexec --- engines   (both watch it)
 
 With engines in a batch job, job_runner.py takes the place of the second guard, and watches the
 controller.
@@ -67,16 +67,19 @@ class Cluster:
         n: Number of engines.
         name: Its name for `join` and `python -m tutorial_dl cluster`.
         timeout: Seconds that `start` and `restart` wait for the engines.
+        joined: Connected by `join`, so it does not end with this kernel.
+        places: Host, process if it runs here, pid and engine's UUID of every rank.
+        cells: Runs cells on the engines.
     """
 
     def __init__(self, record: Record, of: profile.Profile, timeout: float):
         self._record, self._profile, self.timeout = record, of, timeout
         self.client: ipp.Client | None = None
         self._lease: Lease | None = None
-        self._joined = False  # connected by `join`, so it does not end with this kernel
+        self.joined = False
         self._parts = Parts(record.n, timeout)
-        self._places: list[tuple[str, psutil.Process | None, int, str]] = []
-        self._cells = Cells(self)
+        self.places: list[tuple[str, psutil.Process | None, int, str]] = []
+        self.cells = Cells(self)
 
     @property
     def n(self) -> int:
@@ -87,13 +90,19 @@ class Cluster:
         return self._record.name
 
     @property
+    def connected(self) -> bool:
+        """Whether the client is connected; False once the cluster was stopped."""
+        # ipyparallel has no public name for it, nor for its engines' UUIDs (`_engines`, below).
+        return self.client is not None and not self.client._closed
+
+    @property
     def _folder(self) -> Path:
         """IPython's files of this run; a restart makes a new one."""
         return self._record.path / "run"
 
     # Starting ----------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def bring_up(self) -> None:
         """Start everything, or what a restart has ended; leaves nothing behind if that fails."""
         record, progress = self._record, Progress()
         atexit.unregister(self._at_exit)
@@ -104,7 +113,7 @@ class Cluster:
                 record.folder = str(folder)
             record.starter = registry.process(os.getpid())
             record.save()
-            self._start_keeper()
+            self._start_watcher()
             self._start_controller(progress)
             self._start_engines(progress)
         except BaseException:  # Ctrl-C included
@@ -113,20 +122,20 @@ class Cluster:
         finally:
             progress.clear()
 
-    def _start_keeper(self) -> None:
-        """Take the lease and start its supervisor; without `keep`, the guards watch the kernel."""
+    def _start_watcher(self) -> None:
+        """Take the lease and start its watcher; without `keep`, the guards watch the kernel."""
         record = self._record
         if record.keep is None:
             if not (record.watch and registry.alive(record.watch[0])):
                 record.watch = [record.starter]
             return
-        if registry.alive(record.keeper):  # a restart
+        if registry.alive(record.watcher):  # a restart
             return
         self._lease = Lease(record.path)
-        command = processes.keeper(record.path, record.keep)
-        log = record.path / "keeper.log"
-        keeper = processes.Guarded(command, (), log, grace=30, remove=record.path)
-        self._parts.keeper, record.keeper, record.watch = keeper, keeper.named, [keeper.named]
+        command = processes.lease_watcher(record.path, record.keep)
+        log = record.path / "watcher.log"
+        watcher = processes.Guarded(command, (), log, grace=30, remove=record.path)
+        self._parts.watcher, record.watcher, record.watch = watcher, watcher.named, [watcher.named]
         record.save()
 
     def _start_controller(self, progress: Progress) -> None:
@@ -193,10 +202,10 @@ class Cluster:
         record.save()
         self._activate(install=True)
 
-    def _join(self) -> int:
+    def connect(self) -> int:
         """Connect to a running cluster; returns how many of its engines are gone."""
         record = self._record
-        self._joined = True
+        self.joined = True
         atexit.register(self._at_exit)
         if record.keep is not None:
             self._lease = Lease(record.path)
@@ -204,22 +213,25 @@ class Cluster:
         self._activate()
         return len({uuid for _, _, uuid in record.places} - set(self.client._engines.values()))
 
-    def _follow(self, record: Record) -> None:
-        """Connect again if another notebook has restarted the cluster."""
+    def follow(self, record: Record) -> bool:
+        """Whether `record` is of this cluster; connects again if another notebook restarted it."""
+        if record.key != self._record.key:
+            return False
         if record.controller != self._record.controller:
             self._close_client()
             self._record = record
             self._connect()
             self._activate()
+        return True
 
     def _activate(self, install: bool = False) -> None:
         """Make %%px run on this cluster, whose engines are all connected."""
         here = socket.gethostname()
-        self._places = [
+        self.places = [
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
             for host, named, uuid in self._record.places
         ]
-        self._cells.attach(self._folder, install)
+        self.cells.attach(self._folder, install)
         if get_ipython() is not None:
             magics.activate(self)  # %px, %%px, %%mpi
 
@@ -233,7 +245,7 @@ class Cluster:
         known = set(self.client._engines.values()) if self.client is not None else set()
         return [
             Engine(rank, host, pid, _lives(process) if process is not None else uuid in known)
-            for rank, (host, process, pid, uuid) in enumerate(self._places)
+            for rank, (host, process, pid, uuid) in enumerate(self.places)
         ]
 
     def run(self, code: str, ranks: Sequence[int] | None = None, timeout: float | None = None):
@@ -248,7 +260,7 @@ class Cluster:
             CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
             ValueError: If `timeout` is not above 0.
         """
-        self._cells.submit(code, "all" if ranks is None else list(ranks), timeout).wait()
+        self.cells.submit(code, "all" if ranks is None else list(ranks), timeout).wait()
 
     def restart(self, imports: bool = False) -> None:
         """Replace the engines by new ones without variables, whatever state they are in.
@@ -260,13 +272,13 @@ class Cluster:
             imports: Run the import statements of all cells that succeeded so far again.
         """
         self._end_parts()
-        self._start()
-        _remember(self)
+        self.bring_up()
+        remember(self)
         if imports:
-            self.run(self._cells.imports())
+            self.run(self.cells.imports())
 
     def _end_parts(self) -> None:
-        """End the controller and the engines, but not the lease supervisor or the job."""
+        """End the controller and the engines, but not the lease watcher or the job."""
         record = self._record = self._record.now() or self._record
         self._close_client()
         record.starter = registry.process(os.getpid())
@@ -295,7 +307,7 @@ class Cluster:
         Raises:
             ClusterError: If it was started here without `keep`, so that it ends with this kernel.
         """
-        if not self._joined and self._record.keep is None:
+        if not self.joined and self._record.keep is None:
             raise ClusterError(
                 "this cluster ends with its kernel: leave() needs one started with keep=SECONDS"
             )
@@ -306,7 +318,7 @@ class Cluster:
 
     def _at_exit(self) -> None:
         """Called when the kernel ends."""
-        if self._joined or self._record.keep is not None:
+        if self.joined or self._record.keep is not None:
             self.leave()
         else:
             self.stop()
@@ -344,7 +356,12 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-def _remember(cluster: Cluster) -> None:
+def running() -> Cluster | None:
+    """The cluster of this kernel."""
+    return _running
+
+
+def remember(cluster: Cluster) -> None:
     global _running
     _running = cluster
 

@@ -1,15 +1,15 @@
-"""The lease of a cluster that may outlive the kernel that started it, and its supervisor process.
+"""The lease of a cluster that may outlive the kernel that started it, and its watcher process.
 
 Every client holds a shared lock on the cluster's file `lease`. The operating system releases it
-when a client ends, however it ends. The lease supervisor, a small process beside the controller,
+when a client ends, however it ends. The lease watcher, a small process beside the controller,
 tries to take the lock exclusively: if that succeeds for SECONDS in a row, there is no client, and
-the supervisor ends. The guards of controller and engines watch the supervisor and end them.
-Removing the file ends the supervisor, too, so a cluster can be stopped from any machine that sees
+the watcher ends. The guards of controller and engines watch the watcher and end them.
+Removing the file ends the watcher, too, so a cluster can be stopped from any machine that sees
 the file.
 
     python -I -S lease.py FOLDER SECONDS
 
-When it ends, the supervisor cancels the batch job in FOLDER/cluster.json, if there is one.
+When it ends, the watcher cancels the batch job in FOLDER/cluster.json, if there is one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ class Lease:
     def __init__(self, folder: Path):
         # O_CLOEXEC: programs that this process starts must not hold the lock, too.
         self._descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(
-            self._descriptor, fcntl.LOCK_SH
-        )  # the supervisor holds it for microseconds only
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)  # the watcher holds it for microseconds only
 
     def release(self) -> None:
         if self._descriptor is not None:

@@ -45,7 +45,7 @@ class ClusterMagics(ParallelMagics):
         targets = self.view.targets if targets is None else targets
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on engine(s): {targets}")
-        sent = self.cluster._cells.submit(cell, targets, timeout)
+        sent = self.cluster.cells.submit(cell, targets, timeout)
         self.last_result = sent.result
         if save_name:
             self.shell.user_ns[save_name] = sent.result
@@ -123,7 +123,7 @@ class ClusterMagics(ParallelMagics):
         if args.timeout is not None and not args.timeout > 0:
             raise UsageError(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
         ranks = which_ranks("all" if args.ranks is None else args.ranks, self.cluster.n)
-        with drawn(self.cluster._cells, ranks) if args.trace else contextlib.nullcontext():
+        with drawn(self.cluster.cells, ranks) if args.trace else contextlib.nullcontext():
             self.parallel_execute(cell, block=True, targets=ranks, timeout=args.timeout)
 
 

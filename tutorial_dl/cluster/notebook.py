@@ -55,14 +55,13 @@ def start(
         launch.find_mpiexec()
     of.shape(n)  # raises what is wrong before anything is started
     of.address()
-    if engines._running is not None:
-        _let_go(engines._running)
+    _let_go(engines.running())
     taken, folder = registry.take_folder(name, of.name)
     record = Record(taken, n, str(of.file.resolve()), str(folder), keep=keep)
     record.save()
     cluster = Cluster(record, of, timeout)
-    cluster._start()
-    engines._remember(cluster)
+    cluster.bring_up()
+    engines.remember(cluster)
     threads = launch.threads_per_rank(n) if of.kind == "local" else of.cores_per_rank
     print(
         f"{n} engine{'s'[: n > 1]} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
@@ -90,30 +89,30 @@ def join(name: str | None = None) -> Cluster:
     record = registry.choose(name)
     if record.state() == "starting":
         raise ClusterError(f"cluster {record.name!r} is still starting: join it when it is up")
-    mine = engines._running
-    if mine is not None and mine._record.key == record.key:
-        mine._follow(record)
+    mine = engines.running()
+    if mine is not None and mine.follow(record):
         return mine
-    if mine is not None:
-        _let_go(mine)
+    _let_go(mine)
     of = load(record.profile)
     cluster = Cluster(record, of, of.patience)
     try:
-        missing = cluster._join()
+        missing = cluster.connect()
     except BaseException as error:
         cluster.leave()
         if isinstance(error, (OSError, TimeoutError, ipp.error.TimeoutError)):
             raise ClusterError(f"cluster {record.name!r} does not answer: {error}") from None
         raise
-    engines._remember(cluster)
+    engines.remember(cluster)
     if missing:
         print(f"{missing} of {record.n} engines are gone; restart() starts new ones")
     print(f"joined {record.name}: {record.n} engines; %%px runs on all of them")
     return cluster
 
 
-def _let_go(cluster: Cluster) -> None:
-    if cluster._joined:
+def _let_go(cluster: Cluster | None) -> None:
+    if cluster is None:
+        return
+    if cluster.joined:
         print(f"leaving the cluster {cluster.name}, which keeps running")
         cluster.leave()
     else:

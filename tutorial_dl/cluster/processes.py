@@ -1,4 +1,4 @@
-"""A cluster's processes on this machine: controller, lease supervisor, mpiexec with its engines.
+"""A cluster's processes on this machine: controller, lease watcher, mpiexec with its engines.
 
 Each runs as the child of a guard (launch/guard.py), which ends it when a process that the
 guard watches ends. Their commands and environments are made here.
@@ -102,7 +102,7 @@ def engine(run: Path) -> list[str]:
     ]
 
 
-def keeper(folder: Path, seconds: float) -> list[str]:
+def lease_watcher(folder: Path, seconds: float) -> list[str]:
     return [sys.executable, "-I", "-S", lease.__file__, str(folder), str(seconds)]
 
 

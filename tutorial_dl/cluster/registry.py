@@ -53,7 +53,7 @@ class Record:
     keep: float | None = None
     watch: list[list[float]] = field(default_factory=list)  # the guards end when one of these does
     starter: list[float] = field(default_factory=list)  # the process that starts or started it
-    keeper: list[float] = field(default_factory=list)  # these three are guards (guard.py)
+    watcher: list[float] = field(default_factory=list)  # these three are guards (guard.py)
     controller: list[float] = field(default_factory=list)
     engines: list[float] = field(default_factory=list)
     job: dict | None = None  # system, number, log and cancel command of a batch job
@@ -236,7 +236,7 @@ def end(record: Record) -> None:
     if job is not None:
         job.cancel()
     end_process(record.controller)
-    end_process(record.keeper)
+    end_process(record.watcher)
     if record.now() is not None:
         shutil.rmtree(record.folder, ignore_errors=True)
 

@@ -21,7 +21,7 @@ from ipyparallel.error import NoEnginesRegistered
 from ipyparallel.util import progress
 
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
-from .engine_hooks import Doing
+from .engine_hooks import Doing, Severity
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
 BLOCKED = 1.5  # seconds without a response in a raw MPI call before it counts as blocked
@@ -36,7 +36,7 @@ class Cell:
         self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
         self.replies = dict(zip(result._targets, result._children, strict=True))
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
-        result._fname = "%px"
+        result._fname = "%px"  # private names of ipyparallel's here and below: it has no others
         result.cell = self  # for %pxresult
 
     def pending(self) -> list[int]:
@@ -182,10 +182,8 @@ class Cell:
         failures, pending = self.failures(), self.pending()
         if not (failures or pending or reason):
             return None
-        causes = {rank: each for rank, each in failures.items() if each.rank_of_cause() == 2}
-        died = self.cells.deaths.happened.is_set() or any(
-            each.name == "EngineError" for each in failures.values()
-        )
+        causes = {rank: each for rank, each in failures.items() if each.severity == Severity.OWN}
+        died = self.cells.deaths.happened.is_set() or any(each.lost for each in failures.values())
         if died:
             summary = self.cells.lost() + (explain(causes)[0] if causes else [])
             return CellError(summary, failures=failures)

@@ -22,7 +22,7 @@ class Parts:
 
     def __init__(self, n: int, timeout: float):
         self.n, self.timeout = n, timeout
-        self.keeper: Guarded | None = None
+        self.watcher: Guarded | None = None
         self.controller: Guarded | None = None
         self.engines: Guarded | None = None
         self.job: Job | None = None
@@ -76,7 +76,7 @@ class Parts:
 
     def collect(self) -> None:
         """Collect the guards that have ended, which would stay as zombies otherwise."""
-        for guarded in (self.engines, self.controller, self.keeper):
+        for guarded in (self.engines, self.controller, self.watcher):
             if guarded is not None:
                 guarded.ended()
         self.engines = self.controller = self.job = None

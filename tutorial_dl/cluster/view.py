@@ -54,12 +54,12 @@ class Row(NamedTuple):
 def rows(cluster, seconds: float = 0.3) -> list[Row]:
     """The state of every engine; waits at most about `seconds` for answers."""
     status = cluster.status()
-    cells = cluster._cells
+    cells = cluster.cells
     alive = [engine.rank for engine in status if engine.alive]
     codes = {rank: cell.code for rank, cell in cells.now.items()}
     answers = cells.asking.ask(alive, codes, seconds) if alive else {}
     table = []
-    for engine, (_, process, *_) in zip(status, cluster._places, strict=True):
+    for engine, (_, process, *_) in zip(status, cluster.places, strict=True):
         doing = answers.get(engine.rank)
         state, call, memory, processor = "silent", "", None, None
         if doing is not None:
@@ -71,7 +71,7 @@ def rows(cluster, seconds: float = 0.3) -> list[Row]:
                 memory = process.memory_info().rss
                 state = "stopped" if process.status() == psutil.STATUS_STOPPED else state
         if not engine.alive:
-            first = engine.rank in cells.deaths.first and not cluster.client._closed
+            first = engine.rank in cells.deaths.first and cluster.connected
             state, call = "dead", cells.deaths.how if first else ""
             memory, processor = None, None
         table.append(Row(engine.rank, engine.host, engine.pid, state, call, memory, processor))
@@ -117,7 +117,7 @@ class Live:
         while not self.over.wait(EVERY) and time.monotonic() < end:
             with contextlib.suppress(OSError):  # stopped at this moment
                 self.handle.update(Table(self.cluster))
-            if self.cluster.client._closed:
+            if not self.cluster.connected:
                 break  # the update before was the last: all dead
 
 
