@@ -1,10 +1,11 @@
 """The look that all figures share: colours, sizes, and a Figure that displays in a notebook.
 
-    from tutorial_dl.course.plotting import style
+    from tutorial_dl import figure_style as style
 
-    def latency(sizes, seconds, ax=None):
-        with style.axes(ax) as ax:
-            ax.plot(sizes, seconds, color=style.MEASURED, marker="o", linestyle="none")
+    def latency(sizes, predicted, measured):
+        with style.axes() as ax:
+            style.predicted_measured(ax, sizes, predicted, measured)
+            style.log_x(ax, sizes)
             ...
         return ax.figure
 
@@ -16,8 +17,9 @@ lines, measurements are markers.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -25,6 +27,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.ticker import NullLocator
 
 __all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
 
@@ -170,3 +173,118 @@ def panels(
     with matplotlib.rc_context(RULES):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+# Lines and markers -----------------------------------------------------------------------------
+
+
+def colour(number: int) -> str:
+    """Colour `number` of the cycle: 0, 1, 2, ..."""
+    return COLOURS[number % len(COLOURS)]
+
+
+def line(number: int) -> dict[str, Any]:
+    """Colour and dashes of line `number`, for `ax.plot(x, y, **line(0))`."""
+    return {"color": colour(number), "linestyle": LINES[number % len(LINES)]}
+
+
+def marks(number: int) -> dict[str, Any]:
+    """Colour and marker `number` without a line, for `ax.plot(x, y, **marks(0))`."""
+    return {
+        "color": colour(number), "marker": MARKERS[number % len(MARKERS)], "linestyle": "none",
+    }  # fmt: skip
+
+
+def predicted_measured(
+    ax: Axes,
+    x: Sequence[float],
+    predicted: Sequence[float],
+    measured: Sequence[float],
+    labels: tuple[str, str] = ("predicted", "measured"),
+) -> None:
+    """Draw a prediction as a black line and measurements as blue markers.
+
+    Args:
+        ax: where to draw.
+        x, predicted, measured: (k,).
+        labels: their entries in the legend.
+    """
+    ax.plot(x, predicted, color=PREDICTED, label=labels[0])
+    ax.plot(x, measured, "o", color=MEASURED, label=labels[1])
+
+
+def predicted_measured_each(
+    ax: Axes,
+    x: Sequence[float],
+    predicted: Mapping[str, Sequence[float]],
+    measured: Mapping[str, Sequence[float]],
+    every: int = 1,
+) -> None:
+    """Draw a predicted line and measured markers for each name, in a colour of its own.
+
+    The legend names the markers only, so the label of an axis should say "lines: predicted".
+
+    Args:
+        ax: where to draw.
+        x: (k,).
+        predicted, measured: name -> (k,); the same names.
+        every: one marker per so many measurements.
+
+    Raises:
+        ValueError: different names.
+    """
+    if set(predicted) != set(measured):
+        raise ValueError(
+            "predicted and measured must have the same names; got "
+            f"{sorted(predicted)} and {sorted(measured)}"
+        )
+    for number, name in enumerate(predicted):
+        ax.plot(x, predicted[name], **line(number))
+        ax.plot(x, measured[name], **marks(number), markevery=every, label=name)
+
+
+# Axes ------------------------------------------------------------------------------------------
+
+
+def log_x(ax: Axes, ticks: Sequence[float], base: int = 2) -> None:
+    """Make the x axis logarithmic, with these ticks and no others."""
+    ax.set_xscale("log", base=base)
+    ax.set_xticks(ticks, [f"{tick:.9g}" for tick in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def log_y(ax: Axes, leading: Iterable[int] = (1, 2, 5)) -> None:
+    """Make the y axis logarithmic, with plain numbers: 0.2, not 2 x 10^-1.
+
+    Args:
+        ax: its lines must have been drawn: their limits decide which ticks are shown.
+        leading: the ticks' leading digits.
+    """
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ticks = [digit * 10.0**power for power in range(-20, 20) for digit in leading]
+    shown = [tick for tick in ticks if low <= tick <= high]
+    if shown:
+        ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
+        ax.yaxis.set_minor_locator(NullLocator())
+
+
+def rows(ax: Axes, names: Sequence[str]) -> None:
+    """Name the rows 0, 1, 2, ... of a horizontal bar chart, from top to bottom."""
+    ax.set_yticks(range(len(names)), names)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.grid(visible=False, axis="y")
+
+
+def level(ax: Axes, y: float, words: str) -> None:
+    """Draw a thin grey line at `y`, with words above its right end."""
+    ax.axhline(y, color=GREY, linewidth=1)
+    ax.annotate(
+        words, (1, y), xycoords=("axes fraction", "data"), xytext=(0, 3),
+        textcoords="offset points", ha="right", color=GREY, size=9,
+    )  # fmt: skip
+
+
+def legend_beside(ax: Axes) -> None:
+    """Put the legend to the right of the axes, where it hides nothing."""
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tutorial_dl import figure_style as style
 
 __all__ = ["on_equal_terms"]
-
-TICKS = [k * 10.0**power for power in range(-6, 4) for k in (1, 2, 5)]
 
 
 def on_equal_terms(
@@ -48,11 +46,8 @@ def on_equal_terms(
             seen = [samples * (epoch + 1) for epoch in range(len(rows))]
             seconds = list(accumulate(row["seconds"] for row in rows))
             for ax, at in ((left, seen), (right, seconds)):
-                ax.plot(
-                    at, values, label=name, markersize=4,
-                    color=style.COLOURS[number % len(style.COLOURS)],
-                    marker=style.MARKERS[number % len(style.MARKERS)],
-                )  # fmt: skip
+                look = style.marks(number) | {"linestyle": "-", "markersize": 4}
+                ax.plot(at, values, label=name, **look)
         quickest = min(sum(row["seconds"] for row in rows) for rows in runs.values())
         right.axvline(quickest, color=style.GREY, linewidth=1)
         left.set(
@@ -63,11 +58,6 @@ def on_equal_terms(
         left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         left.xaxis.set_major_locator(MaxNLocator(5))
         if "loss" in metric:
-            left.set_yscale("log")
-            low, high = left.get_ylim()
-            shown = [tick for tick in TICKS if low <= tick <= high]
-            if shown:
-                left.set_yticks(shown, [f"{tick:g}" for tick in shown])
-                left.yaxis.set_minor_locator(NullLocator())
+            style.log_y(left)
         right.legend()
     return figure

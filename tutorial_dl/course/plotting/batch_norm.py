@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from tutorial_dl import figure_style as style
 
@@ -27,7 +26,7 @@ def normalised_apart(shares: Sequence[np.ndarray], sample: float) -> style.Figur
     whole = np.concatenate(shares)
     rows = [*shares, whole]
     names = [*(f"rank {rank}" for rank in range(len(shares))), "whole batch"]
-    colours = [style.COLOURS[r % len(style.COLOURS)] for r in range(len(shares))] + [style.BLACK]
+    colours = [style.colour(rank) for rank in range(len(shares))] + [style.BLACK]
     outputs = [(sample - row.mean()) / row.std() for row in rows]
     ends = np.array([whole.min(), whole.max()])
     with style.panels(1, 2, width=5.2, height=3.8) as (figure, ((left, right),)):
@@ -82,11 +81,8 @@ def share_statistics(
         for ax, title, unit, line, points in zip(
             axes[0], titles, units, predicted, measured, strict=True
         ):
-            ax.plot(sizes, line, color=style.PREDICTED, label="predicted")
-            ax.plot(sizes, points, "o", color=style.MEASURED, label="measured")
-            ax.set_xscale("log", base=2)
-            ax.set_xticks(sizes, [f"{s}" for s in sizes])
-            ax.xaxis.set_minor_locator(NullLocator())
+            style.predicted_measured(ax, sizes, line, points)
+            style.log_x(ax, sizes)
             ax.set(title=title, xlabel="samples per rank", ylabel=unit, ylim=(0, None))
             ax.legend(loc="lower right" if "small" in title else "upper right")
     return figure
@@ -97,7 +93,6 @@ def moving_statistics(
     predicted: Mapping[str, np.ndarray],
     measured: Mapping[str, np.ndarray],
     title: str = "Moving statistics: the average over ranks beats any single rank",
-    ax=None,
 ) -> style.Figure:
     """How far moving means are from the mean of all data, by the number of ranks.
 
@@ -105,37 +100,11 @@ def moving_statistics(
         ranks: shape (k,).
         predicted, measured: legend entry -> root mean square distance in units of the standard
             deviation, shape (k,); the same entries in both.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    if set(predicted) != set(measured):
-        raise ValueError(
-            "predicted and measured must have the same names; got "
-            f"{sorted(predicted)} and {sorted(measured)}"
-        )
-    with style.axes(ax) as ax:
-        for number, label in enumerate(predicted):
-            colour = style.COLOURS[number]
-            ax.plot(ranks, predicted[label], color=colour, linestyle=style.LINES[number])
-            ax.plot(
-                ranks, measured[label], color=colour, marker=style.MARKERS[number],
-                linestyle="none", label=label,
-            )  # fmt: skip
-        ax.set_xscale("log", base=2)
-        ax.set_yscale("log")
-        ax.set_xticks(ranks, [f"{p}" for p in ranks])
-        ax.xaxis.set_minor_locator(NullLocator())
-        _plain_numbers(ax)
+    with style.axes() as ax:
+        style.predicted_measured_each(ax, ranks, predicted, measured)
+        style.log_x(ax, ranks)
+        style.log_y(ax, (1, 2, 3, 5, 7))
         ax.set(title=title, xlabel="ranks (lines: predicted)", ylabel="distance of the moving mean")
         ax.legend(loc="lower left")
     return ax.figure
-
-
-def _plain_numbers(ax) -> None:
-    """Ticks at 1, 2, 3, 5 and 7 of each power of ten, as 0.02 and not 2 x 10^-2."""
-    low, high = ax.get_ylim()
-    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
-    ticks = [k * 10.0**power for power in powers for k in (1, 2, 3, 5, 7)]
-    ax.yaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

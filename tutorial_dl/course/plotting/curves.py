@@ -40,7 +40,6 @@ def fits(
         curves: legend entry -> function of x.
         truth: the function that the samples were drawn from, without the noise.
         held_out: (x, y) of samples that no curve was fitted to, shape (m,).
-        title: the figure's title.
         ax: where to draw; a new figure if None.
     """
     everywhere = [x] if held_out is None else [x, held_out[0]]
@@ -50,17 +49,15 @@ def fits(
             ax.plot(*held_out, "x", color=style.GREY, label="held out", zorder=2)
         if truth is not None:
             ax.plot(grid, truth(grid), color=style.GREY, linewidth=5, alpha=0.35, label="truth")
-        for (label, curve), colour, line in zip(
-            curves.items(), style.COLOURS, style.LINES, strict=False
-        ):
-            ax.plot(grid, curve(grid), color=colour, linestyle=line, label=label)
+        for number, (label, curve) in enumerate(curves.items()):
+            ax.plot(grid, curve(grid), label=label, **style.line(number))
         ax.plot(x, y, "o", color=style.BLACK, label="samples", zorder=3)
 
         # A curve that follows the noise swings far out: keep the samples in view instead.
         low, high = np.min(y), np.max(y)
         ax.set_ylim(low - 0.25 * (high - low), high + 0.25 * (high - low))
         ax.set(xlabel="x", ylabel="y", title=title)
-        _legend_beside(ax)
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -71,7 +68,6 @@ def fit_errors(
     predicted: tuple[np.ndarray, np.ndarray] | None = None,
     noise: float | None = None,
     title: str = "More parameters fit the samples better, and other samples worse",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Training and held-out error against the number of parameters, predicted beside measured.
 
@@ -80,24 +76,21 @@ def fit_errors(
         training, held_out: measured mean squared errors, shape (n,), unit of y squared.
         predicted: (training, held-out) errors predicted before measuring, shape (n,) each.
         noise: standard deviation of a sample: its square is the least held-out error there is.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
-        for index, (label, measured, colour, marker) in enumerate(
-            (
-                ("training", training, style.BLUE, "o"),
-                ("held out", held_out, style.RED, "s"),
-            )
-        ):
+    with style.axes() as ax:
+        for label, measured, line, colour, marker in zip(
+            ("training", "held out"), (training, held_out),
+            (None, None) if predicted is None else predicted, (style.BLUE, style.RED), "os",
+            strict=True,
+        ):  # fmt: skip
             ax.plot(sizes, measured, marker, color=colour, label=f"{label}, measured")
-            if predicted is not None:
-                ax.plot(sizes, predicted[index], color=colour, label=f"{label}, predicted")
+            if line is not None:
+                ax.plot(sizes, line, color=colour, label=f"{label}, predicted")
         if noise is not None:
             ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
         ax.set(xlabel="parameters k", ylabel="mean squared error (unit of y squared)", title=title)
         ax.set_yscale("log")
-        _legend_beside(ax)
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -106,7 +99,6 @@ def solver_errors(
     measured: Mapping[str, np.ndarray],
     predicted: Mapping[str, np.ndarray],
     title: str = "The normal equations lose twice as many digits",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Relative error of the solved parameters: one marker per solver, and its predicted line.
 
@@ -114,18 +106,14 @@ def solver_errors(
         sizes: parameters of each problem, length n.
         measured: solver -> |w - w_exact| / |w_exact|, shape (n,).
         predicted: label -> predicted relative error, shape (n,), in the order of the solvers.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
-        for (solver, errors), (label, line), colour, marker in zip(
-            measured.items(), predicted.items(), style.COLOURS, style.MARKERS, strict=False
-        ):
-            ax.plot(sizes, errors, marker, color=colour, label=solver)
-            ax.plot(sizes, line, color=colour, label=label)
+    with style.axes() as ax:
+        for number, (solver, label) in enumerate(zip(measured, predicted, strict=False)):
+            ax.plot(sizes, measured[solver], label=solver, **style.marks(number))
+            ax.plot(sizes, predicted[label], color=style.colour(number), label=label)
         ax.set_yscale("log")
         ax.set(xlabel="parameters k", ylabel="relative error of the parameters", title=title)
-        _legend_beside(ax)
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -142,7 +130,6 @@ def loss_paths(
         loss: of k = 2 parameters.
         descents: legend entry -> its run.
         steps: how many steps to draw; all if None.
-        title: the figure's title.
         ax: where to draw; a new figure if None.
 
     Raises:
@@ -153,21 +140,14 @@ def loss_paths(
     }
     with style.axes(ax, width=6.4, height=5.0) as ax:
         _surface(loss, list(paths.values()), ax)
-        for (label, path), colour, marker in zip(
-            paths.items(), style.COLOURS, style.MARKERS, strict=False
-        ):
-            many = len(path) > 100
-            ax.plot(
-                *path.T,
-                color=colour,
-                label=label,
-                marker=None if many else marker,
-                markersize=4,
-                linewidth=0.6 if many else 1.4,
-            )
+        for number, (label, path) in enumerate(paths.items()):
+            look = style.marks(number) | {"linestyle": "-", "markersize": 4, "linewidth": 1.4}
+            if len(path) > 100:
+                look |= {"marker": None, "linewidth": 0.6}
+            ax.plot(*path.T, label=label, **look)
         ax.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13, label="minimum")
         ax.set_title(title)
-        _legend_beside(ax)
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -185,7 +165,6 @@ def descent_film(
         descents: legend entry -> its run; all are shown on the same clock.
         frames: how many; the clock runs from 0 to the end of the shortest descent.
         by: the clock: "steps", or "samples" whose gradients were taken.
-        title: the title of every frame.
 
     Raises:
         ValueError: the loss does not have 2 parameters, or `by` is neither of the two.
@@ -233,7 +212,6 @@ def loss_curves(
     by: str = "samples",
     floors: Mapping[str, float] | None = None,
     title: str = "Small batches learn early, and stop early",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """How far each descent is above the least loss, as the mean over each epoch's steps.
 
@@ -242,36 +220,25 @@ def loss_curves(
         descents: legend entry -> its run.
         by: the horizontal axis: "steps", or "samples" whose gradients were taken.
         floors: legend entry -> predicted L - L* at which it settles; drawn as a dotted line.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
     minimum = loss(loss.minimiser())
-    with style.axes(ax) as ax:
-        for (label, run), colour, marker in zip(
-            descents.items(), style.COLOURS, style.MARKERS, strict=False
-        ):
+    with style.axes() as ax:
+        for number, (label, run) in enumerate(descents.items()):
             above = (_losses(loss, run) - minimum)[1:].reshape(run.epochs, -1).mean(axis=1)
             clock = _clock(run, by) * run.steps_per_epoch * np.arange(1, run.epochs + 1)
             # Below this the loss is only its own rounding error.
             seen = above > 10 * np.finfo(float).eps * minimum
             every = max(1, run.epochs // 12)
-            ax.plot(
-                clock[seen],
-                above[seen],
-                color=colour,
-                linewidth=1.2,
-                marker=marker,
-                markevery=every,
-                label=label,
-            )
+            look = style.marks(number) | {"linestyle": "-", "linewidth": 1.2, "markevery": every}
+            ax.plot(clock[seen], above[seen], label=label, **look)
             floor = 0.0 if floors is None else floors.get(label, 0.0)
             if floor > 0:
-                ax.plot([0, clock[-1]], [floor, floor], ":", color=colour)
+                ax.plot([0, clock[-1]], [floor, floor], ":", color=style.colour(number))
         if floors is not None:
             ax.plot([], [], ":", color=style.GREY, label="predicted floor")
         ax.set_xlim(left=0)
         ax.set(xlabel=_CLOCKS[by], ylabel="L - L* (unit of y squared)", title=title, yscale="log")
-        _legend_beside(ax)
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -281,7 +248,6 @@ def error_factors(
     predicted: Function,
     bound: float,
     title: str = "Above 2 / λ_max the error grows",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """The factor by which one step multiplies the error, against the learning rate.
 
@@ -290,11 +256,9 @@ def error_factors(
         measured: |error after a step| / |error before it| late in each run, shape (n,).
         predicted: function from learning rate to the same factor, by theory.
         bound: 2 / lambda_max.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
     grid = np.linspace(0, max(np.max(rates), bound) * 1.05, 400)
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         ax.axhspan(1, 10, color=style.RED, alpha=0.12, linewidth=0)
         ax.text(0.01 * grid[-1], 1.02, "the error grows", color=style.RED, va="bottom")
         ax.plot(grid, [predicted(rate) for rate in grid], color=style.PREDICTED, label="predicted")
@@ -303,7 +267,7 @@ def error_factors(
         ax.set_xlim(0, grid[-1])
         ax.set_ylim(0, max(1.2, 1.1 * np.max(measured)))
         ax.set(xlabel="learning rate η", ylabel="error factor per step", title=title)
-        _legend_beside(ax)
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -344,8 +308,3 @@ def _surface(loss: LeastSquares, paths: list[np.ndarray], ax: Axes) -> None:
     ax.grid(False)
     ax.set_aspect("equal")
     ax.set(xlabel="w₀", ylabel="w₁")
-
-
-def _legend_beside(ax: Axes) -> None:
-    """Put the legend to the right of the axes, where it hides nothing."""
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.ticker import NullLocator
 
 from tutorial_dl import figure_style as style
 
@@ -40,10 +39,8 @@ def springs(
             for worker in range(x.shape[1]):
                 colour = style.COLOURS[worker % (len(style.COLOURS) - 1)]  # black is for the center
                 ax.plot(*x[:, worker].T, color=colour, linewidth=1)
-                ax.plot(
-                    *x[-1, worker], style.MARKERS[worker % len(style.MARKERS)], color=colour,
-                    label=f"worker {worker}", markersize=7,
-                )  # fmt: skip
+                look = style.marks(worker) | {"color": colour, "markersize": 7}
+                ax.plot(*x[-1, worker], label=f"worker {worker}", **look)
                 if rests and name in rests:  # a spring
                     ends = np.array([x[-1, worker], center[-1]])
                     ax.plot(*ends.T, ":", color=colour, linewidth=1.4)
@@ -57,7 +54,7 @@ def springs(
             ax.set(title=name, xlabel="weight 1", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
             ax.grid(visible=False)
         axes[0, 0].set_ylabel("weight 2")
-        axes[0, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(axes[0, -1])
     return figure
 
 
@@ -74,33 +71,13 @@ def center_noise(
         moving_rates: (k,), drawn on a logarithmic axis.
         predicted, measured: name -> standard deviation, (k,); the same names.
         levels: name -> standard deviation, drawn as a horizontal line.
-        title: the figure's title.
     """
-    if set(predicted) != set(measured):
-        raise ValueError(
-            "predicted and measured must have the same names; got "
-            f"{sorted(predicted)} and {sorted(measured)}"
-        )
     with style.axes() as ax:
-        for number, name in enumerate(predicted):
-            colour = style.COLOURS[number % len(style.COLOURS)]
-            ax.plot(
-                moving_rates, predicted[name], color=colour,
-                linestyle=style.LINES[number % len(style.LINES)],
-            )  # fmt: skip
-            ax.plot(
-                moving_rates, measured[name], style.MARKERS[number % len(style.MARKERS)],
-                color=colour, label=name,
-            )  # fmt: skip
+        style.predicted_measured_each(ax, moving_rates, predicted, measured)
         for name, level in levels.items():
-            ax.axhline(level, color=style.GREY, linewidth=1)
-            ax.annotate(
-                name, (1, level), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                textcoords="offset points", ha="right", color=style.GREY, size=9,
-            )  # fmt: skip
-        ax.set(title=title, xlabel="moving rate (lines: predicted)", xscale="log", ylim=(0, None))
-        ax.set_xticks(moving_rates, [f"{rate:g}" for rate in moving_rates])
-        ax.xaxis.set_minor_locator(NullLocator())
+            style.level(ax, level, name)
+        ax.set(title=title, xlabel="moving rate (lines: predicted)", ylim=(0, None))
+        style.log_x(ax, moving_rates, base=10)
         ax.set_ylabel("standard deviation of the center")
         ax.legend(loc="lower right")
     return ax.figure
@@ -122,21 +99,15 @@ def periods(
         titles: the titles of both panels.
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
-        left.plot(every, predicted, color=style.PREDICTED, label="predicted")
-        left.plot(every, measured, "o", color=style.MEASURED, label="measured")
+        style.predicted_measured(left, every, predicted, measured)
         left.set(title=titles[0], ylabel="megabytes per run", yscale="log")
         left.legend()
         for number, (name, values) in enumerate(losses.items()):
-            right.plot(
-                every, values, style.MARKERS[number % len(style.MARKERS)] + "-", label=name,
-                color=style.COLOURS[number % len(style.COLOURS)],
-            )  # fmt: skip
+            right.plot(every, values, **style.marks(number) | {"linestyle": "-"}, label=name)
         highest = max(max(values) for values in losses.values())
         right.set(title=titles[1], ylabel="validation loss", ylim=(0, 1.3 * highest))
         right.legend()
         for ax in (left, right):
-            ax.set_xscale("log", base=2)
-            ax.set_xticks(every, [f"{steps}" for steps in every])
-            ax.xaxis.set_minor_locator(NullLocator())
+            style.log_x(ax, every)
             ax.set_xlabel("steps from one exchange to the next")
     return figure

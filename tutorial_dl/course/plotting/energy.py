@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tutorial_dl import figure_style as style
 
@@ -21,7 +21,6 @@ def commits(
     Args:
         runs: name -> (x before the first and after each update (t + 1,), pi (t,), the
             worker of each update (t,)); one column per run.
-        title: the figure's title.
     """
     with style.panels(2, len(runs), width=3.9, height=2.4, sharex="col", sharey="row") as (
         figure,
@@ -30,10 +29,7 @@ def commits(
         for (upper, lower), (name, (x, pi, workers)) in zip(axes.T, runs.items(), strict=True):
             upper.plot(x, color=style.BLACK, linewidth=1)
             for update, worker in enumerate(workers):
-                look = {
-                    "color": style.COLOURS[worker % len(style.COLOURS)],
-                    "marker": style.MARKERS[worker % len(style.MARKERS)],
-                }
+                look = style.marks(worker)
                 upper.plot(update + 1, x[update + 1], **look)
                 lower.vlines(update + 1, 0, pi[update], color=look["color"])
                 first = update == list(workers).index(worker)
@@ -60,30 +56,12 @@ def pace_by_workers(
     Args:
         workers: (k,).
         predicted, measured: name -> pace, (k,); the same names.
-        title: the figure's title.
     """
-    if set(predicted) != set(measured):
-        raise ValueError(
-            "predicted and measured must have the same names; got "
-            f"{sorted(predicted)} and {sorted(measured)}"
-        )
     with style.axes() as ax:
-        ax.axhline(1, color=style.GREY, linewidth=1)
-        ax.annotate(
-            "one process with momentum", (1, 1), xycoords=("axes fraction", "data"), ha="right",
-            xytext=(0, 3), textcoords="offset points", color=style.GREY, size=9,
-        )  # fmt: skip
-        for number, name in enumerate(predicted):
-            colour = style.COLOURS[number % len(style.COLOURS)]
-            ax.plot(workers, predicted[name], style.LINES[number % len(style.LINES)], color=colour)
-            ax.plot(
-                workers, measured[name], style.MARKERS[number % len(style.MARKERS)],
-                color=colour, label=name,
-            )  # fmt: skip
-        ax.set_xscale("log", base=2)
+        style.level(ax, 1, "one process with momentum")
+        style.predicted_measured_each(ax, workers, predicted, measured)
+        style.log_x(ax, workers)
         ax.set_yscale("log", base=2)
-        ax.set_xticks(workers, [f"{p}" for p in workers])
-        ax.xaxis.set_minor_locator(NullLocator())
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         ax.set(title=title, xlabel="workers (lines: predicted)", ylabel="pace")
         ax.legend(loc="upper left")
@@ -105,16 +83,13 @@ def kept_pace(
     with style.panels(1, len(runs), width=5.0, height=3.8, sharey=True) as (figure, axes):
         for ax, (name, paths), title in zip(axes[0], runs.items(), titles, strict=True):
             for number, (workers, x) in enumerate(paths.items()):
-                ax.plot(
-                    x, color=style.COLOURS[number % len(style.COLOURS)], linewidth=1.4,
-                    linestyle=style.LINES[number % len(style.LINES)],
-                    label=f"{workers} worker{'s'[: workers > 1]}",
-                )  # fmt: skip
+                label = f"{workers} worker{'s'[: workers > 1]}"
+                ax.plot(x, linewidth=1.4, label=label, **style.line(number))
             ax.plot(single, color=style.GREY, linewidth=4, alpha=0.4, label="one process", zorder=0)
             ax.set(title=f"{name}: {title}", xlabel="rounds (steps of each worker)", yscale="log")
             ax.set_ylim(1e-4, 1e4)
         axes[0, 0].set_ylabel("distance from the minimum")
-        axes[0, -1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(axes[0, -1])
     return figure
 
 
@@ -129,7 +104,6 @@ def shares_of_pi(
     Args:
         workers: (k,).
         nothing, most: shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
-        title: the figure's title.
     """
     names = [f"{p}" for p in workers]
     nothing, most = np.asarray(nothing, float), np.asarray(most, float)
@@ -149,5 +123,5 @@ def shares_of_pi(
         ax.set(title=title, xlabel="share of the weights", ylabel="workers", xlim=(0, 1))
         ax.invert_yaxis()
         ax.grid(axis="y", visible=False)
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(ax)
     return ax.figure

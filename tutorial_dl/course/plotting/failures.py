@@ -148,7 +148,6 @@ def with_faults(
     parts: Sequence[tuple[int, Sequence[float]]],
     faults: Mapping[float, str],
     title: str = "Two faults, one training run",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """The loss of a training run with faults, on top of that of an undisturbed one.
 
@@ -156,19 +155,17 @@ def with_faults(
         undisturbed: loss after epoch 1, 2, ..., shape (epochs,).
         parts: (first epoch, losses) of each stretch between two interruptions.
         faults: epoch (with a fraction, for the part that was done) -> what happened there.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         ax.plot(
             range(1, len(undisturbed) + 1), undisturbed, color=style.COLOURS[0], linewidth=9,
             alpha=0.3, solid_capstyle="round", label="undisturbed",
         )  # fmt: skip
         for number, (first, losses) in enumerate(parts):
+            epochs = range(first, first + len(losses))
             ax.plot(
-                range(first, first + len(losses)), losses, linestyle="-", linewidth=1.2,
-                marker=style.MARKERS[number], color=style.COLOURS[number + 1],
-                label=f"epochs {first} to {first + len(losses) - 1}",
+                epochs, losses, linewidth=1.2, marker=style.MARKERS[number],
+                color=style.colour(number + 1), label=f"epochs {first} to {epochs[-1]}",
             )  # fmt: skip
         for epoch, what in faults.items():
             ax.axvline(epoch, color=style.RED, linewidth=1.5)
@@ -188,7 +185,6 @@ def slowest_of(
     measured: Mapping[int, float],
     mean: float,
     title: str = "No rank is slow, and all wait",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """The time of a step that ends when the last rank is done, by the number of ranks.
 
@@ -196,10 +192,8 @@ def slowest_of(
         ranks, predicted: numbers of ranks, and expected times in s, shape (k,) each.
         measured: number of ranks -> time in s.
         mean: time of one rank alone, in s.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         ax.plot(ranks, 1e3 * np.asarray(predicted), color=style.PREDICTED, label="predicted")
         ax.plot(
             list(measured), [1e3 * seconds for seconds in measured.values()], "o",
@@ -211,8 +205,7 @@ def slowest_of(
             xycoords=("axes fraction", "data"), xytext=(0, -4), textcoords="offset points",
             va="top",
         )  # fmt: skip
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(ranks, [f"{p}" for p in ranks])
+        style.log_x(ax, ranks)
         ax.set(ylim=(0, None), title=title, xlabel="ranks", ylabel="time per step (ms)")
         ax.legend(loc="upper left")
     return ax.figure
@@ -221,23 +214,18 @@ def slowest_of(
 def how_long(
     rows: Sequence[tuple[str, float, float]],
     title: str = "Every failed cell came to an end",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Seconds until failed cells ended, and the predicted latest end.
 
     Args:
         rows: (what happened, latest end in s, measured end in s) of each cell, from top to bottom.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax, height=0.9 + 0.42 * len(rows)) as ax:
+    with style.axes(height=0.9 + 0.42 * len(rows)) as ax:
         for place, (_, latest, measured) in enumerate(rows):
             ax.barh(place, latest, 0.6, facecolor="white", edgecolor=style.PREDICTED)
             ax.plot([measured], [place], "o", color=style.MEASURED, markersize=8)
-        ax.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+        style.rows(ax, [name for name, _, _ in rows])
         ax.tick_params(axis="y", length=0)
-        ax.grid(False, axis="y")
-        ax.invert_yaxis()
         ax.set(title=title, xlabel="seconds until the cell ended", xlim=(0, None))
         handles = [*ax.lines[:1], Patch(facecolor="white", edgecolor=style.PREDICTED)]
         ax.legend(handles, ["measured", "predicted: at the latest"])

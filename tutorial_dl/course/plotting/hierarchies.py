@@ -18,7 +18,6 @@ def served(
     measured: Mapping[str, Mapping[int, float]],
     unit: str = "updates per second",
     title: str = "One master saturates, a tree of masters scales further",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """What all workers together get done per second, by their number; one line per layout.
 
@@ -27,17 +26,15 @@ def served(
         predicted: layout -> rate in `unit`, (k,); NaN where it can't have so many workers.
         measured: layout -> {workers: rate in `unit`}, for those that were run.
         unit: the unit of both, for the axis.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
 
     Raises:
         ValueError: `measured` has a layout that `predicted` does not have.
     """
-    with style.axes(ax, width=7.6) as ax:
+    with style.axes(width=7.6) as ax:
         _lines_and_markers(ax, workers, predicted, measured)
         ax.set(title=title, xlabel="ranks that compute", ylabel=unit, ylim=(0, None))
         ax.set_xticks(workers)
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -46,7 +43,6 @@ def unseen(
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, Mapping[int, float]],
     title: str = "The less often groups exchange, the less they know of each other",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Mean number of updates that a gradient has not seen, by the updates between two relays.
 
@@ -54,13 +50,11 @@ def unseen(
         upward: updates of a sub-master from one relay to the next, (k,).
         predicted: layout -> updates not seen, (k,).
         measured: layout -> {upward: updates not seen}, for those that were run.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
 
     Raises:
         ValueError: as for `served`.
     """
-    with style.axes(ax, width=7.6) as ax:
+    with style.axes(width=7.6) as ax:
         _lines_and_markers(ax, upward, predicted, measured)
         ax.set_xticks(upward)
         ax.set(
@@ -69,7 +63,7 @@ def unseen(
             ylabel="updates not seen",
             ylim=(0, None),
         )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -86,13 +80,8 @@ def _lines_and_markers(
             f"no prediction for {', '.join(unknown)}; there is one for {', '.join(predicted)}"
         )
     for number, (name, line) in enumerate(predicted.items()):
-        look = {"color": style.COLOURS[number % len(style.COLOURS)]}
-        dash = style.LINES[number % len(style.LINES)]
         known = [(x, y) for x, y in zip(at, line, strict=True) if not isnan(y)]
-        ax.plot(*zip(*known, strict=True), linestyle=dash, label=f"{name}, predicted", **look)
+        ax.plot(*zip(*known, strict=True), label=f"{name}, predicted", **style.line(number))
         if found := measured.get(name):
-            ax.plot(
-                list(found), list(found.values()), linestyle="none", markersize=8,
-                marker=style.MARKERS[number % len(style.MARKERS)], markeredgecolor="white",
-                label=f"{name}, measured", **look,
-            )  # fmt: skip
+            look = style.marks(number) | {"markersize": 8, "markeredgecolor": "white"}
+            ax.plot(list(found), list(found.values()), label=f"{name}, measured", **look)

@@ -78,7 +78,6 @@ def beside(
     title: str,
     unit: str = "s",
     logarithmic: bool = False,
-    ax: Axes | None = None,
 ) -> style.Figure:
     """One row per way of doing the same: predicted as a line, measured as a marker.
 
@@ -88,14 +87,12 @@ def beside(
     Args:
         predicted: way -> a number in `unit`; some ways may be missing.
         measured: way -> such numbers, shape (repeats,).
-        title: the figure's title.
         unit: of the horizontal axis.
         logarithmic: whether the horizontal axis is logarithmic.
-        ax: where to draw; a new figure if None.
     """
     if extra := set(predicted) - set(measured):
         raise ValueError(f"predicted, but not measured: {', '.join(sorted(extra))}")
-    with style.axes(ax, height=0.5 * len(measured) + 1.6) as ax:
+    with style.axes(height=0.5 * len(measured) + 1.6) as ax:
         for row, (name, numbers) in enumerate(measured.items()):
             numbers = np.asarray(numbers, float)
             median, least = np.median(numbers), numbers.min()
@@ -109,9 +106,7 @@ def beside(
                     [predicted[name]] * 2, [row - 0.32, row + 0.32], color=style.PREDICTED,
                     label=None if known else "predicted",
                 )  # fmt: skip
-        ax.set_yticks(range(len(measured)), list(measured))
-        ax.set_ylim(len(measured) - 0.5, -0.5)
-        ax.grid(False, axis="y")
+        style.rows(ax, list(measured))
         if logarithmic:
             ax.set_xscale("log")
         else:
@@ -149,8 +144,7 @@ def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
             left += widths
         for row, total in enumerate(left):
             ax.text(total + 0.01 * left.max(), row, f"{total:g}", va="center", weight="bold")
-        ax.set_yticks(range(len(ways)), list(ways))
-        ax.set_ylim(len(ways) - 0.5, -0.5)
+        style.rows(ax, list(ways))
         ax.set_xlim(0, 1.12 * left.max())
         ax.grid(False)
         ax.set(title="The same step, fewer trips", xlabel="numbers through memory per weight")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from tutorial_dl import figure_style as style
 
 __all__ = ["batch_errors", "gradient_noise", "records", "stable_rates"]
+
+BATCH = "batch (samples)"
+FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
 
 
 def gradient_noise(
@@ -18,21 +20,17 @@ def gradient_noise(
     predicted: np.ndarray,
     measured: np.ndarray,
     title: str = "Twice the batch, half the variance",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """How far batch gradients are from the gradient of all samples, by batch size.
 
     Args:
         batches: samples per batch, (k,).
         predicted, measured: mean squared distance over the squared length of the gradient, (k,).
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
-        ax.plot(batches, predicted, color=style.PREDICTED, label="predicted")
-        ax.plot(batches, measured, "o", color=style.MEASURED, label="measured")
-        _batch_axis(ax, batches)
-        ax.set(title=title, ylabel="variance / square of the gradient", yscale="log")
+    with style.axes() as ax:
+        style.predicted_measured(ax, batches, predicted, measured)
+        style.log_x(ax, batches)
+        ax.set(title=title, xlabel=BATCH, ylabel="variance / square of the gradient", yscale="log")
         ax.legend()
     return ax.figure
 
@@ -43,22 +41,19 @@ def batch_errors(
     title: str = "Validation error by batch",
     limits: Mapping[str, float] | None = None,
     per_rank: int | None = None,
-    ax: Axes | None = None,
 ) -> style.Figure:
     """The share of wrong answers by batch size: mean over seeds, bars from best to worst.
 
     Args:
         batches: samples per batch, (k,).
         runs: name -> accuracies from 0 to 1, shape (k, seeds).
-        title: the figure's title.
         limits: name -> batch, drawn as a vertical line; a run's name gives its colour.
         per_rank: samples per rank; if given, the upper axis counts ranks.
-        ax: where to draw; a new figure if None.
 
     Raises:
         ValueError: accuracies of another shape.
     """
-    with style.axes(ax, width=7.6, height=4.6) as ax:
+    with style.axes(width=7.6, height=4.6) as ax:
         for number, (name, accuracies) in enumerate(runs.items()):
             accuracies = np.asarray(accuracies, float)
             if accuracies.ndim != 2 or len(accuracies) != len(batches):
@@ -72,33 +67,26 @@ def batch_errors(
             aside = np.array(batches) * 1.05 ** (number - (len(runs) - 1) / 2)
             ax.errorbar(
                 aside, mean, [mean - wrong.min(axis=1), wrong.max(axis=1) - mean],
-                color=_colour(number), marker=style.MARKERS[number % len(style.MARKERS)],
-                linestyle="none", elinewidth=1.2, label=name,
+                elinewidth=1.2, label=name, **style.marks(number),
             )  # fmt: skip
         for number, (name, batch) in enumerate((limits or {}).items()):
             known = list(runs).index(name) if name in runs else number
-            ax.axvline(batch, color=_colour(known), linestyle="--", linewidth=1.4)
+            ax.axvline(batch, color=style.colour(known), linestyle="--", linewidth=1.4)
             ax.annotate(
                 "its limit, predicted" if name in runs else name, (batch, 0.98), rotation=90,
                 xycoords=("data", "axes fraction"), xytext=(-3, 0), textcoords="offset points",
-                ha="right", va="top", size=8, color=_colour(known),
+                ha="right", va="top", size=8, color=style.colour(known),
             )  # fmt: skip
-        _batch_axis(ax, batches)
-        ax.set(title=title, ylabel="wrong answers (%)", yscale="log")
-        shown = [tick for tick in TICKS if ax.get_ylim()[0] <= tick <= ax.get_ylim()[1]]
-        ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
-        ax.yaxis.set_minor_locator(NullLocator())
+        style.log_x(ax, batches)
+        style.log_y(ax)
+        ax.set(title=title, xlabel=BATCH, ylabel="wrong answers (%)")
         if per_rank:
             upper = ax.secondary_xaxis("top")
             upper.set_xticks(batches, [f"{batch / per_rank:g}" for batch in batches])
             upper.xaxis.set_minor_locator(NullLocator())
             upper.set_xlabel(f"ranks of {per_rank} samples each")
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(ax)
     return ax.figure
-
-
-FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
-TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 def stable_rates(
@@ -106,7 +94,6 @@ def stable_rates(
     limits: np.ndarray,
     asked: Mapping[str, float],
     title: str = "The largest stable rate while the network learns",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """The largest stable learning rate during training, one line per run, and requested rates.
 
@@ -114,30 +101,22 @@ def stable_rates(
         updates: after how many updates the limits were found, (k,), 1 or more each.
         limits: learning rates, shape (runs, k).
         asked: name -> learning rate, drawn as a horizontal line.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax, width=7.6) as ax:
+    with style.axes(width=7.6) as ax:
         for number, limit in enumerate(np.asarray(limits, float)):
-            ax.plot(
-                updates, limit, marker=style.MARKERS[number % len(style.MARKERS)], linewidth=0.8,
-                color=style.MEASURED, label=None if number else "limit, measured (line per seed)",
-            )  # fmt: skip
+            look = style.marks(number) | {"color": style.MEASURED, "linestyle": "-"}
+            label = None if number else "limit, measured (line per seed)"
+            ax.plot(updates, limit, linewidth=0.8, label=label, **look)
         for name, rate in asked.items():
             ax.axhline(rate, color=style.PREDICTED, linestyle="--", linewidth=1.4)
             ax.annotate(
                 f"{name}: {rate:.2g}", (1, rate), xycoords=("axes fraction", "data"),
                 xytext=(4, 0), textcoords="offset points", va="center", size=9,
             )  # fmt: skip
-        ax.set_xscale("log")
-        ax.set_xticks(updates, [f"{update}" for update in updates])
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.set(title=title, xlabel="updates", ylabel="learning rate", yscale="log")
-        low, high = ax.get_ylim()
-        ax.set_ylim(0.6 * low, high)  # room for the legend
-        shown = [tick for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5) if low <= tick <= high]
-        ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
-        ax.yaxis.set_minor_locator(NullLocator())
+        style.log_x(ax, updates, base=10)
+        style.log_y(ax)
+        ax.set(title=title, xlabel="updates", ylabel="learning rate")
+        ax.set_ylim(0.6 * ax.get_ylim()[0])  # room for the legend
         ax.legend(loc="lower left")
     return ax.figure
 
@@ -150,7 +129,6 @@ def records(
 
     Args:
         rows: (label, quantity with its unit -> number above 0), all with the same quantities.
-        title: the figure's title.
     """
     names = list(rows[0][1])
     for label, row in rows:
@@ -160,7 +138,7 @@ def records(
     with style.panels(1, len(names), 3.3, 1.2 + 0.36 * len(rows), sharey=True) as (figure, axes):
         for number, (ax, name) in enumerate(zip(axes[0], names, strict=True)):
             values = np.array([row[name] for _, row in rows], float)
-            ax.plot(values, at, style.MARKERS[number % len(style.MARKERS)], color=_colour(number))
+            ax.plot(values, at, **style.marks(number))
             for y, value in zip(at, values, strict=True):
                 ax.annotate(
                     f"{value:,.0f}", (value, y), xytext=(6, 0), textcoords="offset points",
@@ -171,14 +149,3 @@ def records(
         axes[0, 0].invert_yaxis()
         axes[0, 0].set_title(title)
     return figure
-
-
-def _batch_axis(ax: Axes, batches: Sequence[int]) -> None:
-    ax.set_xscale("log", base=2)
-    ax.set_xticks(batches, [f"{batch}" for batch in batches])
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_xlabel("batch (samples)")
-
-
-def _colour(number: int) -> str:
-    return style.COLOURS[number % len(style.COLOURS)]

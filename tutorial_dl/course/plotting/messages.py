@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from matplotlib.ticker import NullLocator
 
 from tutorial_dl import figure_style as style
 
@@ -18,15 +16,12 @@ def ranks(
     contents: Sequence[str],
     messages: Sequence[tuple[int, int]] = (),
     title: str = "",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Ranks as boxes in a row with what each holds in memory, and messages as arrows.
 
     Args:
         contents: text in the box of each rank, such as its pid or its variables.
         messages: (from, to) ranks, in the order they are sent; several messages are numbered.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
     n = len(contents)
     # Messages to the right pass above the boxes, those to the left below; longer ones farther out.
@@ -38,9 +33,9 @@ def ranks(
             raise ValueError(
                 f"message {at} to {to}: both must be ranks from 0 to {n - 1}, and different"
             )
-    with style.axes(ax, width=max(1.7 * n, 4.0), height=1.0 + 0.8 * (high - low)) as ax:
+    with style.axes(width=max(1.7 * n, 4.0), height=1.0 + 0.8 * (high - low)) as ax:
         for rank, text in enumerate(contents):
-            colour = style.COLOURS[rank % len(style.COLOURS)]
+            colour = style.colour(rank)
             box = FancyBboxPatch(
                 (rank - 0.36, -0.4), 0.72, 0.8, boxstyle="round,pad=0.02",
                 facecolor="white", edgecolor=colour, linewidth=2,
@@ -53,17 +48,11 @@ def ranks(
             reach = 0.42 * abs(to - at)
             start, end = (at + 0.12 * side, 0.45 * side), (to - 0.12 * side, 0.45 * side)
             bend = -reach / abs(end[0] - start[0]) * 1.6
-            ax.add_patch(
-                FancyArrowPatch(
-                    start,
-                    end,
-                    connectionstyle=f"arc3,rad={bend}",
-                    arrowstyle="-|>",
-                    mutation_scale=14,
-                    color=style.BLACK,
-                    linewidth=1.4,
-                )
-            )
+            arrow = FancyArrowPatch(
+                start, end, connectionstyle=f"arc3,rad={bend}", arrowstyle="-|>",
+                mutation_scale=14, color=style.BLACK, linewidth=1.4,
+            )  # fmt: skip
+            ax.add_patch(arrow)
             if len(messages) > 1:
                 middle = (at + to) / 2, side * (0.45 + 0.8 * reach)
                 ax.text(
@@ -87,7 +76,6 @@ def message_times(
         sizes: message sizes in bytes, shape (k,).
         seconds: time of one message of each size, one way, shape (k,).
         lines: legend entry -> (alpha in s, beta in s/byte); n½ is marked for the last line.
-        title: the figure's title.
     """
     sizes, seconds = np.asarray(sizes, float), np.asarray(seconds, float)
     if sizes.shape != seconds.shape:
@@ -100,19 +88,16 @@ def message_times(
         time.plot(sizes, 1e6 * seconds, "o", color=style.MEASURED, label="measured")
         bandwidth.plot(sizes, 1e-9 * sizes / seconds, "o", color=style.MEASURED, label="measured")
         for number, (label, (alpha, beta)) in enumerate(lines.items()):
-            look = {
-                "color": (style.PREDICTED, style.RED, style.GREEN)[number % 3],
-                "linestyle": style.LINES[number % len(style.LINES)],
-            }
+            colour = (style.PREDICTED, style.RED, style.GREEN)[number % 3]
+            look = style.line(number) | {"color": colour}
             time.plot(grid, 1e6 * (alpha + grid * beta), label=label, **look)
             bandwidth.plot(grid, 1e-9 * grid / (alpha + grid * beta), label=label, **look)
         alpha, beta = list(lines.values())[-1]
         half = alpha / beta
         for ax in (time, bandwidth):
             ax.axvline(half, color=style.GREY, linewidth=1)
-            ax.set(xscale="log", xlabel="message (bytes)")
+            ax.set_xlabel("message (bytes)")
             ax.set_xscale("log", base=2)
-            ax.xaxis.set_minor_locator(NullLocator())
         time.set(yscale="log", ylabel="time (µs)", title=title)
         bandwidth.set(yscale="log", ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
         bandwidth.annotate(

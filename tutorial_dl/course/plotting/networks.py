@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from tutorial_dl import figure_style as style
 
@@ -19,7 +18,6 @@ def hinges(
     terms: np.ndarray,
     truth: np.ndarray,
     title: str = "Eight hinges, added up, follow the curve",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """The terms that a network with one hidden layer adds up, their sum, and its target.
 
@@ -28,10 +26,8 @@ def hinges(
         terms: output of each hidden unit times its output weight, shape (s, units + 1); the last
             column is the bias.
         truth: the target function, shape (s,).
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         for i, term in enumerate(terms.T[:-1]):
             label = "one hidden unit each" if i == 0 else None
             ax.plot(grid, term, color=style.SKY, linewidth=1, label=label)
@@ -40,7 +36,7 @@ def hinges(
         low, high = truth.min(), truth.max()
         ax.set_ylim(low - 0.6 * (high - low), high + 0.6 * (high - low))
         ax.set(xlabel="x", ylabel="y", title=title)
-        _legend_beside(ax)
+        style.legend_beside(ax)
     return ax.figure
 
 
@@ -49,23 +45,18 @@ def unit_errors(
     measured: Sequence[float],
     predicted: Sequence[float],
     title: str = "Twice the units, a quarter of the error",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Largest error of a network against its number of hidden units, predicted beside measured.
 
     Args:
         units: hidden units of each network, length n.
         measured, predicted: largest errors, length n, unit of y.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
-        ax.plot(units, predicted, color=style.PREDICTED, label="predicted, max |f''| h² / 8")
-        ax.plot(units, measured, "o", color=style.MEASURED, label="measured")
-        ax.set_xscale("log", base=2)
-        ax.set_yscale("log")
-        ax.set_xticks(units, [str(n) for n in units])
-        ax.set(xlabel="hidden units", ylabel="largest error (unit of y)", title=title)
+    with style.axes() as ax:
+        labels = ("predicted, max |f''| h² / 8", "measured")
+        style.predicted_measured(ax, units, predicted, measured, labels)
+        style.log_x(ax, units)
+        ax.set(xlabel="hidden units", ylabel="largest error (unit of y)", title=title, yscale="log")
         ax.legend()
     return ax.figure
 
@@ -81,7 +72,6 @@ def gradient_check(
     Args:
         predicted, measured: gradients, shape (n,), in loss per unit of the parameter.
         groups: legend entry -> which of the n elements.
-        title: the figure's title.
 
     Returns:
         A figure of two panels: measured over predicted, and their difference.
@@ -91,10 +81,8 @@ def gradient_check(
         ends = [predicted.min(), predicted.max()]
         values.plot(ends, ends, color=style.PREDICTED, linewidth=1, label="equal")
         differences.axhline(0, color=style.PREDICTED, linewidth=1)
-        for (label, which), colour, marker in zip(
-            groups.items(), style.COLOURS, style.MARKERS, strict=False
-        ):
-            look = {"color": colour, "marker": marker, "linestyle": "none"}
+        for number, (label, which) in enumerate(groups.items()):
+            look = style.marks(number)
             values.plot(predicted[which], measured[which], label=label, **look)
             differences.plot(predicted[which], (measured - predicted)[which], **look)
         values.set(ylabel="measured: finite difference", title=title)
@@ -109,7 +97,6 @@ def step_errors(
     truncation: np.ndarray,
     rounding: np.ndarray,
     title: str = "Large steps: truncation error, small steps: rounding error",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Error of a central difference against its step: two predicted limits, and measurements.
 
@@ -117,17 +104,14 @@ def step_errors(
         steps: shape (n,).
         errors: |finite difference - derivative|, shape (n,).
         truncation, rounding: the two predicted errors, shape (n,).
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         ax.plot(steps, truncation, color=style.BLACK, label="predicted: h² |L'''| / 6")
         ax.plot(steps, rounding, color=style.BLACK, linestyle="--", label="predicted: ε L / h")
         ax.plot(steps, errors, "o", color=style.MEASURED, label="measured")
-        ax.set_xscale("log")
-        ax.set_yscale("log")
-        ax.set_ylim(errors[errors > 0].min() / 10, errors.max() * 10)
         ax.set(xlabel="step h", ylabel="error of the finite difference", title=title)
+        ax.set(xscale="log", yscale="log")
+        ax.set_ylim(errors[errors > 0].min() / 10, errors.max() * 10)
         ax.legend()
     return ax.figure
 
@@ -147,7 +131,6 @@ def training_strip(
         snapshots: caption -> the network's output on `grid`, shape (m,), in order of time.
         grid: where the function is drawn, shape (m,).
         truth: the function that the samples were drawn from, without noise, shape (m,).
-        title: the figure's title.
     """
     columns = min(len(snapshots), 3)
     rows = -(-len(snapshots) // columns)
@@ -173,7 +156,3 @@ def training_strip(
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
     return figure
-
-
-def _legend_beside(ax: Axes) -> None:
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

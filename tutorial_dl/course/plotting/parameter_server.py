@@ -91,7 +91,7 @@ def service(
                 _bar(ax, worker + 1, free[worker], asked, COMPUTES, "")
                 _bar(ax, worker + 1, asked, taken, "white", "///")
                 for row in (0, worker + 1):
-                    _bar(ax, row, taken, done, style.COLOURS[worker % len(style.COLOURS)], "")
+                    _bar(ax, row, taken, done, style.colour(worker), "")
                 free[worker] = done
             names = ["master", *(f"worker {worker}" for worker in range(workers))]
             ax.set_yticks(range(workers + 1), names)
@@ -112,7 +112,6 @@ def exchange_times(
     measured: Sequence[Sequence[float]],
     predicted: Callable[[np.ndarray], np.ndarray],
     title: str = "An exchange costs a latency, and a time per weight",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Time of one exchange by the number of weights, log-log.
 
@@ -121,12 +120,10 @@ def exchange_times(
         measured: seconds per exchange, k rows of any length: the median is marked, and a bar
             reaches from the first to the third quartile.
         predicted: function from numbers of weights (m,) to seconds (m,): drawn as a line.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
     quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
     low, middle, high = 1e3 * quartiles.T
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         line = np.geomspace(min(parameters), max(parameters), 100)
         ax.plot(line, 1e3 * predicted(line), color=style.PREDICTED, label="predicted")
         ax.errorbar(
@@ -147,7 +144,6 @@ def saturated(
     measured: Mapping[str, Mapping[int, float]],
     full: Mapping[str, float] | None = None,
     title: str = "A master that is always busy limits the speed-up",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Speed-up by the number of workers, between two predictions: regular and random times.
 
@@ -158,14 +154,12 @@ def saturated(
         measured: name -> {workers: speed-up}. A name that begins like one in `predicted` has its
             colour: "slow" and "slow, random times".
         full: master -> W* at which it saturates: a mark on its line.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
 
     Raises:
         ValueError: `measured` has a master that `predicted` does not have.
     """
     colours = dict(zip(predicted, style.COLOURS, strict=False))
-    with style.axes(ax, width=7.6) as ax:
+    with style.axes(width=7.6) as ax:
         for name, (regular, random) in predicted.items():
             look = {"color": colours[name]}
             ax.plot(workers, regular, label=f"{name}: regular times", **look)
@@ -179,14 +173,14 @@ def saturated(
                 raise ValueError(
                     f"no prediction for {name}; there is one for {', '.join(predicted)}"
                 )
+            look = style.marks(number) | {"color": colours[master], "markersize": 8}
             ax.plot(
-                list(found), list(found.values()), linestyle="none", markersize=8,
-                marker=style.MARKERS[number % len(style.MARKERS)], color=colours[master],
-                markeredgecolor="white", label=f"{name}: measured",
+                list(found), list(found.values()), label=f"{name}: measured",
+                markeredgecolor="white", **look,
             )  # fmt: skip
         ax.set(title=title, xlabel="workers", ylabel="speed-up over one worker", ylim=(0, None))
         ax.set_xticks(workers)
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(ax)
     return ax.figure
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from tutorial_dl import figure_style as style
 
@@ -18,7 +17,6 @@ def throughput(
     measured: Sequence[float],
     cores: int,
     title: str = "More ranks help as long as there are cores",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Samples per second of all ranks together, predicted and measured, bar beside bar.
 
@@ -26,11 +24,9 @@ def throughput(
         ranks: numbers of ranks that trained together, (k,); two bars for each.
         predicted, measured: samples per second, (k,).
         cores: bars with more ranks than cores have a grey background: their ranks take turns.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
     at = np.arange(len(ranks))
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         ax.bar(
             at - 0.2, predicted, 0.36, label="predicted from one rank",
             facecolor="white", edgecolor=style.PREDICTED, hatch="///", linewidth=1.2,
@@ -64,7 +60,6 @@ def step_parts(
     parts: Sequence[str],
     predicted: Mapping[int, float] | None = None,
     title: str = "Where a step's time goes",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """What each rank does during a step, one bar per rank.
 
@@ -72,14 +67,12 @@ def step_parts(
         seconds: number of ranks -> seconds of each part on each rank, shape (ranks, parts).
         parts: names of the parts, in the order in which they happen.
         predicted: number of ranks -> seconds per step, drawn as a line across its bars.
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
     bars = sum(seconds)
     colours = (style.SKY, style.BLUE, style.YELLOW, style.RED, style.PINK)
     hatches = ("", "", "...", "", "")
     labels, places, y = [], [], 0.0
-    with style.axes(ax, height=1.6 + 0.36 * bars) as ax:
+    with style.axes(height=1.6 + 0.36 * bars) as ax:
         for p, of_ranks in seconds.items():
             of_ranks = 1e3 * np.asarray(of_ranks, float)  # ms, (p, parts)
             if of_ranks.shape != (p, len(parts)):
@@ -106,7 +99,7 @@ def step_parts(
         ax.invert_yaxis()
         ax.set(title=title, xlabel="time (ms)")
         ax.grid(visible=False, axis="y")
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(ax)
     return ax.figure
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import NullLocator
 
 from tutorial_dl import figure_style as style
 
@@ -20,25 +19,20 @@ def mean_of_means(
     predicted: np.ndarray,
     measured: np.ndarray,
     title: str = "A mean of means is wrong unless the shares are equal",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """Relative error of the plain mean of the ranks' gradients, by the samples of one rank.
 
     Args:
         samples: samples of rank 0, shape (k,).
         predicted, measured: |mean of means - gradient| / |gradient|, shape (k,).
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
-        ax.plot(samples, predicted, color=style.PREDICTED, label="predicted")
-        ax.plot(samples, measured, "o", color=style.MEASURED, label="measured, weighted equally")
+    with style.axes() as ax:
+        labels = ("predicted", "measured, weighted equally")
+        style.predicted_measured(ax, samples, predicted, measured, labels)
         ax.plot(
             samples, np.zeros(len(samples)), color=style.GREEN, label="weighted by samples: zero"
         )
-        ax.set_xscale("log", base=2)
-        ax.set_xticks(samples, [f"{s}" for s in samples])
-        ax.xaxis.set_minor_locator(NullLocator())
+        style.log_x(ax, samples)
         ax.invert_xaxis()
         ax.set(title=title, xlabel="samples on rank 0", ylabel="error / length of the gradient")
         ax.legend(loc="upper left")
@@ -48,23 +42,18 @@ def mean_of_means(
 def distances(
     runs: Mapping[str, np.ndarray],
     title: str = "Weighted by samples, the ranks follow one process to the last digit",
-    ax: Axes | None = None,
 ) -> style.Figure:
     """How far the weights of each run are from those of one process, by step.
 
     Args:
         runs: legend entry -> largest |difference| of a weight after each step, shape (steps,).
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
-    with style.axes(ax) as ax:
+    with style.axes() as ax:
         for number, (label, away) in enumerate(runs.items()):
             # A difference of zero cannot be drawn on a logarithmic axis.
             away = np.maximum(away, np.finfo(float).eps / 8)
-            ax.plot(
-                range(1, len(away) + 1), away, color=style.COLOURS[number], label=label,
-                marker=style.MARKERS[number], linestyle="none", markevery=max(1, len(away) // 30),
-            )  # fmt: skip
+            steps, every = range(1, len(away) + 1), max(1, len(away) // 30)
+            ax.plot(steps, away, label=label, markevery=every, **style.marks(number))
         ax.axhline(np.finfo(float).eps, color=style.GREY, linewidth=1)
         ax.annotate(
             "ε: the rounding of a number near 1", (1, np.finfo(float).eps), color=style.GREY,
@@ -121,22 +110,21 @@ def fused_step(ranks: int = 4) -> style.Figure:
 
 
 def _cell(ax: Axes, x: float, y: float, rank: int, text: str, height: float = 1.0) -> None:
-    red, green, blue = to_rgb(style.COLOURS[rank % len(style.COLOURS)])
+    red, green, blue = to_rgb(style.colour(rank))
     pale = tuple(0.45 * c + 0.55 for c in (red, green, blue))
     ax.add_patch(Rectangle((x, y), 1, height, facecolor=pale, edgecolor="white", linewidth=2))
     ax.text(x + 0.5, y + height / 2, text, ha="center", va="center", size=9)
 
 
-def overlapped(seconds: dict[str, float], hidden: float, ax: Axes | None = None) -> style.Figure:
+def overlapped(seconds: dict[str, float], hidden: float) -> style.Figure:
     """Time of a gradient alone, with an exchange after it, and with an exchange meanwhile, in ms.
 
     Args:
         seconds: name -> seconds, as `strategies.overlap.seconds` returns them.
         hidden: seconds of the last one if idle cores did the exchange, drawn as a dashed line.
-        ax: where to draw; a new figure if None.
     """
     names = list(seconds)
-    with style.axes(ax, height=2.6) as ax:
+    with style.axes(height=2.6) as ax:
         ax.barh(names, [1e3 * t for t in seconds.values()], color=style.MEASURED, height=0.6)
         for row, t in enumerate(seconds.values()):
             ax.text(1e3 * t, row, f" {1e3 * t:.2f}", va="center")

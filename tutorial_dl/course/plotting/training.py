@@ -31,7 +31,7 @@ def histories(results: list[dict]) -> Figure:
             for number, run in enumerate(runs):
                 epochs = [row["epoch"] for row in run["history"]]
                 losses = [row["val_loss"] for row in run["history"]]
-                look = {"color": style.COLOURS[number % len(style.COLOURS)]}
+                look = {"color": style.colour(number)}
                 if number == 0 and len(runs) > 1:
                     look |= {"linewidth": 9, "alpha": 0.3, "solid_capstyle": "round"}
                 elif number:
@@ -64,18 +64,15 @@ def speed_up(rows: list[dict], cores: int) -> Figure:
             one = next(r for r in rows if r["model"] == model and r["strategy"] == "serial")
             predicted = {1: 1.0} | {r["ranks"]: r["predicted"] for r in of_model}
             ranks = sorted(predicted)
-            colour = style.COLOURS[number % len(style.COLOURS)]
-            ax.plot(
-                ranks, [predicted[p] for p in ranks], color=colour,
-                linestyle=style.LINES[number % len(style.LINES)], label=f"{model}, predicted",
-            )  # fmt: skip
+            line = [predicted[p] for p in ranks]
+            ax.plot(ranks, line, label=f"{model}, predicted", **style.line(number))
             # Side by side, because models with equal speed-up would hide each other.
             aside = 0.06 * (number - (len(models) - 1) / 2)
             ax.plot(
                 [r["ranks"] + aside for r in (one, *of_model)],
                 [r["speed_up"] for r in (one, *of_model)],
-                color=colour, linestyle="none", marker=style.MARKERS[number % len(style.MARKERS)],
                 markersize=7, markeredgecolor="white", label=f"{model}, measured",
+                **style.marks(number),
             )  # fmt: skip
         if most > cores:
             ax.axvspan(cores, most + 0.2, color="#EEEEEE", zorder=0)
@@ -92,7 +89,7 @@ def speed_up(rows: list[dict], cores: int) -> Figure:
             xlim=(0.8, most + 0.2),
             ylim=(0, 1.25 * highest),
         )
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        style.legend_beside(ax)
     return ax.figure
 
 
