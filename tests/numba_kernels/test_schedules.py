@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from worlds import PATIENCE
 
 from numba_kernels.allreduce.schedules import SCHEDULES, rounds
 
@@ -71,7 +70,7 @@ def messages_of_the_kernels():
                     log.append((rank, to, first, first + outgoing.size, next(number)))
                     doors[rank, to].put(outgoing.copy())
                 if source >= 0:
-                    incoming[:] = doors[source, rank].get(timeout=30 * PATIENCE)
+                    incoming[:] = doors[source, rank].get(timeout=600)
                 return READY
 
             names = vars(fold) | vars(module)
