@@ -38,8 +38,8 @@ def summary(options: Options, trainer) -> dict:
         "seconds": history.seconds,
         "history": history.epochs,
     }
-    if trainer.has_master:
-        layout = trainer.layout
+    layout = trainer.layout
+    if layout.masters:
         result |= {
             "masters": layout.masters,
             "workers": layout.workers,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections import Counter
 
 import numpy as np
@@ -38,7 +37,7 @@ class Hub:
     """A master of workers or sub-masters, its leaves.
 
     Args:
-        trainer: The trainer, with rule, model and settings.
+        loop: The MasterLoop, whose run has rule, model and settings.
         star: The star of which this rank is the hub.
         ranks: Ranks in the run of the star's ranks.
         tasks: Tasks for workers (Columns, Rounds); None: sub-masters have their own.
@@ -46,11 +45,11 @@ class Hub:
 
     relayed = False  # whether the leaves are sub-masters
 
-    def __init__(self, trainer, star: Star, ranks: list[int], tasks=None):
-        self.trainer, self.rule, self.star, self.ranks = trainer, trainer.strategy, star, ranks
-        self.tasks = tasks
-        self.weights = trainer.replica.parameters.copy()
-        self.state = np.copy(trainer.replica.state)
+    def __init__(self, loop, star: Star, ranks: list[int], tasks=None):
+        self.loop, self.run, self.now = loop, loop.run, loop.run.clock.now
+        self.rule, self.star, self.ranks, self.tasks = self.run.strategy, star, ranks, tasks
+        self.weights = self.run.replica.parameters.copy()
+        self.state = np.copy(self.run.replica.state)
         self.center = Center(self.rule, self.weights)
         self.n = self.weights.size
         self.open = list(star.leaves)  # leaves that take part
@@ -70,7 +69,7 @@ class Hub:
         self.gone: list[int] = []  # their ranks
         self.shares: Counter[int] = Counter()  # number of shares done, by rank
         self.staleness: Counter[int] = Counter()
-        self._quiet = self._looked = self._end = time.monotonic()
+        self._quiet = self._looked = self._end = self.now()
         self._stalled = stall.REPORT
         if not self.relayed:
             self.busy = dict.fromkeys(self.open, (self._quiet, None))
@@ -117,7 +116,7 @@ class Hub:
         looked = 0.0
         while not finished():
             leaf = self.star.next(LOOK)
-            now = time.monotonic()
+            now = self.now()
             self._forgive(now)
             if leaf is not None:
                 self._quiet, self._stalled = now, stall.REPORT
@@ -156,16 +155,14 @@ class Hub:
 
     def not_finite(self, what: int, rank: int) -> None:
         """Raise NotFinite: a worker's loss (`what` = 0) or gradient (1) is not finite."""
-        raise NotFinite(
-            f"the {('loss', 'gradient')[what]} is not finite on rank {rank}; use a learning rate "
-            f"below {self.rule.optimizer.learning_rate}, or data without NaN"
-        )
+        which = f"the {('loss', 'gradient')[what]} is not finite"
+        raise NotFinite(which, f"on rank {rank}", self.rule.optimizer.learning_rate)
 
     def _done(self, leaf: int, kind: int, words) -> None:
         """Handle a request that reports a task or a part of a validation as done."""
         since, order = self.busy.pop(leaf, (0.0, None))
         if order is not None:
-            took = time.monotonic() - since
+            took = self.now() - since
             self.longest[order] = max(self.longest.get(order, 0.0), took)
         staleness = None
         if kind == Kind.EVALUATED:
@@ -252,7 +249,7 @@ class Hub:
             if (order := self.to_validate(leaf) or self.order_for(leaf)) is not None:
                 self.waiting.remove(leaf)
                 if order[0] in (Order.TRAIN, Order.EVALUATE):
-                    self.busy[leaf] = time.monotonic(), order[0]
+                    self.busy[leaf] = self.now(), order[0]
                 words = [order[0], self.updates, self.stopping, *order[1:]]
                 self.star.answer(leaf, words, vector=self.star.wanted(leaf))
 
@@ -274,16 +271,19 @@ class Hub:
     def end(self, weights: np.ndarray, state: np.ndarray, text: bytes) -> None:
         """Send the final weights, state and message to all remaining leaves."""
         self.final, self.text = (weights, state), text
-        self._end = time.monotonic() + PATIENCE
-        self.serve(lambda: not self.open or time.monotonic() > self._end)
+        self._end = self.now() + PATIENCE
+        self.serve(lambda: not self.open or self.now() > self._end)
         for leaf in list(self.open):
             self.lose(leaf, "it did not ask for the final message")
 
     # Weights and states
 
-    def move_home(self) -> None:
-        """Move weights and the rule's state to memory that workers of this node can reach."""
-        home = self.trainer.run.home(self.rule)
+    def begin(self) -> None:
+        """Make the rule's state, and move it and the weights to where workers can reach them."""
+        if not self.loop.begun:
+            self.rule.begin_master(self.weights, self.run.replica.segments)
+            self.loop.begun = True
+        home = self.loop.stars.home(self.rule)
         home[:] = self.weights
         self.weights = self.center.weights = home
 
@@ -308,7 +308,7 @@ class Hub:
 
     def show(self, weights: np.ndarray, state: np.ndarray) -> None:
         """Put weights and state in this rank's own replica, which does not train."""
-        replica = self.trainer.replica
+        replica = self.run.replica
         replica.parameters[:] = weights
         if state.size:
             replica.state = state

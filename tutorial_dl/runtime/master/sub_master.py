@@ -15,7 +15,6 @@ take `PART` of the group's time (`Balance`).
 from __future__ import annotations
 
 import math
-import time
 
 from . import master
 from .asynchronous_tasks import Rest
@@ -57,19 +56,19 @@ class SubMaster(Hub):
     """A sub-master (see above).
 
     Args:
-        trainer, star, ranks, tasks: See `Hub`.
+        loop, star, ranks, tasks: See `Hub`.
         up: This rank's end of the star of the master above.
     """
 
-    def __init__(self, trainer, star, ranks, tasks, up: Server):
-        super().__init__(trainer, star, ranks, tasks)
+    def __init__(self, loop, star, ranks, tasks, up: Server):
+        super().__init__(loop, star, ranks, tasks)
         self.up = up
         upward = self.rule.upward
         if upward == "auto" and self.rule.synchronous:
             upward = 1  # all groups must exchange equally often
         self.balance = Balance(upward)
         self.exchanges = 0  # with workers, since the last one upwards
-        self.since = time.perf_counter()
+        self.since = self.now()
         # Not yet reported, by epoch: samples, loss, steps, updates, their staleness
         self.pending: dict[int, list[float]] = {}
         self._updates, self._stop = 0, False
@@ -85,14 +84,11 @@ class SubMaster(Hub):
     def stopping(self) -> bool:
         return self._stop
 
-    def run(self) -> None:
+    def guide(self) -> None:
         """Serve until the master above says that training is done."""
         up, rule = self.up, self.rule
         up.pull(into=self.weights)
-        if not self.trainer.begun:
-            rule.begin_master(self.weights, self.trainer.replica.segments)
-            self.trainer.begun = True
-        self.move_home()
+        self.begin()
         rule.begin_relay(self.weights)
         if rule.synchronous:
             self.tasks.begin()
@@ -145,8 +141,7 @@ class SubMaster(Hub):
     def stepped(self, steps, samples, loss_sum) -> None:
         self.exchanges += 1
         self._updates += steps
-        if self.trainer.schedule is not None:
-            self.rule.set_rate(self.trainer.schedule(self._updates), self.trainer.correct_momentum)
+        self.run.set_rate(self._updates)
 
     def _count(self, leaf, words, staleness) -> None:
         super()._count(leaf, words, staleness)
@@ -211,24 +206,24 @@ class SubMaster(Hub):
         """Exchange with the master above, if there is anything to report."""
         if not self.pending:
             return
-        began = time.perf_counter()
+        began = self.now()
         first, *others = sorted(self.pending)
-        if self.trainer.saving is not None:
+        if self.run.saving is not None:
             self._tell_for_checkpoints()
         for epoch in others:
             self._say(Kind.REPORT, [epoch, *self.pending[epoch]])
         self.up.report = [first, *self.pending[first]]
         if self.state.size:
-            self.trainer.replica.state = self.mean_state()
+            self.run.replica.state = self.mean_state()
         self.rule.relay(self.weights, self.up)
         self.center.version += 1
         if self.rule.synchronous:  # all workers begin the next round with these weights
             for leaf in filter(self.star.wanted, self.waiting):
                 self.rule.refresh(self.weights, self.star.answer_vector(leaf)[: self.n])
-        took = time.perf_counter() - began
+        took = self.now() - began
         between = (began - self.since) / max(1, self.exchanges)
         self.balance.exchanged(took, between)
-        self.exchanges, self.since = 0, time.perf_counter()
+        self.exchanges, self.since = 0, self.now()
         self.pending = {}
         self._heed()
 

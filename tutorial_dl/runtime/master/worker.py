@@ -29,21 +29,19 @@ class Computing:
     """Gradients and metrics of a batch, computed by all ranks of a worker together.
 
     Args:
-        trainer: The trainer, with model and data.
+        run: Model and data.
+        stars: The roles of ranks.
         names: Names of the metrics that the model's `evaluate` returns.
         team: The ranks of this worker; None: a single rank.
     """
 
-    def __init__(self, trainer, names: list[str], team=None):
-        self.trainer, self.replica, self.names = trainer, trainer.replica, names
+    def __init__(self, run, stars, names: list[str], team=None):
+        self.run, self.replica, self.names, self.team = run, run.replica, names, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
-        self.team = team
-        roles, own = trainer.run.roles, trainer.run.role
-        self.ranks = [
-            one.rank for one in roles if one.worker == own.worker
-        ]  # the ranks of this worker
-        self.items = Items(trainer.dataset.train, trainer.batches.seed, device, devices)
-        self.loss_scale = trainer.strategy.loss_scale
+        own = stars.role.worker
+        self.ranks = [one.rank for one in stars.roles if one.worker == own]  # of this worker
+        self.items = Items(run.dataset.train, run.batches.seed, device, devices)
+        self.loss_scale = run.strategy.loss_scale
 
     def gradient(self, task: Task, number: int) -> tuple[float, int, bool]:
         """Compute the gradient of a batch in the replica.
@@ -104,11 +102,11 @@ class Computing:
         return self.team.allreduce(np.array(own, np.float64)).tolist()
 
     def _own_metrics(self, chunk: int, chunks: int) -> list[float]:
-        trainer = self.trainer
-        part = shard(trainer.dataset.validation, chunk, chunks)
+        part, size = self.run.dataset.validation, self.run.validation_batch_size
+        part = shard(part, chunk, chunks)
         with (
             span("validation"),
-            closing(Batches(part, trainer.validation_batch_size, shuffle=False).epoch()) as batches,
+            closing(Batches(part, size, shuffle=False).epoch()) as batches,
         ):
             found = self.replica.evaluate(batches)
         samples = found.get("samples", 0)
@@ -163,17 +161,16 @@ class Worker:
     """The rank of a worker that exchanges with the master.
 
     Args:
-        trainer: The trainer, with model, data and settings.
+        run: Model, data and settings.
         server: This rank's end of the star of its master.
         computing: Computes gradients and metrics, alone or with the worker's other ranks.
     """
 
-    def __init__(self, trainer, server: Server, computing: Computing):
-        self.trainer, self.rule = trainer, trainer.strategy
+    def __init__(self, run, server: Server, computing: Computing):
+        self.run, self.rule, self.replica = run, run.strategy, run.replica
         self.server, self.computing = server, computing
-        self.replica = trainer.replica
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Work until the master says that training is done."""
         server, replica = self.server, self.replica
         server.pull(into=replica.parameters)
@@ -187,13 +184,12 @@ class Worker:
 
     def train(self, task: Task, updates: int) -> None:
         """Train on the batches of a task, and exchange with the master after the last one."""
-        trainer, rule, server = self.trainer, self.rule, self.server
+        run, rule, server = self.run, self.rule, self.server
         loss_sum = seen = weight = 0
         server.order = None
         for number in range(task.count):
             x, g = self.replica.parameters, self.replica.gradient
-            if trainer.schedule is not None:
-                rule.set_rate(trainer.schedule(updates + number), trainer.correct_momentum)
+            run.set_rate(updates + number)
             rule.look_ahead(x)
             try:
                 loss, samples, finite = self.computing.gradient(task, number)
@@ -206,8 +202,8 @@ class Worker:
                 seen, loss_sum = seen + samples, loss_sum + samples * loss
             if not finite:  # synchronous: weight 0 in the mean; asynchronous: no step below
                 g[:] = 0
-            elif trainer.clip_norm is not None and not rule.clips:
-                clip_by_norm(g, trainer.clip_norm)
+            elif run.clip_norm is not None and not rule.clips:
+                clip_by_norm(g, run.clip_norm)
             weight += samples if finite else 0
             report = [task.epoch, seen, loss_sum, task.count, weight]
             server.report = report if due else None
