@@ -1,4 +1,4 @@
-"""`Server`: the client end of a star; a worker or sub-master exchanges with its master by it."""
+"""`Client`: the end of a star by which a worker or sub-master exchanges with its master."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class GivenUp(TrainingError):
     """The master has given this worker up, because it took too long."""
 
 
-class Server:
+class Client:
     """The master as seen by a Rule, which pushes to it and pulls from it.
 
     Args:

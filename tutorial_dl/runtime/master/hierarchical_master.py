@@ -1,4 +1,4 @@
-"""`TopOfGroups`: the master above sub-masters, which hand out the work and report results."""
+"""`HierarchicalMaster`: the master above sub-masters, which hand out work and report results."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import deque
 
 from ..errors import TrainingError
 from .asynchronous_tasks import Rest
-from .ledger import Books
+from .ledger import Ledger
 from .messages import Kind, Order
-from .top_master import Top
+from .top_master import TopMaster
 
 
-class TopOfGroups(Top):
+class HierarchicalMaster(TopMaster):
     """The top master of sub-masters, each with a group of workers and a part of every epoch.
 
     A group whose workers are all lost leaves its part to the other groups, piece by piece.
@@ -19,9 +19,9 @@ class TopOfGroups(Top):
 
     relayed = True
 
-    def __init__(self, *arguments, books: Books):
+    def __init__(self, *arguments, ledger: Ledger):
         super().__init__(*arguments)
-        self.books = books
+        self.ledger = ledger
         self.next_epoch = 0  # the next epoch to end; epochs end in order
         self.ended: dict[int, set[int]] = {}  # epoch -> sub-masters that have completed it
         self.resting: set[int] = set()  # sub-masters with nothing left to hand out
@@ -36,15 +36,15 @@ class TopOfGroups(Top):
         self.resting.discard(leaf)  # a waiting sub-master comes back after validating
         super().handle(leaf)
 
-    def told(self, leaf: int, kind: int, words) -> None:
+    def from_sub_master(self, leaf: int, kind: int, words) -> None:
         if kind == Kind.WAITS:
             self.resting.add(leaf)
             self._take_counts(leaf)
             if leaf in self.empty:
                 self.left += self.leaving.pop(leaf, ())
-                self.books.close(leaf)
+                self.ledger.close(leaf)
         elif kind == Kind.UNDONE:
-            self.books.say(leaf, words[1:])
+            self.ledger.say(leaf, words[1:])
         elif kind == Kind.ENDED:
             self.ended.setdefault(int(words[1]), set()).add(leaf)
         elif kind == Kind.COUNTS:
@@ -66,7 +66,7 @@ class TopOfGroups(Top):
             return [Order.DONE]
         if self.left and leaf not in self.empty:
             rest = self.left.popleft()
-            self.books.adopted(leaf, rest)
+            self.ledger.adopted(leaf, rest)
             self.resting.discard(leaf)
             self.ended.get(rest.epoch, set()).discard(leaf)
             return [Order.ADOPT, *rest]
@@ -74,7 +74,7 @@ class TopOfGroups(Top):
 
     def _push(self, leaf: int) -> int:
         staleness = super()._push(leaf)
-        self.books.enter(leaf)
+        self.ledger.enter(leaf)
         return staleness
 
     def _count(self, leaf: int, words, staleness: int | None) -> None:
@@ -96,11 +96,11 @@ class TopOfGroups(Top):
 
     def serve_round(self) -> None:
         for leaf in self.round:  # before the update, after which a callback may end the run
-            self.books.enter(leaf)
+            self.ledger.enter(leaf)
         super().serve_round()
 
     def undone(self) -> list[dict]:
-        return self.books.save(self.next_epoch, self.left)
+        return self.ledger.save(self.next_epoch, self.left)
 
     def round_is_complete(self) -> bool:
         return bool(self.round) and set(self.open) - self.resting <= self.round.keys()

@@ -14,14 +14,14 @@ from ...checkpoint.master import MasterSaving
 from ...layout.layout import Layout, layout_of
 from ..errors import NotFinite, Terminated
 from ..loop import Loop
-from .client import Server
-from .hierarchical_master import TopOfGroups
-from .ledger import Books
+from .client import Client
+from .hierarchical_master import HierarchicalMaster
+from .ledger import Ledger
 from .messages import METRICS, Kind
 from .outcome import take_from_leader, take_word, word_of
 from .sub_master import SubMaster
-from .top_master import Top
-from .topology import Stars, computing_team
+from .top_master import TopMaster
+from .topology import Topology, computing_team
 from .worker import Computing, Worker
 
 
@@ -41,7 +41,7 @@ class MasterLoop(Loop):
         run.strategy.clip_norm = run.clip_norm
         self._identity = str(run.strategy)  # with its options as they were given
         self.mates: Team | None = None
-        self.stars: Stars | None = None
+        self.stars: Topology | None = None
         self.begun = False
         self.resumed: dict | None = None
 
@@ -88,7 +88,7 @@ class MasterLoop(Loop):
     def train(self, epochs: int, bar, signals) -> None:
         run, team = self.run, self.run.team
         team.barrier()  # until every rank is done with earlier work
-        self.stars = stars = Stars(run)
+        self.stars = stars = Topology(run)
         start = {"begun": [], "sums": [], "unseen": []}
         if self.resumed is not None:
             start = {name: self.resumed[name] for name in start}
@@ -138,11 +138,11 @@ class MasterLoop(Loop):
         tasks = None if relayed else stars.tasks(ranks, first, last, start["begun"])
         arguments = self, stars.at_top, ranks, tasks, names, bar, signals
         if relayed:
-            books = Books(stars.tasks_of_groups(first, last, start["begun"]))
-            top = TopOfGroups(*arguments, books=books)
+            ledger = Ledger(stars.tasks_of_groups(first, last, start["begun"]))
+            top = HierarchicalMaster(*arguments, ledger=ledger)
             top.next_epoch = first
         else:
-            top = Top(*arguments)
+            top = TopMaster(*arguments)
         top.begin()
         if self.resumed is not None:
             rule.restore(self.resumed["strategy"], self.resumed["vectors"])
@@ -174,7 +174,7 @@ class MasterLoop(Loop):
         """Run a sub-master, for epochs first ... last - 1."""
         run, stars = self.run, self.stars
         run.strategy.workers = len(stars.group_ranks) - 1
-        up = Server(stars.at_top, run.replica.parameters.size, run.replica, Kind.RELAY)
+        up = Client(stars.at_top, run.replica.parameters.size, run.replica, Kind.RELAY)
         tasks = stars.tasks(stars.group_ranks, first, last, start["begun"])
         sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
         sub.guide()
@@ -199,7 +199,7 @@ class MasterLoop(Loop):
         mates = self.mates if run.layout.devices > 1 else None
         computing = Computing(run, stars, names, mates)
         try:
-            server = Server(star, n, replica, swaps=rule.swaps)
+            server = Client(star, n, replica, swaps=rule.swaps)
             Worker(run, server, computing).work()
             computing.end()
             weights, state = server.get(Kind.FINAL)

@@ -1,4 +1,4 @@
-"""`Hub`: base of all masters: serve requests, hand out work, continue without leaves that fail.
+"""`Master`: what every master does: serve requests, hand out work, do without leaves that fail.
 
 A single loop, which never waits for a particular leaf:
 
@@ -33,14 +33,14 @@ FIRST_PATIENCE = 600.0  # the first task may include a long compilation
 AWAY = 1.0  # seconds without a check after which the master counts as having been stopped or busy
 
 
-class Hub:
+class Master:
     """A master of workers or sub-masters, its leaves.
 
     Args:
         loop: The MasterLoop, whose run has rule, model and settings.
         star: The star of which this rank is the hub.
         ranks: Ranks in the run of the star's ranks.
-        tasks: Tasks for workers (Columns, Rounds); None: sub-masters have their own.
+        tasks: Tasks for workers; None: sub-masters have their own.
     """
 
     relayed = False  # whether the leaves are sub-masters
@@ -90,7 +90,7 @@ class Hub:
         """Called after updates with the numbers of batches and samples, and the summed loss."""
         raise NotImplementedError
 
-    def told(self, leaf: int, kind: int, words) -> None:
+    def from_sub_master(self, leaf: int, kind: int, words) -> None:
         """Handle a message that only sub-masters send."""
         raise NotImplementedError
 
@@ -179,7 +179,7 @@ class Hub:
             with span("serve"):
                 staleness = self._push(leaf)
         elif kind != Kind.REPORT:
-            self.told(leaf, kind, words)
+            self.from_sub_master(leaf, kind, words)
         if kind in (Kind.PUSH, Kind.RELAY, Kind.REPORT) and words[4]:
             self._count(leaf, words, staleness)
         self.waiting.append(leaf)

@@ -18,9 +18,9 @@ import math
 
 from . import master
 from .asynchronous_tasks import Rest
-from .client import Server
+from .client import Client
 from .ledger import words_of
-from .master import Hub
+from .master import Master
 from .messages import PAIRS, TASK, Kind, Order
 from .validation import Validation
 
@@ -52,15 +52,15 @@ class Balance:
         self.every = max(1, min(wanted, MOST))
 
 
-class SubMaster(Hub):
+class SubMaster(Master):
     """A sub-master (see above).
 
     Args:
-        loop, star, ranks, tasks: See `Hub`.
+        loop, star, ranks, tasks: See `Master`.
         up: This rank's end of the star of the master above.
     """
 
-    def __init__(self, loop, star, ranks, tasks, up: Server):
+    def __init__(self, loop, star, ranks, tasks, up: Client):
         super().__init__(loop, star, ranks, tasks)
         self.up = up
         upward = self.rule.upward
@@ -136,7 +136,7 @@ class SubMaster(Hub):
                 self._say(Kind.COUNTS, [what, *(number for pair in some for number in pair)])
             counts.clear()
 
-    # The interface of Hub
+    # The interface of Master
 
     def stepped(self, steps, samples, loss_sum) -> None:
         self.exchanges += 1

@@ -1,20 +1,20 @@
-"""`Top`: the master at the top, which also keeps the history, validates, saves, and ends the run.
+"""`TopMaster`: also keeps the history, has weights validated, saves, and ends the run.
 
-With sub-masters below it, it is a TopOfGroups (hierarchical_master.py).
+With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
 from __future__ import annotations
 
-from .master import Hub
+from .master import Master
 from .messages import Order
 from .validation import Validation
 
 
-class Top(Hub):
+class TopMaster(Master):
     """The top master of workers.
 
     Args:
-        loop, star, ranks, tasks: See `Hub`.
+        loop, star, ranks, tasks: See `Master`.
         names: Names of the metrics that workers send.
         bar: The progress bar.
         signals: A list that becomes non-empty when the run must end (SIGTERM).
@@ -26,7 +26,7 @@ class Top(Hub):
         self.since = self.now()
         self.saved_at = self.run.steps
 
-    # The interface of Hub
+    # The interface of Master
 
     @property
     def updates(self) -> int:

@@ -1,4 +1,4 @@
-"""`Stars`: this rank's role in a run with a master, and the stars that it belongs to."""
+"""`Topology`: this rank's role in a run with a master, and the stars that it belongs to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numba_kernels.star.star import Star
 from numba_kernels.team.team import Team
 
 from ...layout import Layout, Role, hub_ranks
-from .asynchronous_tasks import Columns
-from .synchronous_tasks import Rounds
+from .asynchronous_tasks import AsynchronousTasks
+from .synchronous_tasks import SynchronousTasks
 
 
 def roles_of(team, layout: Layout) -> list[Role]:
@@ -30,7 +30,7 @@ def computing_team(team, layout: Layout) -> Team:
     return team.split(0 if worker is None else worker + 1)
 
 
-class Stars:
+class Topology:
     """This rank's role, and its ends of stars, for one run. Construction is collective.
 
     Attributes:
@@ -107,7 +107,7 @@ class Stars:
         """The tasks of the workers in the star of `ranks`, for epochs first ... last - 1."""
         run, rule = self.run, self.run.strategy
         columns = {leaf: self.roles[rank].worker for leaf, rank in enumerate(ranks) if leaf}
-        kind = Rounds if rule.synchronous else Columns
+        kind = SynchronousTasks if rule.synchronous else AsynchronousTasks
         found = kind(
             columns, self.layout.workers_each, len(run.dataset.train),
             run.batches.batch_size, first, last, rule.every,

@@ -17,9 +17,9 @@ from numba_kernels.spans import span
 from ...data import Batches, shard
 from ...replica.base import finite_gradient
 from .asynchronous_tasks import Task
-from .client import Server
+from .client import Client
 from .messages import TASK, Kind, Order
-from .task_batches import Items
+from .task_batches import TaskBatches
 
 WORDS = 14  # length of a leader's message to its members
 TRAIN, EVALUATE, END = 1, 2, 3
@@ -40,7 +40,7 @@ class Computing:
         device, devices = (0, 1) if team is None else (team.rank, team.size)
         own = stars.role.worker
         self.ranks = [one.rank for one in stars.roles if one.worker == own]  # of this worker
-        self.items = Items(run.dataset.train, run.batches.seed, device, devices)
+        self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
         self.loss_scale = run.strategy.loss_scale
 
     def gradient(self, task: Task, number: int) -> tuple[float, int, bool]:
@@ -166,7 +166,7 @@ class Worker:
         computing: Computes gradients and metrics, alone or with the worker's other ranks.
     """
 
-    def __init__(self, run, server: Server, computing: Computing):
+    def __init__(self, run, server: Client, computing: Computing):
         self.run, self.rule, self.replica = run, run.strategy, run.replica
         self.server, self.computing = server, computing
 
