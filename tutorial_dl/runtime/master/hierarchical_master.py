@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import reduce
 
 from ..errors import TrainingError
 from .asynchronous_tasks import Rest
 from .ledger import Ledger
-from .messages import Kind, Order
+from .messages import Kind, Order, Report
 from .top_master import TopMaster
 
 
@@ -36,7 +37,7 @@ class HierarchicalMaster(TopMaster):
         self.resting.discard(leaf)  # a waiting sub-master comes back after validating
         super().handle(leaf)
 
-    def from_sub_master(self, leaf: int, kind: int, words) -> None:
+    def from_sub_master(self, leaf: int, kind: int, numbers: list[float]) -> None:
         if kind == Kind.WAITS:
             self.resting.add(leaf)
             self._take_counts(leaf)
@@ -44,14 +45,15 @@ class HierarchicalMaster(TopMaster):
                 self.left += self.leaving.pop(leaf, ())
                 self.ledger.close(leaf)
         elif kind == Kind.UNDONE:
-            self.ledger.say(leaf, words[1:])
+            self.ledger.say(leaf, numbers)
         elif kind == Kind.ENDED:
-            self.ended.setdefault(int(words[1]), set()).add(leaf)
+            self.ended.setdefault(int(numbers[0]), set()).add(leaf)
         elif kind == Kind.COUNTS:
-            self.counts.setdefault(leaf, []).append(words)
+            self.counts.setdefault(leaf, []).append(numbers)
         elif kind == Kind.LOST:
-            self.gone.append(int(words[1]))
-            self.lost.append(f"the worker on rank {int(words[1])} of {self.who(leaf)} is lost")
+            rank = int(numbers[0])
+            self.gone.append(rank)
+            self.lost.append(f"the worker on rank {rank} of {self.who(leaf)} is lost")
         elif kind == Kind.LEFT:
             self.empty.add(leaf)
             for validation in self.validations:
@@ -59,7 +61,7 @@ class HierarchicalMaster(TopMaster):
             if not self.validators:
                 raise TrainingError(f"no worker is left to train: {self.lost[-1]}")
         elif kind == Kind.REST:
-            self.leaving.setdefault(leaf, []).append(Rest.of_words(words[1:]))
+            self.leaving.setdefault(leaf, []).append(Rest.of_words(numbers))
 
     def order_for(self, leaf: int) -> list[float] | None:
         if self.final is not None:
@@ -77,20 +79,20 @@ class HierarchicalMaster(TopMaster):
         self.ledger.enter(leaf)
         return staleness
 
-    def _count(self, leaf: int, words, staleness: int | None) -> None:
-        if words[0] == Kind.REPORT:
-            self.reports.setdefault(leaf, []).append(words)
+    def _count(self, leaf: int, report: Report, staleness: int | None) -> None:
+        if report.kind == Kind.REPORT:
+            self.reports.setdefault(leaf, []).append(report)
             return
         self._take_counts(leaf)
-        both = [words, *self.reports.pop(leaf, ())]
+        both = [report, *self.reports.pop(leaf, ())]
         for one in both:
             self._sum_up(leaf, one, staleness)
-        self._step(*map(float, sum(one[2:5] for one in both)))
+        self._step(reduce(Report.plus, both))
 
     def _take_counts(self, leaf: int) -> None:
-        for words in self.counts.pop(leaf, ()):
-            into = self.shares if words[1] else self.staleness
-            for number, count in words[2:].reshape(-1, 2):
+        for what, *pairs in self.counts.pop(leaf, ()):
+            into = self.shares if what else self.staleness
+            for number, count in zip(pairs[::2], pairs[1::2], strict=True):
                 if count:  # zeros are padding
                     into[int(number)] += int(count)
 

@@ -174,7 +174,7 @@ class MasterLoop(Loop):
         """Run a sub-master, for epochs first ... last - 1."""
         run, stars = self.run, self.stars
         run.strategy.workers = len(stars.group_ranks) - 1
-        up = Client(stars.at_top, run.replica.parameters.size, run.replica, Kind.RELAY)
+        up = Client(stars.at_top, run.replica.parameters.size, run.replica)
         tasks = stars.tasks(stars.group_ranks, first, last, start["begun"])
         sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
         sub.guide()

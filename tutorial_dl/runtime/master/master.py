@@ -22,7 +22,7 @@ from numba_kernels.team import stall
 
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
-from .messages import Kind, Order
+from .messages import Kind, Order, Report
 from .validation import Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
@@ -54,7 +54,7 @@ class Master:
         self.n = self.weights.size
         self.open = list(star.leaves)  # leaves that take part
         self.waiting: list[int] = []  # leaves that wait for an order
-        self.round: dict[int, np.ndarray] = {}  # synchronous rules: requests so far
+        self.round: dict[int, Report] = {}  # synchronous rules: requests so far
         self.serving = False  # in the middle of an update, when weights are inconsistent
         self.validations: list[Validation] = []
         self.sums: dict[int, dict[str, float]] = {}  # epoch -> sums for the history
@@ -90,7 +90,7 @@ class Master:
         """Called after updates with the numbers of batches and samples, and the summed loss."""
         raise NotImplementedError
 
-    def from_sub_master(self, leaf: int, kind: int, words) -> None:
+    def from_sub_master(self, leaf: int, kind: int, numbers: list[float]) -> None:
         """Handle a message that only sub-masters send."""
         raise NotImplementedError
 
@@ -132,7 +132,7 @@ class Master:
 
     def handle(self, leaf: int) -> None:
         """Handle one request."""
-        star, words = self.star, self.star.words(leaf).copy()
+        star, words = self.star, self.star.words(leaf).tolist()
         kind = int(words[0])
         if leaf not in self.open:
             star.answer(leaf, [Order.GIVEN_UP], vector=False)
@@ -164,57 +164,59 @@ class Master:
         if order is not None:
             took = self.now() - since
             self.longest[order] = max(self.longest.get(order, 0.0), took)
-        staleness = None
+        report = staleness = None
+        if kind in (Kind.PUSH, Kind.RELAY, Kind.REPORT):
+            report = Report.of_words(words)
         if kind == Kind.EVALUATED:
             validation = next(v for v in self.validations if leaf in v.given)
             validation.add(leaf, words[3:])
         elif kind in (Kind.PUSH, Kind.RELAY) and self.rule.synchronous:
-            self.round[leaf] = words
+            self.round[leaf] = report
             if self.tasks is not None:
                 self.tasks.done(leaf)
             return
         elif kind in (Kind.PUSH, Kind.RELAY):
             self.serving = True
-            self._keep_state(leaf, words[2])
+            self._keep_state(leaf, report.samples)
             with span("serve"):
                 staleness = self._push(leaf)
-        elif kind != Kind.REPORT:
-            self.from_sub_master(leaf, kind, words)
-        if kind in (Kind.PUSH, Kind.RELAY, Kind.REPORT) and words[4]:
-            self._count(leaf, words, staleness)
+        elif report is None:
+            self.from_sub_master(leaf, kind, words[1:])
+        if report is not None and report.steps:
+            self._count(leaf, report, staleness)
         self.waiting.append(leaf)
 
-    def _count(self, leaf: int, words, staleness: int | None) -> None:
-        """Count the work that `leaf` reports in the words of a PUSH, RELAY or REPORT."""
-        self._sum_up(leaf, words, staleness)
-        self._step(*map(float, words[2:5]))
+    def _count(self, leaf: int, report: Report, staleness: int | None) -> None:
+        """Count the work that `leaf` reports."""
+        self._sum_up(leaf, report, staleness)
+        self._step(report)
 
-    def _sum_up(self, leaf: int, words, staleness: int | None) -> None:
+    def _sum_up(self, leaf: int, report: Report, staleness: int | None) -> None:
         """Add the reported numbers to the sums for the history."""
-        epoch, samples, loss_sum, shares = int(words[1]), *map(float, words[2:5])
         if self.tasks is not None:
             self.tasks.done(leaf)
-        sums = self.sums.setdefault(epoch, dict.fromkeys(SUMS, 0.0))
-        sums["samples"] += samples
-        sums["loss"] += loss_sum
+        sums = self.sums.setdefault(report.epoch, dict.fromkeys(SUMS, 0.0))
+        sums["samples"] += report.samples
+        sums["loss"] += report.loss
         if self.relayed:  # counted by the group
-            sums["updates"] += float(words[5])
-            sums["staleness"] += float(words[6])
+            sums["updates"] += report.updates
+            sums["staleness"] += report.staleness
         else:
-            self.shares[self.ranks[leaf]] += int(shares)
+            self.shares[self.ranks[leaf]] += int(report.steps)
         if staleness is not None and not self.relayed:
             self.staleness[staleness] += 1
             sums["updates"] += 1
             sums["staleness"] += staleness
 
-    def _step(self, samples: float, loss_sum: float, shares: float) -> None:
+    def _step(self, report: Report) -> None:
         """Count work that is now in the weights."""
         if self.rule.synchronous:  # a whole round is one step
             steps, seen, loss = self.steps_of_round
-            self.steps_of_round = [max(steps, shares), seen + samples, loss + loss_sum]
+            steps = max(steps, report.steps)
+            self.steps_of_round = [steps, seen + report.samples, loss + report.loss]
         else:
             self.serving = False
-            self.stepped(int(shares), samples, loss_sum)
+            self.stepped(int(report.steps), report.samples, report.loss)
 
     def _push(self, leaf: int) -> int:
         wanted = self.star.wanted(leaf)
@@ -226,15 +228,15 @@ class Master:
         leaves = sorted(self.round)
         sent = [self.star.sent(leaf)[: self.n] for leaf in leaves]
         answers = [self.star.answer_vector(leaf)[: self.n] for leaf in leaves]
-        samples = [self.round[leaf][2 if self.relayed else 5] for leaf in leaves]
+        samples = np.array([self.round[leaf].weight for leaf in leaves])
         self.serving = True
         for leaf in leaves:
-            self._keep_state(leaf, self.round[leaf][2])
+            self._keep_state(leaf, self.round[leaf].samples)
         weights = [s / sum(samples) if sum(samples) else 0.0 for s in samples]
         with span("serve"):
             self.center.push_all(leaves, sent, answers, weights, self.relayed)
         for leaf in leaves:
-            if self.round[leaf][4]:
+            if self.round[leaf].steps:
                 self._count(leaf, self.round[leaf], None)
         self.waiting += [leaf for leaf in leaves if leaf in self.open]  # others were lost meanwhile
         self.round.clear()

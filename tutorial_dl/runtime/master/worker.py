@@ -18,7 +18,7 @@ from ...data import Batches, shard
 from ...replica.base import finite_gradient
 from .asynchronous_tasks import Task
 from .client import Client
-from .messages import TASK, Kind, Order
+from .messages import Kind, Order, Report
 from .task_batches import TaskBatches
 
 WORDS = 14  # length of a leader's message to its members
@@ -176,17 +176,17 @@ class Worker:
         server.pull(into=replica.parameters)
         self.rule.begin_worker(replica.parameters, replica.segments)
         server.say(Kind.REPORT)
-        while server.order[0] != Order.DONE:
-            if server.order[0] == Order.EVALUATE:
-                self.evaluate(*(int(word) for word in server.order[TASK : TASK + 2]))
+        while (answer := server.last).order != Order.DONE:
+            if answer.order == Order.EVALUATE:
+                self.evaluate(*answer.part)
             else:
-                self.train(Task.of_words(server.order[TASK:]), int(server.order[1]))
+                self.train(Task.of_words(answer.about), answer.updates)
 
     def train(self, task: Task, updates: int) -> None:
         """Train on the batches of a task, and exchange with the master after the last one."""
         run, rule, server = self.run, self.rule, self.server
         loss_sum = seen = weight = 0
-        server.order = None
+        server.last = None
         for number in range(task.count):
             x, g = self.replica.parameters, self.replica.gradient
             run.set_rate(updates + number)
@@ -205,13 +205,13 @@ class Worker:
             elif run.clip_norm is not None and not rule.clips:
                 clip_by_norm(g, run.clip_norm)
             weight += samples if finite else 0
-            report = [task.epoch, seen, loss_sum, task.count, weight]
+            report = Report(Kind.PUSH, task.epoch, seen, loss_sum, task.count, weight)
             server.report = report if due else None
             if rule.synchronous or (finite and (samples or (due and seen))):
                 with span("update"):
                     rule.step(x, g, server, due)
-        if server.order is None:  # nothing was pushed
-            server.say(Kind.REPORT, report)
+        if server.last is None:  # nothing was pushed
+            server.say(Kind.REPORT, report[1:])
 
     def evaluate(self, chunk: int, chunks: int) -> None:
         """Evaluate the master's weights on a part of the validation data; restores the own ones."""
