@@ -34,11 +34,11 @@ def strike(moment: str, turn: int, how) -> None:
     has been answered; waiting: it has asked, and waits (only for `die`); validating.
     """
     from numba_kernels.star.star import Star
-    from tutorial_dl.runtime.master.task_batches import Items
+    from tutorial_dl.runtime.master.task_batches import TaskBatches
     from tutorial_dl.runtime.master.worker import Computing
 
     owner, name = {
-        "data": (Items, "batch"),
+        "data": (TaskBatches, "batch"),
         "gradient": (Computing, "_own_gradient"),
         "validating": (Computing, "_own_metrics"),
     }.get(moment, (Star, "ask"))

@@ -67,10 +67,10 @@ def test_groups_do_every_sample_once_whoever_resumes(on_ranks, tmp_path):
 
 def cut_at_word(word, monkeypatch):
     """The run ends right after the master at the top was told this, or has ordered it."""
-    from tutorial_dl.runtime.master.hierarchical_master import TopOfGroups
+    from tutorial_dl.runtime.master.hierarchical_master import HierarchicalMaster
     from tutorial_dl.runtime.master.messages import Kind, Order
 
-    seen, told, order_for = [], TopOfGroups.told, TopOfGroups.order_for
+    seen, told, order_for = [], HierarchicalMaster.from_sub_master, HierarchicalMaster.order_for
 
     def noted(self, leaf, kind, words):
         told(self, leaf, kind, words)
@@ -85,10 +85,10 @@ def cut_at_word(word, monkeypatch):
         if word in seen:
             raise Cut
 
-    monkeypatch.setattr(TopOfGroups, "told", noted)
-    monkeypatch.setattr(TopOfGroups, "order_for", ordered)
-    before = TopOfGroups.between
-    monkeypatch.setattr(TopOfGroups, "between", lambda self: (between(self), before(self)))
+    monkeypatch.setattr(HierarchicalMaster, "from_sub_master", noted)
+    monkeypatch.setattr(HierarchicalMaster, "order_for", ordered)
+    before = HierarchicalMaster.between
+    monkeypatch.setattr(HierarchicalMaster, "between", lambda self: (between(self), before(self)))
 
 
 def cut_after_a_group(folder, cases):

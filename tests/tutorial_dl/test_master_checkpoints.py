@@ -276,10 +276,10 @@ def test_rounds_lose_no_sample():
     """Whatever round a worker is lost in, the last of an epoch too, and whoever saves meanwhile."""
     from collections import Counter
 
-    from tutorial_dl.runtime.master.synchronous_tasks import Rounds
+    from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
 
     for lost_at in range(6):
-        seen, rounds = Counter(), Rounds({1: 0, 2: 1}, 2, 3 * 12, 12, 0, 2)
+        seen, rounds = Counter(), SynchronousTasks({1: 0, 2: 1}, 2, 3 * 12, 12, 0, 2)
         at = 0
         while not rounds.over:
             before = rounds.save()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tutorial_dl import data
-from tutorial_dl.runtime.master.asynchronous_tasks import Columns, Rest, Task
-from tutorial_dl.runtime.master.ledger import Books, words_of
-from tutorial_dl.runtime.master.synchronous_tasks import Rounds
-from tutorial_dl.runtime.master.task_batches import Items
+from tutorial_dl.runtime.master.asynchronous_tasks import AsynchronousTasks, Rest, Task
+from tutorial_dl.runtime.master.ledger import Ledger, words_of
+from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
+from tutorial_dl.runtime.master.task_batches import TaskBatches
 
 SEED = 7
 
@@ -22,8 +22,8 @@ class Readers:
     def __init__(self, samples: int, devices: int = 1):
         numbers = np.arange(samples)
         part = data.Data.of(numbers, numbers)
-        self.items: dict[int, list[Items]] = {}
-        self.make = lambda: [Items(part, SEED, device, devices) for device in range(devices)]
+        self.items: dict[int, list[TaskBatches]] = {}
+        self.make = lambda: [TaskBatches(part, SEED, device, devices) for device in range(devices)]
 
     def read(self, worker: int, task: Task) -> list[int]:
         task = Task.of_words([float(word) for word in task.words()])  # as it goes over
@@ -49,7 +49,7 @@ class Group:
     def turn(self, losing: float = 0.0, last_stays: bool = True) -> None:
         """Something happens to a worker; it fails with a chance of `losing`."""
         tasks, at = self.tasks, self.at
-        if isinstance(tasks, Rounds):
+        if isinstance(tasks, SynchronousTasks):
             tasks.begin()
         worker = self.chance.choice(self.workers)
         fails = self.chance.random() < losing * (1 if worker in at else 0.3)
@@ -65,14 +65,14 @@ class Group:
             assert tasks.done(worker) == task
         elif task := tasks.next(worker):
             at[worker] = task
-        if isinstance(tasks, Columns) or tasks.between:
+        if isinstance(tasks, AsynchronousTasks) or tasks.between:
             self.seen.update(self.of_round)
             self.untold |= {epoch for epoch, _ in self.of_round}
             self.of_round.clear()
         ended = tasks.complete()
         self.ended += ended
         self.untold -= set(ended)
-        if isinstance(tasks, Rounds):  # as masters do after everything that happens
+        if isinstance(tasks, SynchronousTasks):  # as masters do after everything that happens
             tasks.begin()
 
 
@@ -100,7 +100,7 @@ def everything(samples, epochs):
     return {(epoch, sample): 1 for epoch in epochs for sample in range(samples)}
 
 
-@pytest.mark.parametrize("kind", [Columns, Rounds])
+@pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_every_sample_once_an_epoch(kind):
     """All numbers of workers, masters, ranks a worker; sizes that leave some without samples."""
     chance = random.Random(1)
@@ -115,7 +115,7 @@ def test_every_sample_once_an_epoch(kind):
                 assert seen == everything(samples, range(2)), (workers, masters, samples)
 
 
-@pytest.mark.parametrize("kind", [Columns, Rounds])
+@pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_every_sample_whoever_fails(kind):
     """Workers fail at random moments of random runs; also while they do what others left."""
     failed = 0
@@ -128,12 +128,12 @@ def test_every_sample_whoever_fails(kind):
         for tasks in groups_of(kind, workers, masters, samples, batch_size, last=3, every=every):
             ended = work(tasks, Readers(samples, devices), chance, seen, losing=0.1)
             assert ended == [0, 1, 2]
-            failed += len(tasks.lost) if kind is Columns else workers - len(tasks.workers)
+            failed += len(tasks.lost) if kind is AsynchronousTasks else workers - len(tasks.workers)
         assert seen == everything(samples, range(3)), f"random run {number}"
     assert failed > 200
 
 
-@pytest.mark.parametrize("kind", [Columns, Rounds])
+@pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_every_sample_when_all_workers_of_a_master_fail(kind):
     """Others adopt what they leave, at any moment: also of epochs that they are through with."""
     left_early = 0
@@ -164,7 +164,7 @@ def test_every_sample_when_all_workers_of_a_master_fail(kind):
     assert left_early > 200
 
 
-@pytest.mark.parametrize("kind", [Columns, Rounds])
+@pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_what_is_left_after_a_checkpoint(kind):
     """At any moment, with workers lost: on the same and on other numbers of workers, repeatedly.
 
@@ -206,7 +206,7 @@ class Runs:
         self.groups = {
             g: Group(tasks, Readers(samples), chance, Counter()) for g, tasks in enumerate(made())
         }
-        self.books = Books(dict(enumerate(made())))
+        self.books = Ledger(dict(enumerate(made())))
         self.told = {g: [] for g in self.groups}  # to be adopted, by sub-masters
         self.ended = {g: set() for g in self.groups}
         self.left: list[Rest] = []
@@ -260,7 +260,7 @@ class Runs:
         return self.next_epoch == 3
 
 
-@pytest.mark.parametrize("kind", [Columns, Rounds])
+@pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_what_is_left_after_a_checkpoint_of_groups(kind):
     """As above with sub-masters, of whose work that is done which has come to the master."""
     begun, left = 0, 0
@@ -288,7 +288,7 @@ def test_what_is_left_after_a_checkpoint_of_groups(kind):
 
 def test_rounds_that_go_back_twice_leave_everything_once():
     """From epoch 2 to 1, from there to 0, and then the last worker is lost."""
-    (tasks,) = groups_of(Rounds, 1, 2, 8, 4, last=4)[:1]
+    (tasks,) = groups_of(SynchronousTasks, 1, 2, 8, 4, last=4)[:1]
     group = Group(tasks, Readers(8), random.Random(0), Counter())
     while tasks.number < 2:
         group.turn()
@@ -307,7 +307,7 @@ def test_rounds_that_go_back_twice_leave_everything_once():
 
 def test_nobody_is_two_epochs_ahead():
     """Of one that stopped at its first share: its epoch could not be validated any more."""
-    (tasks,) = groups_of(Columns, 2, 1, 20, 1, last=5)
+    (tasks,) = groups_of(AsynchronousTasks, 2, 1, 20, 1, last=5)
     stopped, epochs, order = tasks.next(2), set(), []
     while task := tasks.next(1):
         epochs.add(task.epoch)
@@ -323,7 +323,7 @@ def test_nobody_is_two_epochs_ahead():
 
 def test_one_that_is_slow_leaves_its_column_to_others():
     """Asynchronous: worker 2 needs ten times as long, and does no more than it can."""
-    (tasks,) = groups_of(Columns, 2, 1, 220, 1, last=1)
+    (tasks,) = groups_of(AsynchronousTasks, 2, 1, 220, 1, last=1)
     done, clock = Counter(), 0
     while not tasks.over and clock < 2000:
         clock += 1
@@ -338,9 +338,9 @@ def test_one_that_is_slow_leaves_its_column_to_others():
 
 
 def test_nothing_is_handed_out_after_a_stop():
-    for kind in (Columns, Rounds):
+    for kind in (AsynchronousTasks, SynchronousTasks):
         (tasks,) = groups_of(kind, 2, 1, 50, 5)
-        if kind is Rounds:
+        if kind is SynchronousTasks:
             tasks.begin()
         one, other = tasks.next(1), tasks.next(2)
         assert one and other
@@ -348,7 +348,7 @@ def test_nothing_is_handed_out_after_a_stop():
         tasks.done(1)
         assert tasks.next(1) is None and not tasks.over
         tasks.done(2)
-        if kind is Rounds:
+        if kind is SynchronousTasks:
             tasks.begin()
         assert tasks.next(2) is None and tasks.over
 

@@ -36,14 +36,14 @@ def faulty():
         if of["MOMENT"] == "loading":
             how()
         elif of["MOMENT"] == "serving":
-            from tutorial_dl.runtime.master.master import Hub
-            right, seen = Hub.handle, [0]
+            from tutorial_dl.runtime.master.master import Master
+            right, seen = Master.handle, [0]
             def handle(self, leaf):
                 seen[0] += 1
                 if seen[0] == int(of["TURN"]):
                     how()
                 return right(self, leaf)
-            Hub.handle = handle
+            Master.handle = handle
         elif of["MOMENT"] == "told":
             from numba_kernels.star import Star
             right = Star.told

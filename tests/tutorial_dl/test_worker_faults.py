@@ -287,12 +287,12 @@ def stays_away(folder, seed, masters, what):
         else:
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def lose(self, leaf, why, right=hub.Hub.lose):
+    def lose(self, leaf, why, right=hub.Master.lose):
         right(self, leaf, why)
         with suppress(ProcessLookupError):
             os.kill(ranks[away], signal.SIGCONT)  # it comes back, and hears of it
 
-    hub.Hub.lose = lose
+    hub.Master.lose = lose
     if what == "validates":
         strike("validating", 1, lambda: time.sleep(3))
     elif team.rank == away and what == "at once":

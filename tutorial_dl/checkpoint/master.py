@@ -1,4 +1,4 @@
-"""Checkpoints of a run with a master: the master writes them alone, while workers continue.
+"""`MasterSaving`: checkpoints that a master writes alone, while workers continue.
 
 They hold the master's weights and the rule's state, the history, and which shares of the begun
 epochs are not done. They do not hold the workers' own state (momentum, weights between two
@@ -9,7 +9,6 @@ done when its update has reached the top master (ledger.py).
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 from mpi4py import MPI
@@ -17,74 +16,86 @@ from mpi4py import MPI
 from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.team import Team
 
+from .contents import Saving
 from .format import CheckpointError, Checkpoints
 
 
-def write(top):
-    """Write the state of a Top, between two requests, and return the path."""
-    trainer, saving = top.trainer, top.trainer.saving
-    numbers, vectors = top.rule.save()
-    content, more = saving.content(numbers, 0, top.n)
-    sums = {epoch: dict(row) for epoch, row in top.sums.items()}
-    for row in sums.values():
-        row["seconds"] = row.get("seconds", 0.0) + time.perf_counter() - top.since
-    content |= {
-        "slices": [top.n],
-        "rule": trainer.by,
-        "names": list(vectors),
-        "begun": top.undone(),
-        "sums": [[epoch, row] for epoch, row in sums.items()],
-        "unseen": [[one.epoch, one.row] for one in top.validations],
-        "staleness": list((trainer.history.staleness + top.staleness).items()),
-        "workers": list((trainer.history.workers + top.shares).items()),
-    }
-    own = {"state": top.mean_state()}
-    saving.resumed = True  # from now on, the checkpoints in the folder are ours
-    vectors = {"parameters": top.weights} | vectors | more
-    return saving.of_master.write(trainer.steps, content, vectors, own)
+class MasterSaving(Saving):
+    """Writes and reads the checkpoints of a run with a master; see `Saving`.
 
+    Args:
+        run, folder, every, keep: See `Saving`. All ranks construct it, before any has failed.
+        identity: The rule and its options, which a resumed run must have, too.
+    """
 
-def alone(saving) -> Checkpoints:
-    """The same folder for one rank alone. All ranks call this, before any has failed."""
-    checkpoints = saving.checkpoints
-    return Checkpoints(Team(MPI.COMM_SELF), checkpoints.folder, checkpoints.keep)
+    def __init__(self, run, folder, every: int | None, keep: int, identity: str):
+        super().__init__(run, folder, every, keep)
+        self.identity = identity
+        self.alone = Checkpoints(Team(MPI.COMM_SELF), folder, keep)
 
+    def write(self, top):
+        """On the master alone, between two requests: write the state of a TopMaster.
 
-def read(trainer) -> bool:
-    """Resume from the newest checkpoint, if there is one. Collective over the trainer's team."""
-    saving, team = trainer.saving, trainer.team
-    saving.resumed = True
-    found = np.zeros(1)
-    if team.rank == 0:
-        saved = saving.of_master.newest()
-        if saved is not None:
-            saving.check(saved)
-            if saved.values["rule"] != trainer.by:
+        Returns:
+            The checkpoint's path.
+        """
+        run = self.run
+        numbers, vectors = top.rule.save()
+        content, more = self.content(numbers, 0, top.n)
+        sums = {epoch: dict(row) for epoch, row in top.sums.items()}
+        for row in sums.values():
+            row["seconds"] = row.get("seconds", 0.0) + run.clock.now() - top.since
+        content |= {
+            "slices": [top.n],
+            "rule": self.identity,
+            "names": list(vectors),
+            "begun": top.undone(),
+            "sums": [[epoch, row] for epoch, row in sums.items()],
+            "unseen": [[one.epoch, one.row] for one in top.validations],
+            "staleness": list((run.history.staleness + top.staleness).items()),
+            "workers": list((run.history.workers + top.shares).items()),
+        }
+        own = {"state": top.mean_state()}
+        self.resumed = True  # from now on, the checkpoints in the folder are ours
+        vectors = {"parameters": top.weights} | vectors | more
+        return self.alone.write(run.steps, content, vectors, own)
+
+    def read(self) -> tuple[bool, dict | None]:
+        """Resume from the newest checkpoint, if there is one. Collective over the run's team.
+
+        Returns:
+            (found, values): whether there is one; on rank 0 its values, and the rule's vectors as
+            values["vectors"], for the master to resume with.
+        """
+        run, values = self.run, None
+        self.resumed = True
+        if run.team.rank == 0 and (saved := self.alone.newest()) is not None:
+            self.check(saved)
+            if saved.values["rule"] != self.identity:
                 raise CheckpointError(
-                    f"{saved.path} was written with {saved.values['rule']}, not {trainer.by}"
+                    f"{saved.path} was written with {saved.values['rule']}, not {self.identity}"
                 )
-            n = trainer.replica.parameters.size
-            trainer.replica.parameters[:] = saved.vector("parameters", 0, n)
-            if trainer.replica.state.size:
-                trainer.replica.state = saved.own("state", 0)
-            saving.take_up(saved)
-            trainer.history.staleness.update(dict(saved.values["staleness"]))
-            trainer.history.workers.update(dict(saved.values["workers"]))
+            n = run.replica.parameters.size
+            run.replica.parameters[:] = saved.vector("parameters", 0, n)
+            if run.replica.state.size:
+                run.replica.state = saved.own("state", 0)
+            self.take_up(saved)
+            run.history.staleness.update(dict(saved.values["staleness"]))
+            run.history.workers.update(dict(saved.values["workers"]))
             vectors = {name: saved.vector(name, 0, n) for name in saved.values["names"]}
-            trainer.resumed = saved.values | {"vectors": vectors}
-            found[0] = 1
-    if not team.broadcast(found)[0]:
-        return False
-    spread(trainer)
-    return True
+            values = saved.values | {"vectors": vectors}
+        if not run.team.broadcast(np.array([float(values is not None)]))[0]:
+            return False, None
+        spread(run)
+        return True, values
 
 
-def spread(trainer) -> None:
-    """Give all ranks rank 0's weights and history. Collective over the trainer's team."""
-    team, replica, history = trainer.team, trainer.replica, trainer.history
+def spread(run) -> None:
+    """Give all ranks rank 0's weights and history. Collective over the run's team."""
+    team, replica, history = run.team, run.replica, run.history
     team.broadcast(replica.parameters)
     if replica.state.size:
         replica.state = team.broadcast(np.copy(replica.state))
-    word = {"epochs": history.epochs, "steps": trainer.steps, "stopped": trainer.stopped}
+    word = {"epochs": history.epochs, "steps": run.steps, "stopped": run.stopped}
     word = json.loads(broadcast_text(team, json.dumps(word), root=0))
-    history.epochs[:], trainer.steps, trainer.stopped = word.values()
+    history.epochs[:], run.steps, run.stopped = word.values()

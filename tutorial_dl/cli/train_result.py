@@ -41,8 +41,8 @@ def summary(config: RunConfig, trainer) -> dict:
         "history": history.epochs,
         "config": with_ranks(config, trainer.team.size).tables(),
     }
-    if trainer.has_master:
-        layout = trainer.layout
+    layout = trainer.layout
+    if layout.masters:
         result |= {
             "masters": layout.masters,
             "workers": layout.workers,

@@ -20,7 +20,22 @@ class TrainingError(RuntimeError):
 
 
 class NotFinite(TrainingError):
-    """The loss or a gradient is NaN or infinite."""
+    """The loss or a gradient is NaN or infinite.
+
+    Args:
+        what: Which number, and what it is.
+        where: Step, epoch or rank.
+        rate: The learning rate at that time.
+    """
+
+    def __init__(self, what: str, where: str, rate: float):
+        super().__init__(what, where, rate)
+        self.what, self.where, self.rate = what, where, rate
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} {self.where}; use a learning rate below {self.rate}, or data without NaN"
+        )
 
 
 class Terminated(SystemExit):

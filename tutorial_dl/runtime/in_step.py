@@ -1,96 +1,104 @@
-"""The training loop of strategies whose ranks do the same updates, or at least equally many."""
+"""`InStepLoop`: the loop of strategies whose ranks do the same updates, or equally many."""
 
 from __future__ import annotations
-
-import time
 
 import numpy as np
 
 from numba_kernels.spans import each
 
-from ..replica.consistency import check_same_weights
-from .errors import Terminated, TrainingError
+from ..checkpoint.contents import Saving
+from ..layout.layout import Layout
+from .callback import agree_on_callbacks
+from .errors import NotFinite, Terminated
+from .loop import Loop
+from .termination import Pulse
 
 
-def train(trainer, epochs: int, bar, signals) -> None:
-    """Train for `epochs` more epochs. Runs on every rank of the trainer's team; see Trainer.fit."""
-    first = len(trainer.history.epochs)
-    for epoch in range(first, first + epochs):
-        one_epoch(trainer, epoch, bar, signals)
-        if ends(trainer, signals):
-            break
-    for callback in trainer.callbacks:
-        callback.on_fit_end(trainer)
+class InStepLoop(Loop):
+    """All ranks compute their parts of a batch, and make an update; then comes the next batch."""
 
+    @staticmethod
+    def layout(strategy) -> Layout:
+        return Layout(masters=0, workers=strategy.team.size)
 
-def one_epoch(trainer, epoch: int, bar, signals) -> None:
-    """Do the remaining updates of an epoch, validate, and append a row to the history."""
-    since = time.perf_counter() - trainer.sums[2]
-    for batch in each("data", trainer.batches.epoch(epoch, trainer.round)):
-        if trainer.schedule is not None:
-            trainer.strategy.set_rate(trainer.schedule(trainer.steps), trainer.correct_momentum)
-        try:
-            loss, samples = trainer.strategy.step(batch)
-        except FloatingPointError as error:
-            raise not_finite(trainer, error, epoch) from None
-        trainer.steps += trainer.strategy.updates_a_step
-        trainer.round += 1
-        trainer.sums[:] += loss * samples, samples, 0
-        alike = trainer.strategy.updates_a_step == 1  # else other ranks are changing them now
-        if alike and (trainer.steps == 1 or trainer.steps % trainer.check_every == 0):
-            check_same_weights(trainer.team, trainer.replica)
-        bar.update(samples * trainer.strategy.updates_a_step)
-        for callback in trainer.callbacks:
-            callback.on_step_end(trainer, loss, samples)
-        if trainer.saving is not None:
-            trainer.sums[2] = time.perf_counter() - since
-            trainer.saving.after_step()
-            if trainer.pulse.beat(bool(signals)):
-                raise Terminated(trainer.saving.write(), trainer.steps)
-    trainer.strategy.average_state()
-    trainer.strategy.settle()
-    seconds = time.perf_counter() - since
-    check_same_weights(trainer.team, trainer.replica)
-    validation = trainer.evaluate()
-    if not np.isfinite(validation["loss"]):
-        raise TrainingError(
-            f"the validation loss is {validation['loss']} after epoch {epoch + 1}; use a learning "
-            f"rate below {trainer.strategy.optimizer.learning_rate}, or data without NaN"
-        )
-    loss, samples, _ = trainer.strategy.total(trainer.sums)
-    loss /= samples
-    row = (
-        {"epoch": epoch + 1, "loss": float(loss)}
-        | {f"val_{name}": value for name, value in validation.items()}
-        | {"samples_per_second": float(samples / seconds), "seconds": float(seconds)}
-    )
-    if trainer.schedule is not None:
-        row["learning_rate"] = trainer.strategy.optimizer.learning_rate
-    trainer.history.epochs.append(row)
-    trainer.round, trainer.sums = 0, np.zeros(3)
-    bar.set_postfix(
-        {"loss": f"{loss:.4f}"}
-        | {f"val_{name}": f"{value:.4f}" for name, value in validation.items()},
-        refresh=False,
-    )
-    for callback in trainer.callbacks:
-        callback.on_epoch_end(trainer, row)
+    @staticmethod
+    def shard(team) -> tuple[int, int]:
+        return team.rank, team.size
 
+    def attach(self) -> None:
+        for player in self.run.players:
+            if player.replica.uses_team:
+                player.replica.use_team(player.team)
+            player.strategy.attach(player.replica, player.optimizer, self.run.clip_norm)
 
-def not_finite(trainer, error: FloatingPointError, epoch: int) -> TrainingError:
-    return TrainingError(
-        f"{error} at step {trainer.steps + 1} (epoch {epoch + 1}) on rank {trainer.team.rank}; "
-        f"use a learning rate below {trainer.strategy.optimizer.learning_rate}, or data without NaN"
-    )
+    def agree(self) -> None:
+        run = self.run
+        counts = np.array([-len(run.history.epochs), run.steps])
+        epochs, run.steps = (int(c) for c in run.team.allreduce(counts, "max"))
+        del run.history.epochs[-epochs:]
+        for player in run.players:
+            player.strategy.resume()
+        agree_on_callbacks(run.team, run.callbacks)
 
+    def saving(self, folder, every: int | None, keep: int) -> Saving:
+        return Saving(self.run, folder, every, keep)
 
-def ends(trainer, signals) -> bool:
-    """After an epoch: whether any rank wants to stop; after SIGTERM, raises Terminated."""
-    wishes = np.array([trainer.stopped is not None, bool(signals)], np.float64)
-    stop, terminate = trainer.team.allreduce(wishes, "max")
-    if stop and trainer.stopped is None:
-        trainer.stopped = "another rank asked for it"
-    path = trainer.saving.write() if trainer.saving is not None else None
-    if terminate:
-        raise Terminated(path, trainer.steps)
-    return bool(stop)
+    def load(self) -> bool:
+        return self.run.saving.read()
+
+    def train(self, epochs: int, bar, signals) -> None:
+        pulse = Pulse(self.run.team, self.run.clock)
+        first = len(self.run.history.epochs)
+        for epoch in range(first, first + epochs):
+            self.epoch(epoch, bar, signals, pulse)
+            if self.ends(signals):
+                break
+        self.run.tell("on_fit_end")
+
+    def epoch(self, number: int, bar, signals, pulse: Pulse) -> None:
+        """Do the remaining updates of an epoch, validate, and append a row to the history."""
+        run, strategy = self.run, self.run.strategy
+        at_once = strategy.updates_a_step
+        since = run.clock.now() - run.sums[2]
+        for batch in each("data", run.batches.epoch(number, run.round)):
+            run.set_rate(run.steps)
+            try:
+                loss, samples = strategy.step(batch)
+            except FloatingPointError as error:
+                where = f"at step {run.steps + 1} (epoch {number + 1}) on rank {run.team.rank}"
+                rate = strategy.optimizer.learning_rate
+                raise NotFinite(str(error), where, rate) from None
+            run.steps += at_once
+            run.round += 1
+            run.sums[:] += loss * samples, samples, 0
+            # (If a step is several updates, other ranks are changing the weights now.)
+            if at_once == 1 and (run.steps == 1 or run.steps % run.check_every == 0):
+                run.check_same_weights()
+            bar.update(samples * at_once)
+            run.tell("on_step_end", loss, samples)
+            if run.saving is not None:
+                run.sums[2] = run.clock.now() - since
+                run.saving.after_step()
+                if pulse.beat(bool(signals)):
+                    raise Terminated(run.saving.write(), run.steps)
+        for player in run.players:
+            player.strategy.average_state()
+            player.strategy.settle()
+        seconds = run.clock.now() - since
+        run.check_same_weights()
+        metrics = run.evaluate()
+        loss, samples, _ = strategy.total(run.sums)
+        row = run.end_epoch(bar, number, loss / samples, metrics, samples, seconds)
+        run.tell("on_epoch_end", row)
+
+    def ends(self, signals) -> bool:
+        """After an epoch: whether any rank wants to stop; after SIGTERM, raises Terminated."""
+        run = self.run
+        wishes = np.array([run.stopped is not None, bool(signals)], np.float64)
+        stop, terminate = run.team.allreduce(wishes, "max")
+        if stop and run.stopped is None:
+            run.stopped = "another rank asked for it"
+        path = run.saving.write() if run.saving is not None else None
+        if terminate:
+            raise Terminated(path, run.steps)
+        return bool(stop)

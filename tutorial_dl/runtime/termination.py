@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,20 +20,20 @@ MOST = 1000  # most steps between two beats
 class Pulse:
     """Counts the steps of all ranks of `team`, and lets them agree from time to time."""
 
-    def __init__(self, team):
-        self.team = team
+    def __init__(self, team, clock):
+        self.team, self.clock = team, clock
         self._steps = self._left = 1
-        self._since = time.perf_counter()
+        self._since = clock.now()
 
     def beat(self, wants: bool) -> bool:
         """Call after each step; at a beat, returns whether any rank wants to stop. Collective."""
         self._left -= 1
         if self._left:
             return False
-        took = (time.perf_counter() - self._since) / self._steps
+        took = (self.clock.now() - self._since) / self._steps
         wants, took = self.team.allreduce(np.array([wants, took], np.float64), "max")
         self._steps = self._left = max(1, min(int(SECONDS / max(took, 1e-9)), MOST))
-        self._since = time.perf_counter()
+        self._since = self.clock.now()
         return bool(wants)
 
 

@@ -1,13 +1,77 @@
-"""OneModel: the base class of the strategies in which all ranks hold the same model."""
+"""Strategy: what a loop asks of every strategy; OneModel: the base of those in which all ranks
+hold the same model. Strategies with a master derive from Rule (rule.py).
+"""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
 from ..replica.base import Batch, Replica, finite_gradient
 
 
-class OneModel:
+class Strategy:
+    """What a loop asks of every strategy.
+
+    Attributes:
+        optimizer: the optimizer, with the learning rate of the next step
+        default_optimizer: the name of the optimizer that is used if none is given
+        updates_a_step: updates that all ranks together make in a step
+        loss_scale: a LossScale (strategies/loss_scale.py) if the model computes in float16, or None
+    """
+
+    default_optimizer = "adam"
+    updates_a_step = 1
+    loss_scale = None
+    _team = None
+
+    @property
+    def name(self) -> str:
+        """In words: "elastic averaging"."""
+        return re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
+
+    @property
+    def team(self):
+        """The ranks that train; if none were given, all: the first use is then collective."""
+        if self._team is None:
+            from numba_kernels.team.team import Team  # Scripted needs no MPI
+
+            self._team = Team()
+        return self._team
+
+    @team.setter
+    def team(self, team) -> None:
+        self._team = team
+
+    def join(self, team) -> None:
+        """Train on the ranks of `team`, if no team was given before."""
+        if self._team is None:
+            self._team = team
+
+    def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
+        """Use learning rate `rate`, equal on all ranks, from the next step on.
+
+        Args:
+            rate: the learning rate
+            correct_momentum: also scale the velocity, see `Optimizer.at_rate`
+        """
+        raise NotImplementedError
+
+    def updates_an_epoch(self, samples: int, batch_size: int) -> int:
+        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
+        raise NotImplementedError
+
+    def total(self, sums: np.ndarray) -> np.ndarray:
+        """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
+        return sums
+
+    def save(self) -> tuple:
+        """What a checkpoint holds of this strategy."""
+        raise NotImplementedError
+
+
+class OneModel(Strategy):
     """Base class: loss scaling, learning rates that change, and the contents of a checkpoint.
 
     After `attach`, a subclass has `replica` and `update`. `update` does the last part of a step; it
@@ -15,10 +79,19 @@ class OneModel:
     """
 
     replica: Replica
-    default_optimizer = "adam"
     _seen = 0  # samples that this rank has used since its state was last averaged
-    updates_a_step = 1  # all ranks together
-    loss_scale = None  # a LossScale (training/loss_scale.py) if the model computes in float16
+
+    def attach(self, replica: Replica, optimizer, clip_norm: float | None = None) -> None:
+        """Once, before the first step: put the vectors where this strategy needs them."""
+        raise NotImplementedError
+
+    def step(self, batch: Batch) -> tuple[float, int]:
+        """One update; returns the mean loss and the number of samples, of all ranks together."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """After a failure: give all ranks the same state again. Collective."""
+        raise NotImplementedError
 
     def gradient(self, batch: Batch, **options) -> tuple[float, int]:
         """Compute this rank's gradient of a step; returns (mean loss, samples). See `skipped`."""
@@ -46,22 +119,14 @@ class OneModel:
         return (float(loss / samples) if samples else 0.0), int(samples)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
         at_once = self.updates_a_step
         return -(-samples // (batch_size * at_once)) * at_once
 
     @property
     def optimizer(self):
-        """The optimizer, with the learning rate of the next step."""
         return self.update.optimizer
 
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        """Use learning rate `rate`, equal on all ranks, from the next step on.
-
-        Args:
-            rate: the learning rate
-            correct_momentum: also scale the velocity, see `Optimizer.at_rate`
-        """
         if rate != self.update.optimizer.learning_rate:
             state = self.update.state if correct_momentum else None
             self.update.optimizer = self.update.optimizer.at_rate(rate, state)
@@ -84,10 +149,6 @@ class OneModel:
 
     def settle(self) -> None:
         """Wait until no rank changes the weights any more, before they are read. Collective."""
-
-    def total(self, sums: np.ndarray) -> np.ndarray:
-        """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
-        return sums
 
     # Checkpoints: vectors that are equal on all ranks are written in slices, one slice per rank;
     # what differs is written whole by each rank
@@ -113,7 +174,7 @@ class OneModel:
         return values, vectors, own
 
     def restore(self, saved) -> None:
-        """Continue from a Snapshot (training/checkpoint.py), also one of more or fewer ranks."""
+        """Continue from a Snapshot (checkpoint/format.py), also one of more or fewer ranks."""
         update = self.update
         self.replica.parameters[:] = saved.vector("parameters", 0, self.replica.parameters.size)
         update.state.slots[:] = saved.vector("slots", update.mine.start, update.mine.stop)

@@ -11,7 +11,7 @@ A rule is a class with two short methods, one for each side:
             center += 0.1 * (sent - center)
             answer[:] = center
 
-Everything else is the same for every rule, and is done in tutorial_dl.parameter_server: messages,
+Everything else is the same for every rule, and is done in tutorial_dl.runtime.master: messages,
 order of arrival, batches, validation, checkpoints, ranks that fail. `scripted.py` drives the same
 objects in one process, in any order of events.
 
@@ -24,12 +24,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..layout.layout import layout_of
+from .base import Strategy
+
 if TYPE_CHECKING:  # a notebook that only scripts a rule needs no MPI
     from numba_kernels.optimizers import Optimizer
     from numba_kernels.team.team import Team
 
 
-class Rule:
+class Rule(Strategy):
     """Base class of asynchronous rules.
 
     Args:
@@ -50,8 +53,6 @@ class Rule:
         ValueError: `every` or `upward` is too small
     """
 
-    needs_master = True  # at least one rank computes no gradients but keeps the weights
-    default_optimizer = "adam"
     pulls_in_step = False  # a step pulls weights after the gradient is computed, before the push
     # The replica's vectors that are sent to the master, and received from it, without a copy:
     sends: str | None = None  # "gradient" or "parameters"
@@ -74,19 +75,9 @@ class Rule:
         self._team, self.layout = team, layout
         self.workers, self.staleness = 1, 0
         self.clip_norm: float | None = None
-        self.loss_scale = None
         self.optimizer: Optimizer | None = None
 
     # Settings
-
-    @property
-    def team(self) -> Team:
-        """The ranks that train. If none was given, the first use makes a team: collective."""
-        if self._team is None:
-            from numba_kernels.team.team import Team
-
-            self._team = Team()
-        return self._team
 
     @property
     def rate(self) -> float:
@@ -97,15 +88,11 @@ class Rule:
         self.optimizer = optimizer
 
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        """Use learning rate `rate` from now on; `correct_momentum`: see `Optimizer.at_rate`."""
         if rate != self.optimizer.learning_rate:
             state = getattr(self, "state", None) if correct_momentum else None
             self.optimizer = self.optimizer.at_rate(rate, state)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
-        from ..layout.layout import layout_of
-
         at_once = 1 if self.synchronous else layout_of(self, self.team).workers_each
         return -(-samples // (batch_size * at_once)) * at_once
 

@@ -63,7 +63,7 @@ class Synchronous(OneModel):
                 f"one_copy needs algorithm 'fused' without compression; with {why}, every rank "
                 "updates its own weights"
             )
-        self.team, self.algorithm, self.one_copy = team or Team(), algorithm, one_copy
+        self.team, self.algorithm, self.one_copy = team, algorithm, one_copy
 
     def attach(
         self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None

@@ -22,56 +22,11 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from ..runtime.callback import Callback, Function, callbacks_of
 
-class Callback:
-    """Base class; override the methods you need. `row` is the epoch's row in the history."""
-
-    def on_fit_begin(self, trainer) -> None: ...
-
-    def on_step_end(self, trainer, loss: float, samples: int) -> None:
-        """Called after an update, with loss and samples of all ranks; `trainer.steps` counts it."""
-
-    def on_epoch_end(self, trainer, row: dict) -> None:
-        """Called after validation. `trainer.stop(why)` ends training after this epoch."""
-
-    def on_fit_end(self, trainer) -> None:
-        """Called at the end of training, also if it stopped early, but not after an error."""
-
-    def __repr__(self) -> str:
-        return type(self).__name__
-
-    # State for checkpoints
-
-    def save(self) -> tuple[dict, dict]:
-        """Return (values that JSON can hold, {name: vector (n,) that is equal on all ranks})."""
-        return {}, {}
-
-    def restore(self, values: dict, vectors: dict) -> None:
-        """The reverse of `save`."""
-
-
-class Function(Callback):
-    """A plain function, called after each epoch."""
-
-    def __init__(self, function):
-        self.function = function
-
-    def on_epoch_end(self, trainer, row: dict) -> None:
-        self.function(trainer, row)
-
-
-def callbacks_of(given) -> list[Callback]:
-    """Convert to a list of Callback; raises TypeError for anything but Callbacks and functions."""
-    found = []
-    for one in given:
-        if not isinstance(one, Callback):
-            if isinstance(one, type) or not callable(one):
-                raise TypeError(
-                    f"callback must be a Callback object or a function f(trainer, row), got {one!r}"
-                )
-            one = Function(one)
-        found.append(one)
-    return found
+__all__ = [
+    "Callback", "EarlyStopping", "Function", "Target", "Throughput", "callbacks_of", "rank_folder",
+]  # fmt: skip
 
 
 def rises(metric: str, mode: str) -> bool:
@@ -190,7 +145,7 @@ class Throughput(Callback):
         if trainer.steps // self.every > self._at // self.every:
             seconds = time.perf_counter() - self._since
             steps, all_samples = trainer.steps - self._at, self._samples
-            all_samples *= getattr(trainer.strategy, "updates_a_step", 1)
+            all_samples *= trainer.strategy.updates_a_step
             if trainer.team.rank == 0:
                 self.write(
                     f"step {trainer.steps}: loss {self._loss / max(1, self._samples):.4f}, "

@@ -7,10 +7,10 @@ An epoch is cut into batches, at *positions* 0, 1, 2 ..., and each batch into sh
         position 1      share      share      share
         ...
 
-Asynchronous (`Columns`): every share is a batch of its own. Each worker goes down its own column at
-its own speed; a worker with nothing left takes shares from the end of the longest column of other
-workers, or begins the next epoch. Synchronous (`Rounds`, in synchronous_tasks.py): all shares of
-a position form one batch of all workers together.
+Asynchronous (`AsynchronousTasks`): every share is a batch of its own. Each worker goes down its own
+column at its own speed; a worker with nothing left takes shares from the end of the longest column
+of other workers, or begins the next epoch. Synchronous (`SynchronousTasks`, in
+synchronous_tasks.py): all shares of a position form one batch of all workers together.
 
 A task that a failed worker had begun but not reported goes to other workers. Tasks hold numbers
 only; the worker that does a task looks up its samples (task_batches.py).
@@ -94,7 +94,7 @@ class Epoch:
         self.open = sum(len(column) for column in self.columns.values())
 
 
-class Columns:
+class AsynchronousTasks:
     """The tasks of one master's workers, for asynchronous rules.
 
     Args:

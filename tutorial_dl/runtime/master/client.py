@@ -1,4 +1,4 @@
-"""`Server`: the client end of a star; a worker or sub-master exchanges with its master by it."""
+"""`Client`: the end of a star by which a worker or sub-master exchanges with its master."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from numba_kernels.spans import span
 from numba_kernels.star.star import Star
 
 from ..errors import TrainingError
-from .messages import Kind, Order
+from .messages import Answer, Kind, Order, Report
 
 
 class GivenUp(TrainingError):
     """The master has given this worker up, because it took too long."""
 
 
-class Server:
+class Client:
     """The master as seen by a Rule, which pushes to it and pulls from it.
 
     Args:
         star: A star of which this rank is a leaf.
         n: Length of the weights; the model's state follows them in the star's vectors.
         replica: The replica whose state is sent along.
-        kind: PUSH for a worker, RELAY for a sub-master.
         swaps: The rule uses neither vector after a push, so the answer may replace the gradient;
             the replica then exchanges its vectors with the star's, if it can (`swap`).
 
     Attributes:
-        order: The last answer that had an order; None: not yet known.
-        report: Numbers to send with the next push (messages.py); None: no exchange is due.
+        last: The last Answer that had an order; None: not yet known.
+        report: The Report to send with the next push; None: no exchange is due.
     """
 
-    def __init__(self, star: Star, n: int, replica, kind: Kind = Kind.PUSH, swaps: bool = False):
-        self.star, self.n, self.replica, self.kind = star, n, replica, kind
+    def __init__(self, star: Star, n: int, replica, swaps: bool = False):
+        self.star, self.n, self.replica = star, n, replica
         self.swaps = swaps and star.near and replica.can_swap
         self.has_state = bool(replica.state.size)
-        self.order: np.ndarray | None = None
-        self.report: list[float] | None = None
+        self.last: Answer | None = None
+        self.report: Report | None = None
 
     # For rules
 
@@ -61,8 +60,8 @@ class Server:
                 self.star.out[self.n :] = self.replica.state
             swap = self.swaps and answer and _same(vector, self.star.out)
             swap = swap and into is not None and _same(into, self.star.into)
-            self.order = self.ask([self.kind, *self.report], answer=answer, swap=swap)
-            self.report = None
+            words = self.ask(self.report, answer=answer, swap=swap)
+            self.last, self.report = Answer.of_words(words.tolist()), None
             if swap and _same(vector, self.star.into):
                 self.replica.swap()
                 return self.replica.parameters
@@ -71,9 +70,10 @@ class Server:
     # For workers and sub-masters
 
     def say(self, kind: Kind, numbers=()) -> None:
-        """Send a message without a vector; the answer is in `order` afterwards."""
+        """Send a message without a vector; the answer is in `last` afterwards."""
         idle = kind == Kind.WAITS  # the answer may take long
-        self.order = self.ask([kind, *numbers], vector=False, answer=False, idle=idle)
+        words = self.ask([kind, *numbers], vector=False, answer=False, idle=idle)
+        self.last = Answer.of_words(words.tolist())
 
     def get(self, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
         """Get (weights, state) of a SNAPSHOT or FINAL; valid until the next exchange."""

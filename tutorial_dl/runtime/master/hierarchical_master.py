@@ -1,17 +1,18 @@
-"""`TopOfGroups`: the master above sub-masters, which hand out the work and report results."""
+"""`HierarchicalMaster`: the master above sub-masters, which hand out work and report results."""
 
 from __future__ import annotations
 
 from collections import deque
+from functools import reduce
 
 from ..errors import TrainingError
 from .asynchronous_tasks import Rest
-from .ledger import Books
-from .messages import Kind, Order
-from .top_master import Top
+from .ledger import Ledger
+from .messages import Kind, Order, Report
+from .top_master import TopMaster
 
 
-class TopOfGroups(Top):
+class HierarchicalMaster(TopMaster):
     """The top master of sub-masters, each with a group of workers and a part of every epoch.
 
     A group whose workers are all lost leaves its part to the other groups, piece by piece.
@@ -19,9 +20,9 @@ class TopOfGroups(Top):
 
     relayed = True
 
-    def __init__(self, *arguments, books: Books):
+    def __init__(self, *arguments, ledger: Ledger):
         super().__init__(*arguments)
-        self.books = books
+        self.ledger = ledger
         self.next_epoch = 0  # the next epoch to end; epochs end in order
         self.ended: dict[int, set[int]] = {}  # epoch -> sub-masters that have completed it
         self.resting: set[int] = set()  # sub-masters with nothing left to hand out
@@ -36,22 +37,23 @@ class TopOfGroups(Top):
         self.resting.discard(leaf)  # a waiting sub-master comes back after validating
         super().handle(leaf)
 
-    def told(self, leaf: int, kind: int, words) -> None:
+    def from_sub_master(self, leaf: int, kind: int, numbers: list[float]) -> None:
         if kind == Kind.WAITS:
             self.resting.add(leaf)
             self._take_counts(leaf)
             if leaf in self.empty:
                 self.left += self.leaving.pop(leaf, ())
-                self.books.close(leaf)
+                self.ledger.close(leaf)
         elif kind == Kind.UNDONE:
-            self.books.say(leaf, words[1:])
+            self.ledger.say(leaf, numbers)
         elif kind == Kind.ENDED:
-            self.ended.setdefault(int(words[1]), set()).add(leaf)
+            self.ended.setdefault(int(numbers[0]), set()).add(leaf)
         elif kind == Kind.COUNTS:
-            self.counts.setdefault(leaf, []).append(words)
+            self.counts.setdefault(leaf, []).append(numbers)
         elif kind == Kind.LOST:
-            self.gone.append(int(words[1]))
-            self.lost.append(f"the worker on rank {int(words[1])} of {self.who(leaf)} is lost")
+            rank = int(numbers[0])
+            self.gone.append(rank)
+            self.lost.append(f"the worker on rank {rank} of {self.who(leaf)} is lost")
         elif kind == Kind.LEFT:
             self.empty.add(leaf)
             for validation in self.validations:
@@ -59,14 +61,14 @@ class TopOfGroups(Top):
             if not self.validators:
                 raise TrainingError(f"no worker is left to train: {self.lost[-1]}")
         elif kind == Kind.REST:
-            self.leaving.setdefault(leaf, []).append(Rest.of_words(words[1:]))
+            self.leaving.setdefault(leaf, []).append(Rest.of_words(numbers))
 
     def order_for(self, leaf: int) -> list[float] | None:
         if self.final is not None:
             return [Order.DONE]
         if self.left and leaf not in self.empty:
             rest = self.left.popleft()
-            self.books.adopted(leaf, rest)
+            self.ledger.adopted(leaf, rest)
             self.resting.discard(leaf)
             self.ended.get(rest.epoch, set()).discard(leaf)
             return [Order.ADOPT, *rest]
@@ -74,33 +76,33 @@ class TopOfGroups(Top):
 
     def _push(self, leaf: int) -> int:
         staleness = super()._push(leaf)
-        self.books.enter(leaf)
+        self.ledger.enter(leaf)
         return staleness
 
-    def _count(self, leaf: int, words, staleness: int | None) -> None:
-        if words[0] == Kind.REPORT:
-            self.reports.setdefault(leaf, []).append(words)
+    def _count(self, leaf: int, report: Report, staleness: int | None) -> None:
+        if report.kind == Kind.REPORT:
+            self.reports.setdefault(leaf, []).append(report)
             return
         self._take_counts(leaf)
-        both = [words, *self.reports.pop(leaf, ())]
+        both = [report, *self.reports.pop(leaf, ())]
         for one in both:
             self._sum_up(leaf, one, staleness)
-        self._step(*map(float, sum(one[2:5] for one in both)))
+        self._step(reduce(Report.plus, both))
 
     def _take_counts(self, leaf: int) -> None:
-        for words in self.counts.pop(leaf, ()):
-            into = self.shares if words[1] else self.staleness
-            for number, count in words[2:].reshape(-1, 2):
+        for what, *pairs in self.counts.pop(leaf, ()):
+            into = self.shares if what else self.staleness
+            for number, count in zip(pairs[::2], pairs[1::2], strict=True):
                 if count:  # zeros are padding
                     into[int(number)] += int(count)
 
     def serve_round(self) -> None:
         for leaf in self.round:  # before the update, after which a callback may end the run
-            self.books.enter(leaf)
+            self.ledger.enter(leaf)
         super().serve_round()
 
     def undone(self) -> list[dict]:
-        return self.books.save(self.next_epoch, self.left)
+        return self.ledger.save(self.next_epoch, self.left)
 
     def round_is_complete(self) -> bool:
         return bool(self.round) and set(self.open) - self.resting <= self.round.keys()

@@ -1,4 +1,4 @@
-"""`Books`: the top master's record of each group's remaining work, for checkpoints.
+"""`Ledger`: the top master's record of each group's remaining work, for checkpoints.
 
 A group hands out its own work. It is ahead of the top master's weights by the updates since its
 last exchange. So before every exchange a sub-master reports the work that will still be undone
@@ -29,7 +29,7 @@ def words_of(tasks, adopted: list[Rest]) -> list[list[int]]:
     return [[n, tasks.begun, *chain(*some)] for n, some in enumerate(parts)]
 
 
-class Books:
+class Ledger:
     """The remaining work of all groups.
 
     Args:

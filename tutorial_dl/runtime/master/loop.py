@@ -1,4 +1,4 @@
-"""A run with a master, from roles to the final message; every rank calls `train`."""
+"""`MasterLoop`: a run with a master, from the roles of its ranks to the final message."""
 
 from __future__ import annotations
 
@@ -8,183 +8,222 @@ import numpy as np
 
 from numba_kernels.errors import PeerError
 from numba_kernels.team.bytes import broadcast_text
-from numba_kernels.team.team import abort_all
+from numba_kernels.team.team import Team, abort_all
 
+from ...checkpoint.master import MasterSaving
+from ...layout.layout import Layout, layout_of
 from ..errors import NotFinite, Terminated
-from .client import Server
-from .hierarchical_master import TopOfGroups
-from .ledger import Books
+from ..loop import Loop
+from .client import Client
+from .hierarchical_master import HierarchicalMaster
+from .ledger import Ledger
 from .messages import METRICS, Kind
 from .outcome import take_from_leader, take_word, word_of
 from .sub_master import SubMaster
-from .top_master import Top
-from .topology import Stars
+from .top_master import TopMaster
+from .topology import Topology, computing_team
 from .worker import Computing, Worker
 
 
-def agree(trainer) -> None:
-    """After a failure, give all ranks rank 0's record of the run. Collective."""
-    word = word_of(trainer) if trainer.team.rank == 0 else b""
-    take_word(trainer, broadcast_text(trainer.team, word.decode(), root=0))
+class MasterLoop(Loop):
+    """Masters hand out work, and serve workers in the order in which they come.
 
+    Attributes:
+        mates: The ranks that compute each batch together with this one.
+        stars: This rank's role and connections while the run trains; else None.
+        begun: On a master: whether the rule has its state.
+        resumed: On rank 0: the values of the checkpoint that the next `train` begins with, or None.
+    """
 
-def train(trainer, epochs: int, bar, signals) -> None:
-    """Train for `epochs` more epochs. Runs on every rank of the trainer's team; see Trainer.fit."""
-    team = trainer.team
-    team.barrier()  # until every rank is done with earlier work
-    trainer.run = run = Stars(trainer)
-    start = {"begun": [], "sums": [], "unseen": []}
-    if trainer.resumed is not None:
-        start = {name: trainer.resumed[name] for name in start}
-    start |= {"steps": trainer.steps, "epochs": len(trainer.history.epochs)}
-    start = json.loads(broadcast_text(team, json.dumps(start), root=0))
-    names = metric_names(team, trainer)
-    first = start["epochs"] + len(start["unseen"])
-    role = run.role.role
-    try:
-        if run.is_top:
-            lead(trainer, epochs, first, start, names, bar, signals)
-        elif role == "sub_master":
-            guide(trainer, epochs, first, start)
-        elif run.role.device == 0:
-            work(trainer, names)
+    def __init__(self, run):
+        super().__init__(run)
+        run.strategy.use(run.optimizer)
+        run.strategy.clip_norm = run.clip_norm
+        self._identity = str(run.strategy)  # with its options as they were given
+        self.mates: Team | None = None
+        self.stars: Topology | None = None
+        self.begun = False
+        self.resumed: dict | None = None
+
+    @staticmethod
+    def layout(strategy) -> Layout:
+        return layout_of(strategy, strategy.team)
+
+    @staticmethod
+    def shard(team) -> tuple[int, int]:
+        return 0, 1  # the master hands out tasks
+
+    def identity(self) -> str:
+        return self._identity
+
+    @property
+    def apart(self) -> bool:
+        return self.stars is not None
+
+    def attach(self) -> None:
+        team, replica = self.run.team, self.run.replica
+        team.broadcast(replica.parameters)
+        if replica.state.size:
+            replica.state = team.broadcast(replica.state.copy())
+        self.mates = team
+        if replica.uses_team or self.run.layout.devices > 1:
+            self.mates = computing_team(team, self.run.layout)
+        if replica.uses_team:
+            replica.use_team(self.mates)
+
+    def agree(self) -> None:
+        """Give all ranks rank 0's record of the run, and its weights."""
+        team = self.run.team
+        word = word_of(self.run) if team.rank == 0 else b""
+        take_word(self.run, broadcast_text(team, word.decode(), root=0))
+        self.attach()
+
+    def saving(self, folder, every: int | None, keep: int) -> MasterSaving:
+        return MasterSaving(self.run, folder, every, keep, self.identity())
+
+    def load(self) -> bool:
+        found, self.resumed = self.run.saving.read()
+        return found
+
+    def train(self, epochs: int, bar, signals) -> None:
+        run, team = self.run, self.run.team
+        team.barrier()  # until every rank is done with earlier work
+        self.stars = stars = Topology(run)
+        start = {"begun": [], "sums": [], "unseen": []}
+        if self.resumed is not None:
+            start = {name: self.resumed[name] for name in start}
+        start |= {"steps": run.steps, "epochs": len(run.history.epochs)}
+        start = json.loads(broadcast_text(team, json.dumps(start), root=0))
+        names = self.metric_names()
+        first, last = start["epochs"] + len(start["unseen"]), start["epochs"] + epochs
+        try:
+            if stars.is_top:
+                path = self.lead(first, last, start, names, bar, signals)
+            elif stars.role.role == "sub_master":
+                path = self.guide(first, last, start)
+            elif stars.role.device == 0:
+                path = self.work(names)
+            else:
+                path = self.follow(names)
+            if not run.lost_ranks:
+                self.close()
+        finally:
+            self.resumed = self.stars = None
+        if not stars.is_top:
+            run.tell("on_fit_end")
+        if run.lost_ranks:  # all teams with lost ranks now need recover(), on all ranks
+            abort_all(PeerError(run.lost_ranks[0], "it was lost in training"))
+        if path is not None:
+            raise Terminated(path, run.steps)
+
+    def metric_names(self) -> list[str]:
+        """Names of the metrics of the model's `evaluate`, found by one rank. Collective."""
+        run, names = self.run, ""
+        if run.team.rank == run.team.size - 1:
+            found = run.replica.evaluate([run.dataset.validation.take(slice(0, 1))])
+            names = ",".join(name for name in found if name != "samples")
+        names = broadcast_text(run.team, names).split(",")
+        if len(names) > METRICS:
+            raise ValueError(f"the model must have at most {METRICS} metrics, got {len(names)}")
+        return names
+
+    # One of these per rank; each returns the checkpoint's path if SIGTERM ended the run
+
+    def lead(self, first: int, last: int, start: dict, names, bar, signals):
+        """Run the top master, for epochs first ... last - 1."""
+        run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
+        ranks = stars.top_ranks
+        rule.workers = len(ranks) - 1
+        relayed = run.layout.masters >= 2
+        tasks = None if relayed else stars.tasks(ranks, first, last, start["begun"])
+        arguments = self, stars.at_top, ranks, tasks, names, bar, signals
+        if relayed:
+            ledger = Ledger(stars.tasks_of_groups(first, last, start["begun"]))
+            top = HierarchicalMaster(*arguments, ledger=ledger)
+            top.next_epoch = first
         else:
-            follow(trainer, names)
-        if not trainer.gone:
-            close(run, trainer)
-    finally:
-        trainer.resumed = trainer.run = None
-    for callback in trainer.callbacks if not run.is_top else ():
-        callback.on_fit_end(trainer)
-    if trainer.gone:  # all teams with lost ranks now need recover(), on all ranks
-        abort_all(PeerError(trainer.gone[0], "it was lost in training"))
-    if trainer.ended_with is not None:
-        raise Terminated(trainer.ended_with, trainer.steps)
+            top = TopMaster(*arguments)
+        top.begin()
+        if self.resumed is not None:
+            rule.restore(self.resumed["strategy"], self.resumed["vectors"])
+            for epoch, sums in start["sums"]:
+                top.sums[int(epoch)] = sums
+            for epoch, row in start["unseen"]:  # validate the present weights instead
+                top.validate(int(epoch), row)
+            run.set_rate(run.steps, correct_momentum=False)
+        try:
+            top.lead()
+        except NotFinite:
+            raise  # these weights are of no use
+        except BaseException:
+            # The weights are consistent between two requests only.
+            whole = not top.serving and not (top.round and top.round_is_complete())
+            if run.saving is not None and whole:
+                top.save()
+            raise
+        top.show(top.weights, top.mean_state())
+        path = top.save() if signals and run.saving is not None else None
+        run.tell("on_fit_end")
+        top.tell_history()
+        top.end(replica.parameters, np.copy(replica.state), word_of(run, path, top.gone))
+        top.tell_history()  # leaves lost meanwhile
+        run.lost_ranks = top.gone
+        return path
 
+    def guide(self, first: int, last: int, start: dict):
+        """Run a sub-master, for epochs first ... last - 1."""
+        run, stars = self.run, self.stars
+        run.strategy.workers = len(stars.group_ranks) - 1
+        up = Client(stars.at_top, run.replica.parameters.size, run.replica)
+        tasks = stars.tasks(stars.group_ranks, first, last, start["begun"])
+        sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
+        sub.guide()
+        weights, state = up.get(Kind.FINAL)
+        text = up.star.told()
+        sub.end(weights.copy(), state.copy(), text)
+        sub.show(weights, state)
+        return take_word(run, text.decode())
 
-def close(run, trainer) -> None:
-    """Close the run; a rank that fails from here on has finished its work."""
-    try:
-        run.close()
-    except PeerError as error:
-        trainer.gone = [error.rank]
-        trainer.history.lost.append(f"rank {error.rank} is lost, after the end: {error}")
+    def work(self, names):
+        """Run the first rank of a worker."""
+        run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
+        star = stars.in_group or stars.at_top
+        rule.workers = star.team.size - 1
+        n = replica.parameters.size
+        places = {"gradient": replica.gradient, "parameters": replica.parameters}
+        if rule.sends is not None:
+            places[rule.sends] = star.out[:n]
+        if rule.receives is not None:
+            places[rule.receives] = star.into[:n]
+        replica.place(places["parameters"], places["gradient"])
+        mates = self.mates if run.layout.devices > 1 else None
+        computing = Computing(run, stars, names, mates)
+        try:
+            server = Client(star, n, replica, swaps=rule.swaps)
+            Worker(run, server, computing).work()
+            computing.end()
+            weights, state = server.get(Kind.FINAL)
+            replica.parameters[:] = weights
+            if state.size:
+                replica.state = state.copy()
+            text = star.told().decode()
+        finally:
+            computing.close()
+        return take_word(run, text) if mates is None else take_from_leader(run, mates, text)
 
+    def follow(self, names):
+        """Run another rank of a worker."""
+        computing = Computing(self.run, self.stars, names, self.mates)
+        try:
+            computing.follow()
+        finally:
+            computing.close()
+        return take_from_leader(self.run, self.mates)
 
-def metric_names(team, trainer) -> list[str]:
-    """Names of the metrics of the model's `evaluate`, found by one rank. Collective."""
-    names = ""
-    if team.rank == team.size - 1:
-        found = trainer.replica.evaluate([trainer.dataset.validation.take(slice(0, 1))])
-        names = ",".join(name for name in found if name != "samples")
-    names = broadcast_text(team, names).split(",")
-    if len(names) > METRICS:
-        raise ValueError(f"the model must have at most {METRICS} metrics, got {len(names)}")
-    return names
-
-
-def lead(trainer, epochs, first, start, names, bar, signals) -> None:
-    """Run the top master."""
-    run, rule, replica = trainer.run, trainer.strategy, trainer.replica
-    ranks = run.top_ranks
-    rule.workers = len(ranks) - 1
-    relayed = run.layout.masters >= 2
-    last = start["epochs"] + epochs
-    tasks = None if relayed else run.tasks(ranks, first, last, start["begun"])
-    arguments = trainer, run.at_top, ranks, tasks, names, bar, signals
-    if relayed:
-        books = Books(run.tasks_of_groups(first, last, start["begun"]))
-        top = TopOfGroups(*arguments, books=books)
-        top.next_epoch = first
-    else:
-        top = Top(*arguments)
-    if not trainer.begun:
-        rule.begin_master(top.weights, replica.segments)
-        trainer.begun = True
-    top.move_home()
-    if trainer.resumed is not None:
-        rule.restore(trainer.resumed["strategy"], trainer.resumed["vectors"])
-        for epoch, sums in start["sums"]:
-            top.sums[int(epoch)] = sums
-        for epoch, row in start["unseen"]:  # validate the present weights instead
-            top.validate(int(epoch), row)
-        if trainer.schedule is not None:
-            rule.set_rate(trainer.schedule(trainer.steps), correct_momentum=False)
-    try:
-        top.run()
-    except NotFinite:
-        raise  # don't save these weights
-    except BaseException:
-        save_what_there_is(top)
-        raise
-    top.show(top.weights, top.mean_state())
-    path = top.save() if signals and trainer.saving is not None else None
-    for callback in trainer.callbacks:
-        callback.on_fit_end(trainer)
-    top.tell_history()
-    top.end(replica.parameters, np.copy(replica.state), word_of(trainer, path, top.gone))
-    top.tell_history()  # adds leaves lost since
-    trainer.ended_with, trainer.gone = path, top.gone
-
-
-def save_what_there_is(top) -> None:
-    """Save after a failure of the master, unless it happened within an update."""
-    whole = not top.serving and not (top.round and top.round_is_complete())
-    if top.trainer.saving is not None and whole:
-        top.save()
-
-
-def guide(trainer, epochs, first, start) -> None:
-    """Run a sub-master."""
-    run, rule = trainer.run, trainer.strategy
-    rule.workers = len(run.group_ranks) - 1
-    up = Server(run.at_top, trainer.replica.parameters.size, trainer.replica, Kind.RELAY)
-    tasks = run.tasks(run.group_ranks, first, start["epochs"] + epochs, start["begun"])
-    sub = SubMaster(trainer, run.in_group, run.group_ranks, tasks, up)
-    sub.run()
-    weights, state = up.get(Kind.FINAL)
-    text = up.star.told()
-    sub.end(weights.copy(), state.copy(), text)
-    sub.show(weights, state)
-    take_word(trainer, text.decode())
-
-
-def work(trainer, names) -> None:
-    """Run the first rank of a worker."""
-    run, rule, replica = trainer.run, trainer.strategy, trainer.replica
-    star = run.in_group or run.at_top
-    rule.workers = star.team.size - 1
-    n = replica.parameters.size
-    places = {"gradient": replica.gradient, "parameters": replica.parameters}
-    if rule.sends is not None:
-        places[rule.sends] = star.out[:n]
-    if rule.receives is not None:
-        places[rule.receives] = star.into[:n]
-    replica.place(places["parameters"], places["gradient"])
-    mates = trainer.mates if trainer.layout.devices > 1 else None
-    computing = Computing(trainer, names, mates)
-    try:
-        server = Server(star, n, replica, swaps=rule.swaps)
-        Worker(trainer, server, computing).run()
-        computing.end()
-        weights, state = server.get(Kind.FINAL)
-        replica.parameters[:] = weights
-        if state.size:
-            replica.state = state.copy()
-        text = star.told().decode()
-    finally:
-        computing.close()
-    if mates is not None:
-        take_from_leader(trainer, mates, text)
-    else:
-        take_word(trainer, text)
-
-
-def follow(trainer, names) -> None:
-    """Run another rank of a worker."""
-    computing = Computing(trainer, names, trainer.mates)
-    try:
-        computing.follow()
-    finally:
-        computing.close()
-    take_from_leader(trainer, trainer.mates)
+    def close(self) -> None:
+        """Close the stars; a rank that fails from here on has finished its work."""
+        try:
+            self.stars.close()
+        except PeerError as error:
+            self.run.lost_ranks = [error.rank]
+            self.run.history.lost.append(f"rank {error.rank} is lost, after the end: {error}")

@@ -1,4 +1,4 @@
-"""`Hub`: base of all masters: serve requests, hand out work, continue without leaves that fail.
+"""`Master`: what every master does: serve requests, hand out work, do without leaves that fail.
 
 A single loop, which never waits for a particular leaf:
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections import Counter
 
 import numpy as np
@@ -23,7 +22,7 @@ from numba_kernels.team import stall
 
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
-from .messages import Kind, Order
+from .messages import Kind, Order, Report
 from .validation import Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
@@ -34,28 +33,28 @@ FIRST_PATIENCE = 600.0  # the first task may include a long compilation
 AWAY = 1.0  # seconds without a check after which the master counts as having been stopped or busy
 
 
-class Hub:
+class Master:
     """A master of workers or sub-masters, its leaves.
 
     Args:
-        trainer: The trainer, with rule, model and settings.
+        loop: The MasterLoop, whose run has rule, model and settings.
         star: The star of which this rank is the hub.
         ranks: Ranks in the run of the star's ranks.
-        tasks: Tasks for workers (Columns, Rounds); None: sub-masters have their own.
+        tasks: Tasks for workers; None: sub-masters have their own.
     """
 
     relayed = False  # whether the leaves are sub-masters
 
-    def __init__(self, trainer, star: Star, ranks: list[int], tasks=None):
-        self.trainer, self.rule, self.star, self.ranks = trainer, trainer.strategy, star, ranks
-        self.tasks = tasks
-        self.weights = trainer.replica.parameters.copy()
-        self.state = np.copy(trainer.replica.state)
+    def __init__(self, loop, star: Star, ranks: list[int], tasks=None):
+        self.loop, self.run, self.now = loop, loop.run, loop.run.clock.now
+        self.rule, self.star, self.ranks, self.tasks = self.run.strategy, star, ranks, tasks
+        self.weights = self.run.replica.parameters.copy()
+        self.state = np.copy(self.run.replica.state)
         self.center = Center(self.rule, self.weights)
         self.n = self.weights.size
         self.open = list(star.leaves)  # leaves that take part
         self.waiting: list[int] = []  # leaves that wait for an order
-        self.round: dict[int, np.ndarray] = {}  # synchronous rules: requests so far
+        self.round: dict[int, Report] = {}  # synchronous rules: requests so far
         self.serving = False  # in the middle of an update, when weights are inconsistent
         self.validations: list[Validation] = []
         self.sums: dict[int, dict[str, float]] = {}  # epoch -> sums for the history
@@ -70,7 +69,7 @@ class Hub:
         self.gone: list[int] = []  # their ranks
         self.shares: Counter[int] = Counter()  # number of shares done, by rank
         self.staleness: Counter[int] = Counter()
-        self._quiet = self._looked = self._end = time.monotonic()
+        self._quiet = self._looked = self._end = self.now()
         self._stalled = stall.REPORT
         if not self.relayed:
             self.busy = dict.fromkeys(self.open, (self._quiet, None))
@@ -91,7 +90,7 @@ class Hub:
         """Called after updates with the numbers of batches and samples, and the summed loss."""
         raise NotImplementedError
 
-    def told(self, leaf: int, kind: int, words) -> None:
+    def from_sub_master(self, leaf: int, kind: int, numbers: list[float]) -> None:
         """Handle a message that only sub-masters send."""
         raise NotImplementedError
 
@@ -117,7 +116,7 @@ class Hub:
         looked = 0.0
         while not finished():
             leaf = self.star.next(LOOK)
-            now = time.monotonic()
+            now = self.now()
             self._forgive(now)
             if leaf is not None:
                 self._quiet, self._stalled = now, stall.REPORT
@@ -133,7 +132,7 @@ class Hub:
 
     def handle(self, leaf: int) -> None:
         """Handle one request."""
-        star, words = self.star, self.star.words(leaf).copy()
+        star, words = self.star, self.star.words(leaf).tolist()
         kind = int(words[0])
         if leaf not in self.open:
             star.answer(leaf, [Order.GIVEN_UP], vector=False)
@@ -156,68 +155,68 @@ class Hub:
 
     def not_finite(self, what: int, rank: int) -> None:
         """Raise NotFinite: a worker's loss (`what` = 0) or gradient (1) is not finite."""
-        raise NotFinite(
-            f"the {('loss', 'gradient')[what]} is not finite on rank {rank}; use a learning rate "
-            f"below {self.rule.optimizer.learning_rate}, or data without NaN"
-        )
+        which = f"the {('loss', 'gradient')[what]} is not finite"
+        raise NotFinite(which, f"on rank {rank}", self.rule.optimizer.learning_rate)
 
     def _done(self, leaf: int, kind: int, words) -> None:
         """Handle a request that reports a task or a part of a validation as done."""
         since, order = self.busy.pop(leaf, (0.0, None))
         if order is not None:
-            took = time.monotonic() - since
+            took = self.now() - since
             self.longest[order] = max(self.longest.get(order, 0.0), took)
-        staleness = None
+        report = staleness = None
+        if kind in (Kind.PUSH, Kind.RELAY, Kind.REPORT):
+            report = Report.of_words(words)
         if kind == Kind.EVALUATED:
             validation = next(v for v in self.validations if leaf in v.given)
             validation.add(leaf, words[3:])
         elif kind in (Kind.PUSH, Kind.RELAY) and self.rule.synchronous:
-            self.round[leaf] = words
+            self.round[leaf] = report
             if self.tasks is not None:
                 self.tasks.done(leaf)
             return
         elif kind in (Kind.PUSH, Kind.RELAY):
             self.serving = True
-            self._keep_state(leaf, words[2])
+            self._keep_state(leaf, report.samples)
             with span("serve"):
                 staleness = self._push(leaf)
-        elif kind != Kind.REPORT:
-            self.told(leaf, kind, words)
-        if kind in (Kind.PUSH, Kind.RELAY, Kind.REPORT) and words[4]:
-            self._count(leaf, words, staleness)
+        elif report is None:
+            self.from_sub_master(leaf, kind, words[1:])
+        if report is not None and report.steps:
+            self._count(leaf, report, staleness)
         self.waiting.append(leaf)
 
-    def _count(self, leaf: int, words, staleness: int | None) -> None:
-        """Count the work that `leaf` reports in the words of a PUSH, RELAY or REPORT."""
-        self._sum_up(leaf, words, staleness)
-        self._step(*map(float, words[2:5]))
+    def _count(self, leaf: int, report: Report, staleness: int | None) -> None:
+        """Count the work that `leaf` reports."""
+        self._sum_up(leaf, report, staleness)
+        self._step(report)
 
-    def _sum_up(self, leaf: int, words, staleness: int | None) -> None:
+    def _sum_up(self, leaf: int, report: Report, staleness: int | None) -> None:
         """Add the reported numbers to the sums for the history."""
-        epoch, samples, loss_sum, shares = int(words[1]), *map(float, words[2:5])
         if self.tasks is not None:
             self.tasks.done(leaf)
-        sums = self.sums.setdefault(epoch, dict.fromkeys(SUMS, 0.0))
-        sums["samples"] += samples
-        sums["loss"] += loss_sum
+        sums = self.sums.setdefault(report.epoch, dict.fromkeys(SUMS, 0.0))
+        sums["samples"] += report.samples
+        sums["loss"] += report.loss
         if self.relayed:  # counted by the group
-            sums["updates"] += float(words[5])
-            sums["staleness"] += float(words[6])
+            sums["updates"] += report.updates
+            sums["staleness"] += report.staleness
         else:
-            self.shares[self.ranks[leaf]] += int(shares)
+            self.shares[self.ranks[leaf]] += int(report.steps)
         if staleness is not None and not self.relayed:
             self.staleness[staleness] += 1
             sums["updates"] += 1
             sums["staleness"] += staleness
 
-    def _step(self, samples: float, loss_sum: float, shares: float) -> None:
+    def _step(self, report: Report) -> None:
         """Count work that is now in the weights."""
         if self.rule.synchronous:  # a whole round is one step
             steps, seen, loss = self.steps_of_round
-            self.steps_of_round = [max(steps, shares), seen + samples, loss + loss_sum]
+            steps = max(steps, report.steps)
+            self.steps_of_round = [steps, seen + report.samples, loss + report.loss]
         else:
             self.serving = False
-            self.stepped(int(shares), samples, loss_sum)
+            self.stepped(int(report.steps), report.samples, report.loss)
 
     def _push(self, leaf: int) -> int:
         wanted = self.star.wanted(leaf)
@@ -229,15 +228,15 @@ class Hub:
         leaves = sorted(self.round)
         sent = [self.star.sent(leaf)[: self.n] for leaf in leaves]
         answers = [self.star.answer_vector(leaf)[: self.n] for leaf in leaves]
-        samples = [self.round[leaf][2 if self.relayed else 5] for leaf in leaves]
+        samples = np.array([self.round[leaf].weight for leaf in leaves])
         self.serving = True
         for leaf in leaves:
-            self._keep_state(leaf, self.round[leaf][2])
+            self._keep_state(leaf, self.round[leaf].samples)
         weights = [s / sum(samples) if sum(samples) else 0.0 for s in samples]
         with span("serve"):
             self.center.push_all(leaves, sent, answers, weights, self.relayed)
         for leaf in leaves:
-            if self.round[leaf][4]:
+            if self.round[leaf].steps:
                 self._count(leaf, self.round[leaf], None)
         self.waiting += [leaf for leaf in leaves if leaf in self.open]  # others were lost meanwhile
         self.round.clear()
@@ -252,7 +251,7 @@ class Hub:
             if (order := self.to_validate(leaf) or self.order_for(leaf)) is not None:
                 self.waiting.remove(leaf)
                 if order[0] in (Order.TRAIN, Order.EVALUATE):
-                    self.busy[leaf] = time.monotonic(), order[0]
+                    self.busy[leaf] = self.now(), order[0]
                 words = [order[0], self.updates, self.stopping, *order[1:]]
                 self.star.answer(leaf, words, vector=self.star.wanted(leaf))
 
@@ -274,16 +273,19 @@ class Hub:
     def end(self, weights: np.ndarray, state: np.ndarray, text: bytes) -> None:
         """Send the final weights, state and message to all remaining leaves."""
         self.final, self.text = (weights, state), text
-        self._end = time.monotonic() + PATIENCE
-        self.serve(lambda: not self.open or time.monotonic() > self._end)
+        self._end = self.now() + PATIENCE
+        self.serve(lambda: not self.open or self.now() > self._end)
         for leaf in list(self.open):
             self.lose(leaf, "it did not ask for the final message")
 
     # Weights and states
 
-    def move_home(self) -> None:
-        """Move weights and the rule's state to memory that workers of this node can reach."""
-        home = self.trainer.run.home(self.rule)
+    def begin(self) -> None:
+        """Make the rule's state, and move it and the weights to where workers can reach them."""
+        if not self.loop.begun:
+            self.rule.begin_master(self.weights, self.run.replica.segments)
+            self.loop.begun = True
+        home = self.loop.stars.home(self.rule)
         home[:] = self.weights
         self.weights = self.center.weights = home
 
@@ -308,7 +310,7 @@ class Hub:
 
     def show(self, weights: np.ndarray, state: np.ndarray) -> None:
         """Put weights and state in this rank's own replica, which does not train."""
-        replica = self.trainer.replica
+        replica = self.run.replica
         replica.parameters[:] = weights
         if state.size:
             replica.state = state

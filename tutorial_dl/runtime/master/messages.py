@@ -1,18 +1,20 @@
-"""Message protocol between masters and leaves: numbers in the header of a message (star.py).
+"""Messages between masters and leaves: records of numbers, in the header of a message (star.py).
 
-requests     KIND  EPOCH  SAMPLES  LOSS (a sum over samples)  SHARES
-             PUSH: also the number of samples in the mean gradient, without overflows
-             RELAY, and REPORT of a sub-master: also UPDATES  STALENESS (a sum over updates)
-             COUNTS: KIND  what  (number, how often) ...
-             UNDONE: KIND  number of the message  epochs begun  the words of one or two ADOPTs
-             EVALUATED: KIND  CHUNK  CHUNKS  SAMPLES  sums of metrics over samples ...
-answers      ORDER  UPDATES  STOP  numbers of a task, or CHUNK and CHUNKS, or
-             ADOPT: EPOCH  FIRST  COUNT  LOW  HIGH  PARTS (tasks.Rest)
+A request begins with its Kind; an answer is an `Answer`. What follows, by kind:
+
+PUSH, RELAY, REPORT    a Report
+EVALUATED              a Part, the number of samples, sums of metrics over these samples ...
+NOT_FINITE             0 for the loss or 1 for the gradient; the rank, or 0: the sender's
+LOST, ENDED            a rank; an epoch
+COUNTS                 0 for updates by staleness or 1 for shares by rank; (number, count) ...
+REST                   a Rest (asynchronous_tasks.py)
+UNDONE                 number of the message, epochs begun, one or two Rests (ledger.py)
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Kind(IntEnum):
@@ -24,13 +26,13 @@ class Kind(IntEnum):
     REPORT = 4  # no vector: reports what was done, or only asks for an order
     SNAPSHOT = 5  # asks for the weights to validate
     EVALUATED = 6  # metrics of a part of the validation data
-    NOT_FINITE = 7  # the loss (word 1 is 0) or the gradient (1) is not finite
+    NOT_FINITE = 7  # the loss or the gradient is not finite
     WAITS = 8  # a sub-master has nothing left to hand out
     ENDED = 10  # sub-master: an epoch is done and in the weights
-    LOST = 11  # sub-master: its worker on rank EPOCH is lost
-    COUNTS = 12  # sub-master: updates by staleness (0), or shares by rank (1)
+    LOST = 11  # sub-master: a worker of it is lost
+    COUNTS = 12  # sub-master: updates by staleness, or shares by rank
     LEFT = 13  # sub-master: it has no workers left
-    REST = 14  # sub-master without workers: remaining work, the words of an ADOPT
+    REST = 14  # sub-master without workers: remaining work
     UNDONE = 15  # sub-master: work that is not done once its next vector is in the weights
     FINAL = 9  # asks for the final weights
 
@@ -46,6 +48,68 @@ class Order(IntEnum):
     ADOPT = 6  # to a sub-master: take over this work from another one
 
 
-TASK = 3  # index of the first word of a task or chunk
+class Report(NamedTuple):
+    """What a leaf has done, sent with its vector or alone.
+
+    Attributes:
+        kind: PUSH, RELAY or REPORT.
+        epoch: The epoch.
+        samples: Number of samples.
+        loss: Sum of their losses.
+        steps: A worker's shares, or a group's steps; 0: nothing was done.
+        weight: The vector's weight in a round, in samples; gradients that overflowed do not count.
+        updates, staleness: A group's updates, and the sum of their staleness.
+    """
+
+    kind: int
+    epoch: int = 0
+    samples: float = 0.0
+    loss: float = 0.0
+    steps: float = 0.0
+    weight: float = 0.0
+    updates: float = 0.0
+    staleness: float = 0.0
+
+    @classmethod
+    def of_words(cls, words) -> Report:
+        return cls(int(words[0]), int(words[1]), *words[2:8])
+
+    def plus(self, other: Report) -> Report:
+        """Both together, with this one's kind and epoch."""
+        return Report(*self[:2], *(a + b for a, b in zip(self[2:], other[2:], strict=True)))
+
+
+class Part(NamedTuple):
+    """A part of the validation data."""
+
+    chunk: int
+    chunks: int
+
+
+class Answer(NamedTuple):
+    """A master's answer.
+
+    Attributes:
+        order: What to do next.
+        updates: Updates of the whole run so far.
+        stopping: Whether the run is to end.
+        about: The numbers of a Task to TRAIN on, a Part to EVALUATE, or a Rest to ADOPT.
+    """
+
+    order: int
+    updates: int
+    stopping: bool = False
+    about: list[float] = []  # noqa: RUF012
+
+    @classmethod
+    def of_words(cls, words) -> Answer:
+        order, updates, stopping, *about = words
+        return cls(int(order), int(updates), bool(stopping), about)
+
+    @property
+    def part(self) -> Part:
+        return Part(*map(int, self.about[:2]))
+
+
 METRICS = 12  # metrics that fit in a message
 PAIRS = 7  # pairs of COUNTS that fit in a message

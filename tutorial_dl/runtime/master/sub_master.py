@@ -15,14 +15,13 @@ take `PART` of the group's time (`Balance`).
 from __future__ import annotations
 
 import math
-import time
 
 from . import master
 from .asynchronous_tasks import Rest
-from .client import Server
+from .client import Client
 from .ledger import words_of
-from .master import Hub
-from .messages import PAIRS, TASK, Kind, Order
+from .master import Master
+from .messages import PAIRS, Kind, Order, Part, Report
 from .validation import Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
@@ -53,25 +52,24 @@ class Balance:
         self.every = max(1, min(wanted, MOST))
 
 
-class SubMaster(Hub):
+class SubMaster(Master):
     """A sub-master (see above).
 
     Args:
-        trainer, star, ranks, tasks: See `Hub`.
+        loop, star, ranks, tasks: See `Master`.
         up: This rank's end of the star of the master above.
     """
 
-    def __init__(self, trainer, star, ranks, tasks, up: Server):
-        super().__init__(trainer, star, ranks, tasks)
+    def __init__(self, loop, star, ranks, tasks, up: Client):
+        super().__init__(loop, star, ranks, tasks)
         self.up = up
         upward = self.rule.upward
         if upward == "auto" and self.rule.synchronous:
             upward = 1  # all groups must exchange equally often
         self.balance = Balance(upward)
         self.exchanges = 0  # with workers, since the last one upwards
-        self.since = time.perf_counter()
-        # Not yet reported, by epoch: samples, loss, steps, updates, their staleness
-        self.pending: dict[int, list[float]] = {}
+        self.since = self.now()
+        self.pending: dict[int, Report] = {}  # not yet reported, by epoch
         self._updates, self._stop = 0, False
         self.lost_ranks: list[int] = []  # not yet reported to the master above
         self.told_empty = False  # whether the master above knows that no worker is left here
@@ -85,14 +83,11 @@ class SubMaster(Hub):
     def stopping(self) -> bool:
         return self._stop
 
-    def run(self) -> None:
+    def guide(self) -> None:
         """Serve until the master above says that training is done."""
         up, rule = self.up, self.rule
         up.pull(into=self.weights)
-        if not self.trainer.begun:
-            rule.begin_master(self.weights, self.trainer.replica.segments)
-            self.trainer.begun = True
-        self.move_home()
+        self.begin()
         rule.begin_relay(self.weights)
         if rule.synchronous:
             self.tasks.begin()
@@ -108,7 +103,7 @@ class SubMaster(Hub):
             self.serve(lambda: not self.validations or self._empty)
             if self._over and not self.validations:
                 self._say(Kind.WAITS)
-                if up.order[0] == Order.DONE:
+                if up.last.order == Order.DONE:
                     return
 
     @property
@@ -140,27 +135,31 @@ class SubMaster(Hub):
                 self._say(Kind.COUNTS, [what, *(number for pair in some for number in pair)])
             counts.clear()
 
-    # The interface of Hub
+    # The interface of Master
 
     def stepped(self, steps, samples, loss_sum) -> None:
         self.exchanges += 1
         self._updates += steps
-        if self.trainer.schedule is not None:
-            self.rule.set_rate(self.trainer.schedule(self._updates), self.trainer.correct_momentum)
+        self.run.set_rate(self._updates)
 
-    def _count(self, leaf, words, staleness) -> None:
-        super()._count(leaf, words, staleness)
-        waiting = self.pending.setdefault(int(words[1]), [0.0] * 5)
-        steps = 0.0 if self.rule.synchronous else float(words[4])  # synchronous: see serve_round
+    def _count(self, leaf, report, staleness) -> None:
+        super()._count(leaf, report, staleness)
+        steps = 0.0 if self.rule.synchronous else report.steps  # synchronous: see serve_round
         updates = 0 if staleness is None else 1
-        more = float(words[2]), float(words[3]), steps, updates, staleness or 0
-        waiting[:] = (a + b for a, b in zip(waiting, more, strict=True))
+        self._report(report._replace(
+            steps=steps, weight=report.samples, updates=updates, staleness=staleness or 0
+        ))  # fmt: skip
 
     def serve_round(self) -> None:
-        epoch = int(next(iter(self.round.values()))[1])
-        steps = max(float(words[4]) for words in self.round.values())
-        self.pending.setdefault(epoch, [0.0] * 5)[2] += steps
+        epoch = next(iter(self.round.values())).epoch
+        steps = max(report.steps for report in self.round.values())
+        self._report(Report(Kind.RELAY, epoch, steps=steps))
         super().serve_round()
+
+    def _report(self, report: Report) -> None:
+        """Report this with the next exchange upwards."""
+        epoch = report.epoch
+        self.pending[epoch] = self.pending.get(epoch, Report(Kind.RELAY, epoch)).plus(report)
 
     def order_for(self, leaf: int) -> list[float] | None:
         if self.final is not None:
@@ -211,24 +210,24 @@ class SubMaster(Hub):
         """Exchange with the master above, if there is anything to report."""
         if not self.pending:
             return
-        began = time.perf_counter()
+        began = self.now()
         first, *others = sorted(self.pending)
-        if self.trainer.saving is not None:
+        if self.run.saving is not None:
             self._tell_for_checkpoints()
         for epoch in others:
-            self._say(Kind.REPORT, [epoch, *self.pending[epoch]])
-        self.up.report = [first, *self.pending[first]]
+            self._say(Kind.REPORT, self.pending[epoch][1:])
+        self.up.report = self.pending[first]
         if self.state.size:
-            self.trainer.replica.state = self.mean_state()
+            self.run.replica.state = self.mean_state()
         self.rule.relay(self.weights, self.up)
         self.center.version += 1
         if self.rule.synchronous:  # all workers begin the next round with these weights
             for leaf in filter(self.star.wanted, self.waiting):
                 self.rule.refresh(self.weights, self.star.answer_vector(leaf)[: self.n])
-        took = time.perf_counter() - began
+        took = self.now() - began
         between = (began - self.since) / max(1, self.exchanges)
         self.balance.exchanged(took, between)
-        self.exchanges, self.since = 0, time.perf_counter()
+        self.exchanges, self.since = 0, self.now()
         self.pending = {}
         self._heed()
 
@@ -244,18 +243,18 @@ class SubMaster(Hub):
 
     def _heed(self) -> None:
         """Act on the answer of the master above."""
-        order = self.up.order
-        self._updates, self._stop = int(order[1]), bool(order[2])
-        if order[0] == Order.EVALUATE:
-            part, parts = (int(word) for word in order[TASK : TASK + 2])
+        answer = self.up.last
+        self._updates, self._stop = answer.updates, answer.stopping
+        if answer.order == Order.EVALUATE:
+            part, parts = answer.part
             weights, state = self.up.get(Kind.SNAPSHOT)
             n = max(1, len(self.open))
             chunks = range(part * n, (part + 1) * n)
             validation = Validation(-1, weights.copy(), state.copy(), chunks, parts * n)
-            validation.asked = part, parts
+            validation.asked = Part(part, parts)
             self.validations.append(validation)
-        elif order[0] == Order.ADOPT:
-            self.adopted.append(Rest.of_words(order[TASK:]))
+        elif answer.order == Order.ADOPT:
+            self.adopted.append(Rest.of_words(answer.about))
 
     def validated(self, validation: Validation) -> None:
         self._say(Kind.EVALUATED, [*validation.asked, *validation.total()])

@@ -1,4 +1,4 @@
-"""`Rounds`: tasks of synchronous rules, where all workers of a master share each batch.
+"""`SynchronousTasks`: tasks of synchronous rules, where all workers of a master share each batch.
 
 When a worker fails, the others continue with larger shares. The share that it had begun is added to
 one of the next rounds, as an extra piece of a batch.
@@ -13,8 +13,8 @@ from math import gcd, lcm
 from .asynchronous_tasks import Rest, Task, runs
 
 
-class Rounds:
-    """The tasks of one master's workers; it has the same methods as tasks.Columns.
+class SynchronousTasks:
+    """The tasks of one master's workers; it has the same methods as tasks.AsynchronousTasks.
 
     Args:
         columns: {worker: its column}; the columns are neighbours.
@@ -126,11 +126,11 @@ class Rounds:
         if not self.todo and not self.given:
             self._end_of_round()
 
-    # From one master to another, as in Columns
+    # From one master to another, as in AsynchronousTasks
 
     @property
     def begun(self) -> int:
-        """As in Columns, not counting a round in progress, which is not in the weights."""
+        """As in AsynchronousTasks, without a round in progress, which is not in the weights."""
         if not self.between:
             return self._before[2]
         found, begun = {n: at or pieces for n, at, pieces in self._open()}, self._open()[-1][0] + 1
@@ -209,7 +209,7 @@ class Rounds:
         return self._place() if self.between else self._before[0]
 
     def entry(self, number: int, rests: list[Rest]) -> dict:
-        """As in Columns: a position from which on whole batches are left, and pieces before it."""
+        """As there: a position from which on whole batches are left, and pieces before it."""
         shares: dict[int, list[tuple[int, int, int]]] = {}
         for rest in rests:
             for position in range(rest.first, rest.first + rest.count):

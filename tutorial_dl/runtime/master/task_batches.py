@@ -1,4 +1,4 @@
-"""`Items`: the samples of a task, looked up or read by the worker that uses them."""
+"""`TaskBatches`: the samples of a task, looked up or read by the worker that uses them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...replica.base import Batch
 from .asynchronous_tasks import Task
 
 
-class Items:
+class TaskBatches:
     """Batches by task, for one rank of a worker.
 
     A worker's own column is read in order (and ahead, if the data support it); batches that it

@@ -1,55 +1,46 @@
-"""`Top`: the master at the top, which also keeps the history, validates, saves, and ends the run.
+"""`TopMaster`: also keeps the history, has weights validated, saves, and ends the run.
 
-With sub-masters below it, it is a TopOfGroups (hierarchical_master.py).
+With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
 from __future__ import annotations
 
-import time
-
-import numpy as np
-
-from ...checkpoint.master import write
-from ..errors import NotFinite
-from .master import Hub
+from .master import Master
 from .messages import Order
 from .validation import Validation
 
 
-class Top(Hub):
+class TopMaster(Master):
     """The top master of workers.
 
     Args:
-        trainer, star, ranks, tasks: See `Hub`.
+        loop, star, ranks, tasks: See `Master`.
         names: Names of the metrics that workers send.
         bar: The progress bar.
         signals: A list that becomes non-empty when the run must end (SIGTERM).
     """
 
-    def __init__(self, trainer, star, ranks, tasks, names: list[str], bar, signals):
-        super().__init__(trainer, star, ranks, tasks)
+    def __init__(self, loop, star, ranks, tasks, names: list[str], bar, signals):
+        super().__init__(loop, star, ranks, tasks)
         self.names, self.bar, self.signals = names, bar, signals
-        self.since = time.perf_counter()
-        self.saved_at = trainer.steps
+        self.since = self.now()
+        self.saved_at = self.run.steps
 
-    # The interface of Hub
+    # The interface of Master
 
     @property
     def updates(self) -> int:
-        return self.trainer.steps
+        return self.run.steps
 
     @property
     def stopping(self) -> bool:
-        return self.trainer.stopped is not None or bool(self.signals)
+        return self.run.stopped is not None or bool(self.signals)
 
     def stepped(self, steps, samples, loss_sum) -> None:
-        trainer = self.trainer
-        trainer.steps += steps
-        if trainer.schedule is not None:
-            self.rule.set_rate(trainer.schedule(trainer.steps), trainer.correct_momentum)
+        self.run.steps += steps
+        self.run.set_rate(self.run.steps)
         self.bar.update(int(samples))
-        for callback in trainer.callbacks:
-            callback.on_step_end(trainer, loss_sum / samples if samples else 0.0, int(samples))
+        self.run.tell("on_step_end", loss_sum / samples if samples else 0.0, int(samples))
 
     def order_for(self, leaf: int) -> list[float] | None:
         if self.final is not None:
@@ -89,7 +80,7 @@ class Top(Hub):
 
     # Epochs
 
-    def run(self) -> None:
+    def lead(self) -> None:
         """Serve all requests of the run, except for the final message (`end`)."""
         if self.rule.synchronous and self.tasks is not None:
             self.tasks.begin()
@@ -100,7 +91,7 @@ class Top(Hub):
         sums = self.sums.pop(epoch, None)
         if sums is None or not sums["samples"]:
             return
-        now = time.perf_counter()
+        now = self.now()
         row = {"loss": sums["loss"] / sums["samples"], "samples": sums["samples"]}
         row["seconds"] = now - self.since + sums.get("seconds", 0.0)
         if sums["updates"]:
@@ -117,33 +108,13 @@ class Top(Hub):
 
     def validated(self, validation: Validation) -> None:
         """Append the epoch's row to the history, and call callbacks."""
-        trainer = self.trainer
         samples, *sums = validation.total()[: 1 + len(self.names)]
         metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=True)}
-        if not np.isfinite(metrics["loss"]):
-            raise NotFinite(
-                f"the validation loss is {metrics['loss']} after epoch {validation.epoch + 1}; use "
-                f"a learning rate below {self.rule.optimizer.learning_rate}, or data without NaN"
-            )
-        of_it = validation.row
-        row = (
-            {"epoch": validation.epoch + 1, "loss": of_it["loss"]}
-            | {f"val_{name}": value for name, value in metrics.items()}
-            | {"samples_per_second": of_it["samples"] / of_it["seconds"]}
-            | {"seconds": of_it["seconds"]}
-        )
-        if trainer.schedule is not None:
-            row["learning_rate"] = self.rule.optimizer.learning_rate
-        if "staleness" in of_it:
-            row["staleness"] = of_it["staleness"]
-        trainer.history.epochs.append(row)
-        shown = {"loss": row["loss"]} | {f"val_{name}": v for name, v in metrics.items()}
-        self.bar.set_postfix({n: f"{value:.4f}" for n, value in shown.items()}, refresh=False)
+        row = self.run.end_epoch(self.bar, validation.epoch, metrics=metrics, **validation.row)
         # Callbacks use the trainer's model, so give it the validated weights.
         self.show(validation.weights, validation.state)
-        for callback in trainer.callbacks:
-            callback.on_epoch_end(trainer, row)
-        if trainer.saving is not None and not self.validations:
+        self.run.tell("on_epoch_end", row)
+        if self.run.saving is not None and not self.validations:
             self.save()
 
     # Checkpoints
@@ -153,7 +124,7 @@ class Top(Hub):
         return self.tasks.save()
 
     def _save_if_due(self) -> None:
-        saving, steps = self.trainer.saving, self.trainer.steps
+        saving, steps = self.run.saving, self.run.steps
         if saving is None or saving.every is None or self.validations:
             return
         if steps // saving.every > self.saved_at // saving.every:
@@ -161,12 +132,12 @@ class Top(Hub):
 
     def save(self):
         """Write a checkpoint; returns its path."""
-        self.saved_at = self.trainer.steps
-        return write(self)
+        self.saved_at = self.run.steps
+        return self.run.saving.write(self)
 
     def tell_history(self) -> None:
         """Add this master's counts to the history."""
-        history = self.trainer.history
+        history = self.run.history
         history.staleness.update(self.staleness)
         history.workers.update(self.shares)
         history.lost += self.lost

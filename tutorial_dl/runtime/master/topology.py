@@ -1,4 +1,4 @@
-"""`Stars`: this rank's role in a run with a master, and the stars that it belongs to."""
+"""`Topology`: this rank's role in a run with a master, and the stars that it belongs to."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numba_kernels.star.star import Star
 from numba_kernels.team.team import Team
 
 from ...layout import Layout, Role, hub_ranks
-from .asynchronous_tasks import Columns
-from .synchronous_tasks import Rounds
+from .asynchronous_tasks import AsynchronousTasks
+from .synchronous_tasks import SynchronousTasks
 
 
 def roles_of(team, layout: Layout) -> list[Role]:
@@ -22,15 +22,15 @@ def roles_of(team, layout: Layout) -> list[Role]:
     return layout.roles(nodes)
 
 
-def computing_team(trainer) -> Team:
-    """The team of ranks that compute a batch together with this one (of one rank if alone)."""
-    if trainer.layout.devices == 1:
+def computing_team(team, layout: Layout) -> Team:
+    """The ranks of `team` that compute a batch together with this one (one rank if alone)."""
+    if layout.devices == 1:
         return Team(MPI.COMM_SELF)
-    worker = roles_of(trainer.team, trainer.layout)[trainer.team.rank].worker
-    return trainer.team.split(0 if worker is None else worker + 1)
+    worker = roles_of(team, layout)[team.rank].worker
+    return team.split(0 if worker is None else worker + 1)
 
 
-class Stars:
+class Topology:
     """This rank's role, and its ends of stars, for one run. Construction is collective.
 
     Attributes:
@@ -39,8 +39,8 @@ class Stars:
         top_ranks, group_ranks: The ranks of these stars; the first is the hub.
     """
 
-    def __init__(self, trainer):
-        self.trainer, self.team, self.layout = trainer, trainer.team, trainer.layout
+    def __init__(self, run):
+        self.run, self.team, self.layout = run, run.team, run.layout
         self.roles = roles_of(self.team, self.layout)
         own = self.team.rank
         self.role = self.roles[own]
@@ -57,13 +57,13 @@ class Stars:
 
     def _star(self, ranks: list[int]) -> Star | None:
         """A star of `ranks`, with the first as hub; None if this rank is not one of them."""
-        own, trainer = self.team.rank, self.trainer
+        own, run = self.team.rank, self.run
         key = ranks.index(own) if own in ranks else own
         team = self.team.split(own in ranks, key=key)
         if own not in ranks:  # each split makes a team of the other ranks, too
             team.close()
             return None
-        rule, replica = trainer.strategy, trainer.replica
+        rule, replica = run.strategy, run.replica
         n = replica.parameters.size
         return Star(
             team, n + replica.state.size, n + replica.state.size, replica.parameters.dtype,
@@ -87,7 +87,7 @@ class Stars:
     def home(self, rule) -> np.ndarray:
         """The star's memory for the master's weights; moves the rule's state there, too."""
         if self._home is None:
-            self._home = self.hub.keep(self.trainer.replica.parameters.size)
+            self._home = self.hub.keep(self.run.replica.parameters.size)
             if getattr(rule, "state", None) is not None:
                 self.hub.adopt(rule.state)
         return self._home
@@ -105,12 +105,12 @@ class Stars:
 
     def tasks(self, ranks: list[int], first: int, last: int, begun: list[dict]):
         """The tasks of the workers in the star of `ranks`, for epochs first ... last - 1."""
-        trainer, rule = self.trainer, self.trainer.strategy
+        run, rule = self.run, self.run.strategy
         columns = {leaf: self.roles[rank].worker for leaf, rank in enumerate(ranks) if leaf}
-        kind = Rounds if rule.synchronous else Columns
+        kind = SynchronousTasks if rule.synchronous else AsynchronousTasks
         found = kind(
-            columns, self.layout.workers_each, len(trainer.dataset.train),
-            trainer.batches.batch_size, first, last, rule.every,
+            columns, self.layout.workers_each, len(run.dataset.train),
+            run.batches.batch_size, first, last, rule.every,
         )  # fmt: skip
         found.resume(begun)
         return found

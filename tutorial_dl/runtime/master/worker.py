@@ -17,9 +17,9 @@ from numba_kernels.spans import span
 from ...data import Batches, shard
 from ...replica.base import finite_gradient
 from .asynchronous_tasks import Task
-from .client import Server
-from .messages import TASK, Kind, Order
-from .task_batches import Items
+from .client import Client
+from .messages import Kind, Order, Report
+from .task_batches import TaskBatches
 
 WORDS = 14  # length of a leader's message to its members
 TRAIN, EVALUATE, END = 1, 2, 3
@@ -29,21 +29,19 @@ class Computing:
     """Gradients and metrics of a batch, computed by all ranks of a worker together.
 
     Args:
-        trainer: The trainer, with model and data.
+        run: Model and data.
+        stars: The roles of ranks.
         names: Names of the metrics that the model's `evaluate` returns.
         team: The ranks of this worker; None: a single rank.
     """
 
-    def __init__(self, trainer, names: list[str], team=None):
-        self.trainer, self.replica, self.names = trainer, trainer.replica, names
+    def __init__(self, run, stars, names: list[str], team=None):
+        self.run, self.replica, self.names, self.team = run, run.replica, names, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
-        self.team = team
-        roles, own = trainer.run.roles, trainer.run.role
-        self.ranks = [
-            one.rank for one in roles if one.worker == own.worker
-        ]  # the ranks of this worker
-        self.items = Items(trainer.dataset.train, trainer.batches.seed, device, devices)
-        self.loss_scale = trainer.strategy.loss_scale
+        own = stars.role.worker
+        self.ranks = [one.rank for one in stars.roles if one.worker == own]  # of this worker
+        self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
+        self.loss_scale = run.strategy.loss_scale
 
     def gradient(self, task: Task, number: int) -> tuple[float, int, bool]:
         """Compute the gradient of a batch in the replica.
@@ -104,11 +102,11 @@ class Computing:
         return self.team.allreduce(np.array(own, np.float64)).tolist()
 
     def _own_metrics(self, chunk: int, chunks: int) -> list[float]:
-        trainer = self.trainer
-        part = shard(trainer.dataset.validation, chunk, chunks)
+        part, size = self.run.dataset.validation, self.run.validation_batch_size
+        part = shard(part, chunk, chunks)
         with (
             span("validation"),
-            closing(Batches(part, trainer.validation_batch_size, shuffle=False).epoch()) as batches,
+            closing(Batches(part, size, shuffle=False).epoch()) as batches,
         ):
             found = self.replica.evaluate(batches)
         samples = found.get("samples", 0)
@@ -163,37 +161,35 @@ class Worker:
     """The rank of a worker that exchanges with the master.
 
     Args:
-        trainer: The trainer, with model, data and settings.
+        run: Model, data and settings.
         server: This rank's end of the star of its master.
         computing: Computes gradients and metrics, alone or with the worker's other ranks.
     """
 
-    def __init__(self, trainer, server: Server, computing: Computing):
-        self.trainer, self.rule = trainer, trainer.strategy
+    def __init__(self, run, server: Client, computing: Computing):
+        self.run, self.rule, self.replica = run, run.strategy, run.replica
         self.server, self.computing = server, computing
-        self.replica = trainer.replica
 
-    def run(self) -> None:
+    def work(self) -> None:
         """Work until the master says that training is done."""
         server, replica = self.server, self.replica
         server.pull(into=replica.parameters)
         self.rule.begin_worker(replica.parameters, replica.segments)
         server.say(Kind.REPORT)
-        while server.order[0] != Order.DONE:
-            if server.order[0] == Order.EVALUATE:
-                self.evaluate(*(int(word) for word in server.order[TASK : TASK + 2]))
+        while (answer := server.last).order != Order.DONE:
+            if answer.order == Order.EVALUATE:
+                self.evaluate(*answer.part)
             else:
-                self.train(Task.of_words(server.order[TASK:]), int(server.order[1]))
+                self.train(Task.of_words(answer.about), answer.updates)
 
     def train(self, task: Task, updates: int) -> None:
         """Train on the batches of a task, and exchange with the master after the last one."""
-        trainer, rule, server = self.trainer, self.rule, self.server
+        run, rule, server = self.run, self.rule, self.server
         loss_sum = seen = weight = 0
-        server.order = None
+        server.last = None
         for number in range(task.count):
             x, g = self.replica.parameters, self.replica.gradient
-            if trainer.schedule is not None:
-                rule.set_rate(trainer.schedule(updates + number), trainer.correct_momentum)
+            run.set_rate(updates + number)
             rule.look_ahead(x)
             try:
                 loss, samples, finite = self.computing.gradient(task, number)
@@ -206,16 +202,16 @@ class Worker:
                 seen, loss_sum = seen + samples, loss_sum + samples * loss
             if not finite:  # synchronous: weight 0 in the mean; asynchronous: no step below
                 g[:] = 0
-            elif trainer.clip_norm is not None and not rule.clips:
-                clip_by_norm(g, trainer.clip_norm)
+            elif run.clip_norm is not None and not rule.clips:
+                clip_by_norm(g, run.clip_norm)
             weight += samples if finite else 0
-            report = [task.epoch, seen, loss_sum, task.count, weight]
+            report = Report(Kind.PUSH, task.epoch, seen, loss_sum, task.count, weight)
             server.report = report if due else None
             if rule.synchronous or (finite and (samples or (due and seen))):
                 with span("update"):
                     rule.step(x, g, server, due)
-        if server.order is None:  # nothing was pushed
-            server.say(Kind.REPORT, report)
+        if server.last is None:  # nothing was pushed
+            server.say(Kind.REPORT, report[1:])
 
     def evaluate(self, chunk: int, chunks: int) -> None:
         """Evaluate the master's weights on a part of the validation data; restores the own ones."""

@@ -1,0 +1,100 @@
+"""A Run by itself: its clock, its team, and the objects it is made of."""
+
+import numpy as np
+
+
+class Ticks:
+    """A clock that moves on by a second each time it is looked at."""
+
+    def __init__(self):
+        self.seconds = 0.0
+
+    def now(self):
+        self.seconds += 1.0
+        return self.seconds
+
+
+def made(team, clock=None, callbacks=()):
+    from numba_kernels import optimizers
+    from tutorial_dl import data, models, strategies
+    from tutorial_dl.data import Batches
+    from tutorial_dl.runtime.in_step import InStepLoop
+    from tutorial_dl.runtime.run import Player, Run
+
+    digits = data.digits()
+    strategy = strategies.Synchronous(team)
+    player = Player(models.dense(digits), strategy, optimizers.get("sgd"), team)
+    run = Run(
+        [player], digits, Batches(digits.train, 100, 0, *InStepLoop.shard(team)),
+        InStepLoop.layout(strategy), team, clock, callbacks=callbacks,
+    )  # fmt: skip
+    return run, InStepLoop(run)
+
+
+def with_a_clock():
+    """Seconds are those of the run's clock; without a Trainer, callbacks see the run."""
+    from tqdm import tqdm
+
+    from numba_kernels.team.team import Team
+    from tutorial_dl.runtime.callback import callbacks_of
+
+    seen = []
+    callbacks = callbacks_of([lambda run, row: seen.append((run, row["epoch"]))])
+    run, loop = made(Team(), Ticks(), callbacks)
+    run.agree(loop)
+    loop.train(2, tqdm(disable=True), [])
+    assert [row["seconds"] for row in run.history.epochs] == [1.0, 1.0]
+    assert seen == [(run, 1), (run, 2)] and run.steps == 2 * run.steps_per_epoch
+
+
+def test_seconds_come_from_the_clock_of_the_run(on_ranks):
+    on_ranks(1, with_a_clock)
+
+
+def on_a_part():
+    """A strategy without a team of its own trains on the given one, and makes no other."""
+    from numba_kernels.team import team as teams
+    from tutorial_dl import Trainer, data, models, strategies
+
+    whole = teams.Team()
+    part = whole.split(int(whole.rank == 2))
+
+    def no_world(*communicator, **options):
+        assert communicator, "a team of all ranks was made"
+        return right(*communicator, **options)
+
+    digits, right = data.digits(), teams.Team
+    teams.Team = no_world
+    try:
+        strategy = strategies.Downpour() if part.size > 1 else strategies.Synchronous()
+        trainer = Trainer(models.dense(digits), digits, strategy, team=part, progress=False)
+        assert trainer.team is part is trainer.strategy.team
+        trainer.fit(1)
+    finally:
+        teams.Team = right
+    whole.barrier()
+
+
+def test_nothing_makes_a_team_behind_the_callers_back(on_ranks):
+    on_ranks(3, on_a_part)
+
+
+def test_not_finite_says_what_where_and_what_helps():
+    from tutorial_dl.runtime.errors import NotFinite, TrainingError
+
+    error = NotFinite("the loss is nan", "on rank 2", 0.5)
+    assert isinstance(error, TrainingError) and (error.what, error.rate) == ("the loss is nan", 0.5)
+    assert "\n" not in str(error) and "on rank 2; use a learning rate below 0.5" in str(error)
+
+
+def test_reports_and_answers_are_numbers():
+    from tutorial_dl.runtime.master.messages import Answer, Kind, Order, Part, Report
+
+    one = Report(Kind.RELAY, 3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)
+    words = np.zeros(16)
+    words[: len(one)] = one
+    assert Report.of_words(words.tolist()) == one
+    assert one.plus(one._replace(kind=Kind.REPORT)) == (3, 3, 20.0, 5.0, 2.0, 20.0, 8.0, 14.0)
+    words[:] = [Order.EVALUATE, 12, 1, 5, 8, *[0] * 11]
+    answer = Answer.of_words(words.tolist())
+    assert answer[:3] == (Order.EVALUATE, 12, True) and answer.part == Part(5, 8)

@@ -1,0 +1,77 @@
+"""`Callback`: what a loop asks of a callback."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from numba_kernels.team.bytes import broadcast_text
+
+
+class Callback:
+    """Base class; override the methods you need. `row` is the epoch's row in the history."""
+
+    def on_fit_begin(self, trainer) -> None: ...
+
+    def on_step_end(self, trainer, loss: float, samples: int) -> None:
+        """Called after an update, with loss and samples of all ranks; `trainer.steps` counts it."""
+
+    def on_epoch_end(self, trainer, row: dict) -> None:
+        """Called after validation. `trainer.stop(why)` ends training after this epoch."""
+
+    def on_fit_end(self, trainer) -> None:
+        """Called at the end of training, also if it stopped early, but not after an error."""
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+    # State for checkpoints
+
+    def save(self) -> tuple[dict, dict]:
+        """Return (values that JSON can hold, {name: vector (n,) that is equal on all ranks})."""
+        return {}, {}
+
+    def restore(self, values: dict, vectors: dict) -> None:
+        """The reverse of `save`."""
+
+
+class Function(Callback):
+    """A plain function, called after each epoch."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def on_epoch_end(self, trainer, row: dict) -> None:
+        self.function(trainer, row)
+
+
+def callbacks_of(given) -> list[Callback]:
+    """Convert to a list of Callback; raises TypeError for anything but Callbacks and functions."""
+    found = []
+    for one in given:
+        if not isinstance(one, Callback):
+            if isinstance(one, type) or not callable(one):
+                raise TypeError(
+                    f"callback must be a Callback object or a function f(trainer, row), got {one!r}"
+                )
+            one = Function(one)
+        found.append(one)
+    return found
+
+
+def agree_on_callbacks(team, callbacks) -> None:
+    """After a failure, give all ranks the state of the last rank's callbacks. Collective.
+
+    A callback that failed may have seen an epoch on some ranks only.
+    """
+    root = team.size - 1
+    for callback in callbacks:
+        values, vectors = callback.save()
+        named = [[name, vector.size, str(vector.dtype)] for name, vector in vectors.items()]
+        values, named = json.loads(broadcast_text(team, json.dumps([values, named])))
+        found = {}
+        for name, size, dtype in named:
+            mine = vectors[name].copy() if team.rank == root else np.empty(size, dtype)
+            found[name] = team.broadcast(mine, root)
+        callback.restore(values, found)
