@@ -43,54 +43,41 @@ def option(default, help: str, **more):
     return field(default=default, metadata={"help": help, **more})
 
 
+# fmt: off
 @dataclass(frozen=True)
 class DataConfig:
     model: str = option(
-        "dense", "Model: a name (curve, softmax, dense, mlp, cnn, lstm), or module:function."
-    )
+        "dense", "Model: a name (curve, softmax, dense, mlp, cnn, lstm), or module:function.")
     data: str = option(
-        "digits",
-        "Data: a name (digits, curve, events), module:function, or HDF5 files (paths separated by "
-        "commas, a pattern in quotes, or a .txt file that lists paths).",
-    )
+        "digits", "Data: a name (digits, curve, events), module:function, or HDF5 files (paths "
+        "separated by commas, a pattern in quotes, or a .txt file that lists paths).")
     batch_size: int = option(
-        32, "Samples per update, over all ranks; with asynchronous workers, per worker.", least=1
-    )
+        32, "Samples per update, over all ranks; with asynchronous workers, per worker.", least=1)
     accumulate: int = option(
-        1, "Micro-batches per batch, computed one after the other to save memory.", least=1
-    )
+        1, "Micro-batches per batch, computed one after the other to save memory.", least=1)
     seed: int = option(0, "Seed of initial weights and sample order.", least=0)
     features: str | None = option(
-        None,
-        "Names of the input datasets in HDF5 files; default: features.",
-        metavar="NAME[,NAME]",
-    )
+        None, "Names of the input datasets in HDF5 files; default: features.",
+        metavar="NAME[,NAME]")
     labels: str | None = option(
-        None, "Names of the target datasets in HDF5 files; default: labels.", metavar="NAME[,NAME]"
-    )
+        None, "Names of the target datasets in HDF5 files; default: labels.",
+        metavar="NAME[,NAME]")
     validation: str | None = option(
-        None,
-        "HDF5 files to validate on, or the fraction of --data to hold out; default: 0.2.",
-        metavar="FILES|SHARE",
-    )
+        None, "HDF5 files to validate on, or the fraction of --data to hold out; default: 0.2.",
+        metavar="FILES|SHARE")
     cache: str | None = option(
-        None, "Local folder for copies of HDF5 files, made once per node.", metavar="DIR"
-    )
+        None, "Local folder for copies of HDF5 files, made once per node.", metavar="DIR")
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
     optimizer: str | None = option(
-        None, "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZERS
-    )
+        None, "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZERS)
     learning_rate: float | None = option(
-        None, "Learning rate; default: the optimizer's own.", least=0.0
-    )
+        None, "Learning rate; default: the optimizer's own.", least=0.0)
     momentum: float | None = option(
-        None,
-        "Momentum of elastic averaging or energy matching, else of the optimizer.",
-        of=("elastic_averaging", "gradient_energy_matching"),
-    )
+        None, "Momentum of elastic averaging or energy matching, else of the optimizer.",
+        of=("elastic_averaging", "gradient_energy_matching"))
     clip_norm: float | None = option(None, "Clip gradients to this global norm.")
 
 
@@ -98,110 +85,71 @@ class OptimizerConfig:
 class ScheduleConfig:
     epochs: int = option(5, "Number of passes through the data.", least=1)
     schedule: str = option(
-        "constant",
-        "How the learning rate decays over the epochs.",
-        choices=("constant", "step", "exponential", "cosine"),
-    )
+        "constant", "How the learning rate decays over the epochs.",
+        choices=("constant", "step", "exponential", "cosine"))
     warm_up: float = option(
-        0.0, "Raise the learning rate over the first EPOCHS epochs.", least=0.0, metavar="EPOCHS"
-    )
+        0.0, "Raise the learning rate over the first EPOCHS epochs.", least=0.0, metavar="EPOCHS")
     batch_rule: str | None = option(
-        None,
-        "Scale the learning rate by a rule of batch size / base batch size.",
-        choices=("linear", "square-root"),
-    )
+        None, "Scale the learning rate by a rule of batch size / base batch size.",
+        choices=("linear", "square-root"))
     base_batch_size: int = option(32, "Batch size for which the learning rate was tuned.", least=1)
     patience: int | None = option(
-        None,
-        "Stop after EPOCHS epochs without a lower validation loss.",
-        least=1,
-        metavar="EPOCHS",
-    )
+        None, "Stop after EPOCHS epochs without a lower validation loss.",
+        least=1, metavar="EPOCHS")
     target: str | None = option(
-        None, "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X"
-    )
+        None, "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
 
 
 @dataclass(frozen=True)
 class StrategyConfig:
     strategy: str = option(
-        "synchronous", "Rule by which the ranks train together.", choices=STRATEGIES
-    )
+        "synchronous", "Rule by which the ranks train together.", choices=STRATEGIES)
     one_copy: bool = option(
-        False,
-        "Keep one copy of the weights per node, to save memory (synchronous).",
-        of=("synchronous",),
-    )
+        False, "Keep one copy of the weights per node, to save memory (synchronous).",
+        of=("synchronous",))
     compression: str | None = option(
-        None,
-        "Reduce gradients by this compression method (synchronous).",
-        choices=COMPRESSIONS,
-        of=("synchronous",),
-    )
+        None, "Reduce gradients by this compression method (synchronous).",
+        choices=COMPRESSIONS, of=("synchronous",))
     every: int | None = option(
-        None,
-        "Steps of a worker per exchange with its master (downpour, elastic averaging).",
-        least=1,
-        metavar="STEPS",
-        of=("downpour", "elastic_averaging"),
-    )
+        None, "Steps of a worker per exchange with its master (downpour, elastic averaging).",
+        least=1, metavar="STEPS", of=("downpour", "elastic_averaging"))
     synchronous: bool = option(
-        False,
-        "Make the master wait for all of its workers (downpour, elastic averaging).",
-        of=("downpour", "elastic_averaging"),
-    )
+        False, "Make the master wait for all of its workers (downpour, elastic averaging).",
+        of=("downpour", "elastic_averaging"))
     staleness_aware: bool = option(
-        False,
-        "Divide the learning rate of an update by 1 + its staleness (downpour).",
-        of=("downpour",),
-    )
+        False, "Divide the learning rate of an update by 1 + its staleness (downpour).",
+        of=("downpour",))
     lower_momentum: bool = option(
-        False,
-        "Reduce momentum by the implicit momentum of asynchrony (downpour).",
-        of=("downpour",),
-    )
+        False, "Reduce momentum by the implicit momentum of asynchrony (downpour).",
+        of=("downpour",))
     moving_rate: float | None = option(
-        None,
-        "Moving rate of elastic averaging: number of workers times alpha.",
-        of=("elastic_averaging",),
-    )
+        None, "Moving rate of elastic averaging: number of workers times alpha.",
+        of=("elastic_averaging",))
     kappa: float | None = option(
-        None,
-        "Energy factor kappa of energy matching; 1 matches momentum SGD.",
-        of=("gradient_energy_matching",),
-    )
+        None, "Energy factor kappa of energy matching; 1 matches momentum SGD.",
+        of=("gradient_energy_matching",))
 
 
 @dataclass(frozen=True)
 class LayoutConfig:
     ranks: int | None = option(
-        None,
-        "Number of ranks to start; leave it out under mpiexec, srun or aprun.",
-        short="-n",
-    )
+        None, "Number of ranks to start; leave it out under mpiexec, srun or aprun.", short="-n")
     masters: int | None = option(
-        None, "1: one master; 2 or more: sub-masters under one master; 0: no master.", least=0
-    )
+        None, "1: one master; 2 or more: sub-masters under one master; 0: no master.", least=0)
     workers: int | None = option(None, "Workers per master or sub-master.", least=1)
     devices: int | None = option(
-        None, "Ranks per worker; they compute each batch together.", least=1
-    )
+        None, "Ranks per worker; they compute each batch together.", least=1)
     upward: str | None = option(
-        None,
-        "Worker exchanges per exchange of a sub-master with the top master.",
-        metavar="EXCHANGES|auto",
-        of=WITH_MASTER,
-    )
+        None, "Worker exchanges per exchange of a sub-master with the top master.",
+        metavar="EXCHANGES|auto", of=WITH_MASTER)
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
     checkpoint: str | None = option(
-        None, "Write a checkpoint to FOLDER after each epoch.", metavar="FOLDER"
-    )
+        None, "Write a checkpoint to FOLDER after each epoch.", metavar="FOLDER")
     checkpoint_every: int | None = option(
-        None, "Also write a checkpoint every STEPS steps.", least=1, metavar="STEPS"
-    )
+        None, "Also write a checkpoint every STEPS steps.", least=1, metavar="STEPS")
     resume: bool = option(False, "Continue from the newest checkpoint, if there is one.")
 
 
@@ -209,14 +157,12 @@ class CheckpointConfig:
 class OutputConfig:
     quiet: bool = option(False, "Hide the progress bar.")
     report_every: int | None = option(
-        None, "Print loss and speed every STEPS steps.", least=1, metavar="STEPS"
-    )
+        None, "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
     json: str | None = option(None, "Write the result as JSON; - prints it.", metavar="FILE")
     timeline: str | None = option(
-        None,
-        "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
-        metavar="FILE",
-    )
+        None, "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a "
+        "figure.", metavar="FILE")
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -373,7 +319,7 @@ class Option:
         return value
 
 
-COMPONENTS = {name: kind for name, kind in get_type_hints(RunConfig).items()}
+COMPONENTS: dict[str, type] = get_type_hints(RunConfig)
 
 
 def _options() -> dict[str, Option]:

@@ -141,7 +141,7 @@ WRONG_ON_RANKS = [
     (["--model", "broken:build"], 2, "SyntaxError"),
     (["--data", "my_file:raises"], 2, "ZeroDivisionError: division by zero"),
     (["--model", "my_file:narrow"], 2, "can't be used on data 'digits'"),
-    (["--model", "curve"], 2, "model 'curve' fits one number to one number"),
+    (["--model", "curve"], 2, "model 'curve' maps one number to one number"),
     (["--model", "my_file:raises"], 2, "my_file.py, line 2"),
     (["--learning-rate", "1e30", "--optimizer", "sgd"], 1, "the loss is nan at step 2 (epoch 1) "),
     (["--model", "curve", "--data", "my_file:nan"], 1, "the loss is nan at step 1 (epoch 1) "),
@@ -182,7 +182,7 @@ def test_a_users_own_keras_model_of_two_inputs(command):
     assert "note: trained with adam," in noted.stderr and "SGD, which the model" in noted.stderr
 
 
-def test_results_and_every_option(command):
+def test_results_and_every_option(command, tmp_path):
     """--json has its fields, and each option changes the result as it should."""
     base = {"epochs": 2, "batch-size": 32, "optimizer": "adam", "learning-rate": 0.001, "seed": 0}
 
@@ -198,11 +198,15 @@ def test_results_and_every_option(command):
     assert len(first["history"]) == 2 and first["samples_per_second"] > 0 < first["seconds"]
     assert first["history"][-1]["val_loss"] == first["val_loss"]
     assert 0.5 < first["val_accuracy"] <= 1
-    assert train()["val_loss"] == first["val_loss"], "not reproducible"
+    (tmp_path / "first.json").write_text(json.dumps(first))
+    again = json.loads(command("train", "--config", "first.json").stdout)  # json is "-" there too
+    assert again["val_loss"] == first["val_loss"], "not reproducible"
+    assert again["config"] == first["config"]
     others = [
         train(epochs=3), train(**{"batch-size": 64}), train(optimizer="sgd"), train(seed=1),
-        train(**{"learning-rate": 0.002}), train("--model", "softmax"),
+        train("--warm-up", "1", **{"learning-rate": 0.002}), train("--model", "softmax"),
     ]  # fmt: skip
+    assert others[4]["learning_rate"] == 0.002  # the one asked for, not that of step 0
     losses = [first["val_loss"]] + [other["val_loss"] for other in others]
     assert len(set(losses)) == len(losses)
     serial = train("--strategy", "serial")

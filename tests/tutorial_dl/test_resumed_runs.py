@@ -12,6 +12,8 @@ import numpy as np
 import psutil
 import pytest
 
+from tutorial_dl.config import RunConfig, read
+
 TRAIN = (
     "-m", "tutorial_dl", "train", "--model", "dense", "--epochs", "6", "--batch-size", "40",
     "--quiet", "--optimizer", "adam", "--schedule", "cosine", "--checkpoint-every", "3",
@@ -139,6 +141,8 @@ def test_stopped_runs(tmp_path):
     words = ("--target", "val_loss=100", "--json", "-")
     first = result(start(folder, *words, ranks=1))
     assert len(first["history"]) == 1
+    # Beside the checkpoints stand the options of the run, as --config takes them.
+    assert RunConfig.of(**read(folder / "run.toml")).tables() == first["config"]
     again = start(folder, "--resume", *words, ranks=1)
     out, err = again.communicate(timeout=600)
     assert json.loads(out)["history"] == first["history"]
@@ -178,8 +182,11 @@ def test_a_signal_that_comes_too_late_is_not_lost():
             ["--target", "accuracy"],
             "target must be METRIC=NUMBER, for example val_accuracy=0.97, got 'accuracy'",
         ),
-        (["--compression", "bf16", "--strategy", "serial"], "'synchronous' is needed for it"),
-        (["--compression", "bf16", "--one-copy"], "one of them only"),
+        (
+            ["--compression", "bf16", "--strategy", "serial"],
+            "compression needs strategy 'synchronous'",
+        ),
+        (["--compression", "bf16", "--one-copy"], "one_copy and compression exclude each other"),
     ],
 )
 def test_wrong_words(tmp_path, monkeypatch, words, says):

@@ -198,10 +198,11 @@ def layout(
     ] = None,
 ) -> None:
     """Show the role of each rank: master, sub-master or worker."""
+    given = locals()
     from . import layout as command
 
     try:
-        command.main(groups, folds, masters, workers, devices, ranks, node_size, json, figure)
+        command.main(**given)
     except (ValueError, OSError) as error:
         fail(str(error))
 

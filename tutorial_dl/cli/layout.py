@@ -12,6 +12,7 @@ FIGURES = (".png", ".svg", ".pdf")
 
 
 def main(
+    *,
     groups: int,
     folds: int,
     masters: int | None,

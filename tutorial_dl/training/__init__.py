@@ -1,6 +1,6 @@
 """Training a model: the Trainer, and what it is given.
 
-trainer.py    `Trainer`, a thin front
+trainer.py    `Trainer`, a thin front; setup.py makes one of a RunConfig (config.py)
 schedules.py  learning rates by step; callbacks.py what is called after each epoch
 timeline.py   what every rank does when; prediction.py how fast training should be
 """
