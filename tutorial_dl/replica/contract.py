@@ -108,7 +108,9 @@ class Subject:
         r = self.replica
         parameters = r.parameters.copy()
         self.reset()
-        r.parameters[:], r.gradient[:] = parameters, np.nan
+        r.parameters[:] = parameters
+        for one in r.segments:  # between them, zeros may stay as they are
+            one.of(r.gradient)[...] = np.nan
         loss, samples = r.compute_gradient(self.batch if batch is None else batch, **options)
         return loss, samples, r.gradient.copy()
 
@@ -371,6 +373,5 @@ def apart(s: Subject) -> Iterator[str]:
         low, high = max(first, offset), min(last, offset + size)
         if low < high:
             found[low:high] = numbers[low - offset : high - offset]
-    found[~np.isfinite(found) & (g == 0)] = 0  # gaps between layers
     if words := s.difference(found, g):
         yield f"with apart=({first}, {last}), the gradient differs by {words}"
