@@ -1,4 +1,4 @@
-"""Rooms: imports keep the contract of pyproject.toml, and private attributes stay in their file."""
+"""Rooms: imports keep the contract and change nothing; private attributes stay in their file."""
 
 from __future__ import annotations
 
@@ -66,3 +66,49 @@ def test_no_file_uses_private_attributes_of_others():
         for path in sorted((ROOT / package).rglob("*.py")):
             found = foreign(path)
             assert len(found) <= LEFT.get(str(path.relative_to(ROOT)), 0), "\n".join(found)
+
+
+IMPORTS = """
+import importlib, os, signal, sys, threading, warnings
+from pathlib import Path
+import numpy, mpi4py.MPI  # may add to sys.meta_path
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tensorflow", "keras", "torch"):
+            raise ModuleNotFoundError(name, name=name)
+
+def process():
+    handlers = {one: signal.getsignal(one) for one in signal.valid_signals()}
+    return {
+        "excepthook": (sys.excepthook, sys.unraisablehook, threading.excepthook),
+        "streams": (sys.stdin, sys.stdout, sys.stderr), "numpy's errors": numpy.geterr(),
+        "signals": handlers, "filters": list(warnings.filters), "warnings": warnings.showwarning,
+        "environment": dict(os.environ), "finders": list(sys.meta_path),
+    }
+
+sys.meta_path.insert(0, Without())
+before, without, changes = process(), [], []
+files = [p for room in ("numba_kernels", "tutorial_dl") for p in Path(room).rglob("*.py")]
+for file in sorted(p for p in files if p.name != "__main__.py"):
+    module = ".".join(file.with_suffix("").parts).removesuffix(".__init__")
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError:
+        without.append(module)
+        os.environ.clear(), os.environ.update(before["environment"])
+        sys.meta_path[:] = before["finders"]
+    after = process()
+    changes += [f"{module}: {name}" for name in before if before[name] != after[name]]
+    before = after
+assert len(files) > 300 and not changes, changes
+rooms = ("interop.", "horovod.", "replica.keras", "bench.networks", "bench.torch_ddp")
+assert all(name.startswith(tuple("tutorial_dl." + r for r in rooms)) for name in without), without
+assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.trainer" in sys.modules
+"""
+
+
+def test_no_import_changes_the_process():
+    """Every module that needs no TensorFlow, in a fresh process: hooks, streams, signals, ..."""
+    done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
