@@ -70,7 +70,7 @@ def wrong_shape(*arrays):
         ("03.backward", no_mean, "is 7 times the right one for s = 7: is the 2/s there?"),
         ("03.backward", uphill, "has the wrong sign"),
         ("03.backward", wrong_shape, "db1 .* should have shape"),
-        ("03.backward", lambda *arrays: gradients(*arrays)[:3], "return four arrays"),
+        ("03.backward", lambda *arrays: gradients(*arrays)[:3], "expected four arrays"),
     ],
 )
 def test_wrong_answers_are_told_how_far_off(exercise, answer, said, capsys):

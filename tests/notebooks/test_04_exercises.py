@@ -88,7 +88,7 @@ def test_an_error_on_one_rank_hangs_no_other(on_ranks):
 def after_a_deadlock() -> None:
     from mpi4py import MPI
 
-    from tutorial_dl.course.exercises.patient import Patient
+    from tutorial_dl.course.virtual_ranks import Patient
 
     comm = Patient(MPI.COMM_WORLD, seconds=0.5)
     other, coming = 1 - comm.rank, np.zeros(1)

@@ -33,10 +33,10 @@ def without_the_first_rank(roles, rank):
     ("wrong", "message"),
     [
         (without_the_first_rank, "from rank 3 (worker 0, device 1) the path is [3, 2, 1, 0]"),
-        (lambda roles, rank: [rank, 0], "yours is [2, 0]"),
-        (lambda roles, rank: [rank, rank, 1, 0], "yours is [2, 2, 1, 0]: each rank once"),
+        (lambda roles, rank: [rank, 0], "the path is [2, 1, 0], got [2, 0]"),
+        (lambda roles, rank: [rank, rank, 1, 0], "got [2, 2, 1, 0]; list each rank once"),
         (lambda roles, rank: None, "the function returns nothing"),
-        (lambda roles, rank: "up", "a list of ranks is asked for, not 'up'"),
+        (lambda roles, rank: "up", "a list of ranks is needed, got 'up'"),
         (lambda roles, rank: roles[99], "IndexError"),
         ([2, 1, 0], "a function is asked for"),
     ],
@@ -77,13 +77,13 @@ def test_there_are_no_others():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((1, 20, 2), "it needs 41 ranks; there are 40"),
-        ((1, 9, 4), "a worker's batch has 128 samples; 64 at most"),
-        ((1, 19, 2), "16,000 samples a second; 20,000 are asked for"),  # 64 / 0.004
-        ((1, 39, 1), "8,000 samples a second"),  # 32 / 0.004
-        ((2, 9, 2), "25 updates are not seen on average; 23 at most"),  # 17 + 8
-        ((3, 12, 1), "51 updates are not seen"),  # 35 + 2 x 8
-        ((0, 20, 2), "without a master"),
+        ((1, 20, 2), "your layout needs 41 ranks; there are 40"),
+        ((1, 9, 4), "batch of a worker must be at most 64 samples, got 128"),
+        ((1, 19, 2), "must be at least 20,000 samples per second, got 16,000"),  # 64 / 0.004
+        ((1, 39, 1), "20,000 samples per second, got 8,000"),  # 32 / 0.004
+        ((2, 9, 2), "unseen updates must be at most 23 on average, got 25"),  # 17 + 8
+        ((3, 12, 1), "at most 23 on average, got 51"),  # 35 + 2 x 8
+        ((0, 20, 2), "masters must be at least 1, got 0"),
         ((2, 0, 2), "workers must be an integer of at least 1, got 0"),
         ((2, "7", 2), "workers must be an integer of at least 1, got '7'"),
         ((2, 7), "three numbers"),

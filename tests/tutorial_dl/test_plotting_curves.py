@@ -186,8 +186,8 @@ def test_wrong_input_is_named(loss, runs):
 
 def test_names_are_found_in_one_file_each():
     assert plotting.fits is curves.fits
-    assert plotting.style is style
-    assert {*curves.__all__, *style.__all__, "curves", "style"} <= set(dir(plotting))
+    assert plotting.curves is curves
+    assert {*curves.__all__, "curves"} <= set(dir(plotting))
     with pytest.raises(AttributeError, match="has no attribute 'pie'"):
         plotting.pie  # noqa: B018
 

@@ -24,6 +24,7 @@ from numba_kernels.team.team import Team
 
 from ..replica.base import Batch
 from ..replica.dense import DenseReplica
+from .measure import in_turns
 
 SECONDS = 60.0  # limit for the reduction of one layer; after it this rank raises queue.Empty
 
@@ -99,8 +100,6 @@ def seconds(team: Team, replicas: dict[str, DenseReplica], batch: Batch, rounds:
     Returns:
         Median seconds by name.
     """
-    from time import perf_counter
-
     with Overlapped(team, replicas["overlapped"]) as overlapped:
         in_turn = replicas["in turn"]
         in_turn.place(in_turn.parameters, team.empty(in_turn.gradient.size))
@@ -114,11 +113,5 @@ def seconds(team: Team, replicas: dict[str, DenseReplica], batch: Batch, rounds:
             "in turn": reduce_after,
             "overlapped": lambda: overlapped.gradient(batch),
         }
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(rounds + 5):
-            for name, call in calls.items():
-                team.barrier()
-                began = perf_counter()
-                call()
-                times[name].append(perf_counter() - began)
+        times = in_turns(calls, rounds + 5, before=team.barrier)
     return {name: float(np.median(of_it[5:])) for name, of_it in times.items()}

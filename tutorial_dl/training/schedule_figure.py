@@ -33,9 +33,7 @@ def learning_rates(
     at = np.unique(np.linspace(0, steps, min(POINTS, steps) + 1).round().astype(int))
     with style.axes(ax) as ax:
         for number, (name, rate) in enumerate(schedules.items()):
-            colour = style.COLOURS[number % len(style.COLOURS)]
-            line = style.LINES[number % len(style.LINES)]
-            ax.plot(at, [rate(int(s)) for s in at], color=colour, linestyle=line, label=name)
+            ax.plot(at, [rate(int(s)) for s in at], label=name, **style.line(number))
         ax.set_title("Learning rate by step", loc="left")
         ax.set(xlabel="step", ylabel="learning rate", xlim=(0, steps))
         ax.set_ylim(bottom=0)

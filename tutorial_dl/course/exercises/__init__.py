@@ -5,6 +5,6 @@ It takes the answer and returns the praise for a right one, or raises `NotYet` w
 says how far off the answer is. `close` compares numbers, `call` calls a learner's function.
 """
 
-from tutorial_dl.course.exercises.checking import NotYet, call, check, close
+from .checking import NotYet, call, check, close
 
 __all__ = ["NotYet", "call", "check", "close"]

@@ -95,9 +95,80 @@ def call(function: Any, *arguments: Any) -> Any:
     Raises:
         NotYet: `function` is not callable
     """
-    if not callable(function):
-        raise NotYet(f"a function is asked for, not {function!r}")
+    must_be_function(function)
     return function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
+
+
+def call_on_ranks(function: Any, team: Any, *arguments: Any) -> Any:
+    """Call the learner's function on every rank, with the team and the arguments, and return it.
+
+    Raises:
+        NotYet: `function` is not callable, or returns nothing
+    """
+    must_be_function(function)
+    try:
+        found = function(team, *arguments)
+    except BaseException as error:
+        team.abort(error)  # the others need not wait for this rank
+        raise
+    must_return(found, f"rank {team.rank}: ")
+    return found
+
+
+def must_be_function(answer: Any) -> None:
+    """Raise NotYet unless `answer` can be called."""
+    if not callable(answer):
+        raise NotYet(f"a function is asked for, not {answer!r}")
+
+
+def must_return(found: Any, where: str = "") -> None:
+    """Raise NotYet if the learner's function has returned None."""
+    if found is None:
+        raise NotYet(f"{where}the function returns nothing")
+
+
+def must_have(answer: Any, length: int, what: str) -> None:
+    """Raise NotYet, which asks for `what`, unless `answer` is a tuple or list of that length."""
+    if not isinstance(answer, (tuple, list)) or len(answer) != length:
+        raise NotYet(f"expected {what}")
+
+
+def must_be_whole(answer: Any, least: int, most: int | None, what: str) -> None:
+    """Raise NotYet unless `answer` is an int from `least` to `most`; None: without a limit."""
+    right = isinstance(answer, (int, np.integer)) and not isinstance(answer, bool)
+    if not right or answer < least or (most is not None and answer > most):
+        limits = f", at least {least}" if most is None else f" from {least} to {most}"
+        raise NotYet(f"{what} must be a whole number{limits}, got {answer!r}")
+
+
+def must_be_a_ring(
+    sent: list[tuple[int, int]], rank: int, ranks: int, steps: int, longest: int | None = None
+) -> None:
+    """Raise NotYet unless the sum on this rank was found by the messages of a ring.
+
+    Args:
+        sent: (target rank, how many numbers) of each message of this rank
+        rank, ranks: this rank, and how many there are
+        steps: how many messages it should have sent, all to the next rank
+        longest: how many numbers a message may have
+    """
+    beside = (rank + 1) % ranks
+    targets, sizes = [dest for dest, _ in sent], [size for _, size in sent]
+    if targets != [beside] * steps:
+        raise NotYet(
+            f"rank {rank}: the sum is right, but messages went to ranks {targets}; a ring sends "
+            f"{steps}, all to rank {beside}"
+        )
+    if longest is not None and max(sizes, default=0) > longest:
+        raise NotYet(
+            f"rank {rank}: the sum is right, but the messages had {sizes} numbers; a chunk has at "
+            f"most {longest}"
+        )
+
+
+def listed(ranks: list[int]) -> str:
+    """The ranks, separated by commas."""
+    return ", ".join(map(str, ranks))
 
 
 def _find(name: str) -> Callable[[Any], str]:

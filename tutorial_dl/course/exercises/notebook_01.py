@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, call, close
+from .checking import NotYet, call, close
 
 
 def degree(answer: Any) -> str:

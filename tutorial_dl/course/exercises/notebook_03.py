@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, call, close
+from .checking import NotYet, call, close, must_be_whole, must_have
 
 
 def units(answer: Any) -> str:
     """The fewest hinges that follow sin(pi x) on [-1, 1] to 0.001 everywhere."""
-    if isinstance(answer, bool) or not isinstance(answer, (int, np.integer)) or answer < 1:
-        raise NotYet(f"the number of units must be a whole number, at least 1, got {answer!r}")
+    must_be_whole(answer, 1, None, "the number of units")
     if answer > 100_000:
         raise NotYet(f"{answer} is far more than needed")
     error = _hinge_error(int(answer))
@@ -35,8 +34,7 @@ def backward(answer: Any) -> str:
         x, y = random.standard_normal((2, samples, 1))  # each (s, 1)
         network.compute_gradient((x, y))
         gradients = call(answer, x, y, *network.weights)
-        if not isinstance(gradients, (tuple, list)) or len(gradients) != 4:
-            raise NotYet("return four arrays: dW1, db1, dW2, db2")
+        must_have(gradients, 4, "four arrays: dW1, db1, dW2, db2")
         for name, gradient, right in zip(names, gradients, network.weights_gradient, strict=True):
             if np.shape(gradient) == right.shape and np.any(right):
                 _same_times_a_factor(name, np.asarray(gradient, float), right, samples)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, close
-from tutorial_dl.course.exercises.patient import Patient
+from tutorial_dl.course.virtual_ranks import Patient
+
+from .checking import NotYet, close, must_be_a_ring, must_be_function, must_return
 
 
 def half(answer: Any) -> str:
@@ -24,19 +25,12 @@ def ring_sum(answer: Any) -> str:
     p, rank = comm.size, comm.rank
     x = np.array([1.0, rank, rank**2])  # sums: p, p(p-1)/2, (p-1)p(2p-1)/6
     mine = x.copy()
-    if not callable(answer):
-        raise NotYet(f"a function is asked for, not {answer!r}")
+    must_be_function(answer)
     total = answer(comm, mine)
     right = np.array([p, p * (p - 1) / 2, (p - 1) * p * (2 * p - 1) / 6])
-    if total is None:
-        raise NotYet(f"rank {rank}: the function returns nothing")
+    must_return(total, f"rank {rank}: ")
     close(total, right, f"rank {rank}: the sum", rtol=1e-12)
     if not np.array_equal(mine, x):
         raise NotYet(f"rank {rank}: the sum is right, but x itself has changed")
-    beside = (rank + 1) % p
-    if comm.sent != [beside] * (p - 1):
-        raise NotYet(
-            f"rank {rank}: the sum is right, but messages went to ranks {comm.sent}; a ring sends "
-            f"{p - 1}, all to rank {beside}"
-        )
-    return f"rank {rank} has {np.asarray(total)} after {p - 1} messages to rank {beside}"
+    must_be_a_ring(comm.sent, rank, p, p - 1)
+    return f"rank {rank} has {np.asarray(total)} after {p - 1} messages to rank {(rank + 1) % p}"

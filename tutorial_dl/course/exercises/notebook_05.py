@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, close
-from tutorial_dl.course.exercises.patient import Patient
+from tutorial_dl.course.virtual_ranks import Patient
+
+from .checking import NotYet, close, listed, must_be_a_ring, must_be_function
 
 SHAPE = np.array([1.0, 2.0])  # every chunk is a multiple of it
 
@@ -23,48 +24,21 @@ def reduce_scatter(answer: Any) -> str:
     """The first half of the ring, on the ranks that run the cell."""
     from mpi4py import MPI
 
-    comm = _Counting(MPI.COMM_WORLD)
+    comm = Patient(MPI.COMM_WORLD)
     p, rank = comm.size, comm.rank
     # One decimal digit per rank, so that a wrong sum shows which ranks' values are in it.
     chunks = [(chunk + 1) * 10.0**rank * SHAPE for chunk in range(p)]
-    if not callable(answer):
-        raise NotYet(f"a function is asked for, not {answer!r}")
+    must_be_function(answer)
     answer(comm, chunks)
     if len(chunks) != p:
         raise NotYet(f"rank {rank}: the list has {len(chunks)} chunks now, it must have {p}")
     complete = [_whose(chunks[c], c, p) == [1] * p for c in range(p)]
     if not complete[rank]:
-        elsewhere = [str(c) for c in range(p) if complete[c]]
-        hint = f" (complete here: chunk {', '.join(elsewhere)})" if elsewhere else ""
+        elsewhere = [c for c in range(p) if complete[c]]
+        hint = f" (complete here: chunk {listed(elsewhere)})" if elsewhere else ""
         raise NotYet(f"rank {rank}: {_wrong(chunks[rank], rank, p)}{hint}")
-    right = (rank + 1) % p
-    if comm.sent != [right] * (p - 1):
-        raise NotYet(
-            f"rank {rank}: the sum is right, but messages went to ranks {comm.sent}; a ring sends "
-            f"{p - 1}, all to rank {right}"
-        )
-    if any(n != SHAPE.size for n in comm.numbers):
-        raise NotYet(
-            f"rank {rank}: the sum is right, but the messages had {comm.numbers} numbers; "
-            f"a chunk has {SHAPE.size}"
-        )
+    must_be_a_ring(comm.sent, rank, p, p - 1, longest=SHAPE.size)
     return f"rank {rank} has all of chunk {rank} after {p - 1} messages, each one chunk long"
-
-
-class _Counting(Patient):
-    """A Patient that also notes how many numbers were sent in each message."""
-
-    def __init__(self, comm):
-        super().__init__(comm)
-        self.numbers: list[int] = []
-
-    def Send(self, buf, dest):
-        self.numbers.append(np.size(buf))
-        super().Send(buf, dest)
-
-    def Sendrecv(self, sendbuf, dest, *, recvbuf, source):
-        self.numbers.append(np.size(sendbuf))
-        super().Sendrecv(sendbuf, dest, recvbuf=recvbuf, source=source)
 
 
 def _whose(chunk: Any, number: int, p: int) -> list[int] | None:
@@ -90,11 +64,7 @@ def _wrong(chunk: Any, number: int, p: int) -> str:
     missing = [r for r in range(p) if times[r] == 0]
     often = [r for r in range(p) if times[r] > 1]
     parts = [
-        *([f"lacks the values of rank {_listed(missing)}"] if missing else []),
-        *([f"has those of rank {_listed(often)} more than once"] if often else []),
+        *([f"lacks the values of rank {listed(missing)}"] if missing else []),
+        *([f"has those of rank {listed(often)} more than once"] if often else []),
     ]
     return f"chunk {number} {' and '.join(parts)}"
-
-
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))

@@ -6,29 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, close
-from tutorial_dl.course.exercises.counting import counting_team
+from tutorial_dl.course.virtual_ranks import patient_team
+
+from .checking import NotYet, call_on_ranks, close, must_be_whole, must_have
 
 
 def average(answer: Any) -> str:
     """Check that every rank gets the gradient of the whole batch, in one allreduce."""
-    team = counting_team()
+    team = patient_team()
     rank, size = team.rank, team.size
-    if not callable(answer):
-        raise NotYet(f"a function is asked for, not {answer!r}")
     counts = [*range(size - 1), size]  # on four ranks: 0, 1, 2 and 4 samples
     samples = sum(counts)
     shares = np.split(np.arange(samples), np.cumsum(counts)[:-1])
     gradients = [_mean_gradient(share) for share in shares]
     right = _mean_gradient(np.arange(samples))  # what one process gets, on all samples
     g = gradients[rank].copy()
-    try:
-        found = answer(team, g, counts[rank])
-    except BaseException as error:
-        team.abort(error)  # the others need not wait for this rank
-        raise
-    if found is None:
-        raise NotYet(f"rank {rank}: the function returns nothing")
+    found = call_on_ranks(answer, team, g, counts[rank])
     plain = sum(gradients) / size
     if size > 1 and np.shape(found) == right.shape and np.allclose(found, plain):
         raise NotYet(f"rank {rank}: this is the mean of means; here ranks have {counts} samples")
@@ -47,11 +40,9 @@ def ranks(answer: Any) -> str:
     seconds = {p: 0.4e-3 + 10e-6 * 512 / p + 0.2e-3 / p for p in range(1, 9)}
     seconds |= {p: t + 2 * p * 10**6 * 4 / 20e9 for p, t in seconds.items() if p > 1}
     best = min(seconds, key=seconds.get)
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("expected two numbers: the number of ranks, and the speed-up")
+    must_have(answer, 2, "two numbers: the number of ranks, and the speed-up")
     p, faster = answer
-    if isinstance(p, bool) or not isinstance(p, (int, np.integer)) or p not in seconds:
-        raise NotYet(f"the number of ranks must be a whole number from 1 to 8, got {p!r}")
+    must_be_whole(p, 1, 8, "the number of ranks")
     if p != best:
         longer = f"{seconds[p] / seconds[best] - 1:.1%} longer"
         raise NotYet(f"a step with ranks = {p} takes {longer} than with the fastest number")

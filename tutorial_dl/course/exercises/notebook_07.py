@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, close
-from tutorial_dl.course.exercises.patient import Patient
-from tutorial_dl.course.exercises.rehearsal import GaveUp, Watch, rehearse
+from tutorial_dl.course.virtual_ranks import GaveUp, Patient, Watch, rehearse
+
+from .checking import NotYet, close, listed, must_be_a_ring, must_be_function, must_have
 
 # (ranks, vector length): even chunks first, then uneven ones, then some empty ones.
 CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
@@ -20,8 +20,7 @@ CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
 
 def trips(answer: Any) -> str:
     """Check (numbers moved per weight by SGD with momentum in numpy, and in one pass)."""
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("expected two numbers: one for numpy, one for a single pass")
+    must_have(answer, 2, "two numbers: one for numpy, one for a single pass")
     numpys, one = answer
     if one == 1 and numpys == 4:
         raise NotYet("these are the numbers of passes; count what goes through memory in each pass")
@@ -34,8 +33,7 @@ def trips(answer: Any) -> str:
 
 def ring(answer: Any) -> str:
     """Check a ring allreduce by rehearsal: on 1 to 5 ranks, with vectors of several lengths."""
-    if not callable(answer):
-        raise NotYet(f"a function is asked for, not {answer!r}")
+    must_be_function(answer)
     for ranks, n in CASES:
         runs = rehearse(answer, [_vector(rank, n) for rank in range(ranks)])
         try:
@@ -49,31 +47,18 @@ def ring_on_ranks(answer: Any) -> str:
     """Check the same on the ranks that run the cell; each rank checks itself."""
     from mpi4py import MPI
 
-    if not callable(answer):
-        raise NotYet(f"a function is asked for, not {answer!r}")
+    must_be_function(answer)
     comm = MPI.COMM_WORLD
     p, rank = comm.size, comm.rank
     n = 2 * p + 1  # chunks differ in length
     watch = Watch(_vector(rank, n))
-    answer(_Watched(comm, watch), watch.x)
+    answer(Patient(comm, watch=watch), watch.x)
     watch.end()
     if not _is_sum(watch, p):
         steps = range(_last(p) + 1)
         raise NotYet(next(filter(None, (_wrong(watch, step, rank, p) for step in steps))))
-    _judge_messages(watch, rank, p)
+    must_be_a_ring(watch.sent, rank, p, _last(p), longest=-(-n // p))
     return f"rank {rank} has the whole sum after {_last(p)} messages to rank {(rank + 1) % p}"
-
-
-class _Watched(Patient):
-    """A Patient that records every exchange."""
-
-    def __init__(self, comm, watch: Watch):
-        super().__init__(comm)
-        self.watch = watch
-
-    def Sendrecv(self, sendbuf, dest, *, recvbuf, source):
-        self.watch.note(sendbuf, dest)
-        super().Sendrecv(sendbuf, dest, recvbuf=recvbuf, source=source)
 
 
 # Judging ---------------------------------------------------------------------------------------
@@ -110,7 +95,7 @@ def _judge_all(runs: list[Watch]) -> None:
         what = "" if _patience(error) else f"rank {rank}: {type(error).__name__}: "
         raise NotYet(f"{what}{error}")
     for rank, run in enumerate(runs):
-        _judge_messages(run, rank, p)
+        must_be_a_ring(run.sent, rank, p, _last(p), longest=-(-run.x.size // p))
 
 
 def _patience(error: BaseException) -> int:
@@ -120,21 +105,6 @@ def _patience(error: BaseException) -> int:
 def _is_sum(run: Watch, p: int) -> bool:
     places = np.arange(run.x.size) + 1
     return np.array_equal(run.states[-1], places * ((10**p - 1) // 9))
-
-
-def _judge_messages(run: Watch, rank: int, p: int) -> None:
-    right, longest = (rank + 1) % p, -(-run.x.size // p)
-    targets, sizes = [dest for dest, _ in run.sent], [size for _, size in run.sent]
-    if targets != [right] * _last(p):
-        raise NotYet(
-            f"rank {rank}: the sum is right, but messages went to ranks {targets}; in a ring, this "
-            f"rank sends {_last(p)}, all to rank {right}"
-        )
-    if max(sizes, default=0) > longest:
-        raise NotYet(
-            f"rank {rank}: the sum is right, but the messages had {sizes} numbers; a chunk has at "
-            f"most {longest}"
-        )
 
 
 def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
@@ -147,15 +117,13 @@ def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
     # If there were too many exchanges, judge the final state.
     x = run.states[-1] if step == _last(p) else run.states[step]
     chunks = np.array_split(np.arange(x.size), p)
-    held = [
-        _whose(x[chunk], chunk, p) for chunk in chunks
-    ]  # per chunk: how often it has each rank's values
+    held = [_whose(x[chunk], chunk, p) for chunk in chunks]  # ranks' values in each, how often
     when = f"after step {step}, rank {rank}" if step else f"before the first step, rank {rank}"
     for number, times in enumerate(held):
         if times is None:
             return f"{when}: chunk {number} {_stranger(x, chunks, number, p)}"
         if often := [r for r in range(p) if times[r] > 1]:
-            return f"{when}: chunk {number} has the values of rank {_listed(often)} more than once"
+            return f"{when}: chunk {number} has the values of rank {listed(often)} more than once"
     return _lacking(held, chunks, step, when, p)
 
 
@@ -167,7 +135,7 @@ def _lacking(held: list, chunks: list, step: int, when: str, p: int) -> str | No
         # If some chunks are empty, the fullest one need not have k + 1 ranks' values.
         fullest = max(counts, key=counts.get, default=None)
         if len(filled) == p and counts[fullest] < step + 1:
-            there = _listed([r for r in range(p) if held[fullest][r]])
+            there = listed([r for r in range(p) if held[fullest][r]])
             return (
                 f"{when}: no chunk has the values of {step + 1} ranks; the fullest, chunk "
                 f"{fullest}, has those of rank {there}"
@@ -178,7 +146,7 @@ def _lacking(held: list, chunks: list, step: int, when: str, p: int) -> str | No
         worst = min(missing, key=counts.get)
         return (
             f"{when}: {len(filled) - len(missing)} chunks are complete instead of {step - p + 2}; "
-            f"chunk {worst} lacks the values of rank {_listed(missing[worst])}"
+            f"chunk {worst} lacks the values of rank {listed(missing[worst])}"
         )
     return None
 
@@ -210,10 +178,6 @@ def _stranger(x: np.ndarray, chunks: list, number: int, p: int) -> str:
             if other != number and chunk.size and np.ptp(left) == 0:
                 b = left[0] / (chunk[0] - chunks[number][0])
                 if b > 0 and set(f"{b:.12g}") <= {"0", "1"}:
-                    ranks = _listed([r for r in range(p) if int(b) // 10**r % 10])
+                    ranks = listed([r for r in range(p) if int(b) // 10**r % 10])
                     return f"contains values of chunk {other}, from rank {ranks}"
     return f"is not a sum of the ranks' chunks {number}"
-
-
-def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, close
+from tutorial_dl.course.virtual_ranks import patient_team
 
-SECONDS = 5.0  # how long a rank waits for the others before it gives up
+from .checking import NotYet, close, must_be_function, must_return
+
 SHAPE = np.array([1.0, 2.0])  # a batch, up to a factor
 
 
 def sums(answer: Any) -> str:
     """Check the sums of all rounds on every rank, with different numbers of batches per rank."""
-    team = _impatient_team()
+    team = patient_team()
     rank, size = team.rank, team.size
-    if not callable(answer):
-        raise NotYet(f"a function is asked for, not {answer!r}")
+    must_be_function(answer)
     # One batch fewer on the last rank, as in the text; then many fewer on the first.
     for counts in ([3] * (size - 1) + [2], [1] + [4] * (size - 1)):
         try:
@@ -32,8 +32,7 @@ def sums(answer: Any) -> str:
 
 
 def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
-    if found is None:
-        raise NotYet(f"rank {rank}: the function returns nothing")
+    must_return(found, f"rank {rank}: ")
     rounds = max(counts)
     if not isinstance(found, (list, tuple, np.ndarray)) or len(found) != rounds:
         many = f"{len(found)} sums" if hasattr(found, "__len__") else f"{found!r}"
@@ -48,10 +47,9 @@ def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
 
 def persistently(answer: Any) -> str:
     """Check that all ranks repeat work that failed on one, before or after its collective."""
-    team = _impatient_team()
+    team = patient_team()
     rank, size = team.rank, team.size
-    if not callable(answer):
-        raise NotYet(f"a function is asked for, not {answer!r}")
+    must_be_function(answer)
     try:
         # Tries 1 and 2 fail on one rank each; the third one succeeds.
         work = _Work(team, before={1: 1 % size}, after={2: size - 1})
@@ -122,16 +120,3 @@ def _judge_last(error: Exception, tries: int, rank: int) -> None:
         raise NotYet(
             f"rank {rank}: expected the error of the last try, got {type(error).__name__}: {error}"
         ) from error
-
-
-def _impatient_team():
-    """A Team of all ranks whose waits are bounded, also in recover()."""
-    from mpi4py import MPI
-
-    from tutorial_dl import Team
-
-    class Impatient(Team):
-        def recover(self, seconds: float = SECONDS) -> None:
-            super().recover(min(seconds, SECONDS))
-
-    return Impatient(MPI.COMM_WORLD, deadline=SECONDS)

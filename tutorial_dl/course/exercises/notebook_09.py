@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, call, close
+from .checking import NotYet, call, close, must_have, must_return
 
 # Exercise 2: the rate found for batch BASE, momentum, largest curvature, samples per epoch.
 RATE, BASE, MOMENTUM, CURVATURE, SAMPLES = 0.05, 64, 0.9, 5.0, 50_000
@@ -19,8 +19,8 @@ def warm_up(answer: Any) -> str:
         given = f"start = {start}, rate = {rate}, steps = {steps}"
         before = np.array([call(answer, s, start, rate, steps) for s in range(steps)], object)
         right = start + (rate - start) * np.arange(steps) / steps
-        if any(value is None for value in before):
-            raise NotYet("the function returns nothing")
+        for value in before:
+            must_return(value)
         ahead = start + (rate - start) * (np.arange(steps) + 1) / steps
         if rate != start and _same(before, ahead):
             raise NotYet(f"{given}: yours is one step ahead; step 0 should have the rate {start}")
@@ -35,8 +35,7 @@ def warm_up(answer: Any) -> str:
 
 def batches(answer: Any) -> str:
     """Check the largest stable batches by the linear and by the square-root rule."""
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("expected two numbers: one batch for each rule")
+    must_have(answer, 2, "two numbers: one batch for each rule")
     limit = 2 * (1 + MOMENTUM) / CURVATURE
     powers = {"linear": 1.0, "square-root": 0.5}
     left = []

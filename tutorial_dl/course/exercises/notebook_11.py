@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutorial_dl.course.exercises.checking import NotYet, call, close
+from .checking import NotYet, call, close, must_have
 
 # Exercise 2: bytes of the weights, bytes per second of the master's link, seconds per gradient.
 BYTES, LINK, COMPUTE, WORKERS = 25_000_000 * 4, 1.25e9, 0.250, 16
@@ -33,8 +33,7 @@ def _answer(workers: int, compute: float, serve: float) -> float:
 
 def plan(answer: Any) -> str:
     """Exercise 2: the largest speed-up, and the gradients per exchange that 16 workers need."""
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are needed: the speed-up, and the gradients per exchange")
+    must_have(answer, 2, "two numbers: the speed-up, and the gradients per exchange")
     serve = 2 * BYTES / LINK
     close(answer[0], 1 + COMPUTE / serve, "the largest speed-up", rtol=0.01)
     every = answer[1]

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, call, close
 from tutorial_dl.course.foundations.staleness import delay_bound, delayed_descent
+
+from .checking import NotYet, call, close, must_have, must_return
 
 CURVATURE, PLAIN, AWARE = 5.0, 0.05, 0.35  # exercise 2
 
@@ -22,8 +23,7 @@ def delayed(answer: Any) -> str:
     ):
         given = f"eta = {eta}, tau = {tau}, x0 = {x0}, steps = {steps}"
         found = call(answer, eta, tau, x0, steps)
-        if found is None:
-            raise NotYet("the function returns nothing")
+        must_return(found)
         right = delayed_descent(eta, tau, x0, steps)
         if np.shape(found) == (steps,) and steps:
             raise NotYet(
@@ -38,8 +38,7 @@ def delayed(answer: Any) -> str:
 
 def workers(answer: Any) -> str:
     """Exercise 2: how many workers in turn are stable, with plain and staleness-aware steps."""
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are needed: workers with plain and with staleness-aware steps")
+    must_have(answer, 2, "two numbers: workers with plain and with staleness-aware steps")
     for what, rate, aware, count in zip(
         ("plain", "staleness-aware"), (PLAIN, AWARE), (False, True), answer, strict=True
     ):

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.course.exercises.checking import NotYet, close
 from tutorial_dl.strategies.rule import Rule
 from tutorial_dl.strategies.scripted import Scripted
+
+from .checking import NotYet, close, must_have
 
 BETA, RATE, WORKERS = 0.9, 0.1, 3  # moving rate of exercise 1; workers of exercise 2
 
@@ -39,8 +40,7 @@ def springs(answer: Any) -> str:
 
 def moving_rates(answer: Any) -> str:
     """Exercise 2: the moving rates at which 1 - beta / p - beta is 0 and -1."""
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two moving rates are needed: one to meet, one above which they swing apart")
+    must_have(answer, 2, "two moving rates: one to meet, one above which they swing apart")
     for what, beta, right in zip(("they meet", "they swing"), answer, (0.75, 1.5), strict=True):
         if isinstance(beta, (int, float, np.floating)) and np.isclose(beta, right * 4 / 3):
             raise NotYet(f"{what}: the workers move too, by alpha = beta / {WORKERS}")

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.exercises.checking import NotYet, call, close
 from tutorial_dl.course.foundations.energy import matched_pace
+
+from .checking import NotYet, close, must_be_function, must_have, must_return
 
 MOMENTUM, WORKERS = 0.9, 8  # exercise 2
 
@@ -25,13 +26,10 @@ def commit(answer: Any) -> str:
     for what, (*vectors, eta, mu, kappa) in cases.items():
         g, m, theta, s = (np.array(vector) for vector in vectors)
         kept = [vector.copy() for vector in (g, m, theta, s)]
-        if not callable(answer):
-            call(answer)
+        must_be_function(answer)
         found = answer(*kept, eta, mu, kappa)
-        if found is None:
-            raise NotYet("the function returns nothing")
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise NotYet("two arrays are needed: the commit pi D, and the new m")
+        must_return(found)
+        must_have(found, 2, "two arrays: the commit pi D, and the new m")
         D = -eta * g
         new = mu * m + D
         pi = (kappa * np.abs(new) - np.abs(theta - s)) / (np.abs(D) + 1e-12)
@@ -45,8 +43,7 @@ def commit(answer: Any) -> str:
 
 def kappa(answer: Any) -> str:
     """Exercise 2: the kappa that keeps the pace, and the fastest pace of one worker."""
-    if not isinstance(answer, (tuple, list)) or len(answer) != 2:
-        raise NotYet("two numbers are needed: kappa, and the fastest pace")
+    must_have(answer, 2, "two numbers: kappa, and the fastest pace")
     asked, fastest = answer
     close(asked, 1 / matched_pace(WORKERS, 1.0, MOMENTUM), "kappa for 8 workers", 1e-3)
     close(fastest, matched_pace(1, 1e9, MOMENTUM), "the fastest pace of one worker", 1e-3)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutorial_dl.course.exercises.checking import NotYet, call
 from tutorial_dl.layout import Layout
+
+from .checking import NotYet, call, must_have, must_return
 
 # Exercise 2: available ranks; samples and seconds per gradient on a rank; seconds to serve one
 # exchange; updates of a group per relay. Then the limits: batch per worker, speed, unseen updates.
@@ -42,8 +43,7 @@ def _path(roles: list, rank: int) -> list[int]:
 def _compare(found: Any, right: list[int], layout: Layout, role: Any) -> None:
     where = str(layout).splitlines()[0].split(":")[0]
     what = f"{where}: from rank {role.rank} (worker {role.worker}, device {role.device})"
-    if found is None:
-        raise NotYet("the function returns nothing")
+    must_return(found)
     try:
         found = [int(rank) for rank in found]
     except (TypeError, ValueError):
@@ -57,8 +57,7 @@ def _compare(found: Any, right: list[int], layout: Layout, role: Any) -> None:
 
 def choice(answer: Any) -> str:
     """Exercise 2: a layout that fits the ranks, is fast enough and leaves few updates unseen."""
-    if not isinstance(answer, (tuple, list)) or len(answer) != 3:
-        raise NotYet("three numbers are needed: masters, workers per master, ranks per worker")
+    must_have(answer, 3, "three numbers: masters, workers per master, ranks per worker")
     try:
         layout = Layout(masters=answer[0], workers=answer[1], devices=answer[2])
     except ValueError as error:

@@ -16,69 +16,29 @@
 Everything is in float64 and depends on numpy alone.
 """
 
-from tutorial_dl.course.foundations.bases import Bumps, Chebyshev, Fourier, Polynomial
-from tutorial_dl.course.foundations.closed_form import solve_normal_equations, solve_qr
-from tutorial_dl.course.foundations.curvature import largest_curvature
-from tutorial_dl.course.foundations.curve import Curve, fit
-from tutorial_dl.course.foundations.descent import Descent, descend
-from tutorial_dl.course.foundations.elastic import center_deviation, elastic_growth, resting_places
-from tutorial_dl.course.foundations.energy import matched_pace
-from tutorial_dl.course.foundations.generalisation import expected_errors
-from tutorial_dl.course.foundations.loss import LeastSquares, mean_squared_error
-from tutorial_dl.course.foundations.queueing import (
-    first_come_first_served,
-    random_throughput,
-    regular_throughput,
-    saturation,
-)
-from tutorial_dl.course.foundations.staleness import (
-    delay_bound,
-    delayed_descent,
-    delayed_growth,
-    implicit_momentum,
-    largest_rate,
-    random_order_path,
-)
-from tutorial_dl.course.foundations.theory import (
-    best_rate,
-    contraction,
-    noise_floor,
-    predicted_path,
-    stability_bound,
-)
+import lazy_loader
 
-__all__ = [
-    "Bumps",
-    "Chebyshev",
-    "Curve",
-    "Descent",
-    "Fourier",
-    "LeastSquares",
-    "Polynomial",
-    "best_rate",
-    "center_deviation",
-    "contraction",
-    "delay_bound",
-    "delayed_descent",
-    "delayed_growth",
-    "descend",
-    "elastic_growth",
-    "expected_errors",
-    "first_come_first_served",
-    "fit",
-    "implicit_momentum",
-    "largest_curvature",
-    "largest_rate",
-    "matched_pace",
-    "mean_squared_error",
-    "noise_floor",
-    "predicted_path",
-    "random_order_path",
-    "random_throughput",
-    "regular_throughput",
-    "resting_places",
-    "saturation",
-    "solve_normal_equations",
-    "solve_qr",
-    "stability_bound",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "bases": ["Bumps", "Chebyshev", "Fourier", "Polynomial"],
+        "closed_form": ["solve_normal_equations", "solve_qr"],
+        "curvature": ["largest_curvature"],
+        "curve": ["Curve", "fit"],
+        "descent": ["Descent", "descend"],
+        "elastic": ["center_deviation", "elastic_growth", "resting_places"],
+        "energy": ["matched_pace"],
+        "generalisation": ["expected_errors"],
+        "loss": ["LeastSquares", "mean_squared_error"],
+        "queueing": [
+            "first_come_first_served", "random_throughput", "regular_throughput", "saturation",
+        ],
+        "staleness": [
+            "delay_bound", "delayed_descent", "delayed_growth", "implicit_momentum",
+            "largest_rate", "random_order_path",
+        ],
+        "theory": [
+            "best_rate", "contraction", "noise_floor", "predicted_path", "stability_bound",
+        ],
+    },
+)  # fmt: skip

@@ -42,40 +42,40 @@ def _mark(ax: Axes, x: float, rank: int, marker: str, colour: str = style.BLACK)
     ax.plot([x], [rank], marker, markersize=11, color=colour, markeredgecolor="white", zorder=3)
 
 
-def _meet(ax: Axes, x: float, arrivals: Sequence[float]) -> None:
+def _arrive(
+    ax: Axes, *arrivals: float, end: float = 10.0, waiting: Sequence[int] = (0, 1, 2)
+) -> None:
+    """Each rank computes until it arrives, and waits until `end`; from there on all compute."""
     for rank, came in enumerate(arrivals):
         _work(ax, rank, 0, came)
-        _wait(ax, rank, came, x)
-        _work(ax, rank, x, 10)
-    ax.axvline(x, color=style.BLACK, linewidth=2)
+        if rank in waiting:
+            _wait(ax, rank, came, end)
+        _work(ax, rank, end, 10)
+    if end < 10:
+        ax.axvline(end, color=style.BLACK, linewidth=2)
 
 
 def _all_come(ax: Axes) -> None:
-    _meet(ax, 5, (4, 5, 4.5))
+    _arrive(ax, 4, 5, 4.5, end=5)
     ax.set_title("all ranks come")
 
 
 def _crash(ax: Axes) -> None:
-    for rank, came in enumerate((4, 3, 4.5)):
-        _work(ax, rank, 0, came)
-        if rank != 1:
-            _wait(ax, rank, came)
+    _arrive(ax, 4, 3, 4.5, waiting=(0, 2))
     _mark(ax, 3, 1, "X", style.RED)
     ax.set_title("crash: never comes")
 
 
 def _mismatch(ax: Axes) -> None:
-    for rank, came in enumerate((4, 5, 4.5)):
-        _work(ax, rank, 0, came)
-        _wait(ax, rank, came)
-        _mark(ax, came, rank, "D" if rank == 1 else "o", style.RED if rank == 1 else style.BLACK)
+    _arrive(ax, 4, 5, 4.5)
+    _mark(ax, 4, 0, "o")
+    _mark(ax, 5, 1, "D", style.RED)
+    _mark(ax, 4.5, 2, "o")
     ax.set_title("mismatch: other call")
 
 
 def _deadlock(ax: Axes) -> None:
-    for rank, came in enumerate((4, 5, 4.5)):
-        _work(ax, rank, 0, came)
-        _wait(ax, rank, came)
+    _arrive(ax, 4, 5, 4.5)
     for rank, x in enumerate((6, 7, 8)):
         arrow = FancyArrowPatch(
             (x, rank), (x, (rank + 1) % 3), arrowstyle="-|>", mutation_scale=14,
@@ -86,7 +86,7 @@ def _deadlock(ax: Axes) -> None:
 
 
 def _straggler(ax: Axes) -> None:
-    _meet(ax, 8.5, (4, 8.5, 4.5))
+    _arrive(ax, 4, 8.5, 4.5, end=8.5)
     ax.set_title("straggler: late")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isnan
 
-from matplotlib.axes import Axes
-
 from tutorial_dl import figure_style as style
 
 __all__ = ["served", "unseen"]
@@ -30,12 +28,8 @@ def served(
     Raises:
         ValueError: `measured` has a layout that `predicted` does not have.
     """
-    with style.axes(width=7.6) as ax:
-        _lines_and_markers(ax, workers, predicted, measured)
-        ax.set(title=title, xlabel="ranks that compute", ylabel=unit, ylim=(0, None))
-        ax.set_xticks(workers)
-        style.legend_beside(ax)
-    return ax.figure
+    labels = {"xlabel": "ranks that compute", "ylabel": unit, "title": title}
+    return _lines_and_markers(workers, predicted, measured, labels)
 
 
 def unseen(
@@ -54,34 +48,31 @@ def unseen(
     Raises:
         ValueError: as for `served`.
     """
-    with style.axes(width=7.6) as ax:
-        _lines_and_markers(ax, upward, predicted, measured)
-        ax.set_xticks(upward)
-        ax.set(
-            title=title,
-            xlabel="updates of a group from one relay to the next",
-            ylabel="updates not seen",
-            ylim=(0, None),
-        )
-        style.legend_beside(ax)
-    return ax.figure
+    xlabel = "updates of a group from one relay to the next"
+    labels = {"xlabel": xlabel, "ylabel": "updates not seen", "title": title}
+    return _lines_and_markers(upward, predicted, measured, labels)
 
 
 def _lines_and_markers(
-    ax: Axes,
     at: Sequence[float],
     predicted: Mapping[str, Sequence[float]],
     measured: Mapping[str, Mapping[int, float]],
-) -> None:
+    labels: Mapping[str, str],
+) -> style.Figure:
     """Draw a predicted line for each name, without its NaNs, and markers for what was measured."""
     unknown = [name for name in measured if name not in predicted]
     if unknown:
         raise ValueError(
             f"no prediction for {', '.join(unknown)}; there is one for {', '.join(predicted)}"
         )
-    for number, (name, line) in enumerate(predicted.items()):
-        known = [(x, y) for x, y in zip(at, line, strict=True) if not isnan(y)]
-        ax.plot(*zip(*known, strict=True), label=f"{name}, predicted", **style.line(number))
-        if found := measured.get(name):
-            look = style.marks(number) | {"markersize": 8, "markeredgecolor": "white"}
-            ax.plot(list(found), list(found.values()), label=f"{name}, measured", **look)
+    with style.axes(width=7.6) as ax:
+        for number, (name, line) in enumerate(predicted.items()):
+            known = [(x, y) for x, y in zip(at, line, strict=True) if not isnan(y)]
+            ax.plot(*zip(*known, strict=True), label=f"{name}, predicted", **style.line(number))
+            if found := measured.get(name):
+                look = style.marks(number) | {"markersize": 8, "markeredgecolor": "white"}
+                ax.plot(list(found), list(found.values()), label=f"{name}, measured", **look)
+        ax.set(ylim=(0, None), **labels)
+        ax.set_xticks(at)
+        style.legend_beside(ax)
+    return ax.figure

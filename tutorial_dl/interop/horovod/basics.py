@@ -7,6 +7,13 @@ import numpy as np
 from . import process_sets
 from .process_sets import ProcessSet, global_process_set
 
+__all__ = [
+    "add_process_set", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
+    "gloo_built", "gloo_enabled", "init", "is_homogeneous", "is_initialized", "local_rank",
+    "local_size", "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank",
+    "remove_process_set", "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline",
+]  # fmt: skip
+
 
 class _Here:
     """The state that init() sets; `team` is None before init() and after shutdown()."""
@@ -155,16 +162,8 @@ def mpi_threads_supported() -> bool:
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
-def mpi_enabled() -> bool:
-    return True
-
-
 def mpi_built() -> bool:
     return True
-
-
-def gloo_enabled() -> bool:
-    return False
 
 
 def gloo_built() -> bool:
@@ -175,20 +174,8 @@ def nccl_built() -> int:
     return 0
 
 
-def ddl_built() -> bool:
-    return False
-
-
-def ccl_built() -> bool:
-    return False
-
-
-def cuda_built() -> bool:
-    return False
-
-
-def rocm_built() -> bool:
-    return False
+mpi_enabled = mpi_built
+gloo_enabled = ddl_built = ccl_built = cuda_built = rocm_built = gloo_built
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:

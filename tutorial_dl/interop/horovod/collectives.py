@@ -30,6 +30,11 @@ from .compression import Compression
 from .process_sets import ProcessSet, global_process_set
 from .reductions import Adasum, Average, Product, Sum, reduction
 
+__all__ = [
+    "allgather", "allreduce", "alltoall", "barrier", "broadcast", "grouped_allgather",
+    "grouped_allreduce", "grouped_reducescatter", "join", "reducescatter",
+]  # fmt: skip
+
 
 def as_tensor(value) -> tf.Tensor:
     return value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
@@ -91,10 +96,25 @@ def grouped_allreduce(
     return out
 
 
-class _Allreduce:
-    def __init__(self, op, before, after, name, process_set):
-        self.op, self.before, self.after = op, before, after
+class _Collective:
+    """A collective and its gradient, for `differentiable`."""
+
+    def __init__(self, name, process_set):
         self.name, self.process_set = name, process_set
+
+    def reduced(self, op, tensors):
+        """The tensors, reduced over the ranks of this collective."""
+        return _Allreduce(op, 1.0, 1.0, None, self.process_set).forward(*tensors)
+
+    def gathered(self, *tensors):
+        """The rows of the tensors on all ranks of this collective."""
+        return _Allgather(None, self.process_set).forward(*tensors)
+
+
+class _Allreduce(_Collective):
+    def __init__(self, op, before, after, name, process_set):
+        super().__init__(name, process_set)
+        self.op, self.before, self.after = op, before, after
 
     def forward(self, *tensors):
         wire = self.process_set.wire()
@@ -108,7 +128,7 @@ class _Allreduce:
             return _Allreduce(self.op, self.before, self.after, None, self.process_set).forward(
                 *upstream
             )
-        total = _Allreduce(Sum, 1.0, 1.0, None, self.process_set).forward(*upstream)
+        total = self.reduced(Sum, upstream)
         scaled = [x * tf.cast(self.before, x.dtype) for x in inputs]
         after = [tf.cast(self.after, x.dtype) for x in inputs]
         if self.op == Product:
@@ -117,13 +137,13 @@ class _Allreduce:
             mine = [
                 tf.cast(x * a == y, x.dtype) for x, a, y in zip(scaled, after, outputs, strict=True)
             ]
-            ties = _Allreduce(Sum, 1.0, 1.0, None, self.process_set).forward(*mine)
+            ties = self.reduced(Sum, mine)
             others = [m / tf.maximum(t, 1) for m, t in zip(mine, ties, strict=True)]
         factor = [a * tf.cast(self.before, a.dtype) for a in after]
         return [g * o * f for g, o, f in zip(total, others, factor, strict=True)]
 
     def _product_of_others(self, x):
-        everyone = _Allgather(None, self.process_set).forward(x[tf.newaxis])[0]
+        everyone = self.gathered(x[tf.newaxis])[0]
         me = self.process_set.rank()
         others = tf.concat([everyone[:me], everyone[me + 1 :]], axis=0)
         return tf.reduce_prod(others, axis=0)
@@ -160,15 +180,9 @@ def reducescatter(
     Each of p ranks gets n // p of n rows, the first n % p ranks one more. See `allreduce`.
     """
     return grouped_reducescatter(
-        [tensor],
-        device_dense,
-        compression,
-        op,
-        process_set,
-        prescale_factor,
-        postscale_factor,
+        [tensor], device_dense, compression, op, process_set, prescale_factor, postscale_factor,
         name,
-    )[0]
+    )[0]  # fmt: skip
 
 
 def grouped_reducescatter(
@@ -205,7 +219,7 @@ class _Reducescatter(_Allreduce):
             raise LookupError(f"reducescatter with op {self.op} has no gradient")
         factor = self.before * self.after * (self.process_set.size() if self.op == Sum else 1)
         scaled = [g * tf.cast(factor, g.dtype) for g in upstream]
-        return _Allgather(None, self.process_set).forward(*scaled)
+        return self.gathered(*scaled)
 
 
 # Rows from rank to rank
@@ -223,10 +237,7 @@ def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=g
     return differentiable(_Allgather(name, process_set), [as_tensor(t) for t in tensors])
 
 
-class _Allgather:
-    def __init__(self, name, process_set):
-        self.name, self.process_set = name, process_set
-
+class _Allgather(_Collective):
     def forward(self, *tensors):
         wire = self.process_set.wire()
         results = [(t.dtype, tf.TensorShape([None]).concatenate(t.shape[1:])) for t in tensors]
@@ -235,9 +246,9 @@ class _Allgather:
         )
 
     def gradient(self, inputs, outputs, upstream):
-        mean = _Allreduce(Average, 1.0, 1.0, None, self.process_set).forward(*upstream)
+        mean = self.reduced(Average, upstream)
         rows = tf.stack([tf.shape(x)[0] for x in inputs])
-        rows = _Allgather(None, self.process_set).forward(rows[tf.newaxis])[0]  # (ranks, tensors)
+        rows = self.gathered(rows[tf.newaxis])[0]  # (ranks, tensors)
         before = tf.reduce_sum(rows[: self.process_set.rank()], axis=0)
         return [g[before[k] : before[k] + tf.shape(x)[0]]
                 for k, (g, x) in enumerate(zip(mean, inputs, strict=True))]  # fmt: skip
@@ -250,9 +261,10 @@ def broadcast(
     return differentiable(_Broadcast(root_rank, name, process_set), [as_tensor(tensor)])[0]
 
 
-class _Broadcast:
+class _Broadcast(_Collective):
     def __init__(self, root, name, process_set):
-        self.root, self.name, self.process_set = process_set.place_of(root), name, process_set
+        super().__init__(name, process_set)
+        self.root = process_set.place_of(root)
 
     def forward(self, *tensors):
         wire = self.process_set.wire()
@@ -262,7 +274,7 @@ class _Broadcast:
         )  # fmt: skip
 
     def gradient(self, inputs, outputs, upstream):
-        mean = _Allreduce(Average, 1.0, 1.0, None, self.process_set).forward(*upstream)
+        mean = self.reduced(Average, upstream)
         if self.process_set.rank() == self.root:
             return mean
         return [tf.zeros_like(g) for g in mean]
@@ -280,10 +292,10 @@ def alltoall(tensor, splits=None, name=None, ignore_name_scope=False,
     return rows if splits is None else (rows, received)
 
 
-class _Alltoall:
+class _Alltoall(_Collective):
     def __init__(self, splits, name, process_set):
+        super().__init__(name, process_set)
         self.splits = None if splits is None else as_tensor(splits)
-        self.name, self.process_set = name, process_set
 
     def forward(self, x):
         wire = self.process_set.wire()

@@ -11,6 +11,11 @@ from ..ordered_graph import in_order
 from .pickles import dumps, loads
 from .process_sets import ProcessSet, global_process_set
 
+__all__ = [
+    "allgather_object", "broadcast_", "broadcast_global_variables", "broadcast_object",
+    "broadcast_object_fn", "broadcast_variables",
+]  # fmt: skip
+
 
 def broadcast_variables(
     variables: Iterable, root_rank: int, process_set: ProcessSet = global_process_set, inplace=False

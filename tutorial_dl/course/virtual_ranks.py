@@ -1,0 +1,217 @@
+"""Ranks for exercises: learners' functions run here, wrong as they may be, and nothing hangs.
+
+    rehearse(function, vectors)     one thread per rank in this process, watched step by step
+    Patient(MPI.COMM_WORLD)         the ranks of an engine cell, with a limit on every wait
+    patient_team()                  the same for a Team, which counts its allreduces
+
+A blocking MPI call cannot be interrupted: two ranks that wait for each other stay there until they
+are killed. Here every wait gives up after a time:
+
+    comm = Patient(MPI.COMM_WORLD, seconds=2)
+    comm.Recv(x, source=1)              # TimeoutError: rank 0 waited 2 s to receive from rank 1
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Sequence
+from threading import Event, Thread
+
+import numpy as np
+
+DATA, RECEIPT = 1, 2  # tags
+SECONDS = 5.0  # for which a rank of `patient_team` waits for the others before it gives up
+
+
+class Watch:
+    """A record of what one rank did: the states of its vector, and its messages.
+
+    Attributes:
+        states: copies of x, one before each exchange and one at the end; so states[k] is x after k
+            exchanges, and what the function did until the next one
+        sent: (target rank, how many numbers) of each message
+        error: the exception that the function raised, or None
+    """
+
+    def __init__(self, x: np.ndarray):
+        self.x = x
+        self.states: list[np.ndarray] = []
+        self.sent: list[tuple[int, int]] = []
+        self.error: BaseException | None = None
+
+    def note(self, sendbuf: np.ndarray, dest: int) -> None:
+        """Record the state and the message; to be called before every exchange."""
+        self.states.append(self.x.copy())
+        self.sent.append((dest, np.size(sendbuf)))
+
+    def end(self) -> None:
+        """Record the last state; to be called when the function has returned."""
+        self.states.append(self.x.copy())
+
+
+class _Rank:
+    """The calls of mpi4py that tell a rank where it is."""
+
+    rank: int
+    size: int
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return self.size
+
+
+class GaveUp(Exception):
+    """Another rank failed, so the message that this rank waits for will not come."""
+
+
+def rehearse(
+    function: Callable[[RehearsalRank, np.ndarray], object],
+    vectors: Sequence[np.ndarray],
+    seconds: float = 2.0,
+) -> list[Watch]:
+    """Call `function(comm, vectors[rank])` on as many ranks as there are vectors, all at once.
+
+    Every rank's vector is recorded after every exchange, so that a check can say when it went
+    wrong. An error on one rank ends the waits of the others.
+
+    Args:
+        function: what each rank does; its result is ignored
+        vectors: float64, one per rank; the function may change them
+        seconds: how long a rank waits for a message before it raises TimeoutError
+
+    Returns:
+        One Watch per rank; its `error` holds what the function raised there.
+    """
+    size, failed = len(vectors), Event()
+    doors = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
+    watches = [Watch(x) for x in vectors]
+
+    def run(rank: int) -> None:
+        watch = watches[rank]
+        try:
+            function(RehearsalRank(rank, size, doors, watch, failed, seconds), watch.x)
+            watch.end()
+        except BaseException as error:
+            watch.error = error
+            failed.set()
+
+    threads = [Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return watches
+
+
+class RehearsalRank(_Rank):
+    """A communicator as one rank sees it: `rank`, `size` and `Sendrecv` of small numpy arrays."""
+
+    def __init__(self, rank, size, doors, watch, failed, seconds):
+        self.rank, self.size = rank, size
+        self._doors, self._watch, self._failed, self._seconds = doors, watch, failed, seconds
+
+    def Sendrecv(self, sendbuf: np.ndarray, dest: int, *, recvbuf: np.ndarray, source: int) -> None:
+        for what, other in (("dest", dest), ("source", source)):
+            if not 0 <= other < self.size:
+                raise ValueError(f"{what} must be a rank from 0 to {self.size - 1}, got {other}")
+        self._watch.note(sendbuf, dest)
+        self._doors[self.rank, dest].put(np.array(sendbuf))
+        message = self._wait(source)
+        if message.size > recvbuf.size:  # mpi4py: MPI_ERR_TRUNCATE
+            raise ValueError(
+                f"rank {source} sent {message.size} numbers to rank {self.rank}, whose recvbuf has "
+                f"room for {recvbuf.size}"
+            )
+        recvbuf.reshape(-1)[: message.size] = message.reshape(-1)
+
+    def _wait(self, source: int) -> np.ndarray:
+        deadline = time.monotonic() + self._seconds
+        while True:
+            try:
+                return self._doors[source, self.rank].get(timeout=0.02)
+            except queue.Empty:
+                if self._failed.is_set():
+                    raise GaveUp(f"rank {self.rank} waited for rank {source}") from None
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"rank {self.rank} waited {self._seconds:g} s to receive from rank {source}"
+                    ) from None
+
+
+class Patient(_Rank):
+    """Send, Recv and Sendrecv of small numpy arrays as in mpi4py, with a limit on every wait.
+
+    A Send returns when the message has been received, as MPI's does for large messages. (For small
+    ones MPI's may return at once, so that a wrong order goes unnoticed until the messages grow.)
+
+    Args:
+        comm: an mpi4py communicator; all its ranks must create the Patient together. (It is
+            duplicated, so that an abandoned message cannot be taken for a later one.)
+        seconds: how long a call waits before it raises TimeoutError
+        watch: records every Sendrecv, if given
+
+    Attributes:
+        sent: (target rank, how many numbers) of each message, in order
+    """
+
+    def __init__(self, comm, seconds: float = 2.0, watch: Watch | None = None):
+        self.comm, self.seconds, self.watch = comm.Dup(), seconds, watch
+        self.rank, self.size = comm.rank, comm.size
+        self.sent: list[tuple[int, int]] = []
+
+    def Send(self, buf: np.ndarray, dest: int) -> None:
+        self._wait_for_receipt(dest, self._post(buf, dest))
+
+    def Recv(self, buf: np.ndarray, source: int) -> None:
+        request = self.comm.Irecv(buf, source, DATA)
+        self._wait(request, f"to receive from rank {source}")
+        self.comm.Isend(np.empty(0), source, RECEIPT).Wait()
+
+    def Sendrecv(self, sendbuf: np.ndarray, dest: int, *, recvbuf: np.ndarray, source: int) -> None:
+        if self.watch:
+            self.watch.note(sendbuf, dest)
+        receipt = self._post(sendbuf, dest)
+        self.Recv(recvbuf, source)
+        self._wait_for_receipt(dest, receipt)
+
+    def _post(self, buf: np.ndarray, dest: int):
+        buf = np.ascontiguousarray(buf)
+        if buf.nbytes > 1024:  # above some size MPI itself waits for the receiver
+            raise ValueError(f"a message must be at most 1024 bytes here, got {buf.nbytes} bytes")
+        self.sent.append((dest, buf.size))
+        self.comm.Isend(buf, dest, DATA).Wait()
+        return self.comm.Irecv(np.empty(0), dest, RECEIPT)
+
+    def _wait_for_receipt(self, dest: int, receipt) -> None:
+        self._wait(receipt, f"for rank {dest} to receive")
+
+    def _wait(self, request, what: str) -> None:
+        deadline = time.monotonic() + self.seconds
+        while not request.Test():
+            if time.monotonic() > deadline:
+                request.Cancel()
+                request.Wait()
+                raise TimeoutError(f"rank {self.rank} waited {self.seconds:g} s {what}")
+            time.sleep(0)  # ranks may outnumber cores: let the others run
+
+
+def patient_team():
+    """Return a Team of all ranks that counts its allreduces in `calls` and limits every wait."""
+    from mpi4py import MPI
+
+    from tutorial_dl import Team
+
+    class PatientTeam(Team):
+        calls = 0
+
+        def allreduce(self, *arguments, **options):
+            self.calls += 1
+            return super().allreduce(*arguments, **options)
+
+        def recover(self, seconds: float = SECONDS) -> None:
+            super().recover(min(seconds, SECONDS))
+
+    return PatientTeam(MPI.COMM_WORLD, deadline=SECONDS)
