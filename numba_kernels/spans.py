@@ -117,8 +117,19 @@ def record_to(ring_address: int, keep: Callable | None, finish_wait: Callable[[]
     _word.value, sink, end_wait = ring_address, keep, finish_wait
 
 
+def record(name: str, begin: int) -> None:
+    """Record a span from `begin` (ns) until now, if this process records."""
+    end = perf_counter_ns()
+    if sink is not None:
+        sink(name, begin, end)
+
+
 def announces(name: str):
-    """Decorator: every call of the method is a span called `name`, while this process records."""
+    """Decorator: every call of the method is a span called `name`, while this process records.
+
+    It costs 0.1 us per call. Team.allreduce and Team.barrier, which take a few, test `sink`
+    themselves.
+    """
 
     def decorate(method):
         @functools.wraps(method)
@@ -129,9 +140,7 @@ def announces(name: str):
             try:
                 return method(*arguments, **options)
             finally:
-                end = perf_counter_ns()
-                if sink is not None:
-                    sink(name, begin, end)
+                record(name, begin)
 
         return call
 
@@ -150,9 +159,7 @@ class Span:
         self.begin = perf_counter_ns()
 
     def __exit__(self, *error) -> None:
-        end = perf_counter_ns()
-        if sink is not None:
-            sink(self.name, self.begin, end)
+        record(self.name, self.begin)
 
 
 class _Nothing:
@@ -180,7 +187,5 @@ def each(name: str, items: Iterable) -> Iterator:
             item = next(items)
         except StopIteration:
             return
-        end = perf_counter_ns()
-        if sink is not None:
-            sink(name, begin, end)
+        record(name, begin)
         yield item

@@ -31,10 +31,12 @@ import os
 import sys
 import threading
 from dataclasses import replace
+from time import perf_counter_ns
 
 import numpy as np
 from mpi4py import MPI
 
+from .. import spans
 from ..allreduce import calls, gather, ring, shared_memory, staged, tree
 from ..allreduce.dispatch import allreduce as _allreduce
 from ..allreduce.elementwise import bounds, convert, op_code
@@ -109,10 +111,12 @@ class Team(Waiting):
 
     # Public methods
 
-    @announces("allreduce")
     def allreduce(self, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
         """Reduce `x` over all ranks, in place; see `numba_kernels.allreduce`."""
-        return _allreduce(self, x, op, algorithm)
+        if spans.sink is None:
+            return _allreduce(self, x, op, algorithm)
+        with spans.span("allreduce"):
+            return _allreduce(self, x, op, algorithm)
 
     @announces("reduce_scatter")
     def reduce_scatter(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
@@ -234,23 +238,27 @@ class Team(Waiting):
                 self.by_messages(call, flat.size, flat.dtype, tree.down, (flat, root, 0))
         return x
 
-    @announces("barrier")
     def barrier(self) -> None:
         """Wait until every rank has called this."""
-        if self.size == 1:
-            return
-        call = calls.encode("barrier")
-        if self.single_node:
-            self.ready()
-            self.node_array[AT] = 0
-            self.count += 1
-            done = board.meet(self.node_array, call, 0)
-            if done != READY:
-                self._wait(call, 0, done, board.meet, (self.node_array, call, 0))
-        else:
-            nothing = np.zeros(1, np.float32)
-            arguments = (nothing, self.scratch(1, np.dtype("float32")), 0, 1)
-            self.by_messages(call, 0, nothing.dtype, tree.allreduce, arguments)
+        begin = 0 if spans.sink is None else perf_counter_ns()
+        try:
+            if self.size == 1:
+                return
+            call = calls.encode("barrier")
+            if self.single_node:
+                self.ready()
+                self.node_array[AT] = 0
+                self.count += 1
+                done = board.meet(self.node_array, call, 0)
+                if done != READY:
+                    self._wait(call, 0, done, board.meet, (self.node_array, call, 0))
+            else:
+                nothing = np.zeros(1, np.float32)
+                arguments = (nothing, self.scratch(1, np.dtype("float32")), 0, 1)
+                self.by_messages(call, 0, nothing.dtype, tree.allreduce, arguments)
+        finally:
+            if begin:
+                spans.record("barrier", begin)
 
     @announces("split")
     def split(self, color: int, key: int = 0) -> Team:
