@@ -1,8 +1,9 @@
 """One batch job that holds all engines of a cluster (Slurm, PBS, LSF): submit, watch, cancel.
 
-ipyparallel has launchers for these systems, too. They are not used here: for PBS and LSF they make
-job arrays, in which every engine is an MPI world of its own; they report neither why a job was
-refused nor that it has ended, so a client would wait in vain; and LSF's passes on no environment.
+ipyparallel has launchers for these systems, too. With a `batch_template` they would submit the same
+script, but everything else they do would have to be replaced: they report neither why a job was
+refused nor that it has ended (their `poll` is empty), so a client would wait in vain; they pass on
+the variables of an outer job; and Ctrl-C in the terminal reaches their commands.
 """
 
 from __future__ import annotations
@@ -57,16 +58,18 @@ SYSTEMS = {
 }
 
 
+OF_A_JOB = re.compile(r"(SLURM|PBS|LSB)_.*")  # environment variables
+
+
 class JobError(RuntimeError):
     """The batch system refused a command; the message is its answer."""
 
 
 def environment() -> dict[str, str]:
     """Our environment without the variables of an outer job or mpiexec: the new job is another."""
-    of_a_job = re.compile(r"(SLURM|PBS|LSB)_.*")
     of_the_site = ("SLURM_CONF", "PBS_CONF_FILE", "PBS_DEFAULT")
     outer = launch.environment_without_ranks()
-    env = {name: value for name, value in outer.items() if not of_a_job.fullmatch(name)}
+    env = {name: value for name, value in outer.items() if not OF_A_JOB.fullmatch(name)}
     env.update({name: os.environ[name] for name in of_the_site if name in os.environ})
     return {**env, "LSB_STDOUT_DIRECT": "Y"}  # LSF: write the output while the job runs
 
@@ -130,13 +133,16 @@ class Job:
 
     def tail(self) -> list[str]:
         """The last lines that the job wrote."""
-        lines: list[str] = []
-        for file in (self.log.with_suffix(".head"), self.log):
-            try:
-                lines += file.read_text(errors="replace").splitlines()
-            except OSError:
-                continue
-        return lines[-15:]
+        return last_lines(self.log.with_suffix(".head"), self.log)
+
+
+def last_lines(*logs: Path) -> list[str]:
+    """The last lines of logs, which may not exist."""
+    lines: list[str] = []
+    for log in logs:
+        with contextlib.suppress(OSError):
+            lines += log.read_text(errors="replace").splitlines()
+    return lines[-15:]
 
 
 def _run(command: Sequence[str], stdin=subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:

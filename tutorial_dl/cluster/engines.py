@@ -292,14 +292,11 @@ class Cluster:
 
         Does nothing if that has been done.
         """
-        _forget(self)
-        atexit.unregister(self._at_exit)
-        self._close_client()
+        self._disconnect()
         record = self._record.now()
         if record is not None:
             registry.end(record)
         self._parts.collect()
-        self._release()
 
     def leave(self) -> None:
         """Disconnect and leave the cluster running, for `join` from elsewhere.
@@ -311,10 +308,7 @@ class Cluster:
             raise ClusterError(
                 "this cluster ends with its kernel: leave() needs one started with keep=SECONDS"
             )
-        _forget(self)
-        atexit.unregister(self._at_exit)
-        self._close_client()
-        self._release()
+        self._disconnect()
 
     def _at_exit(self) -> None:
         """Called when the kernel ends."""
@@ -327,7 +321,11 @@ class Cluster:
         if self.client is not None:
             self.client.close()
 
-    def _release(self) -> None:
+    def _disconnect(self) -> None:
+        if running() is self:
+            remember(None)
+        atexit.unregister(self._at_exit)
+        self._close_client()
         if self._lease is not None:
             self._lease.release()
 
@@ -361,12 +359,6 @@ def running() -> Cluster | None:
     return _running
 
 
-def remember(cluster: Cluster) -> None:
+def remember(cluster: Cluster | None) -> None:
     global _running
     _running = cluster
-
-
-def _forget(cluster: Cluster) -> None:
-    global _running
-    if _running is cluster:
-        _running = None

@@ -6,9 +6,7 @@ guard watches ends. Their commands and environments are made here.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -19,6 +17,7 @@ from pathlib import Path
 from numba_kernels import launch
 
 from . import lease, registry
+from .batch_job import OF_A_JOB, last_lines
 from .profile import Profile
 
 # A cluster on one node listens on the loopback interface only.
@@ -30,7 +29,6 @@ LOOPBACK = {
     "PRTE_MCA_prte_if_include": "lo",
     "PMIX_MCA_ptl_tcp_if_include": "lo",
 }
-OF_A_BATCH_SYSTEM = re.compile(r"(SLURM|PBS|LSB)_.*")
 
 
 class Guarded:
@@ -65,9 +63,7 @@ class Guarded:
 
     def tail(self) -> list[str]:
         """The last lines of the log."""
-        with contextlib.suppress(OSError):
-            return self.log.read_text(errors="replace").splitlines()[-15:]
-        return []
+        return last_lines(self.log)
 
 
 # Commands --------------------------------------------------------------------------------------
@@ -124,7 +120,7 @@ def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:
         name: value
         # In a batch job, mpiexec would use the job's nodes instead of this one.
         for name, value in launch.rank_environment(n).items()
-        if not OF_A_BATCH_SYSTEM.fullmatch(name)
+        if not OF_A_JOB.fullmatch(name)
     }
     env = {**LOOPBACK, **env, "MPI_LOCALNRANKS": str(n)}  # gforker does not set it
     mpiexec = local_mpiexec()

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .batch_job import SYSTEMS
+
 SHIPPED = Path(__file__).with_name("profiles")
 KINDS = ("local", "allocation", "submit")
-SYSTEMS = ("slurm", "pbs", "lsf")
 BATCH, AWAY, ALL = ("submit",), ("allocation", "submit"), KINDS
 
 

@@ -75,27 +75,21 @@ def directives(profile: Profile, name: str, n: int, output: Path) -> list[str]:
         head = [f"--job-name={name}", f"--output={output}", f"--nodes={shape['nodes']}"]
         head += [f"--ntasks={n}", f"--ntasks-per-node={shape['ranks_per_node']}"]
         head += [f"--cpus-per-task={shape['cores_per_rank']}"]
-        head += [f"--partition={profile.queue}"] if profile.queue else []
-        head += [f"--account={profile.account}"] if profile.account else []
-        head += [f"--time={profile.time}"] if profile.time else []
-        prefix = "#SBATCH"
+        prefix, optional = "#SBATCH", ("--partition=", "--account=", "--time=")
     elif profile.system == "pbs":
         # -V: pass on the environment of the submitting process, as Slurm and LSF do by default.
         head = [f"-N {name[:15]}", "-V", "-j oe", f"-o {output}"]
         head += [f"-l {profile.fill(profile.resources, n)}"]
-        head += [f"-q {profile.queue}"] if profile.queue else []
-        head += [f"-A {profile.account}"] if profile.account else []
-        head += [f"-l walltime={profile.time}"] if profile.time else []
-        prefix = "#PBS"
+        prefix, optional = "#PBS", ("-q ", "-A ", "-l walltime=")
     else:
         head = [f"-J {name}", f"-o {output}", f"-n {n}"]
         head += [f'-R "span[ptile={shape["ranks_per_node"]}]"']
         if shape["cores_per_rank"] > 1:
             head += [f'-R "affinity[core({shape["cores_per_rank"]})]"']
-        head += [f"-q {profile.queue}"] if profile.queue else []
-        head += [f"-P {profile.account}"] if profile.account else []
-        head += [f"-W {profile.time.rpartition(':')[0]}"] if profile.time else []  # no seconds
-        prefix = "#BSUB"
+        prefix, optional = "#BSUB", ("-q ", "-P ", "-W ")  # -W takes no seconds
+    time = profile.time.rpartition(":")[0] if profile.system == "lsf" else profile.time
+    values = zip(optional, (profile.queue, profile.account, time), strict=True)
+    head += [option + value for option, value in values if value]
     return [f"{prefix} {line}" for line in [*head, *profile.directives]]
 
 

@@ -11,7 +11,8 @@
 docs/horovod.md explains how to port a script and what differs.
 
 A collective passes through, from top to bottom: collectives.py (tensors, gradients),
-ordered_graph.py (order inside tf.function), wire.py (ranks agree on the call), numba_kernels.team.
+tensorflow_graph.py (order inside tf.function), wire.py (ranks agree on the call),
+numba_kernels.team.
 """
 
 from importlib import import_module

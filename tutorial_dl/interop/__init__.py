@@ -1,3 +1,3 @@
-"""Other libraries' interfaces: Horovod's (horovod/), Keras layers (layers/), and the order of
-collectives inside TensorFlow's graph.
+"""Other libraries' interfaces: Horovod's (horovod/), Keras layers (layers/), and collectives inside
+TensorFlow's graph (tensorflow_graph.py).
 """

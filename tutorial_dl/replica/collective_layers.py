@@ -43,6 +43,6 @@ def remember(error: BaseException) -> None:
 
 
 def cause(error: BaseException) -> BaseException:
-    """What a collective raised, if that is why TensorFlow raised `error`; else `error` itself."""
+    """What a collective raised in a graph, if `error` is TensorFlow's; else `error` itself."""
     found, _raised[:] = list(_raised), []
-    return found[0] if found and str(found[0]) in str(error) else error
+    return found[0] if found and type(error).__module__.startswith("tensorflow.") else error

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from ..ordered_graph import in_order
+from ..tensorflow_graph import in_order
 from .arrays import share
 from .compression import Compression
 from .process_sets import ProcessSet, global_process_set

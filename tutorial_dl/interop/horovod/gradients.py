@@ -109,6 +109,7 @@ def scaled(gradient, factor: float):
 
 def key(variable) -> int:
     """A key that is the same for a Keras variable and the TensorFlow variable in it."""
+    # Keras's `value` may be a cast copy of it.
     return id(variable._value if isinstance(variable, keras.Variable) else variable)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from ..ordered_graph import in_order
+from ..tensorflow_graph import in_order
 from .pickles import dumps, loads
 from .process_sets import ProcessSet, global_process_set
 

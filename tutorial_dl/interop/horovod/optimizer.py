@@ -22,7 +22,7 @@ import functools
 import keras
 import tensorflow as tf
 
-from ..ordered_graph import refuse_xla
+from ..tensorflow_graph import refuse_xla
 from .collectives import allreduce
 from .compression import Compression
 from .gradients import Reducer, trainable_in

@@ -33,6 +33,14 @@ class ProcessSet:
         self._wire = None if team is None else Wire(team)
         _used[number] = self
 
+    def drop(self) -> None:
+        """Stop using this set; tells the other ranks."""
+        del _used[self.process_set_id]
+        if self._wire is not None:
+            self._wire.team.say_the_end()
+            self._wire.team.forget()
+        self._wire = self.process_set_id = None
+
     def included(self) -> bool:
         """Whether this rank is in it."""
         self._check()
@@ -102,24 +110,15 @@ def add(team, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 def remove(process_set: ProcessSet) -> bool:
     """See `basics.remove_process_set`."""
-    number = process_set.process_set_id
-    if number is None or process_set is global_process_set:
+    if process_set.process_set_id is None or process_set is global_process_set:
         return False
-    _drop(process_set)
+    process_set.drop()
     return True
-
-
-def _drop(process_set: ProcessSet) -> None:
-    del _used[process_set.process_set_id]
-    if process_set._wire is not None:
-        process_set._wire.team.say_the_end()
-        process_set._wire.team.forget()
-    process_set._wire = process_set.process_set_id = None
 
 
 def forget_all() -> None:
     for process_set in list(_used.values()):
-        _drop(process_set)
+        process_set.drop()
 
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:

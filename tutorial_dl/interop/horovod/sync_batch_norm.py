@@ -6,13 +6,12 @@ import keras
 
 from tutorial_dl.interop.layers import sync_batch_normalization as layers
 
-from ..ordered_graph import in_order
 from .process_sets import ProcessSet, global_process_set
 from .reductions import Sum
 
 
-class _InOrder:
-    """A process set in place of the layer's team; its calls keep the order of all collectives."""
+class _Team:
+    """A process set in place of the layer's team."""
 
     def __init__(self, process_set: ProcessSet):
         self.process_set = process_set
@@ -21,11 +20,8 @@ class _InOrder:
     def size(self) -> int:
         return self.process_set.size()
 
-    def in_graph(self, x):
-        wire = self.process_set.wire()
-        return in_order(
-            lambda arrays: wire.allreduce(arrays, Sum), [x], [(x.dtype, x.shape)], "SyncBatchNorm"
-        )[0]
+    def allreduce(self, x):
+        return self.process_set.wire().allreduce([x], Sum)[0]
 
 
 @keras.saving.register_keras_serializable("tutorial_dl.horovod")
@@ -42,4 +38,4 @@ class SyncBatchNormalization(layers.SyncBatchNormalization):
     """
 
     def __init__(self, process_set: ProcessSet = global_process_set, average="ranks", **options):
-        super().__init__(_InOrder(process_set), average, **options)
+        super().__init__(_Team(process_set), average, **options)

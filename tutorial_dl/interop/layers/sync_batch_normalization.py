@@ -29,7 +29,8 @@ Ioffe and Szegedy, arXiv 1502.03167; over ranks: Peng et al. (MegDet), arXiv 171
 
 from __future__ import annotations
 
-from tutorial_dl.interop.in_graph import allreduce
+import numpy as np
+
 from tutorial_dl.replica.collective_layers import CollectiveLayer, has_samples
 from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 
@@ -37,6 +38,8 @@ hide_tensorflow_chatter()
 
 import keras  # noqa: E402
 import tensorflow as tf  # noqa: E402
+
+from tutorial_dl.interop.tensorflow_graph import in_order  # noqa: E402
 
 AVERAGES = ("samples", "ranks")
 
@@ -64,9 +67,10 @@ class SyncBatchNormalization(CollectiveLayer, keras.layers.BatchNormalization):
         if average not in AVERAGES:
             raise ValueError(f"average must be {' or '.join(AVERAGES)}, got {average!r}")
         super().__init__(**options)
-        self._synchronise(team, average)
+        self.synchronise(team, average)
 
-    def _synchronise(self, team, average: str) -> None:
+    def synchronise(self, team, average: str) -> None:
+        """Take `team` and `average`; for a layer that is made, or converted."""
         self.team, self.average = team, average
         self.supports_jit = False  # XLA can't call Python, in which the allreduce is written
 
@@ -110,6 +114,7 @@ def convert(model: keras.Model, team=None, average: str = "samples") -> keras.Mo
     if average not in AVERAGES:
         raise ValueError(f"average must be {' or '.join(AVERAGES)}, got {average!r}")
     plain = keras.layers.BatchNormalization
+    # Keras's private name: `layers` has no layers of layers.
     found = [layer for layer in model._flatten_layers() if isinstance(layer, plain)]
     for layer in found:
         if type(layer) not in (plain, SyncBatchNormalization):
@@ -120,7 +125,7 @@ def convert(model: keras.Model, team=None, average: str = "samples") -> keras.Mo
     for layer in found:
         # No new layer, because a subclassed model would keep calling the old one.
         layer.__class__ = SyncBatchNormalization
-        layer._synchronise(team, average)
+        layer.synchronise(team, average)
     model.train_function = None  # it was traced with the layers as they were
     return model
 
@@ -148,8 +153,14 @@ def _moments(x, counted, axis: int, others: list[int], team, average: str, empty
     def in_shape(of_channels):
         return tf.reshape(of_channels, [-1 if i == axis else 1 for i in range(len(x.shape))])
 
+    def summed(arrays):
+        return [team.allreduce(np.array(arrays[0], np.float64))]
+
     def reduced(sums):  # float64
-        return allreduce(team, sums) if team.size > 1 else sums
+        if team.size == 1:
+            return sums
+        results = [(tf.float64, sums.shape)]
+        return in_order(summed, [sums], results, "SyncBatchNormalization", all_teams=False)[0]
 
     @tf.custom_gradient
     def moments(x):

@@ -1,4 +1,4 @@
-"""Collectives as TensorFlow ops that run in program order on every rank.
+"""Collectives as TensorFlow ops: in program order on every rank, errors with their cause.
 
 Ranks wait for each other in a collective, so two ranks must never be in different ones. In eager
 mode they follow the order of the program. Inside `tf.function`, TensorFlow runs ops that are ready
@@ -12,7 +12,7 @@ resource one after the other, in program order, through branches, loops and nest
 
 This can't deadlock: the k-th collective waits only for its own inputs, which depend on earlier
 collectives, and for the k - 1 before it. So if all ranks trace the same program, the k-th can
-always begin once those are done. Ranks whose programs differ get a MismatchError (wire.py).
+always begin once those are done. Ranks whose programs differ get a MismatchError.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import tensorflow as tf
 
 from numba_kernels.errors import MismatchError
 from numba_kernels.shared.window import aligned
+from tutorial_dl.replica.collective_layers import remember
 
 LARGE = 1 << 18  # bytes
 SHAREABLE = "fdil"  # dtype characters that can be shared through DLPack
@@ -39,6 +40,7 @@ def in_order(
     tensors: Sequence[tf.Tensor],
     results: Sequence[tuple],
     name: str,
+    all_teams: bool = True,
 ) -> list[tf.Tensor]:
     """Apply `function` to the tensors as numpy arrays, now or as an op of the graph being built.
 
@@ -48,24 +50,32 @@ def in_order(
         tensors: Its inputs.
         results: (dtype, static shape) of each array that it returns.
         name: Name of the op.
+        all_teams: Inside a graph, an error is a failure for all teams of this process. False: only
+            for the team that raises it.
 
     Returns:
         A tensor per result.
+
+    Raises:
+        ValueError: If the graph is compiled by XLA.
+        TeamError: From `function`, in eager mode. A graph runs later, and TensorFlow then raises an
+            OpError; `collective_layers.cause` returns the TeamError.
     """
     if tf.executing_eagerly():
         return as_tensors(function([as_array(t) for t in tensors]))
     refuse_xla(name)
-    from numba_kernels.team.failure import abort_all
 
     @tf.autograph.experimental.do_not_convert
     def call(_, *eager):
         try:
             return as_tensors(function([as_array(t) for t in eager]))
-        except MismatchError:  # all ranks raise it
-            raise
         except BaseException as error:
             # TensorFlow turns it into an error of its own; the other ranks must see this one.
-            abort_all(error)
+            remember(error)
+            if all_teams and not isinstance(error, MismatchError):  # all ranks raise that
+                from numba_kernels.team.failure import abort_all  # starts MPI
+
+                abort_all(error)
             raise
 
     with tf.device("/cpu:0"):
@@ -133,7 +143,7 @@ def _resource() -> tf.Tensor:
     global _order
     if _order is None:
         with tf.init_scope(), tf.device("/cpu:0"):
-            _order = tf.Variable(0, trainable=False, dtype=tf.int64, name="horovod_order")
+            _order = tf.Variable(0, trainable=False, dtype=tf.int64, name="order_of_collectives")
     return _order.handle
 
 
