@@ -29,13 +29,16 @@ from worlds import WORLDS
 
 # Groups of tests that take longest, most of them files: they start first, so that no worker of
 # pytest-xdist begins one when the others have nothing left to do.
-LONGEST = ["keras", "notebooks", "parameter_server"]
+LONGEST = """
+keras notebooks cluster_list horovod vector_code parameter_server cells worker_faults faults
+profiles recovery cluster train_faults compile cli allreduce doctor bench master_checkpoints compression
+"""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Longest groups first. Tests of a group are run by one worker; a file is one by itself."""
-    place = {name: turn for turn, name in enumerate(LONGEST)}
+    place = {name: turn for turn, name in enumerate(LONGEST.split())}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
