@@ -31,7 +31,8 @@ from worlds import WORLDS
 # pytest-xdist begins one when the others have nothing left to do.
 LONGEST = """
 keras notebooks cluster_list horovod vector_code parameter_server cells worker_faults faults
-profiles recovery cluster train_faults compile cli allreduce doctor bench master_checkpoints compression
+profiles recovery cluster train_faults compile cli allreduce doctor bench
+master_checkpoints compression
 """
 
 
