@@ -75,12 +75,12 @@ def pytest_sessionfinish(session, exitstatus):
     before, journal = session.config.stash[FILES]
     ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     left = leftovers.left_in_shared_memory(before, patience=20.0) if ended else set()
-    if left:
+    # What appeared during no test is another program's.
+    seen = [line for line in journal.read_text().splitlines() if line.split()[0] in left]
+    if seen:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        seen = [line for line in journal.read_text().splitlines() if line.split()[0] in left]
-        words = [f"shared memory: {leftovers.SHARED_MEMORY / name}" for name in sorted(left)]
         if plugin := session.config.pluginmanager.get_plugin("last_words_of_the_run"):
-            plugin.note("left behind when all tests had ended", [*words, *seen])
+            plugin.note(f"left behind in {leftovers.SHARED_MEMORY} when all tests had ended", seen)
     journal.unlink(missing_ok=True)
 
 
