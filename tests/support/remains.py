@@ -21,13 +21,13 @@ TABLES = (dict, list, set)
 ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
-    ("tutorial_dl.interop.ordered_graph", "_order"),
+    ("tutorial_dl.interop.tensorflow_graph", "_order"),
     ("tutorial_dl.interop.horovod.process_sets", "_made"),
 }
 # Tables of answers that are always the same, and memory to be used again.
 KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
-    ("tutorial_dl.interop.ordered_graph", "_kept"),
+    ("tutorial_dl.interop.tensorflow_graph", "_kept"),
 }
 # Variables that TensorFlow and what it imports set once.
 TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")

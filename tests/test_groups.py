@@ -1,0 +1,39 @@
+"""How `make test` shares tests out: a group stays with one worker, and the longest begin."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TEST = """
+import os, pytest
+
+@pytest.mark.xdist_group("one")
+@pytest.mark.parametrize("n", range(4))
+def test_it(n):
+    with open("workers", "a") as file:
+        file.write(os.environ["PYTEST_XDIST_WORKER"] + " ")
+"""
+
+
+def test_a_group_of_two_files_has_one_worker(tmp_path):
+    """It has not with a pytest that names tests in a way which pytest-xdist does not know."""
+    for name in ("test_a.py", "test_b.py"):
+        (tmp_path / name).write_text(TEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    words = ["-m", "pytest", "-n", "2", "--dist", "loadgroup", "-p", "no:nbval"]
+    subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL,
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
+    )  # fmt: skip
+    workers = (tmp_path / "workers").read_text().split()
+    assert len(workers) == 8 and len(set(workers)) == 1
+
+
+def test_the_longest_groups_are_there():
+    tests = Path(__file__).parent
+    text = (tests / "conftest.py").read_text()
+    listed = re.search(r'LONGEST = """(.*?)"""', text, re.DOTALL)[1].split()
+    files = {file.stem.removeprefix("test_") for file in tests.rglob("test_*.py")}
+    assert set(listed) - files == {"keras"}
