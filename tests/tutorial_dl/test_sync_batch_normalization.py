@@ -220,8 +220,8 @@ def failing_rank(team):
 
     from numba_kernels import PeerError
     from tutorial_dl import replica
-    from tutorial_dl.interop import in_graph
     from tutorial_dl.layers import SyncBatchNormalization, convert
+    from tutorial_dl.replica import collective_layers
 
     r = replica.of(convert(network(), team))
     x, y = images().train.take(slice(0, 4))
@@ -232,7 +232,7 @@ def failing_rank(team):
         with pytest.raises(PeerError, match="rank 1 failed: ValueError: the dog ate it"):
             r.compute_gradient((x, y))
     team.recover()
-    in_graph.cause(RuntimeError())  # asked for, as training does, it is not kept
+    collective_layers.cause(RuntimeError())  # asked for, as training does, it is not kept
     layer = SyncBatchNormalization(team)
     layer.build((None, 6))
     for how in (lambda x: layer(x, training=True), tf.function(lambda x: layer(x, training=True))):
@@ -242,7 +242,7 @@ def failing_rank(team):
             with pytest.raises((RuntimeError, tf.errors.OpError), match="the dog ate it"):
                 how(tf.ones((3, 6)))
         team.recover()
-    in_graph.cause(RuntimeError())
+    collective_layers.cause(RuntimeError())
     r.compute_gradient((x, y))
 
 
