@@ -2,6 +2,8 @@
 
 A rank that fails posts a letter to all others (mailbox.py), which raise PeerError where they wait.
 From then on the team refuses calls, until all its ranks have called `recover` (recovery.py).
+
+The first team of a process (not the import) sets sys.excepthook and registers an atexit function.
 """
 
 from __future__ import annotations

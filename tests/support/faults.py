@@ -134,7 +134,7 @@ class Counting:
         which = np.asarray(batch[0]).ravel().astype(np.int64)
         self.gradient[:] = 0
         self.gradient[which] = 1 / max(1, len(which))
-        return 0.5, len(which)
+        return 0.5 if len(which) else 0.0, len(which)
 
     def evaluate(self, batches):
         return {"loss": 0.5, "samples": sum(len(x) for x, _ in batches)}

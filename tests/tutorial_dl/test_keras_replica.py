@@ -21,6 +21,17 @@ from tutorial_dl.replica.keras_tensorflow import keras
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_it_keeps_the_contract(name):
+    model, batch = build(name)
+    checked = replica.check(
+        replica.of(model),
+        [batch, part(batch, slice(2, 9))],
+        skip=["additive"] if name == "normalised" else [],
+    )
+    assert {"apart", "scale", "state", "slope"} <= set(checked)
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_gradient_is_keras_s(name):
     expected_loss, expected = plain_gradient(*build(name))
     model, batch = build(name)

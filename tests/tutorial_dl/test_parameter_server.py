@@ -392,8 +392,8 @@ def test_answers_in_place(on_ranks):
 
 
 def test_who_may_change_places():
+    from tutorial_dl import replica
     from tutorial_dl.replica import DenseReplica
-    from tutorial_dl.replica.base import can_swap
     from tutorial_dl.strategies import Downpour, ElasticAveraging
 
     class Late(Downpour):
@@ -414,7 +414,8 @@ def test_who_may_change_places():
     assert Downpour().swaps and not ElasticAveraging().swaps
     assert not (Late().swaps or Downpour(every=2).swaps or Downpour(synchronous=True).swaps)
     model = Views((3, 2))
-    assert can_swap(model) and not can_swap(Placed((3, 2))) and not can_swap(Plain(model))
+    assert model.can_swap and not Placed((3, 2)).can_swap
+    assert not replica.of(Plain(model)).can_swap
     before = model.parameters
     model.swap()
     assert model.gradient is before and model.mine.base is not before

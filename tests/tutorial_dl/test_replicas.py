@@ -10,6 +10,8 @@ from worlds import PATIENCE
 from numba_kernels.shared.window import aligned
 from tutorial_dl import data, replica
 from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
+from tutorial_dl.replica.accumulating import Accumulating
+from tutorial_dl.replica.contract import RULES
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.standard_normal((13, 5))
@@ -53,6 +55,17 @@ def build(name, dtype="float64"):
 
 def part(batch, samples):
     return tuple(array[samples] for array in batch)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", MODELS)
+def test_they_keep_the_contract(name, dtype):
+    for wrap in (lambda r: r, lambda r: Accumulating(r, 3)):
+        model, batch = build(name, dtype)
+        before = model.parameters.copy()
+        checked = replica.check(wrap(model), [batch, part(batch, slice(2, 9))])
+        assert checked == list(RULES) and len(checked) == 15
+        np.testing.assert_array_equal(model.parameters, before)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,7 +17,8 @@ import sys
 import time
 from itertools import cycle
 
-os.environ["OMP_NUM_THREADS"] = "1"
+if __name__ == "__main__":  # ranks inherit it
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 import torch.distributed as dist

@@ -182,7 +182,7 @@ def rate(run) -> str:
 
 def sizes(replica) -> list[int]:
     """Numbers of moving statistics and seeds of a model, which reveal layers without weights."""
-    seeds = getattr(replica, "random", None)
+    seeds = replica.random
     return [replica.state.size, 0 if seeds is None else seeds.size]
 
 

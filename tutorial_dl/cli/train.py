@@ -178,7 +178,7 @@ def say_which_optimizer(replica, ours) -> None:
 
     RMSprop is not mentioned, because `compile` sets it if none is given.
     """
-    theirs = type(getattr(getattr(replica, "model", None), "optimizer", None)).__name__
+    theirs = type(getattr(replica.model, "optimizer", None)).__name__
     if theirs not in ("NoneType", "RMSprop", type(ours).__name__):
         print(
             f"note: trained with {ours.in_words}, as --optimizer says; {theirs}, which the model "

@@ -2,6 +2,7 @@
 
 replica.CurveReplica, SoftmaxReplica, DenseReplica      numpy
 replica.of(model)                                       a compiled Keras model, or any Replica
+replica.check(replica, batches)                         contract tests for one of your own
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from typing import Any
 
 import lazy_loader
 
-from tutorial_dl.replica.base import Batch, Replica, Segment
+from tutorial_dl.replica.base import REQUIRED, Around, Batch, Replica, Segment
 
 # Lazily: Numba takes a third of a second to import, TensorFlow several.
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "contract": ["check"],
         "curve": ["CurveReplica"],
         "dense": ["DenseReplica", "SoftmaxReplica"],
         "keras_tensorflow": ["KerasReplica"],
@@ -26,10 +28,12 @@ __all__ += ["Batch", "Replica", "Segment", "of"]
 
 
 def of(model: Any) -> Replica:
-    """Return the Replica of `model`, a compiled Keras model or already a Replica.
+    """Return the Replica of `model`: a compiled Keras model, a Replica, or an object like one.
+
+    An object of another class that has the attributes `base.REQUIRED` is wrapped in an `Around`.
 
     Raises:
-        TypeError: If it is neither.
+        TypeError: If it is none of them.
         ValueError: If a Keras model can't be trained in this way (see `KerasReplica`).
     """
     if isinstance(model, Replica):
@@ -40,6 +44,8 @@ def of(model: Any) -> Replica:
         from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
         return KerasReplica(model)
+    if not isinstance(model, type) and all(hasattr(model, name) for name in REQUIRED):
+        return Around(model)
     raise TypeError(
         f"a {type(model).__module__}.{type(model).__name__} is not a model: expected a compiled "
         "keras.Model or a Replica (tutorial_dl.replica)"

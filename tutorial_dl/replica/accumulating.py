@@ -12,32 +12,22 @@ whole batch, such as batch normalisation, compute something different.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import numpy as np
 
 from ..data.dataset import Data, share
-from .base import Batch, Replica, gradient_is_finite
-
-OWN = (
-    "inner",
-    "pieces",
-    "_sum",
-    "gradient_is_finite",
-)  # all other attributes belong to the inner replica
+from .base import Around, Batch, Replica
 
 
-class Accumulating:
+class Accumulating(Around):
     """A Replica around another one, which gets each batch in `pieces` micro-batches."""
 
+    gradient_is_finite = True
     keeps_apart = False  # the pieces' gradients are added up in one vector
 
     def __init__(self, replica: Replica, pieces: int):
         if pieces < 2:
             raise ValueError(f"pieces per batch must be at least 2 to accumulate, got {pieces}")
-        self.inner, self.pieces = replica, pieces
-        self._sum = np.zeros_like(replica.gradient)
+        super().__init__(replica, pieces=pieces, _sum=np.zeros_like(replica.gradient))
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """As for the whole batch; every piece is computed, even one without samples."""
@@ -49,25 +39,10 @@ class Accumulating:
             part = data.take(share(total, piece, self.pieces))
             of_piece, samples = self.inner.compute_gradient(part)
             if samples:
-                self.gradient_is_finite &= gradient_is_finite(self.inner)
+                self.gradient_is_finite &= self.inner.gradient_is_finite
                 gradient = self.inner.gradient
                 gradient *= gradient.dtype.type(samples / total)
                 self._sum += gradient
                 loss += of_piece * samples / total
         self.inner.gradient[:] = self._sum
         return loss, total
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        return self.inner.evaluate(batches)
-
-    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        self.inner.place(parameters, gradient)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)  # parameters, gradient, segments, model, predict ...
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in OWN:
-            super().__setattr__(name, value)
-        else:  # or it would hide the inner replica's attribute
-            setattr(self.inner, name, value)

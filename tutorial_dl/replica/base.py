@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite, prod
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -55,35 +55,73 @@ def length(segments: tuple[Segment, ...]) -> int:
     return max((s.offset + s.size for s in segments), default=0)
 
 
-@runtime_checkable
-class Replica(Protocol):
-    """One rank's copy of the model.
+class Replica:
+    """One rank's copy of the model: the base class of all replicas.
+
+    A subclass sets `parameters`, `gradient` and `segments`, and has `compute_gradient` and
+    `evaluate`; everything else has a default. `tutorial_dl.replica.check` tells whether a new
+    replica keeps the contract; `replica.of` accepts objects of other classes that have the
+    required attributes (`REQUIRED`).
 
     Attributes:
         parameters, gradient: Flat arrays, shape (n,), same dtype (float32 unless asked otherwise).
         segments: The place of each layer's array in them.
-        swap: Optional method without arguments that exchanges the memory of `parameters` and
-            `gradient`, contents included, without a copy.
         state: Flat array, shape (k,), that is averaged over ranks but not optimised (moving
             statistics of batch normalisation); length 0 if there is none. It may be a read-only
             copy, so assign all of it to change it: `replica.state = average`.
+
+    Optional attributes, with who reads them:
+        model: The Keras model inside, if any; `train` names the optimizer it was compiled with.
+        uses_team: Whether to call `use_team(team)` before training (the Trainer).
+        random: Seeds and counters of the model's generators, int64 (2k,), or None; can be
+            assigned (random_state.py, checkpoints).
+        loss_scale: What the loss is multiplied by while its gradient is computed, and `gradient`
+            divided by; None if the replica can't do so (strategies/loss_scale.py assigns it).
+        computes_in_float16: Whether `loss_scale="auto"` means "dynamic" (loss_scale_of).
+        keeps_apart: Whether `compute_gradient` has the option `apart=(first, last)`, a part of
+            the gradient that may stay elsewhere in memory (Synchronous).
+        own, own_factor: Where it stayed: int64 (3, parts) of offsets in `gradient`, sizes and
+            addresses; its numbers must be multiplied by the factor (Synchronous, Step.own).
     """
 
     parameters: np.ndarray
     gradient: np.ndarray
     segments: tuple[Segment, ...]
-    state: np.ndarray
+    state: np.ndarray = np.zeros(0, np.float32)
+    model: Any = None
+    uses_team: bool = False
+    random: np.ndarray | None = None
+    loss_scale: float | None = None
+    computes_in_float16: bool = False
+    keeps_apart: bool = False
+    own: np.ndarray | None = None
+    own_factor: float = 1.0
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """Fill `gradient` with the gradient of the batch's mean loss; return (mean loss, samples).
 
         A batch of 0 samples fills `gradient` with zeros and returns (0.0, 0).
         """
-        ...
+        raise NotImplementedError
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Metrics averaged over all samples of `batches`, with at least "loss" and "samples"."""
-        ...
+        raise NotImplementedError
+
+    def predict(self, x: Any) -> Any:
+        """The model's outputs for inputs `x`, samples first. Only Trainer.predict calls it."""
+        raise NotImplementedError(f"{type(self).__name__} has no predict")
+
+    def use_team(self, team: Any) -> None:
+        """Take the ranks that compute this rank's batches together, for layers that need them."""
+
+    @property
+    def gradient_is_finite(self) -> bool:
+        """Whether the gradient just computed is free of NaN and infinity.
+
+        A replica that has already checked it sets an attribute instead (see KerasReplica).
+        """
+        return isfinite(np.dot(self.gradient, self.gradient))  # a quick pass that finds any NaN
 
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Move both vectors, values included, into the given memory and use it from now on.
@@ -91,21 +129,110 @@ class Replica(Protocol):
         Both must be contiguous, of this replica's length and dtype, and 64-byte aligned. Either may
         be the vector that the replica already uses. Other code may change `parameters` between two
         calls of this replica, so the replica keeps no copy of them.
+
+        Raises:
+            ValueError: If the memory does not fit; nothing has moved.
         """
-        ...
+        check_place(self, parameters, gradient)
+        parameters[:], gradient[:] = self.parameters, self.gradient
+        self._hold(parameters, gradient)
+
+    def swap(self) -> None:
+        """Exchange the memory of `parameters` and `gradient`, contents included, without a copy."""
+        self._hold(self.gradient, self.parameters)
+
+    @property
+    def can_swap(self) -> bool:
+        """Whether a worker may call `swap` to receive weights in the gradient's place (Client).
+
+        A class that overrides `place` alone would inherit a `swap` that doesn't fit it.
+        """
+        return can_swap(type(self))
+
+    def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
+        """Use this memory; a subclass that has views of the vectors makes them anew here."""
+        self.parameters, self.gradient = parameters, gradient
 
 
-def can_swap(replica: Replica) -> bool:
-    """Whether a replica has a `swap` at least as derived as its `place`.
-
-    A class that overrides `place` alone would inherit a `swap` that doesn't fit it.
-    """
-    classes = type(replica).__mro__
+def can_swap(kind: type) -> bool:
+    """Whether a class has a `swap` at least as derived as its `place`."""
+    classes = kind.__mro__
     swap, place = (
         next((i for i, one in enumerate(classes) if name in vars(one)), len(classes))
         for name in ("swap", "place")
     )
     return swap < len(classes) and swap <= place
+
+
+REQUIRED = ("parameters", "gradient", "segments", "compute_gradient", "evaluate", "place")
+
+
+class Around(Replica):
+    """A Replica around another object: what a subclass does not define is the inner object's.
+
+    `replica.of` wraps an object of another class in it, which needs the `REQUIRED` attributes only;
+    hooks that the object lacks have their defaults.
+
+    Args:
+        inner: A Replica or such an object.
+        own: Further attributes of this object.
+    """
+
+    inner: Any = None
+
+    def __init__(self, inner: Any, **own: Any) -> None:
+        vars(self).update(own, inner=inner)
+
+    def compute_gradient(self, batch: Batch, **options) -> tuple[float, int]:
+        return self.inner.compute_gradient(batch, **options)
+
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        return self.inner.evaluate(batches)
+
+    def predict(self, x: Any) -> Any:
+        return self.inner.predict(x)
+
+    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
+        self.inner.place(parameters, gradient)
+
+    def use_team(self, team: Any) -> None:
+        self.inner.use_team(team)
+
+    def swap(self) -> None:
+        self.inner.swap()
+
+    @property
+    def can_swap(self) -> bool:
+        replica = isinstance(self.inner, Replica)
+        return self.inner.can_swap if replica else can_swap(type(self.inner))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self) or hasattr(type(self), name):  # the latter for the properties below
+            super().__setattr__(name, value)
+        else:
+            setattr(self.inner, name, value)
+
+
+def _of_inner(name: str) -> property:
+    """The inner object's attribute; if it has none, the default."""
+
+    def get(self: Around) -> Any:
+        try:
+            return getattr(self.inner, name)
+        except AttributeError:
+            if name == "uses_team":
+                return hasattr(self.inner, "use_team")
+            default = vars(Replica).get(name)
+            return default.fget(self) if isinstance(default, property) else default
+
+    return property(get, lambda self, value: setattr(self.inner, name, value))
+
+
+for _name in (*Replica.__annotations__, "gradient_is_finite"):
+    setattr(Around, _name, _of_inner(_name))
 
 
 def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) -> None:
@@ -126,6 +253,10 @@ def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) 
             )
 
 
+class LossNotFinite(FloatingPointError):
+    """The loss is NaN or infinite; other FloatingPointErrors of a step are about the gradient."""
+
+
 def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, int]:
     """Call `replica.compute_gradient(batch, ...)`, and check that loss and gradient are finite.
 
@@ -137,14 +268,7 @@ def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, i
     """
     loss, samples = replica.compute_gradient(batch, **options)
     if not isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss}")
-    if not gradient_is_finite(replica):
+        raise LossNotFinite(f"the loss is {loss}")
+    if not replica.gradient_is_finite:
         raise FloatingPointError("the gradient is not finite")
     return loss, samples
-
-
-def gradient_is_finite(replica: Replica) -> bool:
-    """Whether the gradient just filled by `compute_gradient` is free of NaN and infinity."""
-    if hasattr(replica, "gradient_is_finite"):  # the replica has already checked it
-        return replica.gradient_is_finite
-    return isfinite(np.dot(replica.gradient, replica.gradient))  # a quick pass that finds any NaN

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from numba_kernels.shared.window import aligned
-from tutorial_dl.replica.base import Batch, check_place, lay_out, length
+from tutorial_dl.replica.base import Batch, Replica, lay_out, length
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras_checks import check_metrics, check_model
@@ -40,7 +40,7 @@ SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
 CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multiple of this
 
 
-class KerasReplica:
+class KerasReplica(Replica):
     """The Replica of a compiled Keras model, functional, sequential or subclassed.
 
     Its loss is that of `model.compile(loss=...)` with the model's regularisers and added losses,
@@ -73,6 +73,8 @@ class KerasReplica:
     """
 
     keeps_apart = True  # compute_gradient has `apart`
+    uses_team = True
+    gradient_is_finite = True
 
     def __init__(self, model: keras.Model) -> None:
         check_model(model)
@@ -100,8 +102,7 @@ class KerasReplica:
         self._built = False
         self._steps = 0
         self.loss_scale = 1.0
-        self.gradient_is_finite = True
-        self.own, self.own_factor = NOTHING, 1.0
+        self.own = NOTHING
         self._offsets = np.array([s.offset for s in self.segments])
         self._sizes = np.array([s.size for s in self.segments])
         parameters, gradient = (aligned(length(self.segments), self.dtype) for _ in range(2))
@@ -111,11 +112,9 @@ class KerasReplica:
 
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Move both vectors, values included, into the given memory (see `Replica.place`)."""
-        check_place(self, parameters, gradient)
         for i in range(len(self._variables)):
             self._check_alias(i, self._variables[i].value.read_value())
-        parameters[:], gradient[:] = self.parameters, self.gradient
-        self._hold(parameters, gradient)
+        super().place(parameters, gradient)
 
     @property
     def state(self) -> np.ndarray:
@@ -337,7 +336,7 @@ class KerasReplica:
     # Memory of the weights.
 
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        self.parameters, self.gradient = parameters, gradient
+        super()._hold(parameters, gradient)
         views = [s.of(parameters) for s in self.segments]
         self._addresses = [v.ctypes.data for v in views]
         for i, (variable, view) in enumerate(zip(self._variables, views, strict=True)):

@@ -15,7 +15,7 @@ GOLDEN = 0x9E3779B9  # 2^32 / golden ratio, so that the seeds of many ranks lie 
 
 def spread(team, replica) -> None:
     """Give the model's generators rank 0's seeds, shifted by this rank's number. Collective."""
-    seeds = getattr(replica, "random", None)
+    seeds = replica.random
     if seeds is not None and seeds.size and team.size > 1:
         seeds = team.broadcast(seeds.astype(np.int64))
         replica.random = move_on(seeds, team.rank)
@@ -39,14 +39,14 @@ def save(replica) -> dict[str, np.ndarray]:
         "random_numpy": np.array([*keys, position, has_gauss], np.int64),
         "random_numpy_gauss": np.array([gaussian], np.float64),
     }
-    seeds = getattr(replica, "random", None)
+    seeds = replica.random
     return found if seeds is None else found | {"random_model": seeds}
 
 
 def restore(replica, saved, rank: int) -> None:
     """The reverse of `save`; a rank that did not exist then shifts rank 0's seeds."""
     of = rank if rank < saved.ranks else 0
-    if getattr(replica, "random", None) is not None:
+    if replica.random is not None:
         seeds = saved.own("random_model", of)
         replica.random = seeds if of == rank else move_on(seeds, rank)
     if of != rank:

@@ -27,9 +27,8 @@ class InStepLoop(Loop):
 
     def attach(self) -> None:
         for player in self.run.players:
-            use_team = getattr(player.replica, "use_team", None)
-            if use_team is not None:
-                use_team(player.team)
+            if player.replica.uses_team:
+                player.replica.use_team(player.team)
             player.strategy.attach(player.replica, player.optimizer, self.run.clip_norm)
 
     def agree(self) -> None:

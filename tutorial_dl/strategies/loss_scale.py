@@ -19,7 +19,7 @@ from math import isfinite, log2
 
 import numpy as np
 
-from ..replica.base import Batch, Replica, gradient_is_finite
+from ..replica.base import Batch, Replica
 
 FIRST, GROWTH_STEPS = 2.0**15, 2000  # as Keras has them
 LEAST = 2.0**-14  # below this scale, an infinite gradient has another cause
@@ -64,7 +64,7 @@ class LossScale:
         """
         replica.loss_scale = self.scale
         loss, samples = replica.compute_gradient(batch, **options)
-        finite = isfinite(loss) and gradient_is_finite(replica)
+        finite = isfinite(loss) and replica.gradient_is_finite
         if not finite and not self.dynamic:
             raise FloatingPointError(f"the gradient is not finite at a loss scale of {self.scale}")
         return loss, samples, finite
@@ -100,10 +100,10 @@ def loss_scale_of(given, replica: Replica) -> LossScale | None:
         ValueError: For anything else, and for a replica that can't scale its loss.
     """
     if isinstance(given, str) and given == "auto":
-        given = "dynamic" if getattr(replica, "computes_in_float16", False) else None
+        given = "dynamic" if replica.computes_in_float16 else None
     if given is None:
         return None
-    if not hasattr(replica, "loss_scale"):
+    if replica.loss_scale is None:
         raise ValueError(f"loss scale {given!r}: only Keras models support a loss scale")
     if isinstance(given, LossScale):
         return given

@@ -7,7 +7,6 @@ import numpy as np
 from numba_kernels.spans import span
 from numba_kernels.star.star import Star
 
-from ...replica.base import can_swap
 from ..errors import TrainingError
 from .messages import Answer, Kind, Order, Report
 
@@ -33,7 +32,7 @@ class Client:
 
     def __init__(self, star: Star, n: int, replica, swaps: bool = False):
         self.star, self.n, self.replica = star, n, replica
-        self.swaps = swaps and star.near and can_swap(replica)
+        self.swaps = swaps and star.near and replica.can_swap
         self.has_state = bool(replica.state.size)
         self.last: Answer | None = None
         self.report: Report | None = None

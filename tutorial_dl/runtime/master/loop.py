@@ -65,11 +65,11 @@ class MasterLoop(Loop):
         team.broadcast(replica.parameters)
         if replica.state.size:
             replica.state = team.broadcast(replica.state.copy())
-        use_team, self.mates = getattr(replica, "use_team", None), team
-        if use_team is not None or self.run.layout.devices > 1:
+        self.mates = team
+        if replica.uses_team or self.run.layout.devices > 1:
             self.mates = computing_team(team, self.run.layout)
-        if use_team is not None:
-            use_team(self.mates)
+        if replica.uses_team:
+            replica.use_team(self.mates)
 
     def agree(self) -> None:
         """Give all ranks rank 0's record of the run, and its weights."""
