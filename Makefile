@@ -15,6 +15,8 @@ PIP := $(PY) -m pip --disable-pip-version-check
 # Tests wait for about half of their time; see tests/README.md.
 JOBS ?= 4
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Ranks and engines are hundreds of processes: let the first keep what it compiled of our files.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install run test soak lab bench lint clean
 

@@ -253,6 +253,10 @@ def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) 
             )
 
 
+class LossNotFinite(FloatingPointError):
+    """The loss is NaN or infinite; other FloatingPointErrors of a step are about the gradient."""
+
+
 def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, int]:
     """Call `replica.compute_gradient(batch, ...)`, and check that loss and gradient are finite.
 
@@ -264,7 +268,7 @@ def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, i
     """
     loss, samples = replica.compute_gradient(batch, **options)
     if not isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss}")
+        raise LossNotFinite(f"the loss is {loss}")
     if not replica.gradient_is_finite:
         raise FloatingPointError("the gradient is not finite")
     return loss, samples

@@ -15,7 +15,7 @@ from numba_kernels.optimizers.clipping import clip_by_norm
 from numba_kernels.spans import span
 
 from ...data import Batches, shard
-from ...replica.base import finite_gradient
+from ...replica.base import LossNotFinite, finite_gradient
 from .asynchronous_tasks import Task
 from .client import Client
 from .messages import Kind, Order, Report
@@ -60,18 +60,17 @@ class Computing:
             return self._together(task, number)
 
     def _together(self, task: Task, number: int) -> tuple[float, int, bool]:
-        wrong = ""
+        bad = False, False  # the loss, the gradient
         try:
             loss, samples, finite = self._own_gradient(task, number)
         except FloatingPointError as error:  # sent to all members, and raised below
-            loss, samples, finite, wrong = 0.0, 0, False, str(error)
-        bad = ["loss" in wrong, "gradient" in wrong]
+            loss, samples, finite = 0.0, 0, False
+            bad = isinstance(error, LossNotFinite), not isinstance(error, LossNotFinite)
         sums = np.array([samples, samples * loss if samples else 0.0, not finite, *bad], np.float64)
         total, loss, overflows, bad_loss, bad_gradient = self.team.allreduce(sums)
         if bad_loss or bad_gradient:
-            raise FloatingPointError(
-                "the loss is not finite" if bad_loss else "the gradient is not finite"
-            )
+            kind, what = (LossNotFinite, "loss") if bad_loss else (FloatingPointError, "gradient")
+            raise kind(f"the {what} is not finite")
         gradient = self.replica.gradient
         gradient *= gradient.dtype.type(samples / total if total else 0)
         self.team.allreduce(gradient)
@@ -194,7 +193,7 @@ class Worker:
             try:
                 loss, samples, finite = self.computing.gradient(task, number)
             except FloatingPointError as error:
-                server.say(Kind.NOT_FINITE, ["gradient" in str(error)])
+                server.say(Kind.NOT_FINITE, [not isinstance(error, LossNotFinite)])
                 raise
             self.computing.update_scale(finite)
             due = number == task.count - 1
