@@ -344,8 +344,10 @@ def check_strategy(name: str, options: dict[str, Any]) -> None:
     """Check that the strategy `name` takes these options; one that is None or False is not given.
 
     Raises:
-        ValueError: it does not take one of them, or two exclude each other.
+        ValueError: there is no such strategy, it does not take one of them, or two exclude each
+            other.
     """
+    OPTIONS["strategy"].checked(name)
     # (0 counts as given: a momentum of 0 is a valid choice.)
     given = {n for n, value in options.items() if value is not None and value is not False}
     for one in sorted(given & TAKEN_BY.keys()):

@@ -20,6 +20,7 @@ from tutorial_dl.cli import train
 from tutorial_dl.cli.commands import app
 from tutorial_dl.config import COMPONENTS, OPTIONS, RunConfig, markdown, read
 from tutorial_dl.training import rates
+from tutorial_dl.training.setup import ranks_of, with_ranks
 
 ROOT = Path(__file__).parents[2]
 OTHERS = {
@@ -221,3 +222,21 @@ def test_completion(words, names):
 def test_every_component_has_its_table():
     assert list(COMPONENTS) == list(RunConfig.of(**OTHERS).tables())
     assert OPTIONS.keys() == OTHERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "kept"),
+    [
+        ({}, 1, None),
+        ({}, 3, 3),  # under mpiexec
+        ({"ranks": 2}, 2, 2),
+        ({"strategy": "downpour", "workers": 2}, 3, None),  # so that --workers 3 can be said
+        ({"strategy": "downpour"}, 4, 4),
+        ({"strategy": "downpour", "devices": 2}, 5, 5),
+        ({"masters": 0, "workers": 2}, 2, None),
+    ],
+)
+def test_ranks_are_kept_where_they_do_not_follow(options, ranks, kept):
+    found = with_ranks(RunConfig.of(**options), ranks)
+    assert found == RunConfig.of(**options | {"ranks": kept})
+    assert (ranks_of(found) or 1) == ranks

@@ -19,7 +19,7 @@ from .. import models
 from ..config import RunConfig, target_of
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
-from ..training.setup import layout_of, of_files, prepare, ranks_without_master
+from ..training.setup import of_files, prepare, ranks_of
 from .train_result import summary, write, write_config, write_timeline
 
 
@@ -45,10 +45,7 @@ def check(config: RunConfig) -> int | None:
             check_writable(Path(file))
     if config.checkpoint.checkpoint is not None:
         check_folder(Path(config.checkpoint.checkpoint))
-    if launch.under_mpi():
-        return ranks
-    layout = layout_of(config, ranks)
-    return layout.ranks if layout else ranks or ranks_without_master(config)
+    return ranks if launch.under_mpi() else ranks_of(config)
 
 
 def check_writable(path: Path) -> None:

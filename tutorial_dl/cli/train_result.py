@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..config import TAKEN_BY, RunConfig
-from ..training.setup import optimizer_of
+from ..training.setup import optimizer_of, with_ranks
 
 
 def summary(config: RunConfig, trainer) -> dict:
@@ -58,11 +58,6 @@ def summary(config: RunConfig, trainer) -> dict:
 
         result["profile"] = profile(trainer)
     return result
-
-
-def with_ranks(config: RunConfig, ranks: int) -> RunConfig:
-    """`config` with the number of ranks that trained, so that it runs again as it is."""
-    return RunConfig.of(**config.values() | {"ranks": ranks})
 
 
 def write_config(config: RunConfig, ranks: int) -> None:

@@ -38,6 +38,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
 __all__ += ["NAMES", "get"]
 
 
+def check(name: str, **options) -> None:
+    """Check the name of a strategy and its options before anything is built; raises as `get`."""
+    check_strategy(name, options)
+
+
 def get(name: str, team=None, **options):
     """Make a strategy by its name.
 
@@ -53,8 +58,6 @@ def get(name: str, team=None, **options):
         ValueError: there is no such strategy, it does not take one of the options, or two options
             exclude each other
     """
-    if name not in NAMES:
-        raise ValueError(f"unknown strategy {name!r}; choose one of {', '.join(NAMES)}")
     check_strategy(name, options)
     given = {n: v for n, v in options.items() if v is not None and v is not False}
     return __getattr__(NAMES[name])(team=team, **given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from .. import data as datasets
@@ -133,8 +134,25 @@ def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
     return Layout.for_ranks(ranks or 1, **said)
 
 
-def ranks_without_master(config: RunConfig) -> int | None:
-    """Ranks that --workers and --devices ask for where there is no master; None if neither does."""
+def ranks_of(config: RunConfig) -> int | None:
+    """The number of ranks asked for, or that the layout needs; None for the default, 1.
+
+    Raises:
+        ValueError: see `layout_of`.
+    """
+    layout = layout_of(config, config.layout.ranks)
+    return layout.ranks if layout else config.layout.ranks or _ranks_without_master(config)
+
+
+def with_ranks(config: RunConfig, ranks: int) -> RunConfig:
+    """`config` with the number of ranks that trained where it does not follow from the layout."""
+    with suppress(ValueError):  # none was given: mpiexec has started the ranks
+        if (ranks_of(config) or 1) == ranks:
+            return config
+    return RunConfig.of(**config.values() | {"ranks": ranks})
+
+
+def _ranks_without_master(config: RunConfig) -> int | None:
     asked = config.layout
     if not (asked.workers or asked.devices):
         return None
@@ -148,7 +166,7 @@ def _check_no_master(config: RunConfig, ranks: int | None) -> None:
             f"--masters, --workers or --devices with strategy {strategy!r}, which has no master; "
             f"{', '.join(WITH_MASTER)} have one, 'synchronous' takes --masters 0"
         )
-    need = ranks_without_master(config)
+    need = _ranks_without_master(config)
     if need is not None and ranks not in (None, need):
         raise ValueError(
             f"-n {ranks}, but without a master {asked.workers or 1} workers of "
