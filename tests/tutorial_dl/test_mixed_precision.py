@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tutorial_dl.replica import Replica
 from tutorial_dl.strategies.loss_scale import LEAST, LossScale, loss_scale_of
 
 # The pass that joins gradients
@@ -91,7 +92,7 @@ def test_endless_overflow_is_an_error():
     assert (other.scale, other.good) == (8, 1)
 
 
-class Scalable:
+class Scalable(Replica):
     loss_scale, computes_in_float16 = 1.0, True
 
 
@@ -112,11 +113,11 @@ def test_scales_that_are_none(given, message):
 
 def test_which_scale():
     assert loss_scale_of("auto", Scalable()).dynamic
-    assert loss_scale_of("auto", object()) is None and loss_scale_of(None, Scalable()) is None
+    assert loss_scale_of("auto", Replica()) is None and loss_scale_of(None, Scalable()) is None
     fixed = loss_scale_of(1024, Scalable())
     assert fixed.scale == 1024 and not fixed.dynamic
     with pytest.raises(ValueError, match="loss scale 'dynamic': only Keras models support"):
-        loss_scale_of("dynamic", object())
+        loss_scale_of("dynamic", Replica())
     with pytest.raises(ValueError, match="growth_steps must be at least 1, got 0"):
         LossScale(growth_steps=0)
 

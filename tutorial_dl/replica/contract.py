@@ -20,7 +20,7 @@ from numba_kernels.shared.window import aligned
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.replica.base import Replica
 
-RULES: dict[str, Callable[[Subject], Iterator[str]]] = {}  # in the order in which they are checked
+RULES: dict[str, Callable[[Subject], Iterator[str]]] = {}  # checked in this order
 DIRECTIONS = 3  # along which slopes are measured
 
 
@@ -37,7 +37,9 @@ class ContractError(AssertionError):
 
 
 def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) -> list[str]:
-    """Check a replica against the rules (`RULES`); its values are as before afterwards.
+    """Check a replica against the rules (`RULES`), before it trains.
+
+    Afterwards parameters, state and random state are as before, but its vectors have moved.
 
     Args:
         replica: A Replica, or what `replica.of` takes.
@@ -115,12 +117,11 @@ class Subject:
         return loss, samples, r.gradient.copy()
 
     def difference(self, a: np.ndarray, b: np.ndarray) -> str:
-        """ "" if two gradients agree; else by how much they differ."""
+        """By how much two gradients differ; empty if they agree."""
         size = max(float(np.abs(a).max()), float(np.abs(b).max()), self.near)
         worst = float(np.abs(a - b).max())
-        return (
-            "" if worst <= self.near * size else f"{worst:.3g}, the largest element is {size:.3g}"
-        )
+        agree = worst <= self.near * size  # false for NaN
+        return "" if agree else f"{worst:.3g}, the largest element is {size:.3g}"
 
     def same(self, a: float, b: float) -> bool:
         return isclose(a, b, rel_tol=self.near, abs_tol=self.near)
@@ -238,7 +239,7 @@ def slope(s: Subject) -> Iterator[str]:
     r, (_, _, g) = s.replica, s.compute()
     g, step = g.astype(np.float64), s.eps ** (1 / 3)
     for _ in range(DIRECTIONS):
-        way = s.dice.standard_normal(g.size) * (r.parameters != 0 if not g.any() else 1)
+        way = s.dice.standard_normal(g.size)
         way = way / np.linalg.norm(way) + g / (np.linalg.norm(g) or 1)  # not across the slope only
         losses = []
         for h in (step, -step):

@@ -9,6 +9,7 @@ from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
 hide_tensorflow_chatter()
 
 import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402, F401  (both for the other keras_ files, after the above)
 
 
 def check_model(model: Any) -> None:

@@ -1,13 +1,6 @@
-"""`KerasReplica`: a compiled Keras model as a Replica, with TensorFlow computing on our memory.
+"""`KerasReplica`: a compiled Keras model as a Replica, computed by TensorFlow on our memory.
 
-Keras keeps every weight in a TensorFlow variable. Here each variable is made to alias its part of
-one flat vector of ours, through DLPack, the protocol by which array libraries share memory. So an
-optimizer's kernel that writes the vector changes the network without a copy. TensorFlow holds a
-reference to the vector as long as one of its tensors uses it, so the memory stays valid.
-
-This works in one direction only. A variable that TensorFlow assigns (`model.fit`, `set_weights`,
-`load_weights`) gets new memory from TensorFlow. Every step checks one variable in turn and raises
-an error if that has happened, instead of training a model that no longer learns.
+How TensorFlow's variables come to lie in our memory: keras_variables.py.
 
 Gradients need one copy: TensorFlow puts each layer's into memory of its own, from where it is
 copied to its place in the flat `gradient`. (Joining them inside TensorFlow first would take two
@@ -23,24 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from numba_kernels.shared.window import aligned
-from tutorial_dl.replica.base import Batch, Replica, lay_out, length
+from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_checks import check_metrics, check_model
-from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
-
-hide_tensorflow_chatter()
-
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
+from tutorial_dl.replica.keras_checks import check_metrics
+from tutorial_dl.replica.keras_variables import KerasVariables, address_of, keras, tf
 
 NOTHING = np.zeros((3, 0), np.int64)
 SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
-CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multiple of this
 
 
-class KerasReplica(Replica):
+class KerasReplica(KerasVariables):
     """The Replica of a compiled Keras model, functional, sequential or subclassed.
 
     Its loss is that of `model.compile(loss=...)` with the model's regularisers and added losses,
@@ -55,17 +41,12 @@ class KerasReplica(Replica):
             (predict, evaluate, save), always with the current weights.
 
     Attributes:
-        parameters, gradient, segments: See `Replica`. Segments start at multiples of 64 bytes; the
-            gaps between them hold zeros.
+        segments: They start at multiples of 64 bytes; the gaps between them hold zeros.
         own, own_factor: The place of the last gradient in TensorFlow's memory, if it was computed
             with `apart`: int64 (3, layers), per layer its offset in `gradient`, its size and its
             address. Its numbers must be multiplied by the factor (numba_kernels.fused.Step.own).
-        gradient_is_finite: Whether the last gradient is finite; checked while it was copied.
-        loss_scale: TensorFlow multiplies the loss by it, and `gradient` is divided by it: for half
-            precision, in which small gradients would be zero; otherwise 1.0.
-        state: The weights that are not trained by gradient (moving statistics of batch
-            normalisation), joined: a read-only copy. To change them, assign all of it:
-            `replica.state = average`.
+        gradient_is_finite: Checked while the gradient was copied.
+        state: The weights that are not trained by gradient, joined: a read-only copy.
 
     Raises:
         TypeError: If it is not a Keras model.
@@ -77,21 +58,7 @@ class KerasReplica(Replica):
     gradient_is_finite = True
 
     def __init__(self, model: keras.Model) -> None:
-        check_model(model)
-        self.model = model
-        self._variables = list(model.trainable_weights)
-        self.dtype = np.dtype(self._variables[0].dtype)
-        self.segments = lay_out(
-            ((v.path, tuple(v.shape)) for v in self._variables),
-            align=CACHE_LINE // self.dtype.itemsize,
-        )
-        self._state = [
-            v for v in model.non_trainable_weights if keras.backend.is_float_dtype(v.dtype)
-        ]
-        # Seeds are in no list of weights: layers own generators, which own a variable each.
-        self._seeds = [
-            v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
-        ]
+        super().__init__(model)
         collective = [x for x in model._flatten_layers() if isinstance(x, CollectiveLayer)]
         self._collective = collective
         common = {id(v) for layer in collective for v in layer.non_trainable_weights}
@@ -103,36 +70,6 @@ class KerasReplica(Replica):
         self._steps = 0
         self.loss_scale = 1.0
         self.own = NOTHING
-        self._offsets = np.array([s.offset for s in self.segments])
-        self._sizes = np.array([s.size for s in self.segments])
-        parameters, gradient = (aligned(length(self.segments), self.dtype) for _ in range(2))
-        for segment, variable in zip(self.segments, self._variables, strict=True):
-            segment.of(parameters)[...] = variable.numpy()
-        self._hold(parameters, gradient)
-
-    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        """Move both vectors, values included, into the given memory (see `Replica.place`)."""
-        for i in range(len(self._variables)):
-            self._check_alias(i, self._variables[i].value.read_value())
-        super().place(parameters, gradient)
-
-    @property
-    def state(self) -> np.ndarray:
-        parts = [v.numpy().ravel() for v in self._state]
-        joined = np.concatenate([np.empty(0), *parts], dtype=self.dtype, casting="same_kind")
-        joined.flags.writeable = False
-        return joined
-
-    @state.setter
-    def state(self, values: np.ndarray) -> None:
-        size = sum(int(np.prod(v.shape)) for v in self._state)
-        if np.shape(values) != (size,):
-            raise ValueError(f"state of shape {np.shape(values)}: expected ({size},)")
-        offset = 0
-        for variable in self._state:
-            size = int(np.prod(variable.shape))
-            variable.assign(values[offset : offset + size].reshape(variable.shape))
-            offset += size
 
     def use_team(self, team) -> None:
         """Set the team of synchronised layers that have none to the team that trains the model."""
@@ -140,16 +77,6 @@ class KerasReplica(Replica):
             if layer.team is None:
                 layer.team = team
                 self._functions.clear()
-
-    @property
-    def random(self) -> np.ndarray:
-        """Seeds and counters of the model's random layers (dropout), int64; can be assigned."""
-        return np.concatenate([np.empty(0, np.int64), *(v.numpy() for v in self._seeds)])
-
-    @random.setter
-    def random(self, values: np.ndarray) -> None:
-        for variable, of_it in zip(self._seeds, np.reshape(values, (-1, 2)), strict=True):
-            variable.assign(of_it.astype(variable.dtype))
 
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
@@ -182,7 +109,7 @@ class KerasReplica(Replica):
         self._steps += 1
         looked_after = self._steps % len(weights)
         self._check_alias(looked_after, weights[looked_after])
-        addresses = np.array([_address(g) for g in gradients])
+        addresses = np.array([address_of(g) for g in gradients])
         parts, factor = (self._offsets, addresses, self._sizes), 1 / self.loss_scale
         if apart is not None:
             self._kept = gradients  # or TensorFlow would reuse their memory too early
@@ -332,36 +259,6 @@ class KerasReplica(Replica):
             self.model.reset_metrics()
             check_metrics(self.model)
             self._built = True
-
-    # Memory of the weights.
-
-    def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        super()._hold(parameters, gradient)
-        views = [s.of(parameters) for s in self.segments]
-        self._addresses = [v.ctypes.data for v in views]
-        for i, (variable, view) in enumerate(zip(self._variables, views, strict=True)):
-            variable.assign(tf.experimental.dlpack.from_dlpack(view.__dlpack__()))
-            weights = variable.value.read_value()
-            if "CPU" not in weights.device:
-                raise RuntimeError(
-                    f"weights '{variable.path}' must be in main memory, got {weights.device}: "
-                    "set CUDA_VISIBLE_DEVICES=-1 before TensorFlow is imported"
-                )
-            self._check_alias(i, weights)
-
-    def _check_alias(self, i: int, weights: tf.Tensor) -> None:
-        """Raise unless the i-th variable, whose value is `weights`, lies in `parameters`."""
-        if self._sizes[i] and _address(weights) != self._addresses[i]:
-            raise RuntimeError(
-                f"weights '{self._variables[i].path}' no longer lie in the replica's parameters: "
-                "TensorFlow assigned them (fit, set_weights, load_weights?). Assign weights first, "
-                "then make a new KerasReplica"
-            )
-
-
-def _address(tensor: tf.Tensor) -> int:
-    """The memory address of a tensor's numbers."""
-    return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
 
 
 def _samples(batch: Batch) -> int:

@@ -90,7 +90,7 @@ class Synchronous(OneModel):
             )  # fmt: skip
 
         # The part that no other rank reads need not be copied to memory that they can read.
-        apart = getattr(self.update, "takes_own", False) and replica.keeps_apart
+        apart = self.update.takes_own and replica.keeps_apart
         self._options = {"apart": self.team.slice_of(n)} if apart else {}
 
     def resume(self) -> None:

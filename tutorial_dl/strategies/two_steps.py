@@ -27,6 +27,8 @@ class TwoSteps:
         compression: the method that reduces the gradients instead of an allreduce, or None
     """
 
+    takes_own = False  # the gradient must lie in one vector (see Step.takes_own)
+
     def __init__(
         self,
         team: Team,
