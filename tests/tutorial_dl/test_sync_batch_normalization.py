@@ -209,7 +209,7 @@ def without_samples(team):
     else:
         assert np.isfinite(r.gradient).all() and r.gradient.any()
     collectives = [op for f in r._functions.values() for op in f.graph.get_operations()
-                   if op.type == "EagerPyFunc"]  # fmt: skip
+                   if op.type == "PyFunc"]  # fmt: skip
     assert len(collectives) == 4  # two layers, forward and backward: each waits for the one before
     assert all(a in b.control_inputs for a, b in itertools.pairwise(collectives))
 

@@ -6,9 +6,9 @@ on several threads, and two ranks may choose different orders. So every collecti
 given the same resource, a variable that is never read: TensorFlow runs ops that use the same
 resource one after the other, in program order, through branches, loops and nested functions.
 
-    a = allreduce(x)            order --> EagerPyFunc (x)
-    b = model(...)                             |
-    c = allreduce(y)                      EagerPyFunc (y)      after the first, though y was ready
+    a = allreduce(x)            order --> PyFunc (x)
+    b = model(...)                          |
+    c = allreduce(y)                     PyFunc (y)      after the first, though y was ready
 
 This can't deadlock: the k-th collective waits only for its own inputs, which depend on earlier
 collectives, and for the k - 1 before it. So if all ranks trace the same program, the k-th can
@@ -65,10 +65,15 @@ def in_order(
         return as_tensors(function([as_array(t) for t in tensors]))
     refuse_xla(name)
 
+    types = [dtype for dtype, _ in results]
+    small = _small([*((t.dtype, t.shape) for t in tensors), *results])
+
     @tf.autograph.experimental.do_not_convert
-    def call(_, *eager):
+    def call(_, *given):
         try:
-            return as_tensors(function([as_array(t) for t in eager]))
+            if small:
+                return [np.array(a) for a in function([np.asarray(a) for a in given])]
+            return as_tensors(function([as_array(t) for t in given]))
         except BaseException as error:
             # TensorFlow turns it into an error of its own; the other ranks must see this one.
             remember(error)
@@ -79,12 +84,19 @@ def in_order(
             raise
 
     with tf.device("/cpu:0"):
-        outputs = tf.py_function(
-            call, [_resource(), *tensors], [dtype for dtype, _ in results], name=name
-        )
+        # numpy_function costs 60 µs and copies more, py_function 150 µs.
+        as_op = tf.numpy_function if small else tf.py_function
+        outputs = as_op(call, [_resource(), *tensors], types, name=name)
     for output, (_, shape) in zip(outputs, results, strict=True):
         output.set_shape(shape)
     return outputs
+
+
+def _small(kinds: Sequence[tuple]) -> bool:
+    """Whether tensors of these (dtype, static shape) are known to be short, and plain for numpy."""
+    sizes = [tf.TensorShape(shape).num_elements() for _, shape in kinds]
+    plain = all(np.dtype(tf.as_dtype(t).as_numpy_dtype).char in SHAREABLE for t, _ in kinds)
+    return plain and None not in sizes and 8 * sum(sizes) < LARGE
 
 
 def as_array(tensor: tf.Tensor) -> np.ndarray:
