@@ -103,7 +103,7 @@ class Scalable(Replica):
         (0, "loss scale must be a power of 2, got 0"),
         (float("nan"), "loss scale must be a power of 2, got nan"),
         (True, "loss scale must be 'auto', 'dynamic', a power of 2 or None, got True"),
-        ("fast", "loss scale 'fast': 'auto', 'dynamic'"),
+        ("fast", "loss scale must be 'auto', 'dynamic', a power of 2 or None, got 'fast'"),
     ],
 )
 def test_scales_that_are_none(given, message):
