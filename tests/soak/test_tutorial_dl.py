@@ -29,7 +29,7 @@ def test_fault_after_fault(tests, record, bound, tmp_path, monkeypatch, n, windo
 
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("NUMBA_KERNELS_WINDOW", window)
-    of, chance = tests("test_faults"), random.Random(n)
+    of, chance = tests("test_cell_faults"), random.Random(n)
     names = [*of.FAULTS, *chance.choices([*of.FAULTS], k=times - len(of.FAULTS))]
     chance.shuffle(names)
     of.fault_after_fault(n, names, seed=n)

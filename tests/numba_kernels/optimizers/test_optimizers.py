@@ -40,7 +40,7 @@ def ours(rule, w, gradients, dtype=np.float64):
 def keras(tmp_path_factory):
     """{rule's name: the weights that Keras ends with, "default ...": its defaults}"""
     file = tmp_path_factory.mktemp("keras") / "steps.npz"
-    program = Path(__file__).parents[1] / "support" / "keras_steps.py"
+    program = Path(__file__).parents[2] / "support" / "keras_steps.py"
     subprocess.run([sys.executable, str(program), str(file)], check=True, timeout=600)
     return np.load(file)
 

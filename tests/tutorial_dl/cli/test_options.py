@@ -22,7 +22,7 @@ from tutorial_dl.config import COMPONENTS, OPTIONS, RunConfig, markdown, read
 from tutorial_dl.training import rates
 from tutorial_dl.training.setup import ranks_of, with_ranks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 OTHERS = {
     "model": "softmax", "data": "curve", "strategy": "serial", "epochs": 7, "batch_size": 64,
     "optimizer": "lamb", "learning_rate": 0.0, "seed": 3, "quiet": True, "json": "-",
