@@ -158,6 +158,7 @@ class Trainer:
     dataset = of_run("dataset", "Training and validation data.")
     history = of_run("history", "One row per epoch.")
     layout = of_run("layout", "The role of each rank.")
+    round = of_run("round", "Rounds of this epoch so far.")
     saving = of_run("saving", "What writes and reads checkpoints, or None.")
     schedule = of_run("schedule", "The learning rate by step, or None.")
     steps = of_run("steps", "Updates so far.")
