@@ -165,6 +165,9 @@ class Trainer:
     stopped = of_run("stopped", "The reason, if training stopped before its last epoch.")
     team = of_run("team", "The ranks that train.")
     timeline = of_run("timeline", "Records what every rank does, or None.")
+    validation_batch_size = of_run(
+        "validation_batch_size", "Samples that a rank evaluates at once."
+    )
     optimizer = property(lambda self: self.run.optimizer, doc="The optimizer as given.")
     replica = property(lambda self: self.run.replica, doc="This rank's copy of the model.")
     strategy = property(lambda self: self.run.strategy, doc="How ranks train together.")
