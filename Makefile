@@ -1,5 +1,6 @@
 # make run    train on handwritten digits by each strategy, and write report.html
-# make test   all tests
+# make test   all tests, four at a time (JOBS=1: one after the other)
+# make soak   tests of what needs the clock or repetition; run it alone on a quiet machine
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine
 # make lint   check style and format
@@ -11,9 +12,11 @@ DONE := $(VENV)/.installed
 # To use the site's MPI instead of MPICH from a wheel: make EXTRAS=dev
 EXTRAS ?= mpich,dev
 PIP := $(PY) -m pip --disable-pip-version-check
+# Tests wait for about half of their time; see tests/README.md.
+JOBS ?= 4
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: install run test lab bench lint clean
+.PHONY: install run test soak lab bench lint clean
 
 install: $(DONE)
 
@@ -30,7 +33,10 @@ run: install
 	@$(PY) -m tutorial_dl run
 
 test: install
-	@$(PY) tests/two_lanes.py
+	@$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
+
+soak: install
+	@$(PY) -m pytest tests/soak
 
 lab: install
 	@$(VENV)/bin/jupyter lab $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks

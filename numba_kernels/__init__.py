@@ -1,6 +1,6 @@
 """Kernels for distributed deep learning: collectives and optimizers on flat vectors.
 
-Needs numpy, numba, mpi4py and lazy-loader only, and knows nothing of neural networks.
+It needs only numpy, numba and mpi4py, and does not depend on any deep learning library.
 
     from numba_kernels import Team, optimizers
     team = Team()

@@ -1,4 +1,4 @@
-"""`python -m numba_kernels bench ...`: see bench/."""
+"""The command `python -m numba_kernels bench ...`; see bench/."""
 
 import sys
 

@@ -11,7 +11,7 @@ import os
 import re
 from pathlib import Path
 
-MOST_RANKS = 1024  # more on one node is a typing error
+MOST_RANKS = 1024  # more on one node is probably a typing error
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -26,31 +26,35 @@ THREAD_VARIABLES = (
 
 
 def usable_cores() -> int:
-    """Cores this process may use: its affinity, and the quota of its container (rounded up)."""
+    """Return how many cores this process may use, by its affinity and its container's quota."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         cores = os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, -(-int(quota) // int(period)))  # "max" is no number: no quota
+        cores = min(cores, -(-int(quota) // int(period)))  # rounded up; ValueError for "max"
     return max(1, cores)
 
 
 def threads_per_rank(ranks_on_node: int) -> int:
-    """Threads that each of `ranks_on_node` ranks may use so that all together fill the cores."""
+    """Return the threads per rank with which `ranks_on_node` ranks together use all cores."""
     return max(1, usable_cores() // check_ranks(ranks_on_node))
 
 
 def thread_environment(threads: int) -> dict[str, str]:
-    """Environment variables that hold the libraries to `threads` threads; what is set stays."""
+    """Return environment variables that limit libraries to `threads`; those set are kept."""
     return {name: os.environ.get(name, str(threads)) for name in THREAD_VARIABLES}
 
 
 def set_threads(ranks_on_node: int | None = None) -> int:
-    """Give this rank its share of the cores; before numpy, numba or TensorFlow is imported.
+    """Give this rank its share of the cores. Call it before importing numpy, numba or TensorFlow.
 
-    `ranks_on_node` is taken from what mpiexec or srun says if not given. Returns threads a rank.
+    Args:
+        ranks_on_node: by default taken from the environment variables of mpiexec or srun.
+
+    Returns:
+        The number of threads per rank.
     """
     threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
     os.environ.update(thread_environment(threads))
@@ -61,10 +65,10 @@ def set_threads(ranks_on_node: int | None = None) -> int:
 
 
 def under_mpi() -> bool:
-    """Has mpiexec, srun or aprun started this process as one of its ranks?
+    """Return whether mpiexec, srun or aprun has started this process as one of its ranks.
 
-    sbatch, `srun --pty` and JupyterHub's spawner set SLURM_PROCID too, for one process that is
-    no rank of anything: a Slurm step counts if it has more than one task.
+    sbatch, `srun --pty` and JupyterHub's spawner also set SLURM_PROCID, for a single process that
+    is not a rank. So a Slurm step counts only if it has more than one task.
     """
     of = os.environ
     if "MPI_LOCALNRANKS" in of or "OMPI_COMM_WORLD_SIZE" in of or "ALPS_APP_PE" in of:
@@ -75,18 +79,18 @@ def under_mpi() -> bool:
 
 
 def rank() -> int:
-    """This process's number in its run, as mpiexec or srun says; 0 where nobody says."""
+    """Return this process's rank according to mpiexec or srun; 0 if neither has set it."""
     names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "ALPS_APP_PE")
     return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
 def local_ranks() -> int:
-    """Ranks of this run on this node, as mpiexec or srun says; 1 where nobody says."""
+    """Return the number of ranks on this node according to mpiexec or srun; 1 if not set."""
     of = os.environ
     for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"):
         if of.get(name, "").isdigit():
             return max(1, int(of[name]))
-    tasks: list[int] = []  # of each node, written "2(x3),1" for 2, 2, 2, 1
+    tasks: list[int] = []  # per node; Slurm writes "2(x3),1" for 2, 2, 2, 1
     for part in of.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
         if match:
@@ -96,11 +100,11 @@ def local_ranks() -> int:
 
 
 def check_ranks(n: int) -> int:
-    """`n` if it is a sensible number of ranks; ValueError otherwise."""
+    """Return `n` if it is a valid number of ranks; raise ValueError otherwise."""
     if isinstance(n, bool) or not hasattr(n, "__index__"):
         raise ValueError(
-            f"number of ranks is {n!r}: a whole number from 1 to {MOST_RANKS} is right"
+            f"number of ranks must be a whole number from 1 to {MOST_RANKS}, got {n!r}"
         )
     if not 1 <= n <= MOST_RANKS:
-        raise ValueError(f"number of ranks is {n}: from 1 to {MOST_RANKS} is right")
+        raise ValueError(f"number of ranks must be from 1 to {MOST_RANKS}, got {n}")
     return int(n)

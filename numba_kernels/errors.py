@@ -1,12 +1,12 @@
-"""What a Team raises. Every one names the rank it speaks of, counted in that team."""
+"""The errors that a Team raises. Their messages name the ranks, as numbered in that team."""
 
 
 class TeamError(RuntimeError):
-    """A team cannot go on. After one, the team refuses further calls with the same error."""
+    """A team cannot go on. It answers every further call with the same error until recovered."""
 
 
 class PeerError(TeamError):
-    """Another rank failed while this one waited for it; `rank` and its message say who and why."""
+    """Another rank failed; `rank` is its number, and the message gives the reason."""
 
     def __init__(self, rank: int, message: str):
         super().__init__(f"rank {rank} failed: {message}")
@@ -14,8 +14,8 @@ class PeerError(TeamError):
 
 
 class MismatchError(TeamError):
-    """Ranks of one team called different things at the same time."""
+    """Ranks of one team made different calls at the same time."""
 
 
 class DeadlineError(TeamError, TimeoutError):
-    """A wait was given a deadline and reached it."""
+    """A wait reached its deadline."""

@@ -24,10 +24,10 @@ from numba.extending import intrinsic
 from .jit.atomics import load_acquire, store_release
 from .jit.compile import compiled
 
-# The ring, in int64 words: a head, then (kind, begin, end) of each wait.
+# The ring buffer, in int64 words: a head, then (kind, begin, end) of each wait.
 COUNT, CAPACITY, BEGAN, SECONDS, NANOSECONDS = range(5)
 HEAD, RECORD = 8, 3
-FLAG, MESSAGE = 0, 1  # kinds: what is waited for
+FLAG, MESSAGE = 0, 1  # kinds of wait: for a flag in shared memory, or for a message
 WAITS = ("wait", "wait (message)")  # their names
 # The names under which Team and Step announce their calls.
 COLLECTIVES = (
@@ -37,7 +37,7 @@ COLLECTIVES = (
 STEP = ("reduce + update", "reduce", "update", "hand out")
 _CLOCK_MONOTONIC = 1  # on Linux
 
-_WORD = "numba_kernels_trace"  # names a word that holds the ring's address; 0: tracing is off
+_WORD = "numba_kernels_trace"  # symbol of the word that holds the ring's address; 0: tracing is off
 _word = ctypes.c_int64(0)
 add_symbol(_WORD, ctypes.addressof(_word))
 
@@ -50,8 +50,10 @@ _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32
 
 @intrinsic
 def ring(typingctx):
-    """The address of this process's ring; 0 while tracing is off. The word is found by its name,
-    so code that is kept on disk finds that of the process it is loaded into."""
+    """Return the address of this process's ring; 0 while tracing is off.
+
+    The word is found by its symbol, so code from the disk cache finds that of its own process.
+    """
 
     def generate(context, builder, signature, arguments):
         module, word = builder.module, ir.IntType(64)
@@ -63,7 +65,7 @@ def ring(typingctx):
 
 @compiled
 def began():
-    """This rank has to wait, or still has to."""
+    """Record the beginning of a wait, unless this rank is waiting already."""
     at = ring()
     if at != 0 and load_acquire(at + 8 * BEGAN) == 0:
         store_release(at + 8 * BEGAN, now(at))
@@ -71,7 +73,7 @@ def began():
 
 @compiled
 def ended(kind):
-    """This rank need not wait any more, if it had to."""
+    """Record the end of the wait, if there was one."""
     at = ring()
     if at == 0:
         return
@@ -89,7 +91,7 @@ def ended(kind):
 
 @compiled
 def now(at):
-    """Nanoseconds, as of `time.perf_counter_ns`; the head of the ring is room for the answer."""
+    """Return nanoseconds as `time.perf_counter_ns` does; the ring's head holds the timespec."""
     _clock_gettime(_CLOCK_MONOTONIC, at + 8 * SECONDS)
     return 1_000_000_000 * load_acquire(at + 8 * SECONDS) + load_acquire(at + 8 * NANOSECONDS)
 
@@ -165,12 +167,12 @@ _nothing = _Nothing()
 
 
 def span(name: str) -> Span | _Nothing:
-    """`with span(name):` what happens in it is a span, while this process records."""
+    """Return a context manager whose body is recorded as a span, if this process records."""
     return _nothing if sink is None else Span(name)
 
 
 def each(name: str, items: Iterable) -> Iterator:
-    """The same items; a span each time that one is waited for."""
+    """Yield the same items, and record a span for the time that each one takes to arrive."""
     items = iter(items)
     while True:
         begin = perf_counter_ns()

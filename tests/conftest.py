@@ -1,10 +1,14 @@
-"""For all tests: ranks under mpiexec (`on_ranks`), and nothing may be left behind by any test."""
+"""For all tests: ranks under mpiexec (`on_ranks`), and nothing may be left behind by any test.
+
+README.md in this folder says how tests are run, and what goes where.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import tempfile
 import uuid
 from pathlib import Path
 
@@ -14,21 +18,74 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 import leftovers
+from clusters import (  # noqa: F401  (fixtures)
+    _kept_clusters,
+    own_cluster,
+    shared_cluster,
+)
 from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
+# Groups of tests that take longest, most of them files: they start first, so that no worker of
+# pytest-xdist begins one when the others have nothing left to do.
+LONGEST = ["keras", "notebooks", "parameter_server"]
 
-def pytest_runtest_logreport(report):
-    """The names of what fails, a line each, in the file that two_lanes.py asks for."""
-    if report.failed and (path := os.environ.get("TESTS_FAILED")):
-        with open(path, "a") as file:
-            file.write(f"{report.nodeid}\n")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Longest groups first. Tests of a group are run by one worker; a file is one by itself."""
+    place = {name: turn for turn, name in enumerate(LONGEST)}
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
+    items.sort(key=lambda item: place.get(group(item), len(place)))
+
+
+def group(item) -> str:
+    return item.get_closest_marker("xdist_group").args[0]
+
+
+# What is left behind
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.stash[FILES] = leftovers.segments(), Path(tempfile.mkstemp(prefix="segments-")[1])
+
+
+FILES = pytest.StashKey[tuple[set, Path]]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """A worker of pytest-xdist writes there which files appeared during which of its tests."""
+    node.workerinput["segments"] = str(node.config.stash[FILES][1])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """When no worker is left: files in shared memory that nobody will remove."""
+    if FILES not in session.config.stash:
+        return
+    before, journal = session.config.stash[FILES]
+    ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    left = leftovers.left_in_shared_memory(before, patience=20.0) if ended else set()
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        seen = [line for line in journal.read_text().splitlines() if line.split()[0] in left]
+        words = [f"shared memory: {leftovers.SHARED_MEMORY / name}" for name in sorted(left)]
+        if plugin := session.config.pluginmanager.get_plugin("last_words_of_the_run"):
+            plugin.note("left behind when all tests had ended", [*words, *seen])
+    journal.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
 def mark() -> str:
-    """What every process that this session starts carries in its environment."""
+    """What every process that this session starts carries in its environment.
+
+    Each worker of pytest-xdist has a session, and a mark, of its own.
+    """
     return uuid.uuid4().hex
 
 
@@ -44,6 +101,8 @@ def _marked(mark):
     os.environ[leftovers.VARIABLE] = mark
     # With it Python writes a line in pieces, and those of several ranks mix.
     os.environ.pop("PYTHONUNBUFFERED", None)
+    # Ranks wait long for a core now and then: who tests what is said of that sets it again.
+    os.environ.setdefault("NUMBA_KERNELS_STALL", "1000")
     yield
     problems = WORLDS.end()
     del os.environ[leftovers.VARIABLE]
@@ -51,10 +110,18 @@ def _marked(mark):
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(_marked, mark):
-    """Fails a test that leaves a process or a file in shared memory, and ends such processes."""
+def nothing_left(request, _marked, mark):
+    """Fails a test that leaves a process or a file in shared memory, and ends such processes.
+
+    A new file may be of another worker's test: of a rank that was killed there, until its guard
+    has removed it. So workers note which files appear, and the run fails at its end if one stays.
+    """
+    journal = getattr(request.config, "workerinput", {}).get("segments")
     known = {process.pid for process in leftovers.processes(mark)}
     before = leftovers.segments()
     yield
-    left = leftovers.check(mark, known | WORLDS.pids(), before)
+    left = leftovers.check(mark, known | WORLDS.pids(), None if journal else before)
+    if journal and (new := leftovers.segments() - before):
+        with open(journal, "a") as file:
+            file.write("".join(f"{name} appeared during {request.node.nodeid}\n" for name in new))
     assert not left, "left behind:\n" + "\n".join(left)

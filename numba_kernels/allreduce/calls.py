@@ -1,7 +1,7 @@
-"""What ranks say of a call to each other, so that ranks that called different things find out.
+"""Encode a collective call as two integers, so that ranks can detect that their calls differ.
 
-A call is two integers: one packs kind, dtype, operation and root; the other is the length. On a
-node they lie beside the flag that says "I have arrived"; in messages a hash of them is the tag.
+One integer packs kind, dtype, operation and root; the other is the length. On a node they lie
+beside the flag that announces a rank's arrival; in messages a hash of them is the tag.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ KINDS = (
     "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "split", "step",
     "alltoall", "measure", "Star",
 )  # fmt: skip
-# By name: bfloat16 is a dtype of the package ml_dtypes, which not everybody has.
+# By name: bfloat16 is a dtype of the package ml_dtypes, which may not be installed.
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
 OPS = ("sum", "mean", "min", "max", "product")
 ALGORITHMS = (
@@ -22,10 +22,10 @@ ALGORITHMS = (
     "mpi",
 )  # fmt: skip
 
-# Their ranks gather all that they ask for, and say of that what differs: without failing the team.
+# In these calls the ranks first gather all arguments, and a difference does not fail the team.
 TOLD = {KINDS.index("empty"), KINDS.index("Star")}
 
-MARK = 0x7FFF  # the tag of no call: the end of a communicator's messages (messages.py)
+MARK = 0x7FFF  # marks the end of a communicator's messages (messages.py); no call has this tag
 
 
 @cache
@@ -39,7 +39,7 @@ def encode(
 
 
 def describe(call: int, length: int) -> str:
-    """The call as a user would have written it: "allreduce(float32[1000], op='sum', ...)"."""
+    """Return the call as a user would write it: "allreduce(float32[1000], op='sum', ...)"."""
     kind, d, o, a, root = *(call >> shift & 255 for shift in (0, 8, 16, 24)), call >> 32
     inside = [f"{DTYPES[d - 1]}[{length}]"] if d else []
     inside += [f"op={OPS[o - 1]!r}"] if o else []
@@ -49,29 +49,33 @@ def describe(call: int, length: int) -> str:
 
 
 def differ(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether ranks that wait in these, each a call and a length, wait for each other for ever."""
+    """Return whether ranks waiting in these two calls, each (call, length), would wait for ever."""
     kind = one[0] & 255
     return kind != other[0] & 255 if kind in TOLD else tuple(one) != tuple(other)
 
 
 def tag(call: int, length: int, sequence: int) -> int:
-    """A 15-bit message tag (the most that MPI guarantees): differs when the calls differ."""
+    """Return a 15-bit message tag (MPI guarantees no more), which differs if the calls differ."""
     mixed = (call * 0x9E3779B1 + length * 0x85EBCA77 + sequence * 0xC2B2AE3D) & 0xFFFFFFFF
     return (mixed ^ mixed >> 15) % MARK
 
 
 @cache
 def known(dtype: np.dtype) -> bool:
-    """Whether collectives work on elements of this dtype."""
+    """Return whether collectives support this dtype."""
     return dtype.name in DTYPES and dtype.isnative
 
 
 def vector(x, what: str = "x") -> np.ndarray:
-    """`x` as a flat view to work on in place; TypeError or ValueError where that can't be."""
+    """Return `x` as a flat view to work on in place.
+
+    Raises:
+        TypeError, ValueError: `x` is not a contiguous, writeable array of a supported dtype.
+    """
     if not isinstance(x, np.ndarray):
-        raise TypeError(f"{what} is a {type(x).__name__}; a numpy array is needed")
+        raise TypeError(f"{what} must be a numpy array, got a {type(x).__name__}")
     if not known(x.dtype):
-        raise TypeError(f"{what} has dtype {x.dtype}; one of {', '.join(DTYPES)} is needed")
+        raise TypeError(f"dtype of {what} must be one of {', '.join(DTYPES)}, got {x.dtype}")
     if not x.flags.c_contiguous or not x.flags.writeable:
         raise ValueError(f"{what} must be contiguous and writeable: it is changed in place")
     return x.reshape(-1)
@@ -79,4 +83,4 @@ def vector(x, what: str = "x") -> np.ndarray:
 
 def check_op(op: str) -> None:
     if op not in OPS:
-        raise ValueError(f"unknown op {op!r}; one of {', '.join(OPS)}")
+        raise ValueError(f"unknown op {op!r}; choose one of {', '.join(OPS)}")

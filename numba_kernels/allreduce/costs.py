@@ -1,14 +1,14 @@
-"""What an allreduce of n bytes over p ranks must cost, from a few numbers of the machine.
+"""Predict the time of an allreduce of n bytes over p ranks from a few numbers of the machine.
 
-The textbook's three, for what goes by messages:
+The textbook's three numbers, for algorithms that send messages:
 
-    alpha   latency, seconds a message
-    beta    seconds a byte sent
-    gamma   seconds a byte added
+    alpha   latency, seconds per message
+    beta    seconds per byte sent
+    gamma   seconds per byte added
 
-A real machine has caches, and MPI libraries change protocol with the size, so a `Machine` keeps
-measured curves: seconds of one exchange, of one addition, ... of m bytes. With the straight lines
-alpha + beta m and gamma m in their place, these are the formulas of the literature:
+A real machine has caches, and MPI libraries change protocol with message size, so a `Machine` keeps
+measured curves instead: the seconds of an exchange, an addition, ... of m bytes. If the curves are
+the straight lines alpha + beta m and gamma m, the formulas are those of the literature:
 
     naive                2(p-1) alpha + 2(p-1) n beta + (p-1) n gamma
     tree                 2L alpha + 2L n beta + L n gamma                     L = ceil(log2 p)
@@ -17,7 +17,7 @@ alpha + beta m and gamma m in their place, these are the formulas of the literat
     rabenseifner         2L alpha + 2n(p-1)/p beta + n(p-1)/p gamma
 
 Sources: Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005); Patarasuk
-and Yuan (2009) for the ring. Where an algorithm needs a power of two of ranks, the others are
+and Yuan (2009) for the ring. Where an algorithm needs a power of two of ranks, the extra ranks are
 folded in (fold.py): one more message of the whole vector before, and one after.
 """
 
@@ -38,7 +38,7 @@ __all__ = [  # the machine is part of what users of costs call
 Cost = Callable[[float, int, Machine], float]
 
 
-# Seconds of the messages and additions on the longest way through an allreduce of n bytes.
+# Seconds of the messages and additions on the critical path of an allreduce of n bytes.
 
 
 def naive(n, p, machine):
@@ -69,31 +69,31 @@ def folded(n, p, machine):
 
 
 def shared_memory(n, p, machine):
-    """In place. Measured on `ranks` ranks; the traffic of others is in proportion."""
+    """In place. Measured with `machine.ranks` ranks; memory traffic grows in proportion to p."""
     return machine.window(n) * p / machine.ranks
 
 
 def staged(n, p, machine):
-    """What shared_memory takes for an ordinary array."""
+    """The shared_memory algorithm for an ordinary array."""
     return machine.staged(n) * p / machine.ranks
 
 
 def two_level(n, p, machine):
-    """As far as nodes are alike: half an allreduce in the node before, and half after."""
+    """Half an allreduce within the node before the messages, half after; assumes equal nodes."""
     q = machine.per_node
     inside = machine.call + machine.inside(n) if machine.inside else 0.0
     return inside + predict(between(n, p, machine), n / q, p // q, _of_lanes(machine))
 
 
 def _of_lanes(machine: Machine) -> Machine:
-    """The network as lanes find it, all using it at the same time."""
+    """The machine as lanes find it: all use the network at the same time."""
     if machine.lane is None:
         return machine
     return replace(machine, message=machine.lane, exchange=machine.lane)
 
 
 def mpi(n, p, machine):
-    """The library's secret: as measured, in proportion to the rounds it must take."""
+    """As measured, scaled by log2 p, the fewest rounds possible; the algorithm is unknown."""
     return machine.library(n) * log2(p) / log2(machine.ranks)
 
 
@@ -112,31 +112,33 @@ BY_MESSAGES = ("naive", "tree", "ring", "recursive_doubling", "rabenseifner")
 
 
 def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEASURED) -> float:
-    """Seconds that `algorithm` should take to allreduce `nbytes` over `ranks` ranks.
+    """Return the seconds that `algorithm` should take to allreduce `nbytes` over `ranks` ranks.
 
     Args:
-        algorithm: one of `COSTS`; "shared_memory" is in place, "staged" the same of ordinary arrays
-        machine: from `measure(team)`, or the textbook's: `straight(alpha, beta, gamma)`
+        algorithm: a key of `COSTS`; "shared_memory" is in place, "staged" for ordinary arrays.
+        nbytes: length of each rank's vector in bytes.
+        ranks: number of ranks p.
+        machine: from `measure(team)`, or the textbook's: `straight(alpha, beta, gamma)`.
 
-    Raises ValueError for an algorithm without a formula here, and for one that this machine has
-    not been measured for.
+    Raises:
+        ValueError: there is no formula for `algorithm`, or `machine` lacks the measurement for it.
     """
     if algorithm not in COSTS:
-        raise ValueError(f"no cost formula for {algorithm!r}; one of {', '.join(COSTS)}")
+        raise ValueError(f"no cost formula for {algorithm!r}; choose one of {', '.join(COSTS)}")
     if ranks == 1:
         return 0.0
     needed = {
         "shared_memory": machine.window, "staged": machine.staged, "mpi": machine.library,
     }  # fmt: skip
     if needed.get(algorithm, machine) is None:
-        raise ValueError(f"the cost of {algorithm} is not known before costs.measure(team)")
+        raise ValueError(f"the cost of {algorithm} is unknown; call costs.measure(team) first")
     called = machine.call if algorithm in BY_MESSAGES else 0.0
     return called + COSTS[algorithm](nbytes, ranks, machine)
 
 
 @lru_cache(maxsize=10_000)
 def between(nbytes: float, ranks: int, machine: Machine) -> str:
-    """The best algorithm by messages for the lanes of two_level: n/q bytes over ranks/q nodes."""
+    """Return the fastest algorithm for the lanes of two_level: nbytes/q over ranks/q nodes."""
     q = machine.per_node
     lanes = _of_lanes(machine)
     return min(BY_MESSAGES, key=lambda name: predict(name, nbytes / q, ranks // q, lanes))
@@ -144,7 +146,7 @@ def between(nbytes: float, ranks: int, machine: Machine) -> str:
 
 @lru_cache(maxsize=10_000)
 def best(nbytes: float, ranks: int, machine: Machine) -> str:
-    """What "auto" takes where ranks share no memory, or only some do."""
+    """Return the algorithm that "auto" takes if not all ranks share memory."""
     names = [*BY_MESSAGES]
     if machine.library:
         names.append("mpi")
@@ -154,22 +156,25 @@ def best(nbytes: float, ranks: int, machine: Machine) -> str:
 
 
 def measure(team) -> Machine:
-    """Measure what collectives of `team` are made of: see measure.py. Collective, below 2 s."""
-    from .measure import measure  # which builds on this file
+    """Measure messages, additions and reductions on `team` (measure.py). Collective, below 2 s."""
+    from .measure import measure  # here, because measure.py imports this file
 
     return measure(team)
 
 
 def choose(team, nbytes: int) -> str:
-    """What "auto" takes for `nbytes` on this team of several nodes: the same on all ranks."""
+    """Return the algorithm that "auto" takes for `nbytes` on a team of several nodes.
+
+    It is the same on all ranks.
+    """
     return best(nbytes, team.size, team.machine)
 
 
 def between_nodes(team, nbytes: int) -> str:
-    """What two_level takes for its messages."""
+    """Return the algorithm that two_level takes for its messages."""
     return between(nbytes, team.size, team.machine)
 
 
 def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:
-    """Bytes a second that each rank's link would carry if the allreduce were optimal."""
+    """Return the bytes per second on each rank's link if the allreduce sent the minimum."""
     return nbytes / seconds * 2 * (ranks - 1) / ranks

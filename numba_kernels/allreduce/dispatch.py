@@ -34,30 +34,38 @@ ALGORITHMS = calls.ALGORITHMS
 
 
 def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
-    """Replace `x` by its reduction over all ranks of `team`, in place; returns `x`.
+    """Replace `x` by its reduction over all ranks of `team`, in place.
+
+    The result is the same, bit for bit, on all ranks, and in every run with the same ranks.
 
     Args:
+        team: the Team whose ranks take part; every rank must make the same call.
         x: contiguous array of float32, float64, float16, bfloat16, int32 or int64, the same shape
             and dtype on every rank. Halves are summed in float32 and rounded once, at the end.
         op: "sum", "mean", "min", "max" or "product", element by element. NaN and infinity pass
-            through. A mean of integers is cut off towards zero.
+            through. A mean of integers is truncated towards zero.
         algorithm: "auto", or one of `ALGORITHMS`; "shared_memory" needs all ranks on one node.
 
-    The result is the same, bit for bit, on all ranks, and on every run with the same ranks.
+    Returns:
+        `x`, reduced.
 
-    Raises: PeerError, MismatchError; TypeError and ValueError for arguments that can't be used.
+    Raises:
+        PeerError: another rank failed.
+        MismatchError: the ranks made different calls.
+        TypeError, ValueError: an argument cannot be used.
     """
     seen = _SEEN.get((x.dtype, op)) if type(x) is np.ndarray and x.flags.carray else None
     call, number, mean, half = seen or _look_at(x, op)
     if algorithm != "auto" and algorithm not in ALGORITHMS:
-        raise ValueError(f"unknown algorithm {algorithm!r}; auto or one of {', '.join(ALGORITHMS)}")
+        names = ", ".join(["auto", *ALGORITHMS])
+        raise ValueError(f"unknown algorithm {algorithm!r}; choose one of {names}")
     if team.size == 1:
         return x
     flat = x if x.ndim == 1 else x.reshape(-1)
     divisor = team.size if mean else 1
     if algorithm == "shared_memory" or (algorithm == "auto" and team.single_node):
         if not team.single_node:
-            raise ValueError("shared_memory needs all ranks on one node; two_level does not")
+            raise ValueError("shared_memory needs all ranks on one node; use two_level or auto")
         carrier = carried(flat) if half else flat
         nbytes = x.nbytes
         if nbytes <= SHORT and nbytes * team.size <= 4 * SHORT:
@@ -89,9 +97,10 @@ def _by_messages(team, call, flat, op, divisor, algorithm) -> None:
 
 
 def _look_at(x, op: str) -> tuple[int, int, bool, bool]:
-    """(announced call, kernels' number of op, mean or not, halves or not).
+    """Return (code of the call to announce, op code for kernels, is a mean, is a half dtype).
 
-    Raises TypeError or ValueError for what can't be reduced.
+    Raises:
+        TypeError, ValueError: `x` or `op` cannot be used.
     """
     flat = calls.vector(x)
     calls.check_op(op)
@@ -100,5 +109,5 @@ def _look_at(x, op: str) -> tuple[int, int, bool, bool]:
     return _SEEN[flat.dtype, op]
 
 
-# What came out for a dtype and op: found again in a tenth of a microsecond.
+# Results of _look_at by dtype and op: finding one here takes a tenth of a microsecond.
 _SEEN: dict[tuple[np.dtype, str], tuple[int, int, bool, bool]] = {}

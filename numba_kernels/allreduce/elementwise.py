@@ -1,4 +1,4 @@
-"""What every reduction does to elements, and how a vector is cut among ranks."""
+"""Element-wise operations of all reductions, and how a vector is divided among ranks."""
 
 from numba import types
 from numba.extending import overload
@@ -12,22 +12,22 @@ SUM, MIN, MAX, PRODUCT = 0, 1, 2, 3
 
 
 def op_code(op: str) -> int:
-    """The kernels' number for `op`; a mean is a sum that is divided at the end."""
+    """Return the op code for kernels; a mean is a sum that is divided at the end."""
     return {"sum": SUM, "mean": SUM, "min": MIN, "max": MAX, "product": PRODUCT}[op]
 
 
 @compiled
 def bounds(n, parts, i):
-    """The i-th of `parts` slices of n elements: [first, last), whole cache lines, may be empty."""
+    """Return [first, last), slice i of `parts` of n elements: whole cache lines, maybe none."""
     lines = (n + LINE - 1) // LINE
     return min(n, lines * i // parts * LINE), min(n, lines * (i + 1) // parts * LINE)
 
 
 @compiled
 def combine(op, into, other):
-    """into = into (op) other, element by element. A NaN on either side stays a NaN.
+    """into = into (op) other, element by element. A NaN on either side gives NaN.
 
-    Halves in `other` are widened; `into` is float32 then (halves are summed in float32).
+    If `other` holds halves, they are widened and `into` is float32: halves are summed in float32.
     """
     if op == SUM:
         for i in range(into.size):
@@ -47,14 +47,14 @@ def combine(op, into, other):
 
 @compiled
 def convert(into, other):
-    """into = other, between halves and float32, or a plain copy."""
+    """into = other, converted between halves and float32 where needed."""
     for i in range(into.size):
         into[i] = narrow(into, widen(other[i]))
 
 
 @compiled
 def divide(x, divisor):
-    """x /= divisor, for a mean; 1 leaves x alone. Integers are cut off towards zero."""
+    """x /= divisor, for a mean; does nothing for 1. Integers are truncated towards zero."""
     if divisor != 1:
         over = 1.0 / divisor
         for i in range(x.size):
@@ -62,7 +62,7 @@ def divide(x, divisor):
 
 
 def quotient(total, divisor, over):
-    """total / divisor, where `over` is 1 / divisor: a product is four times as fast."""
+    """total / divisor, given `over` = 1 / divisor: multiplying is four times as fast."""
 
 
 @overload(quotient, inline="always")

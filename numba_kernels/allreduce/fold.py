@@ -1,12 +1,13 @@
-"""For algorithms that need a power of two of ranks: fold the others in before, and out after.
+"""Folding, for algorithms that need a power of two of ranks: fold the extra ranks in, then out.
 
-With r ranks too many, the first 2r pair up: the even one of a pair hands its vector to the odd one
-and is told the result at the end. What is left is a power of two of ranks, numbered by `place`.
+With r ranks too many, the first 2r ranks form pairs: the even rank of a pair sends its vector to
+the odd one and receives the result at the end. A power of two of ranks takes part in between,
+numbered by `place`.
 
     p = 6: r = 2      rank   0 --> 1    2 --> 3    4    5
                       place        0          1    2    3
 
-Cost: one more message of the whole vector before and one after, for p that is no power of two.
+Cost if p is not a power of two: one more message of the whole vector before, and one after.
 """
 
 from ..jit.compile import compiled
@@ -17,7 +18,7 @@ from .messages import AT, exchange
 
 @compiled
 def group_of(ranks):
-    """The largest power of two that is not above `ranks`."""
+    """Return the largest power of two that is at most `ranks`."""
     group = 1
     while 2 * group <= ranks:
         group *= 2
@@ -26,7 +27,7 @@ def group_of(ranks):
 
 @compiled
 def place_of(rank, extra):
-    """The number of `rank` in the group, -1 if it is folded away."""
+    """Return the place of `rank` in the group, or -1 if it is folded in."""
     if rank >= 2 * extra:
         return rank - extra
     return rank // 2 if rank % 2 == 1 else -1
@@ -34,13 +35,13 @@ def place_of(rank, extra):
 
 @compiled
 def rank_of(place, extra):
-    """The rank with this number in the group."""
+    """Return the rank at `place` in the group."""
     return 2 * place + 1 if place < extra else place + extra
 
 
 @compiled
 def fold(link, rank, extra, x, incoming, op):
-    """Exchange number 0: even ranks of the pairs hand over."""
+    """Exchange number 0: the even rank of each pair sends its vector to the odd one."""
     words = link.words
     if words[AT] > 0:
         return READY
@@ -59,7 +60,7 @@ def fold(link, rank, extra, x, incoming, op):
 
 @compiled
 def unfold(link, rank, extra, x):
-    """The last exchange: odd ranks of the pairs give the result back."""
+    """The last exchange: the odd rank of each pair sends the result to the even one."""
     if rank >= 2 * extra:
         return READY
     if rank % 2 == 1:

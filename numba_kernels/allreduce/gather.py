@@ -1,6 +1,7 @@
-"""Allgather, broadcast and alltoall through the node's stage, in pieces.
+"""Allgather, broadcast and alltoall through the node's staging buffer, in pieces.
 
-One barrier a piece: while a rank puts out piece k, it takes in the others' piece k - 1.
+There is one barrier per piece: between two barriers a rank copies the others' piece k - 1 in and
+its own piece k out.
 
     rank 0:  piece 0 out | barrier | piece 0 of others in, piece 1 out | barrier | ...
 """
@@ -16,9 +17,9 @@ from .messages import exchange
 
 @compiled
 def allgather(node, call, x, edges):
-    """Every rank's slice of `x` to all ranks of the node; slices may differ in length. Resumable.
+    """Copy every rank's slice of `x` to all ranks of the node. Resumable.
 
-    A broadcast is an allgather in which the root's slice is all of x.
+    Slices may differ in length. A broadcast is an allgather in which the root's slice is all of x.
     """
     board, rank = board_of(node), node[RANK]
     width = node[PIECE] // x.itemsize
@@ -45,7 +46,7 @@ def allgather(node, call, x, edges):
 
 @compiled
 def alltoall(node, call, x, received, edges):
-    """Block r of every rank's `x` into rank r's `received`, in the order of ranks. Resumable."""
+    """Copy block r of every rank's `x` to rank r's `received`, in the order of ranks. Resumable."""
     board, rank = board_of(node), node[RANK]
     ranks = board.shape[0]
     width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE
@@ -78,7 +79,10 @@ def alltoall(node, call, x, received, edges):
 
 @compiled
 def pairwise(link, rank, ranks, x, received, edges):
-    """The same over messages: in round k to the rank k to the right, from k to the left."""
+    """Alltoall by messages: in round k send to the rank k to the right, receive from k to the left.
+
+    Resumable.
+    """
     words = link.words
     if words[DONE] == 0:
         copy(received[edges[rank] : edges[rank + 1]], x[edges[rank] : edges[rank + 1]])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds by bytes: straight lines between measured points, and beyond the last one."""
+    """Seconds as a function of bytes: linear between measured points and beyond the last one."""
 
     sizes: tuple[float, ...]
     seconds: tuple[float, ...]
@@ -23,22 +23,25 @@ class Curve:
 
 @dataclass(frozen=True)
 class Machine:
-    """What `measure(team)` found out.
+    """The measurements of `measure(team)`. Curves give seconds as a function of bytes.
 
     Attributes:
-        alpha, beta, gamma: the textbook's three, fitted to the curves of messages and additions
-        message: curve of one message, from one rank to another
-        exchange: of all ranks at once, each sends one and receives one
-        add: of the addition of a vector that has just arrived
-        window, staged: of an allreduce in the memory of the node that all ranks are on: in place
-            in a window, and of an ordinary array
-        inside: of a reduce-scatter and an allgather of an ordinary array within each node
-        lane: of an exchange between nodes, all ranks at once
-        library: of the MPI library's allreduce
-        call: seconds that a call takes besides its messages
-        ranks: how many took part; per_node: the least number of them on a node
+        alpha: latency, seconds per message, fitted to `message`.
+        beta: seconds per byte sent, fitted to `message`.
+        gamma: seconds per byte added, fitted to `add`.
+        message: curve of one message from one rank to another.
+        exchange: curve of an exchange: all ranks at once, each sends and receives one message.
+        add: curve of adding a vector that has just arrived.
+        window: curve of an allreduce in place in a window, all ranks on one node.
+        staged: curve of an allreduce of an ordinary array, all ranks on one node.
+        inside: curve of a reduce-scatter and an allgather of an ordinary array within each node.
+        lane: curve of an exchange between nodes, all ranks at once.
+        library: curve of the MPI library's allreduce.
+        call: seconds that a call takes besides its messages.
+        ranks: number of ranks that took part.
+        per_node: smallest number of ranks on a node.
 
-    A curve is None where there is no such thing, or where it has not been measured.
+    A curve is None where it does not apply or has not been measured.
     """
 
     alpha: float
@@ -58,14 +61,16 @@ class Machine:
 
 
 def straight(alpha: float, beta: float, gamma: float) -> Machine:
-    """The textbook's machine: every message alpha + beta m, every addition gamma m.
+    """Return the textbook's machine: a message takes alpha + beta m, an addition gamma m.
 
-    >>> from numba_kernels.allreduce.costs import predict
-    >>> predict("ring", 1e6, 4, straight(1e-6, 1e-9, 0))  # 6 alpha + 1.5e6 beta
-    0.001506
+    Example:
+        >>> from numba_kernels.allreduce.costs import predict
+        >>> seconds = predict("ring", 1e6, 4, straight(1e-6, 1e-9, 0))
+        >>> round(seconds, 9)  # 6 alpha + 1.5e6 beta
+        0.001506
     """
     line = Curve((0, 1), (alpha, alpha + beta))
     return Machine(alpha, beta, gamma, line, line, Curve((0, 1), (0, gamma)))
 
 
-UNMEASURED = straight(1e-6, 1 / 8e9, 1 / 8e9)  # a node's order of magnitude
+UNMEASURED = straight(1e-6, 1 / 8e9, 1 / 8e9)  # the order of magnitude on one node

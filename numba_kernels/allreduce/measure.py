@@ -1,22 +1,23 @@
-"""What costs.py wants to know of a machine: how long messages, additions and reductions take here.
+"""Measure how long messages, additions and reductions take on this machine, for costs.py.
 
-    team.machine = costs.measure(team)      # by all ranks; after it, "auto" goes by these numbers
+    team.machine = costs.measure(team)      # by all ranks; "auto" uses these numbers from then on
 
-Everything is timed in the surroundings it has in an allreduce: a vector that was just added to is
-sent, what is added has just arrived, all ranks that exchange do so at the same time, and those that
-have no part in it wait as they would. So the curves know of caches, of the sizes at which the MPI
-library changes its protocol, and of ranks that outnumber cores. A straight line does not.
+Everything is timed under the conditions of an allreduce: the vector sent has just been added to,
+the vector added has just arrived, all ranks exchange at the same time, and ranks that take no part
+wait as they would. So the curves include the effects of caches, of the sizes at which the MPI
+library changes protocol, and of more ranks than cores. A straight line does not.
 
-    message        0 --x--> last, 0 <--x-- last: one at a time, and all others wait
-    exchange       each rank sends x to its right, and receives from its left, all at once
-    add            the same and x += what came, less the exchange alone
-    call           the least exchange in a call of its own, less the same among others
+    message        0 --x--> last, 0 <--x-- last: one at a time, while all others wait
+    exchange       each rank sends x to its right and receives from its left, all at once
+    add            an exchange followed by x += the vector received, minus the exchange alone
+    call           the smallest exchange in a call by itself, minus the same in a call of many
     lane           an exchange between counterparts on different nodes, all ranks at once
-    inside         reduce-scatter, then allgather, within each node: what two_level does there
+    inside         reduce-scatter, then allgather, within each node, as two_level does
     window, staged, library: allreduces, as users call them
 
-What was tried and is worse: to send what nobody has written since (it lies in the receiver's cache
-already, so that messages look cheap, and additions dear), and medians (other programs only add).
+Two alternatives gave worse predictions: sending a vector that has not been written since (it is
+still in the receiver's cache, so messages look cheap and additions expensive), and medians (other
+programs can only add time).
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ from .machine import Curve, Machine
 from .messages import AT, exchange
 
 SIZES = tuple(4**k for k in range(5, 13))  # bytes: 1 KiB to 16 MiB
-BATCH = 2**20  # bytes: as many calls are timed together, and no more than
+BATCH = 2**20  # bytes per timed batch, of at most CALLS calls
 CALLS = 50
-SECONDS = 1.2  # of measuring; setting up takes some tenths more
+SECONDS = 1.2  # of measuring; setting up takes some tenths of a second more
 ROUNDS = 9  # at most
 
 
 def measure(team) -> Machine:
-    """Measure what collectives of `team` are made of; sets `team.machine`, and returns it.
+    """Measure the components of the collectives of `team`, and set `team.machine` to the result.
 
-    Collective. Takes less than two seconds (the first time it compiles), and 48 MiB a rank
-    meanwhile. The machine is the same, bit for bit, on all ranks, so that all choose the same.
-    Other programs only add to the times, so the fastest of several rounds counts, of the slowest
-    rank.
+    Collective. It takes less than two seconds (longer the first time, when it compiles) and 48 MiB
+    per rank meanwhile. Each time is that of the slowest rank in the fastest of several rounds, as
+    other programs can only add time.
+
+    Returns:
+        The Machine. It is the same, bit for bit, on all ranks, so that all choose alike.
     """
     if team.size == 1:
         return team.machine
@@ -66,9 +69,9 @@ def measure(team) -> Machine:
 
 
 def machine_of(seconds: dict[str, np.ndarray], team) -> Machine:
-    """What follows from the times of each contestant, shape (sizes,)."""
+    """Derive a Machine from the seconds of each contestant, shape (sizes,)."""
     call = float(max(seconds.pop("called")[0] - seconds["exchange"][0], 0))
-    # In a noisy moment the difference may be anything; it is no less than of what is at hand.
+    # Noise can make the difference anything; adding a vector in the cache is a lower bound.
     seconds["add"] = np.maximum(
         seconds.pop("exchange and add") - seconds["exchange"], seconds["add"]
     )
@@ -81,10 +84,10 @@ def machine_of(seconds: dict[str, np.ndarray], team) -> Machine:
 
 
 def fit(seconds: np.ndarray) -> tuple[float, float]:
-    """(alpha, beta), neither negative, of the line that is nearest to `seconds`, relatively.
+    """Fit the line alpha + beta m to `seconds`; neither alpha nor beta is negative.
 
-    Least squares of the relative errors: a microsecond counts for a small message, not for a
-    large one.
+    It minimises the squares of the relative errors: a microsecond matters for a small message but
+    not for a large one.
     """
     A = np.stack([np.ones(len(SIZES)), SIZES], axis=1) / seconds[:, None]
     alpha, beta = np.linalg.lstsq(A, np.ones(len(SIZES)))[0]
@@ -92,16 +95,16 @@ def fit(seconds: np.ndarray) -> tuple[float, float]:
 
 
 def _slope(seconds: np.ndarray) -> float:
-    """The same, of a line through the origin."""
+    """Fit a line through the origin in the same way; returns its slope."""
     ratios = SIZES / seconds
     return float(ratios.sum() / (ratios**2).sum())
 
 
-# What takes turns: calls that are told how many times -------------------------------------------
+# The contestants: functions that repeat a call a given number of times -------------------------
 
 
 def _contestants(team, x, incoming, window):
-    """(name, call) of all that is timed with vectors of this length."""
+    """Yield (name, function) of everything that is timed with vectors of this length."""
     edges = team.lanes.edges(x.size)
     call = calls.encode("measure", x.dtype)
 
@@ -155,9 +158,9 @@ def _contestants(team, x, incoming, window):
 
 @compiled
 def back_and_forth(link, rank, ranks, x, incoming, times):
-    """`times` messages, in turn from the first rank to the last and back. Resumable.
+    """Send `times` messages, alternately from the first rank to the last and back. Resumable.
 
-    The others wait for a message too, which the first rank sends them at the end.
+    The other ranks wait for a message too; the first rank sends it at the end.
     """
     words, nothing, other = link.words, x[:0], ranks - 1 - rank
     if rank != 0 and other != 0:
@@ -177,9 +180,9 @@ def back_and_forth(link, rank, ranks, x, incoming, times):
 
 @compiled
 def around(link, rank, ranks, x, incoming, times, adds):
-    """`times` exchanges of all ranks with both their neighbours in a ring. Resumable.
+    """Do `times` exchanges of all ranks with both their neighbours in a ring. Resumable.
 
-    What is sent was just written: by an addition, or as it came.
+    The vector sent has just been written, by an addition or by the last receive.
     """
     words, right, left = link.words, (rank + 1) % ranks, (rank - 1 + ranks) % ranks
     while words[AT] < times:
@@ -196,9 +199,9 @@ def around(link, rank, ranks, x, incoming, times, adds):
 
 
 def _in_turns(team, contestants: list[tuple[Callable, int]]) -> np.ndarray:
-    """Seconds of one call of each contestant: the fastest round, of the slowest rank."""
+    """Return the seconds of one call of each contestant: slowest rank, fastest round."""
     for call, _ in contestants:
-        call(1)  # compiles, and fetches memory
+        call(1)  # to compile it, and to touch its memory
     ends = time.perf_counter() + SECONDS
     rounds, late = [], np.zeros(1)
     while len(rounds) < ROUNDS and not late[0]:
@@ -210,7 +213,7 @@ def _in_turns(team, contestants: list[tuple[Callable, int]]) -> np.ndarray:
 
 
 def _batch(team, call, times: int) -> float:
-    call(1)  # what the contestant before left in the caches counts for nobody
+    call(1)  # not timed: the caches still hold the data of the contestant before
     team.barrier()
     began = time.perf_counter()
     call(times)

@@ -1,13 +1,13 @@
 """Point-to-point messages for the collectives: one resumable exchange, on MPI_Isend and MPI_Irecv.
 
-Every collective over messages is a sequence of exchanges; `words[AT]` counts those that are done.
-An exchange that takes longer than `patience` returns WAIT with its requests still in flight; the
-caller looks after signals and news of failures and calls the collective again, which comes straight
-back to the exchange it was in.
+Every collective over messages is a sequence of exchanges; `words[AT]` counts the completed ones.
+An exchange that takes longer than `patience` returns WAIT with its requests still in flight. The
+caller handles signals and messages about failures, then calls the collective again, which
+continues with the exchange it was in.
 
-The tag of a message is a hash of the call it belongs to (calls.py). A receive takes any tag from
-its peer and then compares: another tag, or more bytes than fit, means that the peer called
-something else, where a receive of one tag would wait for ever.
+The tag of a message is a hash of the call it belongs to (calls.py). A receive accepts any tag from
+its peer and then compares: a different tag, or more bytes than fit, means that the peer made a
+different call. A receive of one tag only would wait for ever.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD = range(7)  # in `words`
 
 
 class Link(NamedTuple):
-    """What an exchange needs to know, in arrays that compiled code reads and writes."""
+    """The state of an exchange, in arrays that compiled code reads and writes."""
 
     handles: np.ndarray  # (6,) HANDLE
     words: np.ndarray  # (7,) int64
-    ranks: np.ndarray  # (p,) int64: the ranks of `comm` that take part, by number
+    ranks: np.ndarray  # (p,) int64: the ranks in `comm` of those that take part, in order
     status: np.ndarray  # two MPI_Status as int32
     flag: np.ndarray  # (1,) int32
     patience: np.ndarray  # (1,) float64, seconds
 
 
 class Route(NamedTuple):
-    """A link, and the part of this rank on it: what a collective over messages begins with."""
+    """The first arguments of a collective over messages: a link, and this rank's number on it."""
 
     link: Link
     rank: int  # this rank's number on the link
-    ranks: int  # how many there are
+    ranks: int  # number of ranks on the link
 
 
 def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> Route:
-    """The route between `ranks` of `comm`, numbered from 0; this rank is one of them."""
+    """Return the route between `ranks` of `comm`, numbered from 0; this rank is one of them."""
     handles = np.zeros(6, mpi.HANDLE)
     handles[COMM] = mpi.handle(comm)
     handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
     words = np.zeros(7, np.int64)
     words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
-    # Where the second of two statuses has its tag: each MPI has its own layout, so this is no
-    # constant of the code, which is kept on disk and may meet another MPI.
+    # Offset of the tag in the second of two statuses. It is not a constant in compiled code, since
+    # each MPI has its own layout, and cached code may be loaded with another MPI.
     words[TAG_WORD] = mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG
     status = np.zeros(2 * mpi.STATUS_BYTES // 4, np.int32)
     flag = np.zeros(1, np.int32)
@@ -67,17 +67,20 @@ def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> 
 
 @compiled
 def exchange(link, outgoing, to, incoming, source):
-    """Send `outgoing` to number `to` while receiving `incoming` from `source`; -1: neither.
+    """Send `outgoing` to number `to` while receiving `incoming` from number `source`.
 
-    READY when both are done, WAIT when not yet, -1 - (rank of the source) when that called
-    something else.
+    A number of -1 means no send, or no receive. Resumable.
+
+    Returns:
+        READY when both are complete, WAIT if not yet, or -1 - (rank of the source) if that rank
+        made a different call.
     """
     handles, words, ranks, status, flag, patience = link
     size = handles.itemsize
     requests = handles.ctypes.data + SEND * size
     if not words[POSTED]:
         words[POSTED] = 1
-        # The receive first: a message that is waited for goes straight to its place.
+        # The receive first, so that MPI delivers the message straight to its place.
         if source >= 0:
             Irecv(
                 incoming.ctypes.data,
@@ -102,7 +105,7 @@ def exchange(link, outgoing, to, incoming, source):
     started = Wtime()
     while True:
         if Testall(2, requests, flag.ctypes.data, status.ctypes.data) != SUCCESS:
-            # Truncated: the peer sent more than this call can take.
+            # Truncation error: the peer sent more than this call can receive.
             return -1 - ranks[source] if source >= 0 else WAIT
         if flag[0]:
             break
@@ -122,7 +125,7 @@ def exchange(link, outgoing, to, incoming, source):
 
 
 class Abandoned:
-    """The exchange that a call which failed left in flight, with its buffers."""
+    """An exchange, with its buffers, that a failed call left in flight."""
 
     def __init__(self, link: Link, buffers):
         self.requests, self.buffers = link.handles[[SEND, RECEIVE]].copy(), buffers
@@ -131,13 +134,13 @@ class Abandoned:
         link.words[POSTED] = 0
 
     def over(self) -> bool:
-        """Whether MPI is done with it."""
+        """Return whether MPI has completed it."""
         if not self._flag[0]:
             _test(self.requests, self._flag, self._status)
         return bool(self._flag[0])
 
     def received(self) -> MPI.Status:
-        """Once it is over: what was received."""
+        """Return the status of the receive, once it is over."""
         status = MPI.Status()
         ctypes.memmove(
             MPI._addressof(status), self._status.ctypes.data + STATUS_BYTES, STATUS_BYTES
@@ -146,11 +149,11 @@ class Abandoned:
 
 
 class Flush:
-    """Takes all messages of a communicator off the network, after a failure. Collective.
+    """Receives and discards all messages of a communicator after a failure. Collective.
 
-    Messages between two ranks overtake no others. So when each rank has sent every other one a last
-    message, MARK, and everybody has received up to the marks, no message is under way any more:
-    neither one that a later receive would take for its own, nor one whose buffer MPI still needs.
+    Messages between two ranks do not overtake each other. So when each rank has sent a last
+    message, MARK, to every other one, and all ranks have received up to the marks, no message is in
+    flight any more: none that a later receive could match, and none whose buffer MPI still needs.
     """
 
     def __init__(self, comm: MPI.Comm, abandoned: list[Abandoned]):
@@ -160,9 +163,9 @@ class Flush:
         self._requests = [comm.Isend([nothing, MPI.BYTE], rank, MARK) for rank in self.open]
 
     def missing(self) -> set[int]:
-        """Go on without waiting; returns the ranks whose messages are not all here.
+        """Make progress without waiting; return the ranks whose messages have not all arrived.
 
-        This rank itself is missing while it has messages that were not taken.
+        This rank itself is missing while other ranks have not received all its messages.
         """
         for each in [each for each in self.abandoned if each.over()]:
             self.abandoned.remove(each)

@@ -1,9 +1,9 @@
-"""Allreduce by the MPI library itself: its MPI_Iallreduce, polled so that the wait can be ended.
+"""Allreduce by the MPI library: its MPI_Iallreduce, polled so that the wait can be interrupted.
 
-    all ranks:  MPI_Iallreduce --> whatever the library thinks best --> MPI_Test ... MPI_Test, done
+    all ranks:  MPI_Iallreduce --> the algorithm that the library chooses --> MPI_Test until done
 
-Cost: the library's secret. A rank that calls something else is not found out here, as a tag or the
-board would do it, but after a quarter of a second of waiting (stall.py).
+Cost: unknown, as the library chooses the algorithm. If a rank makes a different call, no message
+tag or board shows it here; stall.py detects it after a quarter of a second of waiting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..spans import MESSAGE, began, ended
 from .elementwise import MAX, MIN, PRODUCT, SUM, combine, divide
 from .messages import AT, COMM, DATATYPE, IN_PLACE, OP, SEND, SPINS
 
-FAILED = 3  # returned when the library reports an error
+FAILED = 3  # returned if the library reports an error
 
 
 @compiled
@@ -59,7 +59,7 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
 
 @cache
 def operation(op: int, dtype: np.dtype) -> int:
-    """The handle of MPI's own operation, or of one of ours where a NaN has to stay a NaN."""
+    """Return the handle of MPI's operation, or of one of ours where a NaN must stay a NaN."""
     if op in (MIN, MAX) and dtype.kind == "f":
         elements = types.CPointer(numba.from_dtype(dtype))
         kinds = elements, elements, types.CPointer(types.int32), types.voidptr
@@ -73,13 +73,13 @@ def operation(op: int, dtype: np.dtype) -> int:
 
 @compiled
 def least(incoming, into, count, datatype):
-    """An MPI_User_function."""
+    """An MPI_User_function: the minimum, which keeps NaN."""
     n = count[0]
     combine(MIN, carray(into, (n,)), carray(incoming, (n,)))
 
 
 @compiled
 def greatest(incoming, into, count, datatype):
-    """An MPI_User_function."""
+    """An MPI_User_function: the maximum, which keeps NaN."""
     n = count[0]
     combine(MAX, carray(into, (n,)), carray(incoming, (n,)))

@@ -1,16 +1,16 @@
-"""Allreduce by halving and doubling (Rabenseifner): a reduce-scatter, then an allgather.
+"""Rabenseifner's allreduce: reduce-scatter by halving, then allgather by doubling.
 
-Halving: in each round exchange half of what is still yours with a partner, and add. Doubling: the
-way back, each round twice as much.
+Halving: in each round a rank sends half of the part it still holds to a partner, receives the
+other half from it, and adds. Doubling reverses this: each round exchanges twice as much.
 
     place 0   [0 1 2 3]  -> keeps [0 1], sends [2 3] to 2  -> keeps [0], sends [1] to 1
     place 1   [0 1 2 3]  -> keeps [0 1], sends [2 3] to 3  -> keeps [1], sends [0] to 0
     place 2   [0 1 2 3]  -> keeps [2 3], sends [0 1] to 0  -> keeps [2], sends [3] to 3
     place 3   [0 1 2 3]  -> keeps [2 3], sends [0 1] to 1  -> keeps [3], sends [2] to 2
 
-Cost: 2L alpha + 2n(p-1)/p beta + n(p-1)/p gamma with L = log2 p: the ring's bytes with far fewer
-messages; any number of ranks by folding (fold.py). Rabenseifner, ICCS 2004; Thakur et al. (2005),
-section 4.4.
+Cost: 2L alpha + 2n(p-1)/p beta + n(p-1)/p gamma with L = log2 p: as many bytes as the ring with far
+fewer messages; folding (fold.py) allows any number of ranks. Rabenseifner, ICCS 2004; Thakur et al.
+(2005), section 4.4.
 """
 
 from ..jit.compile import compiled
@@ -22,8 +22,8 @@ from .messages import AT, exchange
 
 @compiled
 def held(n, group, place, halvings):
-    """[first, last) of what `place` still holds after so many halvings."""
-    low, high = 0, group  # in chunks, of which there is one a place
+    """Return [first, last), the part that `place` still holds after that many halvings."""
+    low, high = 0, group  # in chunks, one per place
     distance = group
     for _ in range(halvings):
         distance //= 2
@@ -50,7 +50,8 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
     if place >= 0:
         while words[AT] < 1 + 2 * rounds:
             halving = words[AT] <= rounds
-            level = words[AT] if halving else 2 * rounds + 1 - words[AT]  # halvings: after, before
+            # How many halvings lead to the parts exchanged in this round.
+            level = words[AT] if halving else 2 * rounds + 1 - words[AT]
             distance = group >> level
             partner = rank_of(place ^ distance, extra)
             first, last = held(x.size, group, place, level)

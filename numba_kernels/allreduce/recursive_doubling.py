@@ -1,15 +1,16 @@
-"""Allreduce by recursive doubling: in round k, exchange everything with the rank 2^k away, and add.
+"""Recursive doubling: in round k, exchange the whole vector with the rank 2^k away, and add.
 
     place    0    1    2    3    4    5    6    7
-    round 0  0<-->1    2<-->3    4<-->5    6<-->7      each now has the sum of 2
-    round 1  0<------->2    4<------->6                (1 and 3, 5 and 7 likewise) of 4
-    round 2  0<----------------->4                     (and so on) of all 8
+    round 0  0<-->1    2<-->3    4<-->5    6<-->7      each rank has the sum of 2
+    round 1  0<------->2    4<------->6                ... of 4 (1 and 3, 5 and 7 likewise)
+    round 2  0<----------------->4                     ... of all 8 (and so on)
 
-Both partners compute a + b and b + a, which are the same bits: so are the results on all ranks.
+Of two partners, one computes a + b and the other b + a. These have the same bits, so all ranks end
+with the same bits.
 
-Cost: L alpha + L n beta + L n gamma with L = log2 p; any number of ranks by folding (fold.py). The
-fewest messages there can be, so the best for short vectors; for long ones every byte travels L
-times. Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4.
+Cost: L alpha + L n beta + L n gamma with L = log2 p; folding (fold.py) allows any number of ranks.
+No algorithm needs fewer rounds, so it is the best for short vectors; but the whole vector travels
+L times. Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4.
 """
 
 from ..jit.compile import compiled

@@ -1,4 +1,4 @@
-"""Allreduce round a ring: every rank talks to its two neighbours only, and all the time.
+"""Ring allreduce: every rank exchanges with its two neighbours only, and never idles.
 
 The vector is cut into p chunks. In each step every rank sends one chunk to the right while it
 receives another from the left.
@@ -12,8 +12,8 @@ receives another from the left.
     step 3       =chunk 1    =chunk 2    =chunk 0
 
 Cost: 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. No rank sends more than 2n bytes however many
-ranks there are (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009: that is optimal), at the
-price of a latency that grows with p.
+ranks there are, which is optimal (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009); the
+price is a latency that grows linearly with p.
 """
 
 import numpy as np
@@ -57,7 +57,7 @@ def reduce_scatter(link, rank, ranks, x, incoming, op, divisor):
 
 @compiled
 def slices(n, ranks):
-    """[i] and [i + 1]: where slice i of n elements begins and ends."""
+    """Return edges, (ranks + 1,): slice i of n elements is [edges[i], edges[i + 1])."""
     edges = np.empty(ranks + 1, np.int64)
     for i in range(ranks):
         edges[i], edges[i + 1] = bounds(n, ranks, i)

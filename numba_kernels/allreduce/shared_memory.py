@@ -1,18 +1,18 @@
-"""Allreduce in place, in memory that all ranks of the node share: nothing is sent at all.
+"""Allreduce in place, in memory that all ranks of the node share: no messages are sent.
 
-Row i is rank i's vector, in a window (`team.empty`). Rank r reduces slice r of every row and writes
-the result back into slice r of every row.
+Row i is rank i's vector, in a window (`team.empty`). Rank r reduces slice r over all rows and
+writes the result back to slice r of every row.
 
               slice 0     slice 1     slice 2
     row 0    [ rank 0  |  rank 1   |  rank 2  ]
     row 1    [ reads & |  reads &  |  reads & ]      barrier, this picture, barrier
     row 2    [ writes  |  writes   |  writes  ]
 
-Cost: two barriers + 2 p n bytes through memory, shared out over the ranks.
+Cost: two barriers + 2 p n bytes through memory, divided among the ranks.
 
-Why in place: a cache line that one core wrote and another only reads has to be asked back before
-its owner can write it again. The rank that reads a peer's line here also writes it, so that line
-changes hands once each way and no more. Vectors that lie in no window: staged.py.
+Why in place: if one core writes a cache line and another only reads it, the owner must invalidate
+the reader's copy before it can write the line again. Here the rank that reads a peer's line also
+writes it, so each line moves once each way and no more. For vectors outside a window see staged.py.
 """
 
 from ..jit.compile import compiled
@@ -21,7 +21,7 @@ from ..shared.board import LENGTHS, READY, all_arrived, arrive
 from ..shared.node_array import AT, PATIENCE, RANK, SPINS, TILE, board_of, locate, row_of, tile_like
 from .elementwise import SUM, bounds, combine, convert, copy, divide, quotient
 
-ELSEWHERE = 2  # what is returned, at once and on this rank only, if x lies in no window
+ELSEWHERE = 2  # x does not lie in a window; returned at once, and on this rank only
 
 
 @compiled
@@ -51,7 +51,7 @@ def allreduce(node, call, x, op, divisor):
 
 @compiled
 def reduce_scatter(node, call, x, edges, op, divisor):
-    """Only this rank's slice, and only in its own row: what two_level begins with. Resumable.
+    """Reduce this rank's slice, in its own row only: the first step of two_level. Resumable.
 
     `edges`: slice i is [edges[i], edges[i + 1]).
     """
@@ -67,14 +67,14 @@ def reduce_scatter(node, call, x, edges, op, divisor):
         if done != READY:
             return done
         reduce_rows(node, first, stride, x, edges[rank], edges[rank + 1], op, divisor, 0)
-        arrive(board, rank, call, length)  # no rank writes what another still reads
+        arrive(board, rank, call, length)  # so that no rank overwrites what another still reads
         node[AT] = 2
     return all_arrived(board, rank, node[SPINS], node[PATIENCE])
 
 
 @compiled
 def allgather(node, call, x, edges):
-    """This rank's slice of `x` into every rank's row. Resumable."""
+    """Copy this rank's slice of `x` to every rank's row. Resumable."""
     first, stride, place = locate(node, x)
     if first == 0:
         return ELSEWHERE
@@ -108,7 +108,7 @@ def reduce_rows(node, first, stride, x, low, high, op, divisor, readers):
 
 @compiled
 def add_two(a, b, divisor):
-    """Both become (a + b) / divisor: two ranks need no tile."""
+    """Set both a and b to (a + b) / divisor. With two ranks no tile is needed."""
     if divisor == 1:
         for i in range(a.size):
             total = narrow(a, widen(a[i]) + widen(b[i]))

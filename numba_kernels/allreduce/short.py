@@ -1,11 +1,11 @@
-"""Allreduce of a short vector, wherever it lies: one barrier, and everybody adds up everything.
+"""Allreduce of a short vector on one node: one barrier, then every rank adds up all vectors.
 
     rank 0:  x -> stage[0] | barrier | x = stage[0] + stage[1] + stage[2]
     rank 1:  x -> stage[1] | barrier | x = stage[0] + stage[1] + stage[2]      same order, same bits
     rank 2:  x -> stage[2] | barrier | x = stage[0] + stage[1] + stage[2]
 
-Cost: one barrier + 2 p n bytes through the caches for each rank: half the barriers of
-shared_memory.py, p times the additions.
+Cost: one barrier + 2 p n bytes through the caches per rank. That is half the barriers of
+shared_memory.py, and p times the additions.
 """
 
 from ..jit.compile import compiled
@@ -17,9 +17,9 @@ from .elementwise import combine, convert, copy, divide
 
 @compiled
 def allreduce(node, call, x, op, divisor):
-    """Reduce `x`, of SHORT bytes at most, in place. Resumable.
+    """Reduce `x`, at most SHORT bytes, in place. Resumable.
 
-    Two buffers in turn are enough: no rank can be two barriers ahead of another.
+    Two alternating buffers are enough: no rank can be two barriers ahead of another.
     """
     board, rank = board_of(node), node[RANK]
     if node[AT] == 0:

@@ -1,19 +1,21 @@
-"""Allreduce of ordinary arrays through memory that the node's ranks share: in and out in pieces.
+"""Allreduce of ordinary arrays through a staging buffer that the node's ranks share, in pieces.
 
-Pieces are small enough to stay in the cache, and each takes three steps. Rank r owns slice r:
+Pieces are small enough to stay in the cache, and each takes three steps. Rank r owns slice r, and
+each rank has its own part of the staging buffer (the stage):
 
-    out     the piece of every slice but its own goes to its part of the stage
-    reduce  its own piece + the others' from their parts; the result to x and back to their parts
-    in      the pieces of the other slices come back, reduced, from its own part
+    out     copy the piece of every other rank's slice to this rank's part of the stage
+    reduce  add the others' pieces, from their parts, to the piece of this rank's own slice; write
+            the result to x and back to their parts
+    in      copy the pieces of the other slices, now reduced, back from this rank's part
 
-Different pieces are in different steps at the same time, so there is one barrier a piece:
+Different pieces are in different steps at the same time, so there is one barrier per piece:
 
-    piece 0     out | reduce |   in   |                  two buffers in turn are enough: a piece
-    piece 1         |  out   | reduce |  in              goes out into what its rank has just
-    piece 2         |        |  out   | reduce | in      taken in from
+    piece 0     out | reduce |   in   |                  two alternating buffers are enough: a
+    piece 1         |  out   | reduce |  in              piece goes out to the buffer from which
+    piece 2         |        |  out   | reduce | in      its rank has just copied a piece in
 
-Cost: a barrier a piece, 2 p n bytes through memory as in place (shared_memory.py), and 2 n through
-caches. Short vectors: short.py.
+Cost: one barrier per piece, 2 p n bytes through memory as for the in-place version
+(shared_memory.py), and 2 n through caches. For short vectors see short.py.
 """
 
 from ..jit.compile import compiled
@@ -28,12 +30,12 @@ from .shared_memory import add_two
 def allreduce(node, call, x, edges, op, divisor, give):
     """Reduce `x` over the ranks of the node. Resumable.
 
-    `edges`: slice i is [edges[i], edges[i + 1]). Unless `give`, only the own slice of x is changed
-    (that is a reduce-scatter).
+    `edges`: slice i is [edges[i], edges[i + 1]). Unless `give`, only this rank's slice of x is
+    changed (that is a reduce-scatter).
     """
     board, rank = board_of(node), node[RANK]
     ranks = board.shape[0]
-    width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE  # elements a piece
+    width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE  # elements per piece
     pieces = count_pieces(edges, width)
     while node[AT] < 2 * (pieces + 1):  # even: work to do; odd: at the barrier
         step = node[AT] // 2
@@ -57,7 +59,7 @@ def allreduce(node, call, x, edges, op, divisor, give):
 
 @compiled
 def put_out(node, x, edges, width, number):
-    """Piece `number` of every slice but this rank's own to this rank's part of the stage."""
+    """Copy piece `number` of every slice but this rank's own to this rank's part of the stage."""
     rank = node[RANK]
     stage = on_stage(node, x, rank, number)
     for slice_ in range(edges.size - 1):
@@ -68,7 +70,7 @@ def put_out(node, x, edges, width, number):
 
 @compiled
 def reduce_piece(node, x, edges, width, number, op, divisor, give):
-    """Piece `number` of the own slice: add the others' to it; and if `give`, hand it back."""
+    """Add the others' piece `number` to this rank's slice; if `give`, write the result back."""
     rank, ranks = node[RANK], edges.size - 1
     low, high = piece(edges, rank, width, number)
     if ranks == 2 and op == SUM:
@@ -94,7 +96,7 @@ def reduce_piece(node, x, edges, width, number, op, divisor, give):
 
 @compiled
 def take_in(node, x, edges, width, number):
-    """Piece `number` of every slice but the own from this rank's part of the stage."""
+    """Copy piece `number` of every slice but this rank's own from this rank's part of the stage."""
     rank = node[RANK]
     stage = on_stage(node, x, rank, number)
     for slice_ in range(edges.size - 1):

@@ -1,14 +1,14 @@
-"""Allreduce up and down a binomial tree, and its lower half alone: broadcast.
+"""Binomial tree: allreduce up and down it, and broadcast, which is the way down alone.
 
     up                               down
     0 <--- 1      2 <--- 3           0 -----------> 2
     0 <---------- 2                  0 ---> 1       2 ---> 3
 
-In round k, ranks 2^k apart talk; half of those still in play hand over and wait. Any number of
-ranks: a partner that does not exist is left out.
+In round k, ranks 2^k apart exchange: half of the ranks still active send their sum and then wait.
+It works for any number of ranks: a partner that does not exist is skipped.
 
-Cost: 2L alpha + 2L n beta + L n gamma with L = ceil(log2 p). Few messages, so good when latency
-counts; but the whole vector travels L times each way.
+Cost: 2L alpha + 2L n beta + L n gamma with L = ceil(log2 p). Few messages, so it is good when
+latency dominates; but the whole vector travels L times each way.
 """
 
 from ..jit.compile import compiled
@@ -34,7 +34,7 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
     last = rounds(ranks)
     while words[AT] < last:
         k = words[AT]
-        if rank % (1 << k) == 0:  # not yet handed over
+        if rank % (1 << k) == 0:  # this rank has not sent its sum yet
             if rank & (1 << k):
                 done = exchange(link, x, rank - (1 << k), nothing, -1)
                 if done != READY:
@@ -60,7 +60,7 @@ def down(link, rank, ranks, x, root, first):
     while words[AT] < first + last:
         k = last - 1 - (words[AT] - first)
         done = READY
-        if place % (1 << (k + 1)) == 0:  # has it already
+        if place % (1 << (k + 1)) == 0:  # this rank has x already
             if place + (1 << k) < ranks:
                 done = exchange(link, x, (rank + (1 << k)) % ranks, nothing, -1)
         elif place % (1 << k) == 0:

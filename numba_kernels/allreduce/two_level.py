@@ -1,8 +1,8 @@
 """Allreduce in two levels: shared memory within a node, messages between nodes only.
 
-The vector is cut into as many lanes as every node has ranks. Local rank i of each node is in charge
-of lane i: it adds up its lane over its node, takes part in an allreduce of that lane with its
-counterparts on other nodes, and hands the result out on its node.
+The vector is cut into as many lanes as each node has ranks. Local rank i of each node owns lane i:
+it sums its lane over its node, takes part in an allreduce of that lane with its counterparts on
+the other nodes, and distributes the result on its node.
 
     node 0   rank 0 [lane 0]<----------------+        1  reduce-scatter in the node
              rank 1 [lane 1]<------------+   |
@@ -11,9 +11,9 @@ counterparts on other nodes, and hands the result out on its node.
              rank 3 [lane 1]<------------+
                                                       3  allgather in the node
 
-Cost, with q ranks on each of k nodes: 2(q-1)/q n through the node's memory, and an allreduce of n/q
-between k ranks, q of which share the node's network. Every byte leaves a node once, not q times.
-Idea: Thakur, Rabenseifner and Gropp (2005), section 6; Jain et al., EuroMPI 2018, for the lanes.
+Cost with q ranks on each of k nodes: 2(q-1)/q n through the node's memory, and q allreduces of n/q
+between k ranks at once, which share the network. Every byte leaves a node once, not q times.
+Thakur, Rabenseifner and Gropp (2005), section 6; Jain et al., EuroMPI 2018, for the lanes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .gather import allgather
 
 
 def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int, between) -> None:
-    """Reduce the flat `x` in place; `between`: the kernel for the messages between nodes."""
+    """Reduce the flat `x` in place; `between` is the allreduce kernel to use between nodes."""
     edges = team.lanes.edges(x.size)
     inside = divisor if team.single_node else 1  # a mean is divided once, at the end
     if not team.on_node(shared_memory.reduce_scatter, call, x, edges, op, inside):
@@ -42,14 +42,16 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int, between) ->
 
 
 class Lanes:
-    """Which ranks are each other's counterparts on the nodes.
+    """Which ranks on the nodes own the same lane.
 
     Args:
-        nodes: the ranks of every node, in order
-        here, place: the number of this rank's node, and of this rank on it
-        route: makes a `messages.Route` between given ranks
+        nodes: the ranks of every node, in order.
+        here: index of this rank's node in `nodes`.
+        place: index of this rank on its node.
+        route: a function that makes a `messages.Route` between given ranks.
 
-    `route` is None on a rank that has no lane, as nodes may differ in size.
+    The attribute `route` is None on a rank without a lane: nodes may differ in size, and the
+    smallest node determines the number of lanes.
     """
 
     def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route):
@@ -58,6 +60,6 @@ class Lanes:
         self.route = route([node[place] for node in nodes]) if place < self.count else None
 
     def edges(self, n: int) -> np.ndarray:
-        """Where lanes begin and end; ranks of this node that have none get empty ones."""
+        """Where lanes begin and end; a rank of this node without a lane gets an empty one."""
         ends = [bounds(n, self.count, lane)[1] for lane in range(self.count)]
         return np.array([0, *ends, *[n] * self.idle], np.int64)

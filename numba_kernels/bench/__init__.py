@@ -1,4 +1,4 @@
-"""`python -m numba_kernels bench`: times this package against alternatives, in one run."""
+"""`python -m numba_kernels bench`: measure these kernels and their alternatives in one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .. import launch
 from .plot import check as check_plot
 from .plot import draw
 
-# The parts of each kind: (file, number of starts of its ranks, its share of --seconds).
+# name: parts, each (file, how many times its ranks are started, its fraction of --seconds).
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
     "predictions": (("predictions", 3, 0.8),),
@@ -25,8 +25,8 @@ KINDS = {
     "optimizers": (("optimizers", 1, 0.6),),
 }
 ALONE = "optimizers"  # measured on one rank
-FULL = 2  # --full multiplies the number of starts by this
-SECONDS, FULL_SECONDS = 20.0, 120.0  # time to measure, for all starts of a kind together
+FULL = 2  # factor of --full on the number of starts
+SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
 
 
 def main(words: list[str] | None = None) -> int:
@@ -40,29 +40,29 @@ def main(words: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m numba_kernels",
-        description="Kernels for distributed deep learning: measure them on this machine.",
+        description="Kernels for distributed deep learning.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     bench = commands.add_parser(
-        "bench", help="time the kernels against alternatives, interleaved, and print medians"
+        "bench", help="Measure the kernels and their alternatives, interleaved, and show medians."
     )
-    bench.add_argument("what", choices=[*KINDS, "all"], help="what to measure")
-    bench.add_argument("-n", "--ranks", type=int, default=2, help="number of ranks (default 2)")
-    bench.add_argument("--json", metavar="FILE", help="write the rows as JSON; - prints them")
+    bench.add_argument("what", choices=[*KINDS, "all"], help="The kernels to measure.")
+    bench.add_argument("-n", "--ranks", type=int, default=2, help="Ranks to start (default 2).")
+    bench.add_argument("--json", metavar="FILE", help="Write the rows to FILE; - prints them.")
     bench.add_argument(
         "--plot",
         metavar="FILE",
-        help="draw the rows as .png, .svg or .pdf (default: beside the --json FILE)",
+        help="Plot the rows to FILE, .png, .svg or .pdf (default: beside the --json FILE).",
     )
     bench.add_argument(
         "--full",
         action="store_true",
-        help="measure more sizes, with more starts: takes minutes, not seconds",
+        help="Measure more sizes, with more starts; takes minutes instead of seconds.",
     )
     bench.add_argument(
         "--seconds",
         type=float,
-        help=f"seconds of measuring per kind (default {SECONDS:g}, with --full {FULL_SECONDS:g})",
+        help=f"Seconds to measure each kind (default {SECONDS:g}, with --full {FULL_SECONDS:g}).",
     )
     options = parser.parse_args(words)
     if options.seconds is None:
@@ -82,28 +82,19 @@ def main(words: list[str] | None = None) -> int:
         try:
             draw(result, plot)
         except ImportError as error:
-            print(f"no plot in {plot}: {error} (pip install matplotlib)", file=sys.stderr)
+            print(f"cannot plot to {plot}: {error} (pip install matplotlib)", file=sys.stderr)
     return 0
 
 
 def check_options(options) -> Path | None:
-    """Check the options before minutes are spent on measuring.
-
-    Returns:
-        The file to draw to; None for no drawing.
-
-    Raises:
-        ValueError: if an option is wrong.
-    """
+    """Return the file for the plot, if any; raise ValueError now for options that can't be used."""
     launch.check_ranks(options.ranks)
     if not 0 < options.seconds < 3600:
         raise ValueError(f"--seconds must be above 0 and below 3600, got {options.seconds}")
     if options.what in ("allreduce", "predictions", "all") and options.ranks < 2:
-        raise ValueError(f"-n must be at least 2 to measure an allreduce, got {options.ranks}")
+        raise ValueError(f"-n must be at least 2 for an allreduce, got {options.ranks}")
     if options.what == "parameter-server" and options.ranks < 2:
-        raise ValueError(
-            f"-n must be at least 2 for a parameter server with a worker, got {options.ranks}"
-        )
+        raise ValueError(f"-n must be at least 2 for a parameter server, got {options.ranks}")
     file = check_file(options.json) if options.json and options.json != "-" else None
     if options.plot:
         return check_plot(check_file(options.plot))
@@ -111,29 +102,20 @@ def check_options(options) -> Path | None:
 
 
 def check_file(name: str) -> Path:
-    """Check that a file called `name` can be created.
-
-    Returns:
-        Its path.
-
-    Raises:
-        ValueError: if `name` is a folder, or its folder does not exist.
-    """
+    """Return the path `name` if a file can be written there; raise ValueError otherwise."""
     path = Path(name)
     if path.is_dir():
-        raise ValueError(f"{name} is a folder; it must be a file")
+        raise ValueError(f"{name} must be a file, but is a folder")
     if not path.parent.is_dir():
-        raise ValueError(f"{name}: there is no folder {path.parent}")
+        raise ValueError(f"cannot write {name}: there is no folder {path.parent}")
     return path
 
 
 def measure(options) -> dict:
-    """Measure everything that the options ask for.
+    """Return what --json writes: {"machine", "load", "seconds", "starts", "rows"}.
 
-    Returns:
-        The object that --json writes: {"machine", "load", "seconds", "starts", "rows"}. "load" is
-        the load average of the last minute, before measuring began: above 1, all times are those
-        of a busy machine. "starts" is the number of starts of each part.
+    "load" is the number of runnable processes in the minute before; above 1, all times are those of
+    a busy machine. "starts" is the number of times the ranks of each part were started.
     """
     from .timing import machine
 
@@ -151,41 +133,31 @@ def measure(options) -> dict:
 
 
 def all_starts(part: str, ranks: int, times: int, seconds: float, full: bool) -> list[dict]:
-    """Start the ranks `times` times, and measure for `seconds` each time."""
+    """Start the ranks several times, and measure for `seconds` each time."""
     from .rows import merge
 
     return merge([one_run(part, ranks, seconds, full) for _ in range(times)])
 
 
 def one_run(part: str, ranks: int, seconds: float, full: bool) -> list[dict]:
-    """Start the ranks once, and measure for `seconds`.
+    """Start the ranks once, measure for `seconds`, and return the rows.
 
-    Args:
-        part: a module with a function `rows`: in this package, or by its full name in another.
-        ranks: number of ranks.
-        seconds: time to measure, in seconds.
-        full: measure more sizes.
-
-    Returns:
-        The rows of this start.
-
-    Raises:
-        ValueError: if the ranks end with a status other than 0.
+    `part` is a module with a function `rows`: its name in this package, or its full name.
     """
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
-    limit = 120 + 5 * seconds  # allows for imports, compilation and slow alternatives
+    limit = 120 + 5 * seconds  # includes importing, compiling, and slow peers
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
         call = f"one_start{(part, str(file), seconds, full)}"
         code = f"from numba_kernels.bench import one_start; {call}"
         done = launch.run_ranks(ranks, ["-c", code], env=one_thread, timeout=limit)
         if done.returncode:
-            raise ValueError(f"bench {part} on {ranks} ranks ended with {done.returncode}")
+            raise ValueError(f"bench {part} on {ranks} ranks ended with status {done.returncode}")
         return json.loads(file.read_text())
 
 
 def one_start(part: str, file: str, seconds: float, full: bool) -> None:
-    """Measure for `seconds`, on every rank of a start; rank 0 writes the rows to `file`."""
+    """Measure for `seconds`, on every rank; rank 0 writes the rows to `file`."""
     from mpi4py import MPI
 
     from .timing import pin

@@ -1,7 +1,7 @@
-"""Bench: allreduce, ours against the MPI library's and gloo's.
+"""Benchmark of allreduce: ours against the MPI library's and gloo's.
 
-Ours in the window of the node, of ordinary arrays by `auto`, and by messages. Everything is
-compared in full cycles; what people usually time, the call repeated, stands beside it.
+Ours is measured in the node's window, on ordinary arrays by `auto`, and by messages. All are
+compared in full cycles (timing.py); the usual measurement, a repeated call, is listed too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .timing import copy_bandwidth, interleaved, net, slowest
 KIB = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
 FULL_KIB = tuple(2**k for k in range(17))
 MESSAGES = ("ring", "rabenseifner", "recursive_doubling")
-MESSAGES_KIB = (64, 16384)  # from, to
+MESSAGES_KIB = (64, 16384)  # smallest and largest size
 WINDOW, ORDINARY, GLOO = "shared_memory", "auto", "gloo"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """The rows of one start, by size."""
+    """Return the rows of one start, by size."""
     team = Team()
     bandwidth = copy_bandwidth(team.barrier)
     sizes = FULL_KIB if full else KIB
     end = time.perf_counter() + seconds
     found: list[dict] = []
     with gloo() as gloos:
-        # The largest first: what they take beyond their share of the time, the others lack.
+        # The largest first: if they exceed their share of the time, smaller sizes get less.
         for done, kib in enumerate(reversed(sizes)):
             left = slowest(end - time.perf_counter()) / (len(sizes) - done)
             found[:0] = rows_of(team, gloos, kib, max(0.01, float(left)), bandwidth)
@@ -41,7 +41,7 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> list[dict]:
     n = kib * 256
-    # Zeros, touched: sums of sums stay what they are, however often a call is repeated.
+    # Zeros, so that sums stay the same in repeated calls; np.full touches the pages.
     source, private, sink = (np.full(n, 0.0, np.float32) for _ in range(3))
     window = team.empty(n)
     mpi = f"{MPI.get_vendor()[0]} Allreduce"
@@ -65,7 +65,7 @@ def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> li
         np.copyto(sink, x)
 
     cycles = {name: partial(cycle, x, reduce) for name, (x, reduce) in contestants.items()}
-    # Each in the memory that it reduces, for where memory lies makes 5% of a cycle at 16 MiB.
+    # For each memory separately: its place makes a difference of 5% of a cycle at 16 MiB.
     nothing = [partial(cycle, x, len) for x in (window, private)]
     calls = [*nothing, *cycles.values(), *repeated.values()]
     in_window, in_private, *times = interleaved(calls, team.barrier, seconds).T  # (rounds,) each
@@ -96,7 +96,7 @@ def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> li
 
 
 def check(team: Team, name: str, x: np.ndarray, reduce) -> None:
-    """Who adds up wrongly is not measured. Leaves zeros."""
+    """Check that a contestant sums correctly, and set `x` to zeros afterwards."""
     x[:] = team.rank + 1
     reduce(x)
     if not (x == team.size * (team.size + 1) / 2).all():

@@ -1,7 +1,7 @@
-"""Bench: one update of n parameters, on one thread, against Keras's compiled graph and others.
+"""Benchmark of one update of n parameters on one thread, against Keras's compiled graph and others.
 
-Every optimizer is measured at 100,000 and 1.2 million parameters; at 10 million, where a call of a
-peer takes up to a second, SGD, momentum and Adam only, or all of them with `--full`.
+Every optimizer is measured with 100,000 and 1.2 million parameters. With 10 million, where a peer's
+call takes up to a second, only SGD, momentum and Adam are measured, or all with `--full`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGE, AT_LARGE = 10_000_000, ("sgd", "momentum", "adam")
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """One row a rule, size and peer; peers that can't be imported are left out."""
+    """Return one row per rule, size and peer; peers that can't be imported are left out."""
     bandwidth = copy_bandwidth()
     large = optimizers.NAMES if full else AT_LARGE
     pairs = [(name, n) for name in optimizers.NAMES for n in SIZES] + [(x, LARGE) for x in large]
@@ -42,10 +42,10 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 
 def moved(name: str) -> int:
-    """Floats read and written for each parameter."""
+    """Floats read and written per parameter."""
     rule = optimizers.get(name)
     once = 3 + 2 * rule.slots  # w is read and written, as are running averages; g is read
-    return once + {"lars": 2, "lamb": 3}.get(name, 0)  # the first pass, less what it spares
+    return once + {"lars": 2, "lamb": 3}.get(name, 0)  # the first pass, less what it saves
 
 
 def our_update(name: str, n: int) -> Callable[[], None]:
@@ -57,7 +57,7 @@ def our_update(name: str, n: int) -> Callable[[], None]:
 
 
 def numpy_update(name: str, n: int) -> Callable[[], None] | None:
-    """The rule as numpy users write it: one pass over memory for every operation."""
+    """The rule as NumPy users write it: one pass over memory per operation."""
     rule = optimizers.get(name)
     w, g = np.ones(n, np.float32), np.full(n, 1e-3, np.float32)
     m, s = np.zeros(n, np.float32), np.zeros(n, np.float32)
@@ -98,12 +98,12 @@ def keras_update(name: str, n: int, xla: bool = False) -> Callable[[], None] | N
 
 
 def keras_xla_update(name: str, n: int) -> Callable[[], None] | None:
-    """The same, fused by XLA, which users have to ask for; compiling takes long, so Adam only."""
+    """The same, fused by XLA, which is off by default; Adam only, as compiling takes long."""
     return keras_update(name, n, xla=True) if name == "adam" else None
 
 
 def torch_update(name: str, n: int) -> Callable[[], None] | None:
-    """PyTorch's fused kernels, of those rules that have one for the CPU."""
+    """PyTorch's fused kernels, for the rules that have one for the CPU."""
     kinds = {"sgd": "SGD", "momentum": "SGD", "nesterov": "SGD", "adagrad": "Adagrad"}
     kinds |= {"adam": "Adam", "adamw": "AdamW"}
     if name not in kinds or (torch := importable("torch")) is None:

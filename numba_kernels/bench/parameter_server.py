@@ -1,20 +1,20 @@
-"""Bench: a parameter server on a Star against a plain one on MPI's Send and Recv.
+"""Benchmark of a parameter server on a Star against a plain one on MPI's Send and Recv.
 
-One rank serves, the others are workers. A cycle is what a step of training asks for:
+One rank is the master, the others are workers. A cycle has the operations of a training step:
 
-    a worker:   writes its gradient | sends it, waits, has the new weights | reads them
-    the master: for whoever comes: updates its weights by the gradient, answers with them
+    a worker:   writes its gradient | sends it, waits, receives the new weights | reads them
+    the master: for each request: updates its weights by the gradient, answers with them
 
     plain:      worker  Send(gradient), Recv(weights)
                 master  Recv(gradient, ANY_SOURCE), optimizer.update, Send(weights)
 
-Both with the same vector and rule, in turns. Times are of one update: a cycle's, divided by the
-workers. Rows "full cycle" count all of it; the others count less what the workers need to write and
-read the same vectors without a server, as other rows of this bench do.
+Both use the same vector and rule, in turns. Times are per update: the time of a cycle divided by
+the number of workers. Rows "full cycle" contain all of it; from the others, the time to write and
+read the same vectors without a server is subtracted, as in other rows of this benchmark.
 
-Ours is measured in three forms: on the node (the gradient and the weights are placed in the Star's
-memory, and change places at each answer, as for downpour), on the node in place (there is one
-vector, as for elastic averaging), and over messages, as between nodes.
+Ours is measured in three forms: on the node (gradient and weights lie in the Star's memory and
+change places at each answer, as for Downpour SGD), on the node in place (there is one vector, as
+for elastic averaging, EASGD), and over messages, as between nodes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .timing import copy_bandwidth, interleaved, net
 
 SIZES = (669_706,)  # a network of 784-512-512-10
 FULL_SIZES = (10_000, 100_000, *SIZES, 10_000_000)
-WAIT = 60.0  # seconds until a worker that does not come is an error
+WAIT = 60.0  # seconds that the master waits for a request
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """Two rows for each rule, size and form."""
+    """Return two rows per rule, size and form."""
     team = Team()
     workers, bandwidth = team.size - 1, copy_bandwidth(team.barrier)
     messages = Team(shared=False)
@@ -70,7 +70,7 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 
 def cycle(star: Star, rule, n: int):
-    """A cycle on a star: what this rank does in it."""
+    """Return this rank's part of a cycle on a star."""
     if not star.is_hub:
         source = np.full(n, 1e-3, np.float32)
 
@@ -94,7 +94,7 @@ def cycle(star: Star, rule, n: int):
 
 
 def plain_cycle(rule, n: int):
-    """The same with Send and Recv."""
+    """Return this rank's part of a cycle with Send and Recv."""
     comm, gradient, weights = MPI.COMM_WORLD, np.zeros(n, np.float32), np.ones(n, np.float32)
     if comm.rank > 0:
         source = np.full(n, 1e-3, np.float32)
@@ -118,7 +118,7 @@ def plain_cycle(rule, n: int):
 
 
 def nothing(rank: int, n: int):
-    """What is left of a worker's cycle without a server."""
+    """Return a worker's cycle without the server."""
     source, gradient, weights = (np.full(n, 1e-3, np.float32) for _ in range(3))
 
     def work():
@@ -144,6 +144,6 @@ def read(x):
 
 
 def moved(n: int, rule) -> int:
-    """Bytes of an update: the gradient and the answer once written and once read, the master's
-    weights and state once read and once written."""
+    """Bytes per update: the gradient and the answer are written once and read once; the master's
+    weights and state are read once and written once."""
     return (4 + 2 + 2 * rule.slots) * 4 * n

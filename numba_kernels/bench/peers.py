@@ -1,4 +1,4 @@
-"""What a user would take instead: found if installed, left out if not."""
+"""Alternatives that a user might use instead; each is left out if it is not installed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 
 from .timing import threads_unpinned
 
-SECONDS = 30  # that gloo's ranks may take to find each other, and a call of it may take
+SECONDS = 30  # time limit for gloo's ranks to find each other, and for each call
 
 
 def importable(name: str):
-    """The module called `name`, or None where it is not there or does not load."""
+    """Return the module called `name`, or None if it is missing or can't be loaded."""
     try:
         return importlib.import_module(name)
     except (ImportError, OSError):
@@ -26,10 +26,10 @@ def importable(name: str):
 
 
 def keras_on_tensorflow():
-    """(keras, tensorflow), or None where either is missing."""
+    """Return (keras, tensorflow), or None if either is missing."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # processors are compared here
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")  # this compares CPU code only
     with quiet():
         modules = importable("keras"), importable("tensorflow")
     return None if None in modules else modules
@@ -37,7 +37,7 @@ def keras_on_tensorflow():
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop what is written to stderr meanwhile (TensorFlow's greetings), unless something fails."""
+    """Discard output to stderr (TensorFlow's start-up messages), unless the body fails."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as aside:
@@ -56,10 +56,10 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def gloo() -> Iterator[Callable[[np.ndarray], object] | None]:
-    """torch's gloo over the ranks of MPI.COMM_WORLD, on loopback: sums an array in place.
+    """Yield a function that sums an array in place with PyTorch's gloo, over MPI.COMM_WORLD.
 
-    None where torch can't be imported, or where any rank's gloo does not start; that is said in a
-    line on stderr.
+    It uses the loopback interface. It yields None if torch can't be imported, or if gloo does not
+    start on some rank; the reason is then printed to stderr.
     """
     from mpi4py import MPI
 
@@ -92,7 +92,7 @@ def first_line(error: Exception) -> str:
 
 
 def _join(distributed, comm) -> None:
-    """The process group. Rank 0's store listens on a port that is free, and tells which."""
+    """Join the process group. Rank 0's store listens on a free port, which it broadcasts."""
     limit = timedelta(seconds=SECONDS)
     store, said = None, None
     if comm.rank == 0:

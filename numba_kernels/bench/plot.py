@@ -1,4 +1,4 @@
-"""The rows of a bench as a figure: time by size, a panel for what was measured."""
+"""Plot the rows of a benchmark: time by size, one panel per operation."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ THEIRS = ("#d1495b", "#e08e2b", "#8d6a4f", "#6c757d")
 
 
 def check(file: Path) -> Path:
-    """`file` if a plot can be written there; ValueError otherwise."""
+    """Return `file` if a plot can be written there; raise ValueError otherwise."""
     if file.suffix not in KINDS:
-        raise ValueError(f"--plot {file}: a name that ends in {', '.join(KINDS)} is right")
+        raise ValueError(f"--plot must end in one of {', '.join(KINDS)}, got {file}")
     return file
 
 
 def draw(result: dict, file: Path) -> None:
-    """Write the figure of `result`, which is what --json writes. ImportError without matplotlib."""
+    """Write the figure of `result`, the content of --json, to `file`.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     figure_of(result).savefig(file, dpi=150)
 
 
@@ -43,7 +47,7 @@ def figure_of(result: dict):
         ax.grid(alpha=0.25)
     for ax in axes[len(panels) :]:
         ax.set_axis_off()
-    figure.suptitle(f"{result['machine']}: what peers take, × ours", fontsize=9, color="0.4")
+    figure.suptitle(f"{result['machine']}: peers' time / ours", fontsize=9, color="0.4")
     return figure
 
 
@@ -54,13 +58,13 @@ def title(one: dict) -> str:
 
 
 def panel(ax, rows: list[dict], key: str, colors: dict[str, str]) -> None:
-    """Time by size, both logarithmic; ours are solid, peers dashed with their ratio to ours."""
+    """Plot time by size, both logarithmic: ours solid; peers dashed, with their ratio to ours."""
     from matplotlib.patheffects import withStroke
 
     sizes = sorted({one[key] for one in rows})
     algorithms = list(dict.fromkeys(one["algorithm"] for one in rows))
     if rows[0]["what"] == BEST:
-        algorithms = [None]  # another one at every size
+        algorithms = [None]  # which one is the fastest depends on the size
     for i, algorithm in enumerate(algorithms):
         ours = {one[key]: one["ours_us"] for one in rows if algorithm in (None, one["algorithm"])}
         line(ax, ours, OURS[i % len(OURS)], "o-", f"ours: {algorithm or 'the fastest'}")
@@ -83,12 +87,12 @@ def panel(ax, rows: list[dict], key: str, colors: dict[str, str]) -> None:
     ax.set_xticks(sizes, [label(size) for size in sizes], fontsize=7)
     ax.minorticks_off()
     ax.set_xlabel(key)
-    ax.set_ylabel("µs")
+    ax.set_ylabel("time (µs)")
     ax.legend(fontsize=7, frameon=False)
 
 
 def bars(ax, rows: list[dict], key: str, colors: dict[str, str]) -> None:
-    """One size only: a bar for everybody."""
+    """Plot a single size, with one bar per contestant."""
     heights, algorithms = {}, list(dict.fromkeys(r["algorithm"] for r in rows))
     for i, algorithm in enumerate(algorithms):
         of_it = [r for r in rows if r["algorithm"] == algorithm]
@@ -104,7 +108,7 @@ def bars(ax, rows: list[dict], key: str, colors: dict[str, str]) -> None:
         ax.tick_params(axis="x", labelrotation=90, labelsize=6)
     ax.margins(y=0.2)
     ax.set_xlabel(f"{rows[0][key]:,} {key}")
-    ax.set_ylabel("µs")
+    ax.set_ylabel("time (µs)")
 
 
 def line(ax, by_size: dict, color: str, style: str, label: str) -> None:
@@ -116,14 +120,15 @@ def line(ax, by_size: dict, color: str, style: str, label: str) -> None:
 
 
 def times(ratio: float) -> str:
-    """With as many digits as mean something: 0.95×, 4.3×, 128×."""
+    """Format a ratio with its significant digits only: 0.95×, 4.3×, 128×."""
     return f"{ratio:.2f}×" if ratio < 2 else f"{ratio:.1f}×" if ratio < 20 else f"{ratio:.0f}×"
 
 
 def in_bytes(n: int) -> str:
-    """As short as a tick's label must be: 1K, 64M.
+    """Format bytes for a tick label: 1K, 64M.
 
-    >>> in_bytes(1024), in_bytes(64 * 2**20)
-    ('1K', '64M')
+    Example:
+        >>> in_bytes(1024), in_bytes(64 * 2**20)
+        ('1K', '64M')
     """
     return f"{n >> 20}M" if n >= 1 << 20 else f"{n >> 10}K"

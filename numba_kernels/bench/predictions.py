@@ -1,7 +1,7 @@
-"""Bench: what costs.py predicts of every allreduce, beside what it takes.
+"""Benchmark of every allreduce beside the prediction of costs.py.
 
-The prediction has the peer's place in a row: ratio is predicted / measured, 1 is perfect. It is
-made from `costs.measure` alone, and is of calls that are repeated.
+In a row the prediction takes the place of the peer, so ratio is predicted / measured, and 1 is
+perfect. It uses only `costs.measure`, and predicts repeated calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WHAT, PREDICTED = "allreduce, repeated call", "costs.predict"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """The rows of one start; NUMBA_KERNELS_NODE=2 makes two_level send messages as well."""
+    """Return the rows of one start; with NUMBA_KERNELS_NODE=2 two_level sends messages too."""
     team = Team()
     bandwidth = copy_bandwidth(team.barrier)
     machine = costs.measure(team)
@@ -46,8 +46,9 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 
 def contestants(team: Team, n: int) -> dict:
-    """An allreduce of n float32 by each algorithm that there is here; sums of zeros stay zeros."""
-    x = np.full(n, 0, np.float32)  # written, so that it is there
+    """Return an allreduce of n float32 for each algorithm available here."""
+    # Zeros, whose sums stay zeros; np.full writes them, so that the pages are allocated.
+    x = np.full(n, 0, np.float32)
     names = [*costs.BY_MESSAGES, "two_level", "mpi"]
     calls = {name: partial(team.allreduce, x, algorithm=name) for name in names}
     if team.single_node:

@@ -1,4 +1,4 @@
-"""Rows of a bench: what one start of the ranks measured, and what several starts make of it."""
+"""Rows of a benchmark: of one start of the ranks, and merged over several starts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ def row(
     moved: float,
     bandwidth: float,
 ) -> dict:
-    """One pair as one start saw it.
+    """Return the row of one pair (ours and a peer) in one start.
 
     Args:
-        size: {"bytes": n} or {"parameters": n}
-        ours, theirs: seconds of each round, shape (rounds,)
-        moved: bytes that have to be read and written at least, by all ranks together
-        bandwidth: bytes a second, of `timing.copy_bandwidth`
+        what: what was measured.
+        ranks: number of ranks.
+        size: {"bytes": n} or {"parameters": n}.
+        algorithm: name of ours.
+        ours: seconds of each round, shape (rounds,).
+        peer: name of the peer.
+        theirs: seconds of each round, shape (rounds,).
+        moved: the least bytes that all ranks together must read and write.
+        bandwidth: bytes per second, from `timing.copy_bandwidth`.
     """
     return {
         "what": what,
@@ -45,10 +50,10 @@ def row(
 
 
 def merge(starts: Sequence[list[dict]]) -> list[dict]:
-    """The rows of all starts as one list: medians over starts of medians over rounds.
+    """Merge the rows of all starts: medians over starts of medians over rounds.
 
-    `ratio` is peer_us / ours_us, and lies within [ratio_from, ratio_to]: what the lower quarter of
-    the peer's rounds of all starts makes of our upper one, and the other way round.
+    `ratio` is peer_us / ours_us. `ratio_from` is the peer's lower quartile over our upper quartile,
+    over the rounds of all starts; `ratio_to` is the peer's upper over our lower one.
     """
     merged = []
     for versions in zip(*starts, strict=True):
@@ -64,7 +69,7 @@ def merge(starts: Sequence[list[dict]]) -> list[dict]:
         limit = statistics.median(v["limit_us"] for v in versions)
         one["fraction_of_limit"] = limit / one["ours_us"]
         one["starts"] = len(versions)
-        if one["what"] == FULL_CYCLE:  # of a parameter server: n numbers there and n back
+        if one["what"] == FULL_CYCLE:  # of a parameter server: n numbers each way
             one["updates_per_second"] = 1e6 / one["ours_us"]
             one["bytes_per_second"] = one["updates_per_second"] * 8 * one["parameters"]
             one["peer_updates_per_second"] = 1e6 / one["peer_us"]
@@ -74,7 +79,7 @@ def merge(starts: Sequence[list[dict]]) -> list[dict]:
 
 
 def best_of_messages(rows: list[dict]) -> list[dict]:
-    """For each size the fastest algorithm that works by messages, as a row of its own."""
+    """Return a row per size for the fastest algorithm that uses messages."""
     best: dict[tuple, dict] = {}
     for one in rows:
         if one["what"] == BY_MESSAGES:
@@ -85,12 +90,12 @@ def best_of_messages(rows: list[dict]) -> list[dict]:
 
 
 def size_of(one: dict) -> str:
-    """As people write it: 64 KiB, 1,200,000."""
+    """Format the size of a row: 64 KiB, 1,200,000."""
     return f"{one['bytes'] / 1024:,.0f} KiB" if "bytes" in one else f"{one['parameters']:,}"
 
 
 def table(result: dict) -> str:
-    """The rows for people, a line each, below a line on the machine and one of headings."""
+    """Format the rows as a table, below a line about the machine and one of headings."""
     heads = ("what", "ranks", "size", "ours", "us", "peer", "us", "ratio", "(quarters)")
     lines = [(*heads, "MB moved", "of limit")]
     for one in result["rows"]:
@@ -110,7 +115,7 @@ def table(result: dict) -> str:
             )
         )
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = (0, 3, 5)  # words; numbers go to the right
+    left = (0, 3, 5)  # columns of words, aligned left; numbers are aligned right
     return "\n".join(
         [f"{result['machine']}, load {result['load']} before"]
         + [

@@ -1,4 +1,4 @@
-"""Bench: the fused synchronous step against an MPI allreduce followed by the update."""
+"""Benchmark of the fused synchronous step against an MPI allreduce followed by the update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FULL_SIZES = (10_000, *SIZES, 30_000_000)
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """One row a rule and size; both sides write the gradient first, as backpropagation does."""
+    """One row per rule and size; both sides write the gradient first, as backpropagation does."""
     team = Team()
     comm, p = MPI.COMM_WORLD, team.size
     bandwidth = copy_bandwidth(team.barrier)
@@ -63,5 +63,5 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 
 def moved(ranks: int, n: int, rule) -> int:
-    """Bytes of a step: read p gradients, update w and state, write w to the p - 1 other rows."""
+    """Bytes per step: read p gradients, update w and state, write w to the p - 1 other rows."""
     return (ranks + 2 + 2 * rule.slots + ranks - 1) * 4 * n

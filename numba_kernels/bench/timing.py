@@ -1,21 +1,21 @@
-"""Timing that can be trusted: interleaved, in full cycles, on pinned ranks, as medians.
+"""Reliable timing: interleaved, in full cycles, on pinned ranks, with medians.
 
-Ways in which benchmarks of collectives lie, and what is done here:
+Benchmarks of collectives can mislead in these ways, which are avoided here as follows:
 
-- An allreduce repeated on a buffer that nobody touches leaves every cache line with its last owner.
-  A training step writes the buffer before and reads it after. So a full cycle is timed, write,
-  reduce, read, for ours and for the peer alike, and the same cycle without a reduction, in the same
-  memory, is subtracted. (The usual repeated call is timed beside it.)
-- A busy machine makes slow whoever is measured just then. So all take turns, many times over; the
-  median batch counts in a turn, and the median turn in the end.
-- Who takes a turn finds the caches full of what the contestant before worked on. So the first call
-  of every turn is not counted.
-- Ranks that start at different times wait for each other, or don't. So calls are timed in batches
-  between two barriers, the second one inside: a batch takes as long as the slowest rank.
-- Two ranks that may take turns on one core look fast. So every rank is pinned. (Not the threads
-  that gloo works with: on the core of their rank they would be two to three times slower.)
-- Where memory lies differs from start to start. So ranks are started several times, and the
-  median of their medians counts.
+- If an allreduce is repeated on a buffer that is not touched in between, every cache line stays
+  with its last owner. A training step writes the buffer before and reads it after. So a full cycle
+  (write, reduce, read) is timed for ours and for the peer, and the same cycle without a reduction,
+  in the same memory, is subtracted. (The usual repeated call is timed as well.)
+- Other programs slow down the contestant that is measured at that moment. So all contestants take
+  turns, many times; the result is the median over turns of the median over a turn's batches.
+- At the beginning of a turn the caches hold the data of the previous contestant. So the first call
+  of every turn is not timed.
+- Ranks may start at different times, and may or may not wait for each other. So calls are timed in
+  batches between two barriers, including the second one: a batch takes as long as the slowest rank.
+- Two ranks that alternate on one core may look fast. So every rank is pinned to a core. (Gloo's
+  threads are not: on the core of their rank they would be two to three times slower.)
+- The place of memory differs from start to start. So ranks are started several times, and the
+  result is the median over starts.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from pathlib import Path
 
 import numpy as np
 
-BATCHES = 10  # in a turn, at most
+BATCHES = 10  # per turn, at most
 LEAST = 3  # rounds
-RESOLUTION = 0.01  # of a cycle: what a reduction in it takes beyond this can be told from noise
+RESOLUTION = 0.01  # of a cycle: a shorter reduction can't be distinguished from noise
 
 
-CORES = sorted(os.sched_getaffinity(0))  # that this process may use, before it is pinned
+CORES = sorted(os.sched_getaffinity(0))  # those that this process may use, before it is pinned
 
 
 def pin(rank: int) -> None:
-    """Keep this thread, and those it starts, on one of the cores it may use, in turn by rank."""
+    """Pin this thread, and threads it starts, to one of the usable cores, chosen by rank."""
     os.sched_setaffinity(0, {CORES[rank % len(CORES)]})
 
 
 @contextmanager
 def threads_unpinned() -> Iterator[None]:
-    """Threads that are started meanwhile may use all cores."""
+    """Let threads started in the body use all cores."""
     mine = os.sched_getaffinity(0)
     os.sched_setaffinity(0, CORES)
     try:
@@ -59,14 +59,17 @@ def interleaved(
     seconds: float = 1.0,
     rounds: int = 9,
 ) -> np.ndarray:
-    """Seconds that each call takes, shape (rounds, calls); the same on all ranks.
+    """Time all calls in turns.
 
     Args:
-        calls: the contestants. Each gets one turn a round, of several batches of calls.
-        together: a barrier of all ranks
-        seconds: for everything. Turns are as long as that allows; where even single calls take
-            longer there are fewer rounds, but `LEAST`.
-        rounds: at most
+        calls: the contestants. Each gets one turn per round, with several batches of calls.
+        together: a barrier of all ranks.
+        seconds: total time. It determines the length of turns; if even single calls take longer,
+            there are fewer rounds, but at least `LEAST`.
+        rounds: the most rounds.
+
+    Returns:
+        Seconds of one call, shape (rounds, calls), the same on all ranks.
     """
 
     def turn(call, batches=1, repeats=1):
@@ -83,11 +86,11 @@ def interleaved(
 
     end = time.perf_counter() + seconds
     once = slowest([turn(call) for call in calls])
-    for more in (10, 100):  # so that a barrier is not taken for a part of the call
+    for more in (10, 100):  # so that the barrier's time is not counted as the call's
         once = slowest(
             [turn(c, 3, more) if t * more < 3e-3 else t for c, t in zip(calls, once, strict=True)]
         )
-    fitting = np.maximum(1, seconds / rounds / len(calls) / once - 1)  # less the one not counted
+    fitting = np.maximum(1, seconds / rounds / len(calls) / once - 1)  # less the one not timed
     batches = np.minimum(fitting, BATCHES).astype(int)
     repeats = np.minimum(fitting / batches, 1000).astype(int)
     turns = list(zip(calls, batches, repeats, strict=True))
@@ -98,7 +101,7 @@ def interleaved(
 
 
 def slowest(times) -> np.ndarray:
-    """Element by element the longest of all ranks' times: all must repeat a call equally often."""
+    """Return the element-wise maximum over ranks, as all must repeat a call equally often."""
     from mpi4py import MPI
 
     times = np.array(times, np.float64)
@@ -107,22 +110,23 @@ def slowest(times) -> np.ndarray:
 
 
 def net(cycle: np.ndarray, nothing: np.ndarray, least: float = 0.0) -> np.ndarray:
-    """Seconds of the reduction alone: a full cycle less the same cycle without a reduction.
+    """Return the seconds of the reduction: a full cycle less the same cycle without a reduction.
 
-    Of large vectors that is a small difference of two large times. So it is never less than
-    `RESOLUTION` of the cycle, nor than `least`: what the reduction takes when it is repeated on
-    data that lies where it left it, which is the best that can befall it.
+    For large vectors this is a small difference of two large times. So the result is at least
+    `RESOLUTION` of the cycle, and at least `least`: the time of a reduction that is repeated on
+    data in the caches where it left them, which is the best case.
     """
     return np.maximum(cycle - nothing, np.maximum(RESOLUTION * cycle, least))
 
 
 def copy_bandwidth(together: Callable[[], None] = lambda: None, mib: int = 64) -> float:
-    """Bytes a second that all ranks together copy, each on its core, all at once.
+    """Return the bytes per second that all ranks together copy, all at once, each on its core.
 
-    Bytes read and bytes written count, so n bytes copied are 2 n. This is the limit that every
-    `fraction_of_limit` refers to. It is a copy's, not the hardware's: a copy has to fetch the lines
-    it overwrites, which work in place need not, and caches do better still. So fractions above 1
-    exist. (tutorial_dl.training.prediction.copy_bandwidth is another: one core, the rest idle.)
+    Bytes read and bytes written both count, so copying n bytes counts 2 n. Every
+    `fraction_of_limit` refers to this limit. It is the limit of a copy, not of the hardware: a copy
+    must also fetch the lines that it overwrites, which in-place work need not, and caches are
+    faster still. So fractions above 1 are possible. (This differs from
+    tutorial_dl.training.prediction.copy_bandwidth, which uses one core while the rest are idle.)
     """
     from mpi4py import MPI
 
@@ -133,7 +137,7 @@ def copy_bandwidth(together: Callable[[], None] = lambda: None, mib: int = 64) -
 
 
 def machine() -> str:
-    """The processor's name and how many cores may be used."""
+    """Return the processor's name and the number of usable cores."""
     name = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

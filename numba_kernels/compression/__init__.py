@@ -1,25 +1,25 @@
-"""Compression: an allreduce of gradients that sends less, and what that costs the gradient.
+"""Gradient compression: an allreduce that sends fewer bytes and returns an approximation.
 
     method = compression.get("top_k", ratio=0.01)
-    state = method.init(gradient.size)                       # what this rank remembers
+    state = method.init(gradient.size)                       # the state of this rank
     method.allreduce(team, gradient, state, op="mean")       # in place; the same on all ranks
 
-One file a method, all with this one signature. Of n float32 numbers a rank sends, in an allreduce
-of its own kind among many ranks (`method.bytes` says exactly):
+One file per method, all with this signature. For a gradient of n float32 numbers and many ranks,
+each rank sends about (`method.bytes` gives the exact number):
 
     plain allreduce     8 n bytes
-    fp16, bf16          4 n                 every number rounded twice
-    top_k               8 ratio n (p - 1)   the largest ones now, the others later
-    powersgd            8 r (rows + cols)   for each matrix: two thin factors of it
-    adasum              8 n                 sends no less: adds gradients so that more ranks can
-                                            join without a smaller learning rate
+    fp16, bf16          4 n                 every number is rounded twice
+    top_k               8 ratio n (p - 1)   the largest numbers now, the others later
+    powersgd            8 r (rows + cols)   per matrix: two thin factors of it
+    adasum              8 n                 no fewer bytes: combines gradients so that more ranks
+                                            can join without a smaller learning rate
 """
 
 from __future__ import annotations
 
 import lazy_loader
 
-# name: (file, class, what the name fixes)
+# name: (file, class, settings that the name fixes)
 METHODS = {
     "fp16": ("cast", "Cast", {"half": "fp16"}),
     "bf16": ("cast", "Cast", {"half": "bf16"}),
@@ -39,18 +39,28 @@ __all__ += ["NAMES", "get"]
 
 
 def get(name, **settings):
-    """The method called `name` with these settings; a Method is passed through.
+    """Return the method called `name` with these settings.
 
-    Raises ValueError for a name that is not known, TypeError for a setting that it does not have.
+    Args:
+        name: one of `NAMES`; a Method is returned as it is.
+        **settings: fields of the method's class, such as `ratio` of "top_k".
+
+    Raises:
+        ValueError: `name` is unknown.
+        TypeError: the method does not have one of the settings.
+
+    Example:
+        >>> get("top_k", ratio=0.05)
+        TopK(ratio=0.05, feedback=True)
     """
     from .base import Method
 
     if isinstance(name, Method):
         if settings:
-            raise TypeError(f"{name} has its settings already; {', '.join(settings)} came with it")
+            raise TypeError(f"{name} has its settings already, but got {', '.join(settings)} too")
         return name
     if name not in METHODS:
-        raise ValueError(f"unknown compression {name!r}; one of {', '.join(NAMES)}")
+        raise ValueError(f"unknown compression {name!r}; choose one of {', '.join(NAMES)}")
     _, kind, fixed = METHODS[name]
     method = __getattr__(kind)
     possible = [f for f in method.__dataclass_fields__ if f not in fixed]

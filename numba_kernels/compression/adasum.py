@@ -1,8 +1,8 @@
-"""Adasum: adds gradients that are at right angles, averages those that agree, and what is between.
+"""Adasum: adds gradients that are orthogonal, averages those that agree, and interpolates between.
 
     adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b
 
-pairwise up a tree: neighbours first, a rank without a neighbour waits for the next level.
+pairwise up a tree: neighbours first; a rank without a neighbour waits for the next level.
 
     rank   0   1   2   3   4
             \\ /     \\ /    |
@@ -12,12 +12,13 @@ pairwise up a tree: neighbours first, a rank without a neighbour waits for the n
                   \\     /
                    01234
 
-Many ranks that found the same way down must not go it p times; those that found different ways can
-all be followed. The step's length follows from the angles, so a learning rate for one rank stays
-right for many. A zero gradient adds nothing.
+If p gradients point the same way, their sum is a step p times too long; if they are orthogonal, all
+of them can be followed. Adasum takes the step's length from the angles, so a learning rate tuned
+for one rank also works for many. A zero gradient adds nothing.
 
-Rank r gets slice r of every vector, so that all ranks work on all pairs at once; of a pair's dot
-products each rank has a part, and these few numbers are allreduced. Sent: as much as a ring.
+Rank r receives slice r of every vector, so all ranks work on all pairs at once. Each rank computes
+its part of a pair's dot products, and these few numbers are allreduced. A rank sends as many bytes
+as in a ring allreduce.
 
     alltoall of slices  ->  each level: allreduce of dot products, mix  ->  allgather of slices
 
@@ -38,7 +39,7 @@ from .base import Method, State, block_of, offsets_of
 
 @compiled(fastmath=REASSOCIATE)
 def products(a, b):
-    """a.b, |a|^2, |b|^2 in float64, so that neither length nor number of elements matters."""
+    """Return a.b, |a|^2, |b|^2 in float64, which neither overflow nor lose digits in long sums."""
     ab = aa = bb = 0.0
     for i in range(a.size):
         x, y = np.float64(a[i]), np.float64(b[i])
@@ -59,7 +60,7 @@ def mix(a, b, of_a, of_b):
 
 @compiled
 def measure(a, b, pieces, sums):
-    """Add to each layer's line of `sums`, (layers, 3), the products of this slice's part of it."""
+    """Add the products of this slice's part of each layer to `sums`, (layers, 3)."""
     for p in range(pieces.shape[0]):
         first, last, layer = pieces[p, 0], pieces[p, 1], pieces[p, 2]
         ab, aa, bb = products(a[first:last], b[first:last])
@@ -74,7 +75,7 @@ def join(a, b, pieces, sums):
     for p in range(pieces.shape[0]):
         first, last, layer = pieces[p, 0], pieces[p, 1], pieces[p, 2]
         ab, aa, bb = sums[layer, 0], sums[layer, 1], sums[layer, 2]
-        # Nothing to divide by where a vector is zero; a NaN is to reach all of the layer.
+        # A zero vector must not be divided by; a NaN must reach the whole layer.
         of_a = 1.0 if aa == 0 else 1 - ab / (2 * aa)
         of_b = 1.0 if bb == 0 else 1 - ab / (2 * bb)
         mix(a[first:last], b[first:last], of_a, of_b)
@@ -84,7 +85,7 @@ def join(a, b, pieces, sums):
 class Adasum(Method):
     """Adasum of all ranks' gradients: by layer if `init` was given segments, else as one vector.
 
-    `op` stays "mean": of gradients that agree it is the mean. Elements that fill a gap between
+    `op` must be "mean": for gradients that agree, Adasum is the mean. Elements in a gap between
     layers count with the layer before.
     """
 
@@ -93,7 +94,7 @@ class Adasum(Method):
 
     def reduce(self, team, gradient: np.ndarray, state: State, op: str) -> None:
         if op == "sum":
-            raise ValueError("op is 'sum'; Adasum, between sum and mean, is called as 'mean'")
+            raise ValueError("op must be 'mean' for Adasum, got 'sum'")
         n, ranks = state.n, team.size
         block = block_of(n, ranks)
         first, last = min(team.rank * block, n), min((team.rank + 1) * block, n)
@@ -116,6 +117,6 @@ class Adasum(Method):
         copy(gradient, team.allgather(rows[0]).reshape(-1)[:n])
 
     def sent(self, n: int, ranks: int, layers: np.ndarray, itemsize: int) -> float:
-        # A tree of p leaves has p - 1 pairs, and each layer three products of float64 in each.
+        # A tree of p leaves has p - 1 pairs; each pair has three float64 products per layer.
         dots = (ranks - 1) * len(layers) * 3 * 8
         return (ranks - 1) * 2 * (block_of(n, ranks) * itemsize + dots / ranks)

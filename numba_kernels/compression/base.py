@@ -1,4 +1,4 @@
-"""What all ways of compressing share: settings that don't change, a state that does, and checks."""
+"""The base class of all compression methods: constant settings, a state, and checks."""
 
 from __future__ import annotations
 
@@ -16,60 +16,69 @@ DTYPES = ("float32", "float64")
 
 @dataclass
 class State:
-    """What a rank remembers from call to call.
+    """The state that a rank keeps between calls.
 
-    `residual` and `basis` are all there is to save, on each rank its own: put both back into a
-    fresh `init` and training goes on as if it had not stopped.
+    A checkpoint needs only each rank's `residual` and `basis`: copy both into a new `init`, and
+    training continues as if it had not stopped.
     """
 
     n: int  # elements of the gradient
     dtype: np.dtype
-    residual: np.ndarray  # (n,): what is yet to be sent; (0,) where a method leaves nothing behind
-    basis: np.ndarray  # flat: PowerSGD's Q of all matrices, the same on all ranks; (0,) elsewhere
-    layers: np.ndarray  # what `init` found in the segments, a row each
+    residual: np.ndarray  # (n,): still to be sent; (0,) for a method without error feedback
+    basis: np.ndarray  # flat: PowerSGD's Q of all matrices, the same on all ranks; else (0,)
+    layers: np.ndarray  # what `init` found in the segments, one row each
 
 
 class Method:
-    """Base class: `init` and `allreduce` on top of `lay_out` and `reduce` of the method."""
+    """Base class: implements `init` and `allreduce` with the method's `lay_out` and `reduce`."""
 
     remembers = False  # whether it keeps a residual
 
     def init(self, n: int, segments: Iterable | None = None, dtype=np.float32) -> State:
-        """The state for gradients of `n` elements before the first call; no communication.
+        """Return the state for gradients of `n` elements before the first call.
+
+        It does not communicate.
 
         Args:
-            n: elements of the gradient
-            segments: the layers in it, objects with `offset` (elements) and `shape`. PowerSGD
-                needs them, Adasum takes them (offsets alone will do); others don't look.
-            dtype: float32 or float64, that of the gradients
+            n: number of elements of the gradient.
+            segments: its layers, objects with `offset` (elements) and `shape`. PowerSGD needs
+                them; Adasum can use them (offsets are enough); other methods ignore them.
+            dtype: float32 or float64, the dtype of the gradients.
 
-        Raises ValueError or TypeError for what can't be used, in one line.
+        Raises:
+            ValueError, TypeError: an argument cannot be used.
         """
         dtype = checked(n, dtype)
         layers, basis = self.lay_out(n, segments, dtype)
         return State(n, dtype, np.zeros(n * self.remembers, dtype), basis, layers)
 
     def allreduce(self, team, gradient: np.ndarray, state: State, op: str = "mean") -> np.ndarray:
-        """Replace `gradient` by its reduction over all ranks of `team`, in place; returns it.
+        """Replace `gradient` by its approximate reduction over all ranks of `team`, in place.
+
+        The result is the same, bit for bit, on all ranks. With a single rank, it is the gradient
+        after compression. NaN and infinity don't vanish.
 
         Args:
-            gradient: contiguous, of the length and dtype that `state` was made for
-            state: this rank's own, from `init`; renewed in place
-            op: "mean" or "sum" (of which every method is an approximation of its own)
+            team: the Team whose ranks take part.
+            gradient: contiguous, of the length and dtype that `state` was made for.
+            state: this rank's state from `init`, updated in place.
+            op: "mean" or "sum".
 
-        The result is the same, bit for bit, on all ranks. One rank alone gets what is left of its
-        gradient by the compression. NaN and infinity don't vanish.
+        Returns:
+            `gradient`.
 
-        Raises MismatchError on all ranks if they called different things, and what a Team raises;
-        TypeError and ValueError for arguments that can't be used.
+        Raises:
+            MismatchError: on all ranks, if they made different calls.
+            TypeError, ValueError: an argument cannot be used.
+            PeerError: another rank failed.
         """
         flat = calls.vector(gradient, "gradient")
         if op not in ("mean", "sum"):
-            raise ValueError(f"op is {op!r}; a compressed allreduce does mean or sum")
+            raise ValueError(f"op of a compressed allreduce must be mean or sum, got {op!r}")
         if flat.size != state.n:
-            raise ValueError(f"gradient has {flat.size} elements, its state {state.n}")
+            raise ValueError(f"gradient has {flat.size} elements, but its state has {state.n}")
         if flat.dtype != state.dtype:
-            raise TypeError(f"gradient has dtype {flat.dtype}, its state {state.dtype}")
+            raise TypeError(f"gradient has dtype {flat.dtype}, but its state has {state.dtype}")
         agree(team, f"{self}.allreduce({flat.dtype}[{flat.size}], op={op!r})", state.layers)
         self.reduce(team, flat, state, op)
         return gradient
@@ -77,70 +86,75 @@ class Method:
     def bytes(
         self, n: int, ranks: int, segments: Iterable | None = None, dtype=np.float32
     ) -> float:
-        """Bytes of payload that a rank sends in a call (at most, for top-k), the average rank's.
+        """Return the bytes of payload that a rank sends per call, averaged over the ranks.
 
-        An allreduce inside is counted as 2 (p - 1) / p of its length, as ring and Rabenseifner
-        send; the few words by which ranks make sure that they agree are left out.
+        For top-k this is an upper bound. An inner allreduce is counted as 2 (p - 1) / p times its
+        length, as ring and Rabenseifner send. The few words with which ranks check that they make
+        the same call are not counted.
         """
         if ranks < 1:
-            raise ValueError(f"ranks is {ranks}; 1 or more is needed")
+            raise ValueError(f"ranks must be at least 1, got {ranks}")
         dtype = checked(n, dtype)
         return self.sent(n, ranks, self.lay_out(n, segments, dtype)[0], dtype.itemsize)
 
-    # What a method brings
+    # A method overrides these
 
     def lay_out(self, n: int, segments, dtype) -> tuple[np.ndarray, np.ndarray]:
-        """(layers, basis) of a new state."""
+        """Return (layers, basis) of a new state."""
         return np.zeros((0, 4), np.int64), np.zeros(0, dtype)
 
     def reduce(self, team, gradient: np.ndarray, state: State, op: str) -> None:
-        """What `allreduce` does with a flat gradient, all arguments checked."""
+        """Do the work of `allreduce`, for a flat gradient and checked arguments."""
         raise NotImplementedError
 
     def sent(self, n: int, ranks: int, layers: np.ndarray, itemsize: int) -> float:
-        """What `bytes` returns."""
+        """Return the result of `bytes`."""
         raise NotImplementedError
 
 
 def checked(n: int, dtype) -> np.dtype:
     if not 0 <= n < 2**31:
-        raise ValueError(f"n is {n}; from 0 to 2^31 - 1 elements can be compressed at a time")
+        raise ValueError(f"n must be from 0 to 2^31 - 1 elements, got {n}")
     dtype = np.dtype(dtype)
     if dtype.name not in DTYPES:
-        raise TypeError(f"gradients have dtype {dtype}; {' or '.join(DTYPES)} is needed")
+        raise TypeError(f"dtype of gradients must be {' or '.join(DTYPES)}, got {dtype}")
     return dtype
 
 
 def agree(team, call: str, layers: np.ndarray) -> None:
-    """MismatchError on all ranks unless all of them made the same `call` on the same layers.
+    """Raise MismatchError on all ranks unless all made the same `call` on the same layers.
 
-    The collectives underneath would find lengths that differ, but neither a mean here and a sum
-    there, nor indices that don't fit.
+    The collectives underneath would detect different lengths, but not a mean on one rank and a sum
+    on another, nor indices that don't fit.
     """
     if team.size == 1:
         return
     words = np.array([1, -1]) * zlib.crc32(layers.tobytes(), zlib.crc32(call.encode()))
     team.allreduce(words, "max")
-    if words[0] != -words[1]:  # the largest isn't the smallest
+    if words[0] != -words[1]:  # the largest checksum differs from the smallest
         texts = team.allgather(np.frombuffer(call.encode(), np.uint8).astype(np.int32))
         lines = [bytes(text.astype(np.uint8)).decode() for text in texts]
         asked = lines if len(set(lines)) > 1 else [f"{line} with other segments" for line in lines]
         raise MismatchError(
-            "ranks called different things: "
+            "ranks made different calls: "
             + "; ".join(f"rank {rank} {text}" for rank, text in enumerate(asked))
         )
 
 
 def block_of(n: int, ranks: int, multiple: int = 16) -> int:
-    """Elements of each of `ranks` equal blocks that hold n: whole cache lines of float32."""
+    """Return the elements per block if n are divided into `ranks` equal blocks of cache lines."""
     return -(-n // (ranks * multiple)) * multiple
 
 
 def offsets_of(segments: Iterable | None) -> list[int]:
-    """Where layers begin; one layer without segments. ValueError unless ascending from 0."""
+    """Return where layers begin; without segments there is one layer.
+
+    Raises:
+        ValueError: the offsets do not ascend from 0.
+    """
     if segments is None:
         return [0]
     offsets = [int(getattr(segment, "offset", segment)) for segment in segments]
     if not offsets or offsets[0] != 0 or offsets != sorted(offsets):
-        raise ValueError(f"layers begin at {offsets}; ascending offsets from 0 are needed")
+        raise ValueError(f"offsets of layers must ascend from 0, got {offsets}")
     return offsets

@@ -1,18 +1,19 @@
-"""Halves on the wire: gradients travel as fp16 or bf16, two bytes each, and are added in float32.
+"""Gradients travel as fp16 or bf16, two bytes each, and are added in float32.
 
-    rank r of p gets block r of every rank's halves      alltoall
+    rank r of p receives block r of every rank's halves  alltoall
     adds them in float32, in the order of ranks,
     divides for a mean, rounds once,
-    and gives the result to all                          allgather
+    and sends the result to all ranks                    allgather
 
                        block 0   block 1
     rank 0 has         a0 --+    a1 --.         -> a0 + b0 ->  both ranks have
     rank 1 has         b0 --+    b1 --+         -> a1 + b1 ->  (a0 + b0, a1 + b1)
 
-Each number is rounded to nearest, ties to even, twice: before it leaves, and as part of a sum. A
-ring that passed on sums of halves would round p times. fp16 has 11 significant bits, but what is
-above 65504 becomes infinity (which is left to be seen) and what is below 6e-8 zero; bf16 has 8 bits
-and float32's range. Micikevicius et al., arXiv 1710.03740; Kalamkar et al., arXiv 1905.12322.
+Each number is rounded twice, to nearest, ties to even: before it is sent, and as part of a sum. A
+ring that passed on sums of halves would round p times. fp16 has 11 significant bits, but numbers
+above 65504 become infinity (and stay infinity, so that it is noticed) and numbers below 6e-8 become
+zero; bf16 has 8 significant bits and float32's range. Micikevicius et al., arXiv 1710.03740;
+Kalamkar et al., arXiv 1905.12322.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from ..jit.compile import compiled
 from ..jit.halves import narrow
 from .base import Method, State, block_of
 
-# How halves are kept here, and as what they travel: bfloat16 is no dtype of numpy's. Different
-# dtypes, so that a rank that sends the one is not understood by a rank that awaits the other.
+# The dtypes in which halves are stored here, and in which they are sent (NumPy has no bfloat16).
+# They differ between formats, so a rank that sends one format to a rank that expects the other is
+# detected as a mismatch.
 CARRIERS = {"fp16": np.dtype("uint16"), "bf16": np.dtype("int16")}
 WIRE = {"fp16": np.dtype("float16"), "bf16": np.dtype("int32")}
 
@@ -42,7 +44,7 @@ def round_to(halves, x):
 
 
 def to_single(number):
-    """`number` as a float32 that rounds to the half that `number` itself rounds to."""
+    """Return a float32 that rounds to the same half as `number`."""
 
 
 @overload(to_single, inline="always")
@@ -51,8 +53,8 @@ def _to_single(number):
         return lambda number: number
 
     def to_odd(number):
-        # Rounding to nearest twice goes wrong where the first one lands on a tie of the second. So
-        # of the two float32 beside an inexact number take the one that ends in 1: never a tie.
+        # Rounding to nearest twice is wrong if the first result is a tie for the second rounding.
+        # So, of the two float32 neighbours of an inexact number, take the odd one: never a tie.
         near = np.float32(number)
         bits, other = near.view(np.int32), 1 if abs(number) > abs(near) else -1
         even = (number < near or number > near) and bits & 1 == 0
@@ -63,20 +65,21 @@ def _to_single(number):
 
 @dataclass(frozen=True)
 class Cast(Method):
-    """Gradients travel as halves.
+    """Send gradients as halves.
 
     Args:
         half: "fp16" (more digits) or "bf16" (more range)
 
-    >>> Cast("bf16").bytes(1_000_000, ranks=2)           # of 4 000 000 without compression
-    2000000
+    Example:
+        >>> Cast("bf16").bytes(1_000_000, ranks=2)           # 4 000 000 without compression
+        2000000
     """
 
     half: str = "bf16"
 
     def __post_init__(self):
         if self.half not in WIRE:
-            raise ValueError(f"half is {self.half!r}; one of {', '.join(WIRE)} is needed")
+            raise ValueError(f"unknown half {self.half!r}; choose one of {', '.join(WIRE)}")
 
     def reduce(self, team, gradient: np.ndarray, state: State, op: str) -> None:
         ranks, carrier, wire = team.size, CARRIERS[self.half], WIRE[self.half]

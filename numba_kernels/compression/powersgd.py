@@ -1,20 +1,21 @@
-"""PowerSGD: a matrix of gradients travels as two thin ones, found by one step of power iteration.
+"""PowerSGD: sends a gradient matrix as two thin factors, found by one step of power iteration.
 
-For each layer's matrix M_i of rank i (its gradient and what it still owes), rows x cols:
+For each layer, M_i is rank i's matrix (its gradient plus its residual), rows x cols:
 
     P = mean of M_i Q                 rows x r      allreduce
     P <- P, columns orthonormal                     the same on all ranks
     Q_i = M_i^T P                     cols x r
-    owed by rank i: M_i - P Q_i^T                   error feedback
+    residual of rank i: M_i - P Q_i^T               error feedback
     Q = mean of Q_i                                 allreduce
-    result = P Q^T                                  rank r
+    result = P Q^T                                  of rank r
 
-r (rows + cols) numbers travel, not rows cols. Q is where the next call begins: singular vectors
-change slowly, so the iteration converges from step to step ("warm start"). Summed over ranks, what
-came out + what is owed = all gradients, at all times. A mean of rank r or less comes out exactly.
+r (rows + cols) numbers are sent instead of rows cols. The next call begins with this Q ("warm
+start"): singular vectors change slowly, so the iteration converges from step to step. Summed over
+ranks, results so far + residuals = all gradients so far, at all times. A mean of matrix rank r or
+less is exact.
 
-Vectors (biases), matrices for which the factors would be larger, and what lies between layers are
-reduced as they are, along with P. So there are two allreduces in all, however many layers.
+Vectors (biases), matrices whose factors would be larger, and elements between layers are reduced
+uncompressed, together with P. So there are two allreduces in all, however many layers there are.
 
 Vogels, Karimireddy and Jaggi, arXiv 1905.13727, algorithms 1 and 2.
 """
@@ -30,21 +31,21 @@ from ..allreduce.elementwise import SUM, combine
 from .base import Method, State
 from .thin import add_product, lift, orthonormalise, project
 
-FIRST, LAST, ROWS, COLS, R = range(5)  # of a layer, in `State.layers`
+FIRST, LAST, ROWS, COLS, R = range(5)  # columns of `State.layers`, one row per layer
 
 
 @dataclass(frozen=True)
 class PowerSGD(Method):
     """Rank-r factors of each layer's matrix, with error feedback.
 
-    An array of more than two dimensions is the matrix (product of all others, last dimension).
+    An array of more than two dimensions becomes a matrix (product of the others, last dimension).
+
+    If a gradient isn't finite, its layer's result is NaN; the layer's residual is dropped, and the
+    next call begins with a new Q.
 
     Args:
-        rank: r >= 1, columns of P and Q
+        rank: r >= 1, number of columns of P and Q
         seed: >= 0, of the first Q
-
-    A gradient that isn't finite makes its layer's result NaN; what was owed there is dropped, and
-    the next call begins afresh.
     """
 
     rank: int = 2
@@ -55,13 +56,13 @@ class PowerSGD(Method):
         for name, least in (("rank", 1), ("seed", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} is {value!r}; a whole number from {least} up is needed")
+                raise ValueError(f"{name} must be a whole number, at least {least}, got {value!r}")
 
     def lay_out(self, n: int, segments, dtype) -> tuple[np.ndarray, np.ndarray]:
-        """(rows of [first, last, rows, cols, r], r = 0 for what is left as it is; the first Q)."""
+        """Return rows [first, last, rows, cols, r] (r = 0: uncompressed), and the first Q."""
         if segments is None:
-            raise ValueError("PowerSGD compresses matrices: init(n, segments=...) is needed")
-        layers, end, left = [], 0, 0  # all before `end` is known, before `left` in `layers`
+            raise ValueError("PowerSGD compresses matrices: call init(n, segments=...)")
+        layers, end, left = [], 0, 0  # looked at up to `end`; `layers` is complete up to `left`
         for segment in sorted(segments, key=lambda s: s.offset):
             first, shape = int(segment.offset), tuple(segment.shape)
             last, cols = first + prod(shape), shape[-1] if len(shape) > 1 else 1
@@ -78,7 +79,7 @@ class PowerSGD(Method):
         return layers, self.start(layers, dtype)
 
     def start(self, layers: np.ndarray, dtype) -> np.ndarray:
-        """The first Q of all matrices, flat: the same on all ranks."""
+        """Return the first Q of all matrices, flat: the same on all ranks."""
         size = int((layers[:, COLS] * layers[:, R]).sum())
         return np.random.default_rng(self.seed).standard_normal(size).astype(dtype)
 
@@ -108,8 +109,8 @@ class PowerSGD(Method):
             if not np.isfinite(q).all():
                 m[:] = 0
                 q[:] = start
-            orthonormalise(q)  # or its length would go with the gradient's square
-            gone = ~q.any(axis=1)  # from zero no iteration finds back
+            orthonormalise(q)  # otherwise its length would grow as the gradient squared
+            gone = ~q.any(axis=1)  # the iteration cannot leave zero
             q[gone] = start[gone]
         at = thin.size - as_they_are.size
         for part in others:
@@ -123,12 +124,12 @@ class PowerSGD(Method):
 
 
 def of(flat: np.ndarray, matrices: np.ndarray) -> list[np.ndarray]:
-    """The matrices in a flat vector, as views."""
+    """Return the matrices in a flat vector, as views."""
     return [flat[a:b].reshape(rows, cols) for a, b, rows, cols, _ in matrices]
 
 
 def factors(flat: np.ndarray, matrices: np.ndarray, side: int) -> list[np.ndarray]:
-    """Every matrix's thin factor in a flat buffer, in order: views, (r, rows or cols)."""
+    """Return every matrix's thin factor in a flat buffer, in order: views, (r, rows or cols)."""
     sizes = matrices[:, R] * matrices[:, side]
     ends = np.cumsum(sizes)
     return [

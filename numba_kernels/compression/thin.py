@@ -1,8 +1,8 @@
-"""Products with thin matrices, as PowerSGD needs them, each in one pass over the large one.
+"""Products with thin matrices for PowerSGD, each in one pass over the large matrix.
 
-P, rows x r, and Q, cols x r, are kept transposed, as (r, rows) and (r, cols): all loops go along
-contiguous rows. (And not by a library's matrix product: for thin ones it is slower, and all ranks
-must get the same bits.)
+P, rows x r, and Q, cols x r, are stored transposed, as (r, rows) and (r, cols), so all loops run
+along contiguous rows. (A library's matrix product is slower for thin matrices, and all ranks must
+get the same bits.)
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def dot(x, y):
 
 @compiled
 def add_scaled(into, x, factor):
-    """into += factor x, in their own precision."""
+    """into += factor x, in the precision of `into`."""
     f = into.dtype.type(factor)
     for i in range(x.size):
         into[i] += f * x[i]
@@ -56,7 +56,7 @@ def add_product(matrix, p, q, factor):
 
 @compiled
 def orthonormalise(rows):
-    """Gram-Schmidt, twice, which is enough; a row that depends on those before may become zero."""
+    """Orthonormalise by Gram-Schmidt, twice, which is enough; a dependent row may become zero."""
     for k in range(rows.shape[0]):
         row = rows[k, :]
         for _ in range(2):

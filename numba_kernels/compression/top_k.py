@@ -1,13 +1,13 @@
-"""Top-k with error feedback: the few largest numbers travel now, the others wait and add up.
+"""Top-k with error feedback: send the k largest numbers now; the others accumulate until later.
 
-    m_r = e_r + g_r                      what is still owed, and the new gradient of rank r
+    m_r = e_r + g_r                      residual plus new gradient of rank r
     s_r = the k numbers of m_r that are largest in magnitude, zero elsewhere
-    e_r = m_r - s_r                      waits for its turn
+    e_r = m_r - s_r                      the new residual
     result = sum_r s_r (over p for a mean)
 
-so on every rank, at all times,  all that was sent + residual = sum of its gradients.  Without the
-residual, coordinates with small gradients would never move. What travels are k indices (int32) and
-k numbers from each rank to all others.
+So on every rank, at all times, everything sent + residual = sum of its gradients. Without the
+residual, coordinates with small gradients would never move. Each rank sends k indices (int32) and
+k numbers to all others.
 
 Stich, Cordonnier and Jaggi, arXiv 1809.07599, algorithm 1 (memory m_t is our e); Aji and Heafield,
 arXiv 1704.05021, section 3.
@@ -36,9 +36,9 @@ def accumulate(residual, gradient, magnitude):
 
 @compiled
 def pick(residual, bits, sign, threshold, ties, indices, values):
-    """Move what is above `threshold`, and the first `ties` that equal it, out of `residual`.
+    """Move the numbers above `threshold`, and the first `ties` equal to it, out of `residual`.
 
-    `bits` are the residual's own as unsigned integers. Returns how many were moved.
+    `bits` is the residual viewed as unsigned integers. Returns how many numbers were moved.
     """
     at = 0
     for i in range(residual.size):
@@ -64,13 +64,13 @@ def add_at(into, indices, values):
 
 @dataclass(frozen=True)
 class TopK(Method):
-    """The largest numbers of each rank, as many as `ratio` says; zeros are never sent.
+    """Send the largest numbers of each rank; zeros are never sent.
+
+    NaN counts as larger than infinity, so it is sent first and does not stay in the residual.
 
     Args:
-        ratio: part of the numbers that is sent, 0 < ratio <= 1; rounded up to whole numbers
-        feedback: keep what is not sent for the next call. False drops it, to see what that does.
-
-    NaN counts as larger than infinity, so it goes first, and does not stay in the residual.
+        ratio: fraction of the numbers to send, 0 < ratio <= 1; k = ratio n is rounded up
+        feedback: keep the numbers not sent for the next call. False drops them, to show the effect.
     """
 
     ratio: float = 0.01
@@ -79,21 +79,21 @@ class TopK(Method):
 
     def __post_init__(self):
         if not 0 < self.ratio <= 1:
-            raise ValueError(f"ratio is {self.ratio}; 0 < ratio <= 1 is needed")
+            raise ValueError(f"ratio must satisfy 0 < ratio <= 1, got {self.ratio}")
 
     def reduce(self, team, gradient: np.ndarray, state: State, op: str) -> None:
         indices, values = self.take(gradient, state)
-        # One message: indices, then the numbers' bits. Lengths differ between ranks.
+        # One message: indices, then the bits of the numbers. Lengths may differ between ranks.
         mine = np.concatenate([indices, values.view(np.int32)])
         gradient[:] = 0
         for theirs in team.allgather(mine):
             k = theirs.size // (1 + gradient.itemsize // 4)
-            # A copy: float64 must lie at multiples of 8 bytes.
+            # A copy, because float64 must be aligned to 8 bytes.
             add_at(gradient, theirs[:k], theirs[k:].copy().view(gradient.dtype))
         divide(gradient, team.size if op == "mean" else 1)
 
     def take(self, gradient: np.ndarray, state: State) -> tuple[np.ndarray, np.ndarray]:
-        """Add `gradient` to the residual and take the largest out: (indices, values)."""
+        """Add `gradient` to the residual, move the largest out, and return (indices, values)."""
         n, residual = state.n, state.residual
         k = self.k(n)
         unsigned = np.dtype(f"u{residual.itemsize}")
@@ -101,8 +101,8 @@ class TopK(Method):
         accumulate(residual, gradient, magnitude)
         indices, values, count = np.empty(k, np.int32), np.empty(k, residual.dtype), 0
         if n:
-            # Bits of positive floats, read as integers, are in the order of the floats, with NaN
-            # beyond infinity; and integers are partitioned faster than floats.
+            # The bits of positive floats, read as integers, sort like the floats, with NaN above
+            # infinity; and integers are partitioned faster than floats.
             order = magnitude.view(unsigned)
             order.partition(n - k)
             threshold = order[n - k]
@@ -115,8 +115,8 @@ class TopK(Method):
         return indices[:count], values[:count]
 
     def k(self, n: int) -> int:
-        """How many of n numbers a rank sends at most."""
-        # 0.07 * 100 is 7.000000000000001: that is 7, not 8.
+        """Return k, the most numbers of n that a rank sends."""
+        # 0.07 * 100 is 7.000000000000001 and must give 7, not 8.
         return min(n, math.ceil(round(self.ratio * n, 6)))
 
     def sent(self, n: int, ranks: int, layers: np.ndarray, itemsize: int) -> int:

@@ -1,15 +1,15 @@
-"""Which loops of a kernel work on vectors? A look into its machine code.
+"""Find out from a kernel's machine code which of its loops are vectorised.
 
-A processor's vector instruction does one operation on several elements at once: 8 of float32 in a
-register of 256 bits. LLVM, which compiles for Numba, uses them in a loop where it can prove that
-the result stays the same, and says nothing where it can't. So look:
+A vector (SIMD) instruction does one operation on several elements at once: 8 float32 in a 256-bit
+register. LLVM, which compiles for Numba, uses such instructions in a loop if it can prove that the
+result stays the same; otherwise it gives no message. So look at the code:
 
     for loop in assembly.loops(kernel, x, y):     # as compiled for arguments like x and y
         print(loop)          # 17 instructions; arithmetic: 4 on 8 float32 at once, 0 on single ones
 
-Only innermost loops are listed. A vectorised one is often followed by one that takes the elements
-which are left over, one by one. Read are the instruction sets of x86-64 (SSE, AVX, AVX-512) and of
-64-bit Arm (NEON and SVE).
+Only innermost loops are listed. A vectorised loop is often followed by one that processes the
+remaining elements one by one. The instruction sets known here are those of x86-64 (SSE, AVX,
+AVX-512) and of 64-bit Arm (NEON and SVE).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ X86 = re.compile(
     r"v?(?:add|sub|mul|div|sqrt|rsqrt\w*?|rcp\w*?|min|max|cmp\w*?|fn?m(?:add|sub)\d*)"
     r"(?P<packed>[ps])(?P<kind>[sd])\s(?P<operands>.*)"
 )
-# NEON and SVE as ELF (fadd v0.4s, ... and z0.s) and as Mach-O (fadd.4s v0, ...); fadd s0 is of one.
+# NEON and SVE in ELF (fadd v0.4s, ... and z0.s) and Mach-O syntax (fadd.4s v0, ...); fadd s0 is
+# scalar.
 ARM = re.compile(
     r"f(?:n?m)?(?:add|sub|mul|mla|mls|mad|msb|div|sqrt|rsqrte|min\w*|max\w*|cm\w\w)"
     r"(?:\.(?P<mach>[24][sd])\s|\s+(?P<register>[vzsd])\d+(?:\.(?P<elf>\d?[sd]))?)"
@@ -39,13 +40,13 @@ NAMES = {"s": "float32", "d": "float64"}
 class Loop:
     """An innermost loop and its floating-point arithmetic.
 
-    Args:
+    Attributes:
         instructions: its machine code, in order
         packed: how many of them are arithmetic on vectors
         scalar: how many are arithmetic on a single element
-        lanes: how many elements the widest of them takes at once (of SVE, whose width the code
-            does not tell, what every processor has at least)
-        dtype: of these elements, "float32" or "float64"; "" without arithmetic
+        lanes: the most elements that one of them processes at once (for SVE, whose width the code
+            does not show, the minimum that every processor has)
+        dtype: dtype of these elements, "float32" or "float64"; "" without arithmetic
     """
 
     instructions: tuple[str, ...]
@@ -60,7 +61,7 @@ class Loop:
 
     @property
     def bits(self) -> int:
-        """Of the widest vectors, 0 without."""
+        """Bits of the widest vectors; 0 if there are none."""
         return self.lanes * {"float32": 32, "float64": 64}[self.dtype] if self.packed else 0
 
     def __str__(self) -> str:
@@ -72,23 +73,26 @@ class Loop:
 
 
 def loops(kernel, *arguments) -> list[Loop]:
-    """The innermost loops of a compiled `kernel` for arguments of these types, in order."""
+    """Return the innermost loops of `kernel`, compiled for arguments of these types, in order."""
     return loops_of(assembler(kernel, *arguments))
 
 
 def vectorised(kernel, *arguments) -> bool:
-    """Whether any loop of `kernel` does its arithmetic on vectors."""
+    """Return whether any loop of `kernel` does arithmetic on vectors."""
     return any(loop.vectorised for loop in loops(kernel, *arguments))
 
 
 def assembler(kernel, *arguments) -> str:
-    """The machine code of `kernel`, compiled anew as it was decorated: a cache keeps no text.
+    """Return the assembler text of `kernel`.
+
+    It is compiled again with the options of its decorator, since the cache stores no text.
 
     Args:
-        kernel: a function decorated by `numba.njit` or `compiled`
-        arguments: of the types it is to be compiled for; they are not changed
+        kernel: a function decorated by `numba.njit` or `compiled`.
+        arguments: values of the types to compile for; they are not changed.
 
-    Raises TypeError for a function that Numba has not decorated.
+    Raises:
+        TypeError: Numba has not decorated the function.
     """
     if not hasattr(kernel, "py_func"):
         raise TypeError(f"{kernel!r} is not compiled by Numba; decorate it with numba.njit")
@@ -103,7 +107,7 @@ def assembler(kernel, *arguments) -> str:
 
 
 def loops_of(text: str) -> list[Loop]:
-    """The innermost loops in assembler `text`: what lies between a label and a jump back to it."""
+    """Return the innermost loops in assembler `text`: code from a label to a jump back to it."""
     found, labels, lines = [], {}, [line.strip() for line in text.splitlines()]
     for at, line in enumerate(lines):
         if label := LABEL.match(line):
@@ -128,7 +132,7 @@ def _loop(lines: list[str]) -> Loop:
 
 
 def _arithmetic(instruction: str) -> tuple[int, str] | None:
-    """(elements at once, their dtype) of a floating-point operation, None for other instructions"""
+    """Return (elements at once, dtype) of a floating-point operation; None if it is not one."""
     if x86 := X86.match(instruction):
         kind = NAMES[x86["kind"]]
         if x86["packed"] == "s":

@@ -1,8 +1,8 @@
 """Atomic loads, stores and additions on shared memory, for nopython code.
 
-Two ranks that share memory agree on when data is ready through a flag. On the writer's side every
-store before `store_release` is visible to whoever reads the new flag with `load_acquire`: that pair
-is all the ordering that a barrier needs, and costs nothing extra on x86-64.
+Two ranks that share memory use a flag to agree on when data is ready. Every store that the writer
+does before `store_release` is visible to a reader that sees the new flag with `load_acquire`. A
+barrier needs no other ordering, and on x86-64 this costs nothing extra.
 
 Addresses are plain integers (`array.ctypes.data + 8 * i`) of 8-byte aligned 64-bit words.
 """
@@ -19,7 +19,7 @@ _WORD = ir.IntType(64).as_pointer()
 
 @intrinsic
 def load_acquire(typingctx, address):
-    """The int64 at `address`; later reads see what its writer wrote before releasing it."""
+    """Return the int64 at `address`; later reads see what its writer wrote before releasing it."""
 
     def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _WORD)
@@ -30,7 +30,7 @@ def load_acquire(typingctx, address):
 
 @intrinsic
 def store_release(typingctx, address, value):
-    """Write the int64 `value` at `address` after everything this thread wrote before."""
+    """Write the int64 `value` to `address`, after everything that this thread wrote before."""
 
     def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _WORD)
@@ -42,9 +42,9 @@ def store_release(typingctx, address, value):
 
 @intrinsic
 def fetch_add(typingctx, address, value):
-    """Add the int64 `value` at `address` in one step that nobody can come in between of.
+    """Atomically add the int64 `value` to the int64 at `address`, and return the value before.
 
-    Returns what was there before. It is a release of what this thread wrote before, and an acquire.
+    It has both release and acquire order.
     """
 
     def generate(context, builder, signature, arguments):
@@ -56,7 +56,7 @@ def fetch_add(typingctx, address, value):
 
 @intrinsic
 def fence(typingctx):
-    """No later load is done before every earlier store can be seen by all: a full barrier."""
+    """A full memory barrier: no later load is done before all ranks can see every earlier store."""
 
     def generate(context, builder, signature, arguments):
         builder.fence("seq_cst")
@@ -70,7 +70,7 @@ _RELAX = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.hint"
 
 @intrinsic
 def relax(typingctx):
-    """Tell the core that this is a spin loop: it saves power and lets a sibling thread run."""
+    """Tell the core that this is a spin loop, so that it saves power and lets its sibling run."""
 
     def generate(context, builder, signature, arguments):
         name, values = _RELAX.get(platform.machine(), (None, []))

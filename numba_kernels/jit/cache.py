@@ -1,19 +1,20 @@
-"""Compiled kernels on disk: one file each, which any number of ranks may read and write at once.
+"""Cache compiled kernels on disk, one file each; any number of ranks may read and write at once.
 
     ~/.cache/numba_kernels/<hash of the sources>/<function>-<hash of types, processor, versions>
 
-Numba's own cache is left aside, because all of this happens on a cluster:
+Numba's own cache is not used, because all of these cases occur on a cluster:
 
-- A function *that a kernel calls* has changed. Numba would not rebuild the kernel; here the folder
-  is another one.
-- Ranks compile at the same time. Numba reads, changes and writes an index, so two of them can give
-  one file to different argument types; here a file's name says what is in it, and it is written
-  aside and renamed. And they take turns (turns.py), so that each kernel is compiled once.
-- A file is cut short or damaged. Numba would raise or crash; here a checksum comes first.
-- The home is full or can't be written, as on many compute nodes. What is there is loaded all the
-  same; what is new goes to the temporary folder, and if that fails too, training goes on.
-- A process only loads kernels. Numba would import all that compiling needs (scipy for one), which
-  takes five times as long as loading.
+- A function *called by a kernel* has changed. Numba would not rebuild the kernel; here the folder
+  name changes.
+- Ranks compile at the same time. Numba reads, changes and writes an index, so two ranks can give
+  one file to different argument types. Here the file name identifies the content, and a file is
+  written under another name and renamed. Ranks also take turns (turns.py), so that each kernel is
+  compiled once.
+- A file is truncated or damaged. Numba would raise or crash; here a checksum is verified first.
+- The home folder is full or read-only, as on many compute nodes. Existing kernels are still loaded;
+  new ones go to the temporary folder, and if that fails too, training goes on without a cache.
+- A process only loads kernels. Numba would import everything that compiling needs (such as scipy),
+  which takes five times as long as loading.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from numba.core.serialize import dumps
 from . import turns
 
 DAY = 86400.0  # seconds
-UNUSED = 30 * DAY  # after this long, kernels of other versions of the sources are removed
+UNUSED = 30 * DAY  # kernels of other source versions are removed if unused for this long
 VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__version__}"
 REMEDY = "set NUMBA_CACHE_DIR to a folder that you may write to"
 
@@ -55,9 +56,9 @@ REMEDY = "set NUMBA_CACHE_DIR to a folder that you may write to"
 
 @cache
 def folders() -> tuple[Path, ...]:
-    """Where kernels are looked for, in order; new ones go to the first that can be written.
+    """Return the folders to search for kernels; new kernels go to the first writable one.
 
-    NUMBA_CACHE_DIR alone, where set. Nothing is made or written here.
+    If NUMBA_CACHE_DIR is set, it is the only one. This function writes nothing.
     """
     sources = hashlib.sha256()
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
@@ -75,7 +76,11 @@ def folders() -> tuple[Path, ...]:
 
 
 def cache_folder() -> Path:
-    """The folder that new kernels go to. Raises OSError if none can be written."""
+    """Return the folder for new kernels.
+
+    Raises:
+        OSError: no folder can be written.
+    """
     why = "there is neither a home nor a temporary folder"
     for folder in folders():
         try:
@@ -88,7 +93,11 @@ def cache_folder() -> Path:
 
 
 def prepare(folder: Path) -> None:
-    """Make `folder` if need be. Raises OSError if that can't be, or if others may write to it."""
+    """Create `folder` if needed.
+
+    Raises:
+        OSError: it can't be created, or other users may write to it.
+    """
     if not folder.is_dir():
         mode = 0o777 if config.CACHE_DIR else 0o700
         folder.parent.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -98,9 +107,9 @@ def prepare(folder: Path) -> None:
 
 
 def check_owner(folder: Path) -> None:
-    """PermissionError if machine code from `folder` may be another user's."""
+    """Raise PermissionError if the machine code in `folder` may be another user's."""
     if config.CACHE_DIR:
-        return  # whoever names a folder trusts it
+        return  # a user who names a folder trusts it
     for each in (folder.parent, folder):
         status = each.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
@@ -108,7 +117,7 @@ def check_owner(folder: Path) -> None:
 
 
 def remove_unused(place: Path) -> None:
-    """Remove folders of other versions of the sources that no process has used for long."""
+    """Remove folders of other source versions that no process has used for UNUSED seconds."""
     for folder in place.iterdir():
         with suppress(OSError):  # another rank may be removing it
             if re.fullmatch("[0-9a-f]{16}", folder.name) and age(folder) > UNUSED:
@@ -124,7 +133,7 @@ def age(folder: Path) -> float:
 
 
 def read(file: Path) -> bytes | None:
-    """What `write` put there; None if it isn't there, or isn't that any more."""
+    """Return what `write` stored in `file`; None if it is missing or damaged."""
     try:
         check_owner(file.parent)
         content = file.read_bytes()
@@ -135,7 +144,11 @@ def read(file: Path) -> bytes | None:
 
 
 def write(file: Path, code: bytes) -> None:
-    """Put `code` there at once, whoever else does so too. Raises OSError."""
+    """Write `code` to `file` atomically, so that several processes may do it at once.
+
+    Raises:
+        OSError: it can't be written.
+    """
     prepare(file.parent)
     aside = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
     try:
@@ -146,14 +159,14 @@ def write(file: Path, code: bytes) -> None:
         raise
 
 
-# What Numba asks -------------------------------------------------------------------------------
+# The interface that Numba calls ----------------------------------------------------------------
 
 
 class KernelCache(NullCache):
-    """The cache of one function, as Numba's dispatchers call it.
+    """The cache of one function, with the interface that Numba's dispatchers call.
 
-    Functions that are in no file (entered in a notebook) or that refer to variables of another
-    function are not kept: what they mean can't be told from a source.
+    Functions without a source file (entered in a notebook) and closures are not cached: their
+    source does not determine what they do.
     """
 
     def __init__(self, function):
@@ -171,9 +184,9 @@ class KernelCache(NullCache):
         return str(folders()[0]) if folders() else ""
 
     def in_turn(self, kernel):
-        """The `compile` of a dispatcher, after which others need no longer wait for this process.
+        """Return a `compile` for the dispatcher `kernel` that gives this process's turn back.
 
-        The dispatcher does not refer to itself by it, so it goes with its last user.
+        It refers to the dispatcher weakly, so the dispatcher is freed with its last user.
         """
         right, kernel = type(kernel).compile, weakref.ref(kernel)
 
@@ -189,11 +202,11 @@ class KernelCache(NullCache):
         return compile
 
     def flush(self) -> None:
-        """Who recompiles has changed something that no file's name tells: keep nothing more."""
+        """Stop caching: a user who recompiles has changed something that file names don't show."""
         self._usable = False
 
     def load_overload(self, sig, target_context) -> CompileResult | None:
-        """The kernel for argument types `sig`; None if it has to be compiled."""
+        """Return the kernel for argument types `sig`; None if it has to be compiled."""
         if not self._usable:
             return None
         name = self._file_name(sig, target_context.codegen())
@@ -203,7 +216,7 @@ class KernelCache(NullCache):
             code = self._kept(name)
         if code is None:
             return None
-        rtsys.initialize(target_context)  # all that loading needs
+        rtsys.initialize(target_context)  # loading needs nothing else
         return CompileResult._rebuild(target_context, *pickle.loads(code))
 
     def _kept(self, name: str) -> bytes | None:
@@ -212,21 +225,21 @@ class KernelCache(NullCache):
             if code is not None:
                 with suppress(OSError):
                     if age(folder) > DAY:
-                        os.utime(folder)  # still used
+                        os.utime(folder)  # mark it as used
                 return code
         return None
 
     def _take_turn(self, name: str) -> None:
-        """Return when this process may compile, or need not; `in_turn` gives the turn back."""
+        """Wait until this process may compile, or need not; `in_turn` gives the turn back."""
         for folder in folders():
-            with suppress(OSError):  # it can't be written
+            with suppress(OSError):  # a folder that can't be written
                 prepare(folder)
                 if (turn := turns.take(folder / name)) is not None:
                     self._turns.append(turn)
                 return
 
     def save_overload(self, sig, data: CompileResult) -> None:
-        """Keep `data`, the kernel for argument types `sig`."""
+        """Store `data`, the kernel for argument types `sig`."""
         if not self._usable or data.library.has_dynamic_globals:
             return
         name, code = self._file_name(sig, data.codegen), dumps(data._reduce())
@@ -236,7 +249,7 @@ class KernelCache(NullCache):
                 return write(folder / name, code)
             except OSError as error:
                 why = f" in {folder} ({error.strerror})"
-        _warn(f"kernels can't be kept{why}, so every start compiles them; {REMEDY}")
+        _warn(f"kernels can't be cached{why}, so every start compiles them; {REMEDY}")
 
     def _file_name(self, sig, codegen) -> str:
         depends = f"{self._origin} {codegen.magic_tuple()} {sig}"
@@ -245,5 +258,5 @@ class KernelCache(NullCache):
 
 @cache
 def _warn(what: str) -> None:
-    """Once."""
+    """Warn once per text."""
     warnings.warn(what, RuntimeWarning, stacklevel=2)

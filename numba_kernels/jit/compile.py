@@ -1,4 +1,4 @@
-"""`compiled`: how every kernel of this package is compiled. cache.py says where it is kept."""
+"""The decorator `compiled`, which compiles every kernel of this package; cache.py stores them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["FASTMATH", "REASSOCIATE", "c_function", "cache_folder", "compiled"]
 
 # Flags that keep NaN and infinity meaningful: a loss that became NaN must be seen as NaN.
 FASTMATH = {"contract", "nsz", "arcp"}
-# For loops that only add up: sums may be taken in any order, which is what vectors need.
+# For loops that only add up: sums may be reordered, which vectorisation needs.
 REASSOCIATE = {*FASTMATH, "reassoc"}
 
 
@@ -27,9 +27,10 @@ def compiled(function=None, /, *, cache=True, **options):
 
 
 def c_function(kernel, *arguments: numba.types.Type) -> int:
-    """The address at which C finds `kernel` for arguments of these types, from the cache as ever.
+    """Return the address of `kernel` as a C function for arguments of these types.
 
-    (`numba.cfunc` compiles in every process.) It stays valid as long as the kernel lives.
+    It is valid as long as the kernel exists. (`numba.cfunc` would compile in every process; this
+    uses the cache.)
     """
     kernel.compile(arguments)
     found = kernel.overloads[arguments]

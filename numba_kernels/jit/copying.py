@@ -1,10 +1,10 @@
-"""One vector into another, compiled. Apart from all that needs MPI: rules are tried without it."""
+"""Copy a vector in compiled code. A separate file without MPI, for rules that run without it."""
 
 from .compile import compiled
 
 
 @compiled
 def copy(into, other):
-    """into = other, of one length. (Numba makes no vector code of `into[:] = other`.)"""
+    """into = other, of equal length. (Numba does not vectorise `into[:] = other`.)"""
     for i in range(into.size):
         into[i] = other[i]

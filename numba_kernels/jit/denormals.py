@@ -1,11 +1,11 @@
-"""Numbers too small to be normal are taken for zero, as long as a kernel runs.
+"""Flush denormal numbers to zero while a kernel runs.
 
-A running average whose gradients have faded shrinks until it is *denormal* (below 1.2e-38 in
-float32) and then stays so: 0.9 of the smallest number is rounded back to it. x86 processors handle
-such operands in microcode, some hundred cycles each: an update would slow down tenfold, for ever.
-Two bits of the control word make them zero at no cost. (TensorFlow's threads set them as well.)
+When gradients become zero, a running average shrinks until it is *denormal* (below 1.2e-38 in
+float32) and then stays so: 0.9 times the smallest number is rounded back to it. x86 processors
+handle such operands in microcode, at some hundred cycles each, so an update would stay ten times
+slower. Two bits of the control word make them zero at no cost. (TensorFlow's threads set them too.)
 
-On other processors nothing is done: those of Arm handle denormals in hardware.
+On other processors nothing is done; Arm processors handle denormals in hardware.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 from .compile import compiled
 
 X86 = binding.get_default_triple().startswith(("x86_64", "i686"))
-FLUSH = 1 << 15 | 1 << 6  # MXCSR: results that are denormal, and operands, are zero
+FLUSH = 1 << 15 | 1 << 6  # MXCSR: denormal results and operands are taken as zero
 I32, POINTER = ir.IntType(32), ir.IntType(8).as_pointer()
 
 
@@ -54,7 +54,7 @@ def _set_control_word(typingctx, word):
 
 @compiled
 def flush_denormals():
-    """From here on denormals are zero, on this thread; returns what `restore` needs."""
+    """Treat denormals as zero on this thread from now on; return the argument for `restore`."""
     before = _control_word()
     _set_control_word(before | FLUSH)
     return before
@@ -62,5 +62,5 @@ def flush_denormals():
 
 @compiled
 def restore(before):
-    """Back to what was before `flush_denormals`."""
+    """Restore the control word to its value before `flush_denormals`."""
     _set_control_word(before)

@@ -1,8 +1,8 @@
-"""Sleeping in compiled code until another process says so: Linux's futex, on shared memory.
+"""Sleep in compiled code until another process wakes this one: Linux's futex, on shared memory.
 
-A rank that only yields its core gets it back before the rank that it waits for has had its turn:
-with more ranks than cores a barrier then takes milliseconds. Asleep it is out of the way at once.
-See futex(2); the kernel compares and sleeps in one step, so no call to wake is missed.
+With more ranks than cores, a rank that only yields its core may get it back before the rank that
+it waits for has run, and a barrier takes milliseconds. A sleeping rank frees its core at once.
+See futex(2); the kernel compares and sleeps in one step, so no wake-up is missed.
 """
 
 import platform
@@ -21,7 +21,7 @@ _syscall = types.ExternalFunction("syscall", types.int64(*[types.int64] * 7))
 
 @compiled
 def wait(address, seen, microseconds):
-    """Sleep while the int64 at `address` is `seen`, but not for longer; may return early."""
+    """Sleep while the int64 at `address` is `seen`, for at most so long; may return early."""
     until = np.empty(2, np.int64)  # a timespec: seconds, nanoseconds
     until[0], until[1] = microseconds // 1_000_000, microseconds % 1_000_000 * 1000
     _syscall(_SYSCALL, address, _WAIT, seen & 0xFFFFFFFF, until.ctypes.data, 0, 0)
@@ -29,5 +29,5 @@ def wait(address, seen, microseconds):
 
 @compiled
 def wake(address):
-    """Wake all that wait at `address`."""
+    """Wake all processes that wait at `address`."""
     _syscall(_SYSCALL, address, _WAKE, _ALL, 0, 0, 0)

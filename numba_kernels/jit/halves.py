@@ -1,14 +1,14 @@
 """Half precision in compiled code: float16 and bfloat16 in, float32 inside, halves out.
 
-Numba knows no halves on a processor. So an array of them travels as the integers that hold the same
-bits, each format with an integer type of its own, which is how a kernel tells them apart:
+Numba does not support halves on CPUs. So an array of halves is passed as integers with the same
+bits; each format has its own integer type, which tells a kernel the format:
 
-    float16   sign, 5 bits of exponent, 10 of fraction     travels as uint16
-    bfloat16  sign, 8 bits of exponent,  7 of fraction     travels as int16
+    float16   sign, 5 bits of exponent, 10 of fraction     passed as uint16
+    bfloat16  sign, 8 bits of exponent,  7 of fraction     passed as int16
 
-`widen` takes one element to float32, exactly; `narrow` takes it back, rounding to nearest, ties to
-even, as NumPy and ml_dtypes do. Elements of other types pass through both: kernels are written once
-for all. A bfloat16 is the upper half of a float32, so its conversion is a shift.
+`widen` converts an element to float32, exactly; `narrow` converts it back, rounding to nearest,
+ties to even, as NumPy and ml_dtypes do. Both leave elements of other types unchanged, so one kernel
+works for all types. A bfloat16 is the upper half of a float32, so its conversion is a shift.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def is_half(dtype: np.dtype) -> bool:
 
 
 def carried(x: np.ndarray) -> np.ndarray:
-    """`x` as kernels take it: the same memory, halves as integers, other dtypes as they are."""
+    """Return `x` as kernels take it: the same memory, with halves viewed as integers."""
     return x.view(_CARRIERS[x.dtype.name]) if is_half(x.dtype) else x
 
 
 @intrinsic
 def widen(typingctx, element):
-    """An element as it is computed with: a half as float32, others unchanged."""
+    """Convert an element for arithmetic: a half to float32; other types are unchanged."""
 
     def of_float16(context, builder, signature, arguments):
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), _single)
@@ -53,7 +53,7 @@ def widen(typingctx, element):
 
 @intrinsic
 def narrow(typingctx, array, number):
-    """`number` as an element of `array`: rounded where that is an array of halves."""
+    """Convert `number` to the element type of `array`; it is rounded if they are halves."""
 
     def to_float16(context, builder, signature, arguments):
         return builder.bitcast(builder.fptrunc(arguments[1], ir.HalfType()), _int16)
@@ -61,10 +61,10 @@ def narrow(typingctx, array, number):
     def to_bfloat16(context, builder, signature, arguments):
         bits = builder.bitcast(arguments[1], _int32)
         upper = builder.lshr(bits, _int32(16))
-        # Half of the last place, and one more where that makes a tie even.
+        # Add just under half of the last place, and one more if the last place is odd: ties to even
         half = builder.add(_int32(0x7FFF), builder.and_(upper, _int32(1)))
         rounded = builder.lshr(builder.add(bits, half), _int32(16))
-        # Rounding up could turn a NaN into an infinity: it keeps its upper half, and is quiet.
+        # Rounding could turn a NaN into infinity; so it keeps its upper half, as a quiet NaN.
         is_nan = builder.fcmp_unordered("uno", arguments[1], arguments[1])
         kept = builder.or_(upper, _int32(0x40))
         return builder.trunc(builder.select(is_nan, kept, rounded), _int16)

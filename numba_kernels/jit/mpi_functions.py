@@ -1,14 +1,14 @@
-"""MPI's own C functions, callable in nopython code, on MPICH and Open MPI alike.
+"""MPI's C functions, callable in nopython code, with MPICH and Open MPI.
 
-mpi4py has loaded an MPI library; its symbols are looked up in that very library and handed to LLVM
-by name, so compiled code calls `MPI_Isend` as C would, and stays cacheable (an address baked into
-the code would not be).
+mpi4py has loaded an MPI library. The symbols are looked up in that library and passed to LLVM by
+name, so compiled code calls `MPI_Isend` as C would, and can be cached (code that contains an
+address could not).
 
-The two families of MPI differ in what a handle is: an int (MPICH and its ABI) or a pointer (Open
-MPI). `HANDLE` is the NumPy dtype of the one that is loaded. Every compiled function that calls MPI
-takes an array of that dtype, so the two never share a cache entry. Handles and constants are run
-time values here, never constants of the code: with Open MPI, `MPI_FLOAT` is another address in
-every process.
+A handle is an int in one family of MPI libraries (MPICH and its ABI) and a pointer in the other
+(Open MPI). `HANDLE` is the NumPy dtype for the loaded library. Every compiled function that calls
+MPI takes an array of that dtype, so the two families never share a cache entry. Handles and
+constants are passed at run time and never compiled in: with Open MPI, the address of `MPI_FLOAT`
+differs between processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SUCCESS = MPI.SUCCESS
 
 _h = types.Integer.from_bitwidth(8 * HANDLE.itemsize)
 _i = types.int32
-_p = types.intp  # every pointer travels as an address: `array.ctypes.data`
+_p = types.intp  # every pointer is passed as an address: `array.ctypes.data`
 
 
 def _bind(name: str, *arguments, returns=types.int32):
@@ -56,7 +56,7 @@ sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
 def handle(thing) -> int:
-    """The C handle of an mpi4py object as a signed integer that fits `HANDLE`."""
+    """Return the C handle of an mpi4py object as a signed integer that fits `HANDLE`."""
     bits = 8 * HANDLE.itemsize
     value = MPI._handleof(thing) & ((1 << bits) - 1)  # mpi4py extends the sign to 64 bits
     return value - (1 << bits) if value >= 1 << (bits - 1) else value
@@ -64,12 +64,12 @@ def handle(thing) -> int:
 
 @cache
 def datatype(dtype) -> int:
-    """The handle of the MPI datatype for the NumPy `dtype`."""
+    """Return the handle of the MPI datatype for the NumPy `dtype`."""
     return handle(MPI._typedict[np.dtype(dtype).char])
 
 
 def _tag_position() -> int:
-    """Where an MPI_Status keeps its tag, in 4-byte words: each MPI library has its own layout."""
+    """Return the offset of the tag in an MPI_Status, in 4-byte words; it depends on the library."""
     status = MPI.Status()
     words = (ctypes.c_int32 * (STATUS_BYTES // 4)).from_address(MPI._addressof(status))
     seen = []

@@ -1,13 +1,13 @@
-"""Ranks that need the same kernel take turns: the first one compiles it, the others load it then.
+"""Ranks that need the same kernel take turns: the first one compiles it, the others then load it.
 
-Ranks that start from an empty cache ask for the same kernels at the same time. If each compiled
-them, all cores of a node would be busy with the same work, and four ranks on two cores would wait
-twice as long for it.
+Ranks that start from an empty cache need the same kernels at the same time. If each compiled them,
+all cores of a node would do the same work, and four ranks on two cores would wait twice as long.
 
-A lock on a file beside the kernel's says that somebody is at it. The system gives it back when a
-process ends, however it does. And nobody relies on it: who can't lock there (as on some network
-file systems), or has waited for PATIENCE, compiles for himself, and what he writes is the same. A
-process that has waited in vain does so no more: its peer is stopped, or nothing can be kept.
+A lock on a file beside the kernel's file shows that a process is compiling it. The operating system
+releases the lock when that process ends, for whatever reason. Correctness does not depend on the
+lock: a process that can't lock there (as on some network file systems), or has waited for PATIENCE,
+compiles the kernel itself and writes the same file. A process that has once waited in vain does not
+wait again: its peer is stopped, or no file can be kept.
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ from pathlib import Path
 from typing import NamedTuple
 
 PATIENCE = 30.0  # seconds; the largest kernel takes some ten
-LONGEST = 0.1  # seconds between two looks
-in_vain = False  # this process has waited, and had to compile all the same
+LONGEST = 0.1  # seconds between two checks, at most
+in_vain = False  # this process has waited but had to compile all the same
 
 
 class Turn(NamedTuple):
-    """It is this process that compiles a kernel."""
+    """The right of this process to compile a kernel."""
 
     lock: Path
     descriptor: int
 
 
 def take(file: Path) -> Turn | None:
-    """Wait until nobody else compiles `file`; the turn, to be given back.
+    """Wait until no other process compiles `file`.
 
-    None: it is there meanwhile, or there is no use in waiting. Raises OSError where no file can be
-    made.
+    Returns:
+        The turn, to be given back with `give`; or None if the file has appeared meanwhile, or
+        waiting is of no use.
+
+    Raises:
+        OSError: no file can be created there.
     """
     global in_vain
     if in_vain:
@@ -52,7 +56,7 @@ def take(file: Path) -> Turn | None:
                 turn, descriptor = Turn(lock, descriptor), -1
                 return turn
             except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):  # no locks here
+                if error.errno not in (errno.EAGAIN, errno.EACCES):  # locks do not work here
                     lock.unlink(missing_ok=True)
                     return None
             if file.exists():
@@ -69,12 +73,13 @@ def take(file: Path) -> Turn | None:
 
 
 def give(turn: Turn) -> None:
-    """The kernel is kept, or won't be."""
-    # Who comes in between locks a file of his own; he finds the kernel, if it was kept.
+    """Give the turn back: the kernel has been stored, or will not be."""
+    # A process that arrives between the two steps locks a new file, and finds the kernel if it was
+    # stored.
     try:
-        with suppress(OSError):  # the folder is gone, or has become read-only
+        with suppress(OSError):  # the folder is gone or has become read-only
             turn.lock.unlink()
-        with suppress(OSError):  # a child that was forked meanwhile has the file open, too
+        with suppress(OSError):  # unlock: a forked child may keep the file open
             fcntl.flock(turn.descriptor, fcntl.LOCK_UN)
     finally:
         os.close(turn.descriptor)

@@ -1,4 +1,4 @@
-"""Takes mpiexec's own remarks out of what ranks write."""
+"""Remove mpiexec's own messages from the output of ranks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping
 
 
 class Banner:
-    """Takes mpiexec's own remarks on a rank that failed out of a stream of bytes.
+    """Removes mpiexec's own messages about a failed rank from a stream of bytes.
 
     MPICH's mpiexec prints a dozen lines ("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
-    below the rank's own error message. Everything else is handed on at once, unfinished lines
-    included; only a line that may turn out to belong to the banner waits for its end.
+    below the rank's own error message. All other output is passed on at once, including unfinished
+    lines; only a line that may belong to the banner is held back until it is complete.
     """
 
     RULE = b"=" * 83
     OWN = re.compile(rb"\[mpiexec@.*\] (Sending Ctrl-C to processes|Press Ctrl-C again to force)")
     AFTER = (b"YOUR APPLICATION TERMINATED WITH", b"This typically refers", b"Please see the FAQ")
-    # How the lines begin that matter: in ranks' text, after a rule, inside the banner, below it.
+    # Beginnings of relevant lines: in the ranks' text, after a rule, in the banner, and below it.
     BEGINNINGS: Mapping[str, tuple[bytes, ...]] = {
         "text": (b"=", b"[mpiexec@"),
         "rule": (b"=   BAD TERMINATION",),
@@ -27,12 +27,12 @@ class Banner:
 
     def __init__(self) -> None:
         self.state = "text"
-        self.waiting = b""  # an unfinished line that may be the banner's
-        self.held = b""  # whole lines that are the ranks' unless a banner follows
-        self.inside_line = False  # the ranks' last line has no end yet
+        self.waiting = b""  # an unfinished line that may belong to the banner
+        self.held = b""  # complete lines that belong to the ranks unless a banner follows
+        self.inside_line = False  # the ranks' last line is unfinished
 
     def feed(self, data: bytes, last: bool = False) -> bytes:
-        """What of all that has come so far can be shown now; `last`: nothing more will come."""
+        """Add `data` and return the bytes that can be shown now; `last` means the end of input."""
         text, shown = self.waiting + data, b""
         while text:
             line, newline, rest = text.partition(b"\n")

@@ -1,20 +1,20 @@
-"""A small process between us and mpiexec, so that no rank ever outlives the run it belongs to.
+"""A supervisor process between the launcher and mpiexec, so that no rank outlives its run.
 
     python -I -S guard.py --watch PID [--watch PID ...] [--grace SECONDS]
                            [--remove FOLDER] -- COMMAND [ARGUMENT ...]
 
-mpiexec puts its ranks into sessions of their own: closing the terminal, killing the process group
-or killing the parent does not reach them. The guard starts COMMAND as its child and
+mpiexec puts its ranks into separate sessions, so closing the terminal, killing the process group or
+killing the parent does not end them. The guard starts COMMAND as its child and
 
-- makes itself the parent that orphans below it fall to (Linux: child subreaper), so it can find
-  every descendant, whatever session or group that has moved to;
-- passes the first SIGINT, SIGTERM or SIGHUP on to COMMAND, and ends everything `grace` seconds
+- becomes the parent of all orphans below it (Linux: child subreaper), so it can find every
+  descendant, whatever session or process group it has moved to;
+- passes the first SIGINT, SIGTERM or SIGHUP on to COMMAND, and ends all processes `grace` seconds
   later, or at the second signal;
-- ends everything when one of the watched processes ends, even by SIGKILL;
-- ends what COMMAND left behind when COMMAND itself ends, removes shared memory that ranks which
-  died could not, removes FOLDER if one was named, and exits with COMMAND's status.
+- ends all processes when one of the watched processes ends, even by SIGKILL;
+- when COMMAND ends, it ends the processes that COMMAND left behind, removes shared memory of ranks
+  that died before they could do so, removes FOLDER if given, and exits with COMMAND's status.
 
-Runs by its path, on the standard library alone: starting it costs some 20 ms.
+It is run by its path and needs only the standard library, so it starts in about 20 ms.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 SHARED_MEMORY = "/dev/shm"
 SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.")  # of MPICH, Open MPI 4 and 5
-POLL = 0.5  # seconds between looks at what cannot wake us
+POLL = 0.5  # seconds between checks of events that cannot wake this process
 
 
 def prctl(option: int, value: int) -> None:
-    """Linux's prctl(2); elsewhere nothing, and mpiexec's own care for its ranks has to do."""
+    """Call Linux's prctl(2). Elsewhere do nothing, and rely on mpiexec to end its ranks."""
     if sys.platform == "linux":
         import ctypes
 
@@ -42,17 +42,17 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Pids of all processes below `root`, parents before children (empty without /proc)."""
+    """Return the pids of all processes below `root`, parents first (empty without /proc)."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(FileNotFoundError):
         for name in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            with contextlib.suppress(OSError):  # the process has ended meanwhile
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    # "pid (command) state ppid ...", and the command may hold any character
+                    # "pid (command) state ppid ...", where the command may contain any character
                     parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
     found = list(children.get(root, []))
-    for pid in found:  # grows while we walk it
+    for pid in found:  # the list grows during the loop
         found += children.get(pid, [])
     return found
 
@@ -63,16 +63,16 @@ def send(pid: int, number: int) -> None:
 
 
 class Watched:
-    """A process that need not be our child: has it ended? (A zombie has.)"""
+    """A process, not necessarily our child, of which we ask if it has ended (a zombie has)."""
 
     def __init__(self, pid: int):
         self.pid, self.descriptor, self.gone = pid, None, False
         try:
-            # Holds on to this very process: a later one with the same pid does not count.
+            # A descriptor of this very process, so a later one with the same pid does not count.
             self.descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             self.gone = True
-        except (AttributeError, OSError):  # not Linux, or older than 5.3: ask every POLL seconds
+        except (AttributeError, OSError):  # not Linux, or before 5.3: check every POLL seconds
             pass
 
     def has_ended(self) -> bool:
@@ -88,7 +88,7 @@ class Watched:
 
 
 def reap(child: int) -> int | None:
-    """Collect ended children; the exit status of `child` if it was among them."""
+    """Reap children that have ended; return the exit status of `child` if it is among them."""
     status = None
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -102,7 +102,11 @@ def reap(child: int) -> int | None:
 
 
 def end_all(child: int, grace: float) -> int | None:
-    """SIGTERM to whatever is below us, `grace` seconds later SIGKILL, until nothing is left."""
+    """Send SIGTERM to all descendants, and after `grace` seconds SIGKILL, until none is left.
+
+    Returns:
+        The exit status of `child`, or None if it had been reaped before.
+    """
     status, kill_at, told = None, time.monotonic() + grace, set()
     while True:
         code = reap(child)
@@ -120,7 +124,7 @@ def end_all(child: int, grace: float) -> int | None:
 
 
 def segments() -> set[str]:
-    """Files of MPI libraries in shared memory, this user's."""
+    """Return this user's files of MPI libraries in shared memory."""
     found = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(SHARED_MEMORY):
@@ -131,17 +135,17 @@ def segments() -> set[str]:
 
 
 def remove_abandoned(before: set[str]) -> None:
-    """Remove segments that are not in `before` and that no process holds.
+    """Remove segments that are not in `before` and that no process uses.
 
-    MPI removes its segments in MPI_Finalize, which a rank that was killed never reached. Other runs
-    may be alive: a segment is theirs if a process has it open or mapped. Looking at open files
-    first and at maps second misses none, as a process maps a file before it closes it.
+    MPI removes its segments in MPI_Finalize, which a killed rank never reaches. Segments that a
+    process has open or mapped may belong to other runs. Open files are checked before maps, which
+    misses none, as a process maps a file before it closes it.
     """
     abandoned = segments() - before
     if not abandoned:
         return
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it ended, or is another user's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             for descriptor in os.listdir(f"/proc/{name}/fd"):
                 with contextlib.suppress(OSError):
                     abandoned.discard(os.readlink(f"/proc/{name}/fd/{descriptor}"))
@@ -158,7 +162,7 @@ def guard(command: list[str], watch: list[int], grace: float) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: received.append(number))
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    wake, wake_write = os.pipe()  # every signal writes a byte here, which ends the wait below
+    wake, wake_write = os.pipe()  # every signal writes a byte here, which ends the select below
     os.set_blocking(wake, False)
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write)
@@ -169,7 +173,7 @@ def guard(command: list[str], watch: list[int], grace: float) -> int:
     if child == 0:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # should the guard itself be killed
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # in case the guard itself is killed
         try:
             os.execvp(command[0], command)
         except OSError as error:
@@ -196,7 +200,7 @@ def guard(command: list[str], watch: list[int], grace: float) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="run COMMAND and leave nothing of it behind")
+    parser = argparse.ArgumentParser(description="Run COMMAND and leave no process of it behind.")
     parser.add_argument("--watch", type=int, action="append", default=[], metavar="PID")
     parser.add_argument("--grace", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--remove", metavar="FOLDER")

@@ -1,7 +1,7 @@
-"""Which MPI does mpi4py load, and which mpiexec belongs to it?
+"""Find out which MPI library mpi4py loads, and which mpiexec belongs to it.
 
-An mpiexec of another MPI starts N separate worlds of one rank each, and nobody complains. MPI is
-never initialised here: what mpi4py would load is asked in a process of its own.
+An mpiexec of another MPI library starts n separate worlds of one rank each, without an error. MPI
+is never initialised here: a separate process finds out what mpi4py would load.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class LaunchError(RuntimeError):
-    """Ranks cannot be started here: one line, "`problem`: `remedy`"."""
+    """Ranks cannot be started here; the message is one line, "`problem`: `remedy`"."""
 
     def __init__(self, problem: str, remedy: str):
         super().__init__(f"{problem}: {remedy}")
@@ -26,14 +26,14 @@ class LaunchError(RuntimeError):
 
 
 class Library(NamedTuple):
-    """The MPI library that mpi4py loads: "MPICH" or "Open MPI" ..., its version and its file."""
+    """The MPI library that mpi4py loads: its name (such as "MPICH"), version and file."""
 
     name: str
     version: str
     path: str
 
 
-# MPICH's relatives share its ABI and its way of starting ranks (PMI, the Hydra mpiexec).
+# Libraries derived from MPICH share its ABI and its launcher (PMI, the Hydra mpiexec).
 FAMILIES = {
     "MPICH": "MPICH",
     "CRAY MPICH": "MPICH",
@@ -60,9 +60,10 @@ print(MPI.Get_library_version())
 
 @functools.cache
 def mpi_library() -> Library:
-    """The MPI that `import mpi4py.MPI` loads here, found out without initialising it.
+    """Return the MPI library that `import mpi4py.MPI` loads here, without initialising it.
 
-    Raises LaunchError where mpi4py finds none.
+    Raises:
+        LaunchError: mpi4py finds no MPI library.
     """
     answer = subprocess.run(
         [sys.executable, "-c", ASK_MPI4PY],
@@ -85,7 +86,7 @@ def mpi_library() -> Library:
 
 @functools.cache
 def mpiexec_family(mpiexec: str) -> str | None:
-    """Which MPI's ranks this mpiexec starts, "MPICH" or "Open MPI"; None if it does not say."""
+    """Return the MPI family of this mpiexec, "MPICH" or "Open MPI"; None if it is unknown."""
     try:
         answer = subprocess.run(
             [mpiexec, "--version"],
@@ -106,11 +107,13 @@ def mpiexec_family(mpiexec: str) -> str | None:
 
 
 def find_mpiexec() -> str:
-    """Path of the mpiexec that belongs to the MPI which mpi4py loads.
+    """Return the path of the mpiexec that belongs to the MPI library which mpi4py loads.
 
-    The environment variable MPIEXEC decides where it is set. Otherwise they are looked for beside
-    the library, beside this Python, and along PATH; one of another MPI is passed over.
-    Raises LaunchError if there is none that fits.
+    If the environment variable MPIEXEC is set, it names the only candidate. Otherwise this searches
+    beside the library, beside this Python, and along PATH, and skips those of other MPI libraries.
+
+    Raises:
+        LaunchError: there is no matching mpiexec.
     """
     library = mpi_library()
     family = FAMILIES.get(library.name, library.name)
@@ -118,7 +121,9 @@ def find_mpiexec() -> str:
     if asked:
         found = shutil.which(asked)
         if found is None:
-            raise LaunchError(f"MPIEXEC={asked} is not a program", "name one, or unset MPIEXEC")
+            raise LaunchError(
+                f"MPIEXEC={asked} is not a program", "set it to an mpiexec, or unset it"
+            )
         candidates = [found]
     else:
         folders = [Path(library.path).parent.parent / "bin"] if library.path else []
@@ -135,27 +140,27 @@ def find_mpiexec() -> str:
         if mpiexec_family(candidate) == family:
             return candidate
 
-    remedy = f"take the mpiexec of {family}"
+    remedy = f"use the mpiexec of {family}"
     if family == "MPICH":
-        remedy += "; pip install 'tutorial-dl[mpich]' brings one"
+        remedy += "; pip install 'tutorial-dl[mpich]' installs one"
     loads = f"mpi4py loads {library.name} {library.version}"
     if not candidates:
         raise LaunchError(f"{loads}, but there is no mpiexec", remedy)
     what = mpiexec_family(candidates[0])
-    belongs = f"belongs to {what}" if what else "does not say which MPI it belongs to"
+    belongs = f"belongs to {what}" if what else "belongs to an unknown MPI library"
     raise LaunchError(f"{loads}, but {candidates[0]} {belongs}", remedy)
 
 
-# What mpiexec, srun and aprun tell a rank of itself. A program that starts ranks of its own must
-# not hand these on: they would take themselves for ranks of the outer run.
+# Variables by which mpiexec, srun and aprun identify a rank. A program that starts ranks itself
+# must not pass them on: its ranks would act as ranks of the outer run.
 OF_A_RANK = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD|MPI_LOCAL|HYDI|ALPS_APP)_?.*|PMIX_.*|PRTE_.*")
 
 
 def environment_without_ranks(env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`env` (ours if None) without what an outer run said of its ranks.
+    """Return `env` (default: os.environ) without variables that identify a rank of an outer run.
 
-    A notebook server started inside a Slurm job hands SLURM_* on to places without srun, where
-    mpiexec would try to use it: then these go as well.
+    A notebook server started inside a Slurm job passes SLURM_* on to environments without srun,
+    where mpiexec would try to use srun; in that case SLURM_* are removed as well.
     """
     env = dict(os.environ if env is None else env)
     drop = [name for name in env if OF_A_RANK.fullmatch(name)]

@@ -1,12 +1,12 @@
-"""Keeper: holds a rank's place under mpiexec, so that the others can go on when the rank dies.
+"""A supervisor process per rank, so that mpiexec lets the other ranks continue if the rank dies.
 
-mpiexec ends all ranks when one ends badly, which is right for most programs. Those that can do
-without a rank are started through this small process, one a rank: mpiexec sees it, and it lives
-until rank 0 has ended. How each rank ended it writes into a folder (`launch.run_ranks`).
+mpiexec ends all ranks when one fails, which is right for most programs. For programs that tolerate
+the loss of a rank, mpiexec starts one such process per rank, which starts the rank as its child and
+runs until rank 0 has ended. It writes the rank's exit status into a folder (`launch.run_ranks`).
 
-Until a rank says that it can be done without (`launch.can_be_lost`), nothing is held: where one
-does not even begin, the others would wait for it in MPI's own start for ever. And nothing is held
-on other nodes, which don't see the folder.
+A rank is protected only after it has called `launch.can_be_lost`: if a rank fails before MPI has
+started, the others would wait for it in MPI_Init for ever. Ranks on other nodes are not protected,
+since the folder does not exist there.
 
     python -I -S rank_supervisor.py FOLDER RANKS command ...
 """
@@ -21,13 +21,14 @@ import time
 from pathlib import Path
 
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-POLL = 0.05  # seconds between looks
-GRACE = 10.0  # seconds that others have when rank 0 has ended
+POLL = 0.05  # seconds between checks
+GRACE = 10.0  # seconds that other ranks have after rank 0 has ended
 
 
 def main(folder: Path, ranks: int, command: list[str]) -> int:
     rank = next(int(os.environ[name]) for name in RANK_NAMES if name in os.environ)
-    # What mpiexec hands to its child is for the rank: its end of the process manager, above all.
+    # The rank inherits mpiexec's file descriptors (close_fds=False), above all the connection to
+    # the process manager.
     up = folder / f"up-{rank}"
     process = subprocess.Popen(
         command, close_fds=False, env={**os.environ, "NUMBA_KERNELS_KEPT": str(up)}
@@ -45,7 +46,7 @@ def main(folder: Path, ranks: int, command: list[str]) -> int:
     status = status if status >= 0 else 128 - status
     if not up.exists():
         if status and folder.is_dir():
-            # mpiexec heeds signals only, of those that have not come to MPI's start.
+            # For a rank that has not started MPI, mpiexec reacts only to death by a signal.
             (folder / "0").write_text(str(status))
             os.kill(os.getpid(), signal.SIGKILL)
         return status

@@ -1,14 +1,14 @@
-"""Start ranks: the right mpiexec, threads a rank, and nothing left behind.
+"""Start ranks with the right mpiexec and the right number of threads, and leave none behind.
 
     run_ranks(4, ["-m", "tutorial_dl", "train", "--model", "dense"])
 
-is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It takes the
-mpiexec that belongs to the MPI which mpi4py loads (another one starts N separate worlds of one
-rank each, and nobody complains). It gives every rank its share of the cores. And when this
-process is interrupted, times out or is killed, the ranks end too: see guard.py.
+is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It uses the
+mpiexec that belongs to the MPI library which mpi4py loads (any other starts n separate worlds of
+one rank each, without an error). It gives every rank its share of the cores. And when this process
+is interrupted, times out or is killed, the ranks end too: see guard.py.
 
-Only the standard library is imported here, and MPI is never initialised: a process that has
-called MPI_Init must not start an mpiexec. What mpi4py would load is asked in a process of its own.
+Only the standard library is imported here, and MPI is never initialised, because a process that has
+called MPI_Init must not start an mpiexec. A separate process finds out what mpi4py would load.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEEPER = Path(__file__).with_name("rank_supervisor.py")
 
 
 def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for mpiexec and its `n` ranks: threads a rank, and what Open MPI wants."""
+    """Return the environment for mpiexec and `n` ranks: threads, and settings for Open MPI."""
     merged = environment_without_ranks()
     merged.update(thread_environment(threads_per_rank(n)))
     if sys.stderr is not None and sys.stderr.isatty():
@@ -47,7 +47,7 @@ def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, 
     if FAMILIES.get(mpi_library().name) == "Open MPI":
         merged.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # 5
         merged.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # 4
-        merged.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")  # threads a rank
+        merged.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")  # ranks have threads
         merged.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
         if os.geteuid() == 0:
             merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -59,9 +59,13 @@ def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, 
 def guarded(
     command: Sequence[str], *watch: int, grace: float = 5.0, remove: str | Path | None = None
 ) -> list[str]:
-    """`command` as a child of guard.py, which ends it when one of the processes `watch` ends.
+    """Return a command line that runs `command` as a child of guard.py.
 
-    `grace`: seconds between asking and killing; `remove`: a folder that goes when it has ended.
+    Args:
+        command: program and arguments.
+        watch: pids; when one of these processes ends, the guard ends `command`.
+        grace: seconds between SIGTERM and SIGKILL.
+        remove: a folder to delete when `command` has ended.
     """
     options = [word for pid in watch for word in ("--watch", str(pid))]
     options += ["--grace", str(grace)]
@@ -70,11 +74,11 @@ def guarded(
 
 
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
-    """Write bytes to sys.stdout or sys.stderr as they are, also where it is a notebook's."""
+    """Write bytes unchanged to sys.stdout or sys.stderr, which may be a notebook's."""
     if stream is None:
         return
     buffer = getattr(stream, "buffer", None)
-    with contextlib.suppress(BrokenPipeError):  # `... | head`: the ranks go on
+    with contextlib.suppress(BrokenPipeError):  # as in `... | head`: let the ranks continue
         if buffer is not None:
             stream.flush()
             buffer.write(data)
@@ -97,29 +101,30 @@ def run_ranks(
     """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
 
     Args:
-        n: ranks, 1 to 1024. There may be more ranks than cores.
-        argv: what Python is given: ["-m", "package", ...], ["script.py", ...] or ["-c", code].
-        timeout: seconds; then the ranks are ended.
-        env: variables for the ranks, on top of this process's environment and of the threads a
-            rank that `thread_environment` gives.
-        capture: collect the ranks' output instead of showing it as it comes.
+        n: number of ranks, 1 to 1024. There may be more ranks than cores.
+        argv: arguments for Python: ["-m", "package", ...], ["script.py", ...] or ["-c", code].
+        timeout: seconds after which the ranks are ended; None means no limit.
+        env: environment variables for the ranks; they override this process's environment and
+            those of `thread_environment`.
+        capture: collect the ranks' output instead of showing it as it arrives.
         grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
-        survive: when a rank dies the others go on (rank_supervisor.py), and the status is rank 0's.
+        survive: if a rank dies, let the others continue (rank_supervisor.py), and return rank 0's
+            status.
 
     Returns:
         A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),
         and `stdout` and `stderr` as str if `capture`, else None.
 
     Raises:
-        ValueError: `n` is no sensible number of ranks.
-        LaunchError: no fitting mpiexec, or this process is itself a rank.
+        ValueError: `n` is not a valid number of ranks.
+        LaunchError: there is no matching mpiexec, or this process is already a rank.
         subprocess.TimeoutExpired: after `timeout` seconds, when all ranks have ended.
         KeyboardInterrupt: after Ctrl-C, when all ranks have ended. (Ctrl-C and SIGTERM are passed
-            on to the ranks once; at a second one the ranks are killed.)
+            on to the ranks once; a second one kills them.)
     """
     n = check_ranks(n)
     if under_mpi():
-        raise LaunchError("this process is itself a rank of mpiexec or srun", "leave -n out")
+        raise LaunchError("this process is already a rank of mpiexec or srun", "leave -n out")
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive else None
     if ends is not None:
@@ -145,14 +150,14 @@ def run_ranks(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # the terminal's Ctrl-C comes to us alone: passed on once
+            start_new_session=True,  # so only we get the terminal's Ctrl-C, and pass it on once
         )
-        for number in list(signals):  # that came while it started
+        for number in list(signals):  # those that arrived while it started
             process.send_signal(number)
         texts, in_time = _collect(process, timeout, capture)
     finally:
         if process is not None:
-            process.send_signal(signal.SIGTERM)  # nothing if it has ended
+            process.send_signal(signal.SIGTERM)  # has no effect if it has ended
             process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -163,7 +168,7 @@ def run_ranks(
             shutil.rmtree(ends, ignore_errors=True)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
-    if signals:  # SIGTERM: now that the ranks have ended, as if we had not been here
+    if signals:  # SIGTERM: the ranks have ended, so now it has its usual effect on this process
         os.kill(os.getpid(), signals[0])
     if not in_time:
         what = f"{n} ranks of python {' '.join(map(str, argv))[:80]}"
@@ -172,17 +177,21 @@ def run_ranks(
 
 
 def can_be_lost() -> None:
-    """Said by a rank of `run_ranks(..., survive=True)`: now the others can do without it."""
+    """Declare, on a rank of `run_ranks(..., survive=True)`, that the others can lose it now."""
     kept = os.environ.get("NUMBA_KERNELS_KEPT")
     if kept is not None:
-        with contextlib.suppress(OSError):  # on another node there is no such folder
+        with contextlib.suppress(OSError):  # the folder does not exist on other nodes
             Path(kept).touch()
 
 
 def _collect(
     process: subprocess.Popen[bytes], timeout: float | None, capture: bool
 ) -> tuple[tuple[str | None, str | None], bool]:
-    """Show or keep what the ranks write until they end; False if they had to be ended."""
+    """Show or collect the ranks' output until they end.
+
+    Returns:
+        ((stdout, stderr), whether they ended within `timeout`).
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     in_time = True
     streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
@@ -205,7 +214,7 @@ def _collect(
                     selector.unregister(pipe)
                     pipe.close()
             if in_time and deadline is not None and time.monotonic() > deadline:
-                process.send_signal(signal.SIGTERM)  # and the guard kills what does not heed it
+                process.send_signal(signal.SIGTERM)  # the guard kills processes that ignore it
                 in_time = False
     process.wait()
     if not capture:

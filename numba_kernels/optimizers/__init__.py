@@ -1,8 +1,10 @@
-"""Optimizers on flat vectors: hyper-parameters, state, and one kernel each.
+"""Optimizers on flat vectors.
 
-adam = Adam(learning_rate=0.001)
-state = adam.init(parameters.size)
-adam.update(parameters, gradient, state)      # in place, one pass over memory
+Each optimizer has hyper-parameters, a state and one kernel:
+
+    adam = Adam(learning_rate=0.001)
+    state = adam.init(parameters.size)
+    adam.update(parameters, gradient, state)      # in place, one pass over memory
 """
 
 from __future__ import annotations
@@ -34,17 +36,26 @@ def __getattr__(name):
 
 
 def get(name, learning_rate: float | None = None):
-    """The optimizer called `name`, with its own default learning rate unless one is given.
+    """Return the optimizer called `name`.
 
-    "momentum" and "nesterov" are SGD with momentum 0.9. An Optimizer is passed through.
-    Raises ValueError for a name that is not known.
+    Args:
+        name: one of `NAMES`; "momentum" and "nesterov" are SGD with momentum 0.9. An Optimizer is
+            returned as it is.
+        learning_rate: eta; None means the optimizer's default.
+
+    Raises:
+        ValueError: `name` is unknown.
+
+    Example:
+        >>> get("momentum", learning_rate=0.1)
+        SGD(learning_rate=0.1, momentum=0.9, nesterov=False)
     """
     from .base import Optimizer
 
     if isinstance(name, Optimizer):
         return name
     if name not in RULES:
-        raise ValueError(f"unknown optimizer {name!r}; one of {', '.join(NAMES)}")
+        raise ValueError(f"unknown optimizer {name!r}; choose one of {', '.join(NAMES)}")
     _, kind, fixed = RULES[name]
     given = {} if learning_rate is None else {"learning_rate": learning_rate}
     return __getattr__(kind)(**fixed, **given)

@@ -1,4 +1,4 @@
-"""Adadelta: steps in the units of the parameters, from the size of the steps before.
+"""Adadelta: scales each step by the size of previous steps, so it has the parameters' units.
 
     s <- rho s + (1 - rho) g^2                      running mean square of gradients
     u <- g sqrt(d + eps) / sqrt(s + eps)
@@ -40,7 +40,7 @@ class Adadelta(Optimizer):
     Args:
         learning_rate: eta, >= 0
         rho: decay of both running means, 0 <= rho < 1
-        epsilon: added to both before the root, > 0; also what the first steps are made of
+        epsilon: added to both before the root, > 0; it determines the size of the first steps
     """
 
     learning_rate: float = 0.001

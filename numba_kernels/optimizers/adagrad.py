@@ -1,4 +1,4 @@
-"""Adagrad: parameters that have seen large gradients take smaller steps, for good.
+"""Adagrad: parameters that have had large gradients take smaller steps from then on.
 
     s <- s + g^2
     w <- w - eta g / sqrt(s + eps)

@@ -1,4 +1,4 @@
-"""Adam: steps of a size that adapts to each parameter's own gradients.
+"""Adam: the step size of each parameter adapts to that parameter's gradients.
 
     m <- b1 m + (1 - b1) g                 running mean
     s <- b2 s + (1 - b2) g^2               running mean square
@@ -37,7 +37,8 @@ class Adam(Optimizer):
 
     Args:
         learning_rate: eta, >= 0
-        beta_1, beta_2: decay of the running mean and mean square, 0 <= beta < 1
+        beta_1: b1, decay of the running mean, 0 <= beta < 1
+        beta_2: b2, decay of the running mean square, 0 <= beta < 1
         epsilon: added to the root, > 0; keeps the step finite where gradients vanish
     """
 

@@ -1,9 +1,9 @@
-"""AdamW: Adam, with weights that decay by themselves and not through the gradient.
+"""AdamW: Adam with decoupled weight decay, which does not go through the gradient.
 
     w <- w - eta wd w                      then Adam's update (adam.py)
 
-A decay added to the gradient would be divided by sqrt(s) with it, so that weights with large
-gradients would decay less. Loshchilov and Hutter, arXiv 1711.05101, algorithm 2 (as
+If the decay were added to the gradient, it would be divided by sqrt(s) as well, and weights with
+large gradients would decay less. Loshchilov and Hutter, arXiv 1711.05101, algorithm 2 (as
 keras.optimizers.AdamW: the decay is scaled by the learning rate).
 """
 
@@ -34,10 +34,10 @@ def kernel(parameters, gradient, slots, start, hyper):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """AdamW; defaults are Keras's. Arguments are Adam's, and
+    """AdamW; defaults are Keras's. It takes Adam's arguments and one more.
 
     Args:
-        weight_decay: wd, >= 0; a weight without gradient shrinks by eta wd an update
+        weight_decay: wd, >= 0; a weight with zero gradient shrinks by eta wd w per update
     """
 
     weight_decay: float = 0.004

@@ -1,9 +1,10 @@
-"""Clipping by global norm: a gradient longer than `clip_norm` is shortened to that length.
+"""Gradient clipping by global norm: a gradient longer than `clip_norm` is scaled to that length.
 
     g <- g min(1, clip_norm / |g|)             |g| over all parameters
 
-Pascanu, Mikolov and Bengio, arXiv 1211.5063, algorithm 1. A gradient that lies in slices on several
-ranks is as long as the root of all slices' sums of squares: one number is exchanged (fused.py).
+Pascanu, Mikolov and Bengio, arXiv 1211.5063, algorithm 1. If slices of the gradient lie on several
+ranks, its norm is the root of the sum of all slices' sums of squares, so each rank contributes one
+number (step/step.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .base import TINY, check_range
 
 @compiled(fastmath=REASSOCIATE)
 def sum_of_squares(x):
-    """Sum of x^2 in float64, so that no float32 gradient is too long to be measured."""
+    """Return the sum of x^2 in float64, so that no float32 gradient overflows it."""
     total = 0.0
     for i in range(x.size):
         total += np.float64(x[i]) * np.float64(x[i])
@@ -28,7 +29,7 @@ def sum_of_squares(x):
 
 @compiled
 def squared_length(x):
-    """`sum_of_squares`, whatever denormal numbers are in it."""
+    """Return `sum_of_squares`, with denormal numbers flushed to zero, which are slow."""
     before = flush_denormals()
     total = sum_of_squares(x)
     restore(before)
@@ -36,20 +37,29 @@ def squared_length(x):
 
 
 def clip_factor(norm: float, clip_norm: float) -> float:
-    """What a gradient of length `norm` is to be multiplied by; NaN for one that is not finite."""
+    """Return the factor for a gradient of length `norm`; NaN if `norm` is not finite."""
     if not math.isfinite(norm):
         return math.nan
     return 1.0 if norm <= clip_norm else clip_norm / norm
 
 
 def clip_by_norm(gradient: np.ndarray, clip_norm: float) -> float:
-    """Shorten `gradient` (flat float32 or float64) to `clip_norm` in place, if it is longer.
+    """Scale `gradient` to length `clip_norm` in place, if it is longer.
 
-    Returns the length it had. Raises ValueError for a `clip_norm` that is not above 0.
+    Args:
+        gradient: (n,) float32 or float64, changed in place.
+        clip_norm: the largest length allowed, > 0.
 
-    >>> g = np.array([3.0, 4.0])
-    >>> clip_by_norm(g, 1.0), g.tolist()
-    (5.0, [0.6, 0.8])
+    Returns:
+        The length of `gradient` before clipping.
+
+    Raises:
+        ValueError: `clip_norm` is not above 0.
+
+    Example:
+        >>> g = np.array([3.0, 4.0])
+        >>> clip_by_norm(g, 2.5), g.tolist()
+        (5.0, [1.5, 2.0])
     """
     check_clip_norm(clip_norm)
     norm = math.sqrt(squared_length(gradient))

@@ -1,14 +1,15 @@
-"""LAMB: Adam, with the step of each layer scaled to the size of the layer.
+"""LAMB: Adam with the step of each layer scaled to the norm of the layer's weights.
 
     m <- b1 m + (1 - b1) g
     s <- b2 s + (1 - b2) g^2
     u =  mhat / (sqrt(shat) + eps) + wd w,     mhat = m / (1 - b1^t), shat = s / (1 - b2^t)
     w <- w - eta |w| / |u| u                   norms over one layer
 
-A layer whose weights or direction are all zero takes eta u. You et al., arXiv 1904.00962, algorithm
-2 with phi(x) = x (as optax.lamb; keras.optimizers.Lamb lets the weights decay outside the ratio).
+A layer whose weights or direction u are all zero takes the step eta u. You et al., arXiv
+1904.00962, algorithm 2 with phi(x) = x (as optax.lamb; keras.optimizers.Lamb applies weight decay
+outside the ratio).
 
-u is not kept between the passes: computing it again costs less than writing it and reading it.
+u is not kept between the passes: computing it again costs less than writing and reading it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .base import check_range
 
 @compiled(fastmath=REASSOCIATE)
 def norms(parameters, gradient, slots, start, hyper, squares):
-    """First pass: renew m and s; squares += [sum of w^2, sum of u^2] of one layer's slice."""
+    """First pass: update m and s; squares += [sum of w^2, sum of u^2] of one layer's slice."""
     number, n = parameters.dtype.type, parameters.size
     b1, b2, eps, wd = number(hyper[2]), number(hyper[3]), number(hyper[4]), number(hyper[5])
     c1, c2 = number(1 - hyper[2]), number(1 - hyper[3])
@@ -44,7 +45,7 @@ def norms(parameters, gradient, slots, start, hyper, squares):
 
 @compiled
 def rate(hyper, squares):
-    """eta |w| / |u| of a layer, from the sums over all of it."""
+    """Return eta |w| / |u| of a layer, from its sums of squares."""
     of_w, of_u = np.sqrt(squares[0]), np.sqrt(squares[1])
     return hyper[1] if of_w == 0 or of_u == 0 else hyper[1] * of_w / of_u
 
@@ -52,7 +53,7 @@ def rate(hyper, squares):
 @compiled
 def kernel(parameters, gradient, slots, start, hyper):
     """Second pass; hyper = [rate of this layer, eta, b1, b2, eps, wd, 1 / (1 - b1^t),
-    1 / sqrt(1 - b2^t)]; slots = [m, s]. The gradient is in them already."""
+    1 / sqrt(1 - b2^t)]; slots = [m, s], which contain the gradient already."""
     number, n = parameters.dtype.type, parameters.size
     step, eps, wd = number(hyper[0]), number(hyper[4]), number(hyper[5])
     unbias_m, unbias_s = number(hyper[6]), number(hyper[7])
@@ -65,7 +66,7 @@ def kernel(parameters, gradient, slots, start, hyper):
 
 @dataclass(frozen=True)
 class LAMB(Adam):
-    """LAMB; defaults are the paper's. Arguments are Adam's, and
+    """LAMB; defaults are the paper's. It takes Adam's arguments and one more.
 
     Args:
         weight_decay: wd, >= 0

@@ -1,12 +1,12 @@
-"""LARS: momentum, with a learning rate of its own for each layer.
+"""LARS: momentum SGD with a separate learning rate for each layer.
 
     lambda = c |w| / (|g| + wd |w|)            norms over one layer
     v <- mu v + eta lambda (g + wd w)
     w <- w - v
 
-So a layer moves by about c eta of its own size however large its gradient is, which lets batches
-grow to many thousands. A layer whose weights or gradient are all zero takes lambda = 1, or weights
-that begin at zero would stay there. You, Gitman and Ginsburg, arXiv 1708.03888, algorithm 1.
+So a layer moves by about c eta |w| however large its gradient is, which allows batches of many
+thousands. A layer whose weights or gradient are all zero takes lambda = 1; otherwise weights that
+begin at zero would stay there. You, Gitman and Ginsburg, arXiv 1708.03888, algorithm 1.
 (optax.lars divides by |g + wd w|; the two agree at wd = 0.)
 """
 
@@ -34,7 +34,7 @@ def norms(parameters, gradient, squares):
 
 @compiled
 def rate(hyper, squares):
-    """eta lambda of a layer, from the sums over all of it."""
+    """Return eta lambda of a layer, from its sums of squares."""
     of_w, of_g = np.sqrt(squares[0]), np.sqrt(squares[1])
     if of_w == 0 or of_g == 0:
         return hyper[1]
@@ -55,10 +55,10 @@ def kernel(parameters, gradient, slots, start, hyper):
 
 @dataclass(frozen=True)
 class LARS(Optimizer):
-    """LARS; defaults are the paper's, which gives no one learning rate.
+    """LARS; defaults are the paper's, except the learning rate, for which it gives no one value.
 
     Args:
-        learning_rate: eta, >= 0; 1 moves a layer by c of its size in a first update
+        learning_rate: eta, >= 0; with 1, the first update moves a layer by about c |w|
         momentum: mu, 0 <= mu < 1
         weight_decay: wd, >= 0
         trust_coefficient: c, > 0

@@ -1,11 +1,11 @@
-"""Lion: every parameter takes a step of the same size, in the direction of a sign.
+"""Lion: every parameter takes a step of the same size, in the direction given by a sign.
 
     w <- w - eta (sign(b1 m + (1 - b1) g) + wd w)
     m <- b2 m + (1 - b2) g
 
-One running average where Adam has two. Its steps are larger than Adam's, so the paper takes a
-learning rate 3 to 10 times smaller and a decay as many times larger. Chen et al., arXiv 2302.06675,
-program 1 (as keras.optimizers.Lion).
+It keeps one running average; Adam keeps two. Its steps are larger than Adam's, so the paper uses a
+learning rate 3 to 10 times smaller and a weight decay larger by the same factor. Chen et al., arXiv
+2302.06675, program 1 (as keras.optimizers.Lion).
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class Lion(Optimizer):
     """Lion; defaults are Keras's.
 
     Args:
-        learning_rate: eta, >= 0; how far every parameter moves in an update
-        beta_1, beta_2: decay of the mean, in the sign and in what is kept, 0 <= beta < 1
+        learning_rate: eta, >= 0; the distance that every parameter moves in an update
+        beta_1: b1, decay of the running mean inside the sign, 0 <= beta < 1
+        beta_2: b2, decay of the running mean that is kept, 0 <= beta < 1
         weight_decay: wd, >= 0
     """
 

@@ -1,4 +1,4 @@
-"""Nadam: Adam that looks ahead along its running mean, as Nesterov's momentum does.
+"""Nadam: Adam with Nesterov momentum, which looks ahead along the running mean.
 
     m <- b1 m + (1 - b1) g
     s <- b2 s + (1 - b2) g^2
@@ -7,8 +7,8 @@
 
     u[t] = b1 (1 - 0.96^t / 2),  P[t] = u[1] u[2] ... u[t]
 
-b1 warms up by u[t], hence its product P where Adam has a power. Dozat, ICLR workshop 2016,
-algorithm 2 (as keras.optimizers.Nadam).
+u[t] warms up to b1, so the product P takes the place of Adam's power b1^t. Dozat, ICLR workshop
+2016, algorithm 2 (as keras.optimizers.Nadam).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from ..jit.compile import compiled
 from .adam import Adam
 
-# Product of 1 - 0.96^i / 2 for i = 1..t; from t = 1000 on its factors are 1 in float64.
+# Product of 1 - 0.96^i / 2 for i = 1..t; for t > 1000 the factors are 1 in float64.
 WARM_UP = np.cumprod(1 - 0.5 * 0.96 ** np.arange(1, 1001))
 
 
 @compiled
 def kernel(parameters, gradient, slots, start, hyper):
-    """hyper = [of m, of g, b1, b2, eps, 1 / sqrt(1 - b2^t)] of this step; slots = [m, s]."""
+    """hyper = [factor of m, of g, b1, b2, eps, 1 / sqrt(1 - b2^t)] of this step; slots = [m, s]."""
     number, n = parameters.dtype.type, parameters.size
     of_m, of_g, eps, unbias = number(hyper[0]), number(hyper[1]), number(hyper[4]), number(hyper[5])
     b1, b2 = number(hyper[2]), number(hyper[3])
@@ -41,7 +41,7 @@ def kernel(parameters, gradient, slots, start, hyper):
 
 @dataclass(frozen=True)
 class Nadam(Adam):
-    """Nadam; defaults are Keras's, arguments are Adam's."""
+    """Nadam; defaults are Keras's. It takes Adam's arguments."""
 
     rule = 3
 
@@ -54,6 +54,6 @@ class Nadam(Adam):
         return np.array([of_m, of_g, b1, self.beta_2, self.epsilon, unbias], np.float64)
 
     def _warm_up(self, t: int) -> tuple[float, float]:
-        """u[t] and P[t]"""
+        """Return u[t] and P[t]."""
         u = self.beta_1 * (1 - 0.5 * 0.96**t)
         return u, self.beta_1**t * WARM_UP[min(t, WARM_UP.size) - 1]

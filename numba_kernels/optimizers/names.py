@@ -1,6 +1,6 @@
-"""The optimizers by name, apart from their code: a command line's --help needs no Numba."""
+"""The names of all optimizers, separate from their code: `--help` need not import Numba."""
 
-# name: (file, class, what the name fixes)
+# name: (file, class, arguments that the name sets)
 RULES = {
     "sgd": ("sgd", "SGD", {}),
     "momentum": ("sgd", "SGD", {"momentum": 0.9}),

@@ -1,7 +1,7 @@
-"""RMSprop: gradients divided by their running root mean square.
+"""RMSprop: divides each gradient by its running root mean square.
 
     s <- rho s + (1 - rho) g^2
-    a <- rho a + (1 - rho) g               centered only; the root is then of the variance
+    a <- rho a + (1 - rho) g               centered only: then s - a^2 is the variance
     u <- eta g / sqrt(s - a^2 + eps)       a = 0 unless centered
     v <- mu v + u;   w <- w - v            with momentum; else w <- w - u
 
@@ -75,7 +75,7 @@ def centered_momentum(parameters, gradient, s, v, a, eta, rho, rest, mu, eps):
 
 @compiled
 def positive(variance):
-    """A variance that rounding made negative, as it does when gradients hardly change, is 0.
+    """Return `variance`, or 0 if rounding made it negative; this happens when g hardly changes.
 
     NaN stays NaN. (Keras takes the root of the negative number.)
     """
@@ -91,7 +91,7 @@ class RMSprop(Optimizer):
         rho: decay of the running means, 0 <= rho < 1
         momentum: mu, 0 <= mu < 1
         epsilon: added before the root, > 0
-        centered: divide by the root of the variance, not of the mean square
+        centered: divide by the root of the variance instead of the root mean square
     """
 
     learning_rate: float = 0.001

@@ -1,9 +1,9 @@
-"""What a parameter server does with a gradient: update its weights, and answer with them.
+"""Serve a gradient on a parameter server: update the weights and copy them into the answer.
 
     for each tile:   w = update(w, sent, state);   answer = w
 
-in one pass: a tile of the weights that was just updated is still in the cache when it is copied
-into the answer, which may lie in memory shared with the worker (star.py).
+It makes one pass: a tile of the weights is still in the cache when it is copied into the answer,
+which may lie in memory shared with the worker (star.py).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..shared.node_array import TILE
 from .base import NO_LAYERS, Optimizer, State, check_vectors
 from .switch import apply, set_rate
 
-# Of hubs in this process, whose leaves may help: functions of what `serve` does that do it, or
-# return False (hub.py).
+# One function per hub in this process whose leaves may help. It does the work of `serve`, or
+# returns False (hub.py).
 helpers: list[Callable[..., bool]] = []
 
 
@@ -33,14 +33,20 @@ def serve(
 ) -> None:
     """`optimizer.update(parameters, sent, state)`, then `answer[:] = parameters`, bit for bit.
 
-    Args:
-        parameters, sent: flat [n] of one dtype: the weights, and the gradient that came
-        answer: [n] of the same dtype; may be the memory of `sent`. None: nobody wants one.
-
-    Where `sent` and `answer` are those of a star, and weights and state lie in memory of its
-    `keep`, the leaf that asks does half of the work (helping.py).
+    If `sent` and `answer` are vectors of a star, and weights and state lie in memory of its `keep`,
+    the requesting leaf does half of the work (helping.py).
 
     LARS and LAMB need norms first, and so one more pass over `parameters` and `sent`.
+
+    Args:
+        optimizer: the update rule.
+        parameters: (n,) float32 or float64, the weights, updated in place.
+        sent: (n,) of the same dtype, the gradient received.
+        state: the optimizer's state, updated in place.
+        answer: (n,) of the same dtype; may be the memory of `sent`. None if not wanted.
+
+    Raises:
+        ValueError, TypeError: shapes or dtypes differ.
     """
     check_vectors(parameters, sent, state)
     if answer is None:
@@ -48,8 +54,8 @@ def serve(
         return
     if answer.shape != parameters.shape or answer.dtype != parameters.dtype:
         raise ValueError(
-            f"parameters are {parameters.dtype}{parameters.shape}, but the answer "
-            f"{answer.dtype}{answer.shape}; one shape and dtype is needed"
+            f"parameters are {parameters.dtype}{parameters.shape}, but the answer is "
+            f"{answer.dtype}{answer.shape}; they must have the same shape and dtype"
         )
     squares = optimizer.begin(parameters, sent, state) if optimizer.layered else NO_LAYERS
     state.step += 1
@@ -63,7 +69,7 @@ def serve(
 
 @compiled
 def update_and_answer(rule, parameters, gradient, slots, pieces, hyper, squares, answer):
-    """See `serve`; pieces and squares as in optimizers/kernels.py."""
+    """Do the work of `serve`; `pieces` and `squares` are as in optimizers/kernels.py."""
     before = flush_denormals()
     for i in range(pieces.shape[0]):
         if squares.shape[0] > 0:

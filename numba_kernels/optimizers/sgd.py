@@ -1,10 +1,10 @@
-"""Stochastic gradient descent, plain, with momentum, and with Nesterov's.
+"""Stochastic gradient descent (SGD): plain, with momentum, and with Nesterov momentum.
 
     plain:      w <- w - eta g
     momentum:   v <- mu v - eta g;   w <- w + v
     Nesterov:   v <- mu v - eta g;   w <- w + mu v - eta g
 
-as keras.optimizers.SGD does. Polyak (1964); Nesterov (1983); Sutskever et al., ICML 2013, eq. 1-4.
+As keras.optimizers.SGD. Polyak (1964); Nesterov (1983); Sutskever et al., ICML 2013, eq. 1-4.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ class SGD(Optimizer):
         momentum: mu, 0 <= mu < 1; 0 keeps no state
         nesterov: look ahead along the momentum; needs momentum > 0
 
-    >>> import numpy as np
-    >>> w, sgd = np.ones(1), SGD(learning_rate=0.1)
-    >>> state = sgd.init(1, np.float64)
-    >>> sgd.update(w, w.copy(), state)      # f(w) = w^2 / 2, so the gradient is w
-    >>> float(w[0])
-    0.9
+    Example:
+        >>> import numpy as np
+        >>> w, sgd = np.ones(1), SGD(learning_rate=0.1)
+        >>> state = sgd.init(1, np.float64)
+        >>> sgd.update(w, w.copy(), state)      # f(w) = w^2 / 2, so the gradient is w
+        >>> float(w[0])
+        0.9
     """
 
     learning_rate: float = 0.01
@@ -76,7 +77,7 @@ class SGD(Optimizer):
         check_range("learning_rate", self.learning_rate, 0, np.inf)
         check_range("momentum", self.momentum, 0, 1)
         if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov needs a momentum above 0")
+            raise ValueError("nesterov=True needs momentum > 0, got 0")
 
     @property
     def slots(self) -> int:

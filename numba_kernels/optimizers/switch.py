@@ -1,6 +1,6 @@
 """All update rules behind one compiled call, so that one fused step serves every optimizer.
 
-Functions handed over as arguments would do the same, but code compiled that way can't be cached.
+Passing functions as arguments would also work, but code compiled that way can't be cached.
 """
 
 from ..jit.compile import compiled
@@ -15,7 +15,7 @@ _lars_norms, _lamb_norms, _lars_rate, _lamb_rate = lars.norms, lamb.norms, lars.
 
 @compiled
 def apply(rule, parameters, gradient, slots, start, hyper):
-    """Run rule number `rule` over slices of one length; slots[:, start] is of the first element."""
+    """Run rule number `rule` over equally long slices; slots[:, start] is the first element's."""
     if rule == 0:
         _sgd(parameters, gradient, slots, start, hyper)
     elif rule == 1:
@@ -40,7 +40,7 @@ def apply(rule, parameters, gradient, slots, start, hyper):
 
 @compiled
 def measure(rule, parameters, gradient, slots, start, hyper, squares):
-    """The first pass of rule number `rule` over a slice of one layer: adds to `squares`, (2,)."""
+    """Do the first pass of rule number `rule` over a slice of one layer: add to `squares`, (2,)."""
     if rule == 8:
         _lars_norms(parameters, gradient, squares)
     elif rule == 9:
@@ -49,7 +49,7 @@ def measure(rule, parameters, gradient, slots, start, hyper, squares):
 
 @compiled
 def set_rate(rule, hyper, squares):
-    """hyper[0] = the learning rate of a layer, from its sums of squares."""
+    """Set hyper[0] to the learning rate of a layer, from its sums of squares."""
     if rule == 8:
         hyper[0] = _lars_rate(hyper, squares)
     elif rule == 9:
@@ -58,7 +58,7 @@ def set_rate(rule, hyper, squares):
 
 @compiled
 def begin(rule, parameters, gradient, slots, pieces, hyper, squares):
-    """`measure` every piece of a slice; squares: (layers, 2)."""
+    """Run `measure` on every piece of a slice; squares: (layers, 2)."""
     before = flush_denormals()
     for i in range(pieces.shape[0]):
         start, end = pieces[i, 0], pieces[i, 1]
@@ -69,7 +69,7 @@ def begin(rule, parameters, gradient, slots, pieces, hyper, squares):
 
 @compiled
 def finish(rule, parameters, gradient, slots, pieces, hyper, squares):
-    """`apply` to every piece of a slice, with the rate of its layer."""
+    """Run `apply` on every piece of a slice, with the learning rate of its layer."""
     before = flush_denormals()
     for i in range(pieces.shape[0]):
         start, end = pieces[i, 0], pieces[i, 1]

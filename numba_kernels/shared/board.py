@@ -1,25 +1,25 @@
-"""The board: a barrier in shared memory, on which ranks of a node also say what they are doing.
+"""The board: a barrier in shared memory, where the ranks of a node also announce their calls.
 
-Every rank owns a part of the board and is the only one to write it; its count and its calls share
-one cache line. To arrive, a rank writes what it calls, then raises its count (with release order);
-it has met the others once it has seen all their counts reach its own (with acquire order).
+Every rank writes only its own part of the board; its count and its calls share one cache line. To
+arrive, a rank writes its call, then increments its count (with release order); it may go on when it
+has seen all counts reach its own (with acquire order).
 
-        rank 0:  write call, count = 7 ---.   .--- sees 7, 7, 7: on
-        rank 1:  write call, count = 7 ----+-+---- sees 7, 7, 7: on
-        rank 2:      ... count = 7 -------'   '--- sees 7, 7, 7: on
+        rank 0:  write call, count = 7 ---.   .--- sees 7, 7, 7: goes on
+        rank 1:  write call, count = 7 ----+-+---- sees 7, 7, 7: goes on
+        rank 2:      ... count = 7 -------'   '--- sees 7, 7, 7: goes on
 
-A rank that passed may run ahead by one barrier, not two, before the slowest has looked at the
-board: so two copies of the call, used in turn, are enough for everyone to compare.
+A rank may run ahead by one barrier, but not two, before the slowest rank has looked at the board.
+So two alternating copies of the call are enough for all ranks to compare them.
 
-Waits are *resumable*: they spin, then offer the core to others a few times, then sleep until they
-are woken (futex.py), and after `patience` return WAIT. The caller looks after signals and news of
-failures, and calls again.
+Kernels that wait are *resumable*: they spin, then yield the core a few times, then sleep until they
+are woken (futex.py), and return WAIT after `patience`. The caller handles signals and messages
+about failures, and then calls the kernel again, which continues where it was.
 
-A rank that sleeps says so on the board, and whoever arrives wakes it. Both write first and look
-afterwards, with a fence between, so that one of them sees the other:
+A rank that is going to sleep announces it on the board, and a rank that arrives wakes it. Each
+writes first and reads afterwards, with a fence in between, so at least one sees the other:
 
-    arriving:  count = 7 | fence | does somebody sleep? then wake
-    waiting:   I sleep   | fence | is the count still 6? then sleep
+    arriving:  count = 7    | fence | if a rank is sleeping, wake it
+    waiting:   sleeping = 1 | fence | if the count is still 6, sleep
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from ..jit.mpi_functions import Wtime, sched_yield
 from ..spans import FLAG, began, ended
 from .node_array import AT, PATIENCE, RANK, SPINS, WORDS, board_of
 
-# What resumable kernels return; a negative number names the peer whose call did not match.
+# Return values of resumable kernels; a negative number identifies a peer whose call did not match.
 WAIT, READY = 0, 1
 
-COUNT = 0  # how many barriers this rank has arrived at
-CALL = 1  # two pairs (call, length and place), used in turn
+COUNT = 0  # number of barriers at which this rank has arrived
+CALL = 1  # two alternating pairs (call, length and place)
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
 SLEEPING = 7
-NUMBER, WAITING, LENGTH = 8, 9, 10  # what a rank waits in, of whatever kind, once it waits long
-YIELDS, YIELDING = 20, 1e-4  # as often, and for as many seconds, the core is offered before sleep
-LENGTHS = 1 << 40  # a length and the place of its array in the window share a word
+NUMBER, WAITING, LENGTH = 8, 9, 10  # the call that a rank is waiting in, once it waits long
+YIELDS, YIELDING = 20, 1e-4  # yield at most 20 times, and for 0.1 ms, before sleeping
+LENGTHS = 1 << 40  # a length and the place of its array in the window share one word
 
 
 @compiled
 def arrive(board, rank, call, length):
-    """Say what this rank calls, then that it is there. `length`: also LENGTHS * place."""
+    """Announce this rank's call, then its arrival. `length` includes LENGTHS * place."""
     count = board[rank, COUNT] + 1
     turn = CALL + 2 * (count & 1)
     board[rank, turn] = call
@@ -61,9 +61,16 @@ def arrive(board, rank, call, length):
 
 @compiled
 def all_arrived(board, rank, spins, patience):
-    """Wait until every rank's count has reached ours: READY, WAIT, or -1 - (rank that differs).
+    """Wait until every rank's count has reached ours.
 
-    `spins`: looks before it sleeps; `patience`: microseconds before WAIT.
+    Args:
+        board: (ranks, WORDS).
+        rank: this rank's number on the node.
+        spins: number of reads before it yields and then sleeps.
+        patience: microseconds before it returns WAIT.
+
+    Returns:
+        READY, WAIT, or -1 - peer for a peer whose call differs.
     """
     ranks = board.shape[0]
     count = board[rank, COUNT]
@@ -102,7 +109,7 @@ def all_arrived(board, rank, spins, patience):
 
 @compiled
 def meet(node, call, length):
-    """A whole barrier. Resumable."""
+    """A complete barrier. Resumable."""
     board = board_of(node)
     if node[AT] == 0:
         arrive(board, node[RANK], call, length)

@@ -1,8 +1,8 @@
-"""What kernels on a node's shared memory work with, in one small array of integers.
+"""The addresses and numbers that shared-memory kernels need, in one small array of integers.
 
-Handing an array to compiled code takes some 0.2 microseconds, as long as a whole barrier: so the
-board, the table of windows and the scratch tile go over as addresses, in an array that is made once
-for each team.
+Passing an array to compiled code takes some 0.2 microseconds, as long as a whole barrier. So the
+board, the table of windows and the scratch tile are passed as addresses, in an array that is made
+once per team.
 """
 
 from __future__ import annotations
@@ -16,33 +16,38 @@ from ..jit.halves import BFLOAT16, FLOAT16
 from .window import FIRST, MINE, MOST, NBYTES, NUMBER, STRIDE
 
 WORDS = 32  # int64 words from one rank's part of the board to the next: four cache lines, so that
-# no rank's first one is fetched along with another's
+# fetching one rank's first line does not prefetch another's
 LINE = 16  # elements: 64 bytes of float32; two ranks never share a cache line of a slice
-TILE = 2048  # elements of scratch: stay in the first-level cache
+TILE = 2048  # elements of scratch, which stay in the first-level cache
 
-# The stage: a part for each rank, through which arrays go that lie in no window (staged.py). It has
-# two buffers of SHORT bytes and two of CHUNK bytes, and is no power of two of pages long. Ranks
-# that outnumber the cores fill all of CHUNK, for which a barrier costs them more; others a part,
-# which stays in the cache.
+# The stage: a staging buffer for arrays outside all windows (staged.py), with a part per rank. A
+# part has two buffers of SHORT bytes and two of CHUNK bytes, and its pages are not a power of two.
+# If there are more ranks than cores, a barrier costs more, so a piece fills all of CHUNK; otherwise
+# only CACHED bytes of it, which stay in the cache.
 SHORT, CHUNK, CACHED = 1 << 11, 1 << 20, 1 << 17
 STAGE_STRIDE = 2 * (SHORT + CHUNK) + 4096
 
-# Words of the array; PATIENCE in microseconds, AT where a resumable kernel keeps its place.
+# Words of the array; PATIENCE is in microseconds; AT is the progress of a resumable kernel.
 BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE, PIECE = range(10)
 
 
 def shared_bytes(ranks: int) -> int:
-    """What the board and the stage take, of memory that the ranks share."""
+    """Return the bytes of shared memory for the board and the stage."""
     return ranks * (WORDS * 8 + STAGE_STRIDE)
 
 
 def node_array(
     shared: np.ndarray, ranks: int, rank: int, table: np.ndarray, crowded: bool, patience: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The array, and the scratch tile that it points to (keep both).
+    """Return the array, and the scratch tile that it points to; the caller must keep both.
 
-    `shared`: `shared_bytes(ranks)` bytes, which begin with the board; `crowded`: there are more
-    ranks than cores.
+    Args:
+        shared: `shared_bytes(ranks)` bytes, which begin with the board.
+        ranks: number of ranks on the node.
+        rank: this rank's number on the node.
+        table: the table of a Window.
+        crowded: whether there are more ranks than cores.
+        patience: seconds before a resumable kernel returns WAIT.
     """
     tile = np.zeros(TILE + 8, np.float64)
     node = np.zeros(10, np.int64)
@@ -56,7 +61,7 @@ def node_array(
 
 @intrinsic
 def pointer(typingctx, address, like):
-    """`address` as a pointer to elements of the array `like`'s dtype."""
+    """Return `address` as a pointer to elements of the array `like`'s dtype."""
     kind = types.CPointer(like.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -67,7 +72,7 @@ def pointer(typingctx, address, like):
 
 @intrinsic
 def wide_pointer(typingctx, address, like):
-    """`address` as a pointer to numbers that elements of `like` are computed with."""
+    """Return `address` as a pointer to `like`'s dtype, or to float32 if that is a half."""
     kind = types.CPointer(types.float32 if like.dtype in (FLOAT16, BFLOAT16) else like.dtype)
 
     def generate(context, builder, signature, arguments):
@@ -78,34 +83,35 @@ def wide_pointer(typingctx, address, like):
 
 @compiled
 def row_of(address, x):
-    """The array like `x` that begins at `address`."""
+    """Return the array like `x` that begins at `address`."""
     return elements_at(address, x, x.size)
 
 
 @compiled
 def elements_at(address, x, n):
-    """`n` elements of `x`'s dtype that begin at `address`."""
+    """Return `n` elements of `x`'s dtype that begin at `address`."""
     return carray(pointer(address, x), (n,))
 
 
 @compiled
 def board_of(node):
-    """The board, shape (ranks, WORDS)."""
+    """Return the board, shape (ranks, WORDS)."""
     return carray(pointer(node[BOARD], node), (node[RANKS], WORDS))
 
 
 @compiled
 def tile_like(node, x):
-    """Scratch of TILE elements of `x`'s dtype, of float32 for halves."""
+    """Return scratch of TILE elements of `x`'s dtype, or of float32 for halves."""
     return carray(wide_pointer(node[SCRATCH], x), (TILE,))
 
 
 @compiled
 def locate(node, x):
-    """Where `x` lies: (address of rank 0's counterpart, bytes from rank to rank, its place).
+    """Find `x` in the windows: (address of rank 0's counterpart, bytes from rank to rank, place).
 
-    The place is a number from 1 up to 2^23, the same on all ranks if they mean the same part of the
-    same window, and hardly ever otherwise. (0, 0, 0) if `x` lies in no window.
+    The place is a number from 1 to 2^23: the same on all ranks if `x` is the same part of the same
+    window on all of them, and almost always different otherwise. Returns (0, 0, 0) if `x` does not
+    lie in a window.
     """
     table = carray(pointer(node[TABLE], node), (MOST + 1, 5))
     address, nbytes = x.ctypes.data, x.size * x.itemsize

@@ -1,7 +1,7 @@
-"""The stage: memory that the node's ranks share, through which ordinary arrays go in pieces.
+"""The stage: a staging buffer that the node's ranks share, for ordinary arrays in pieces.
 
-Every rank has a part of it (sizes in node_array.py). Slice i of a vector is [edges[i], edges[i + 1]), cut
-into pieces of `width` elements; piece k of every slice goes through buffer k & 1.
+Every rank has a part of it (sizes in node_array.py). Slice i of a vector is [edges[i],
+edges[i + 1]), cut into pieces of `width` elements; piece k of every slice uses buffer k & 1.
 """
 
 from ..jit.compile import compiled
@@ -10,14 +10,14 @@ from .node_array import CHUNK, SHORT, STAGE, STAGE_STRIDE, elements_at
 
 @compiled
 def piece(edges, slice_, width, number):
-    """[first, last) in the vector of piece `number` of a slice; may be empty."""
+    """Return [first, last) of piece `number` of a slice, as places in the vector; may be empty."""
     low = min(edges[slice_] + number * width, edges[slice_ + 1])
     return low, min(low + width, edges[slice_ + 1])
 
 
 @compiled
 def count_pieces(edges, width):
-    """Pieces of the longest slice."""
+    """Return the number of pieces of the longest slice."""
     longest = 0
     for slice_ in range(edges.size - 1):
         longest = max(longest, edges[slice_ + 1] - edges[slice_])
@@ -26,12 +26,12 @@ def count_pieces(edges, width):
 
 @compiled
 def on_stage(node, x, rank, number):
-    """Where piece `number` has its place in `rank`'s part of the stage: CHUNK bytes, like x."""
+    """Return the buffer for piece `number` in `rank`'s part: CHUNK bytes, of x's dtype."""
     start = node[STAGE] + rank * STAGE_STRIDE + 2 * SHORT + (number & 1) * CHUNK
     return elements_at(start, x, CHUNK // x.itemsize)
 
 
 @compiled
 def short_stage(node, x, rank, turn):
-    """Where a short `x` has its place in `rank`'s part of the stage."""
+    """Return the buffer for a short `x` in `rank`'s part of the stage."""
     return elements_at(node[STAGE] + rank * STAGE_STRIDE + (turn & 1) * SHORT, x, x.size)

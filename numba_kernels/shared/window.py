@@ -1,9 +1,9 @@
 """Memory that the ranks of a node share.
 
-Memory comes from an anonymous file (memfd): it has no name, so nothing can be left behind in
-/dev/shm, whatever kills the ranks; and it is bounded by the node's memory only, not by the size of
-/dev/shm (64 MiB in many containers). The other ranks open it through /proc/<pid>/fd while its maker
-holds it open. Whether that works *is* the definition of "ranks that share memory" here.
+The memory is an anonymous file (memfd). It has no name, so nothing is left behind in /dev/shm,
+however the ranks end; and its size is limited by the node's memory only, not by the size of
+/dev/shm (64 MiB in many containers). The other ranks open it through /proc/<pid>/fd while its
+creator holds it open. Two ranks share memory, as this package defines it, if that works.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = mmap.PAGESIZE
 
 
 def node_token() -> int:
-    """A number that ranks on other machines, in other containers or of other users don't have."""
+    """Return a number that differs between machines, containers and users."""
     boot, processes = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     machine = boot.read_text() if boot.exists() else ""
     container = processes.stat().st_ino if processes.exists() else 0
@@ -31,9 +31,13 @@ def node_token() -> int:
 
 
 def create(nbytes: int) -> tuple[int, int]:
-    """(file descriptor, random name) of `nbytes` of zeroed anonymous memory.
+    """Create `nbytes` of zeroed anonymous memory.
 
-    Raises OSError or OverflowError for a size that no file can have.
+    Returns:
+        (file descriptor, random name).
+
+    Raises:
+        OSError, OverflowError: no file can have this size.
     """
     name = secrets.randbits(62)
     descriptor = os.memfd_create(f"numba_kernels-{name:x}", os.MFD_CLOEXEC)
@@ -46,10 +50,13 @@ def create(nbytes: int) -> tuple[int, int]:
 
 
 def _open(pid: int, descriptor: int, name: int) -> int:
-    """A descriptor of our own for memory that process `pid` made; OSError if we may not.
+    """Return this process's own descriptor for memory that process `pid` created.
 
-    The name makes sure: where `pid` is another process here (another container's numbers), its
-    descriptors are other files.
+    The name protects against a `pid` that is a different process here, as in another container:
+    its descriptors are other files.
+
+    Raises:
+        OSError: this process may not open it.
     """
     path = f"/proc/{pid}/fd/{descriptor}"
     if os.readlink(path) != f"/memfd:numba_kernels-{name:x} (deleted)":
@@ -58,7 +65,7 @@ def _open(pid: int, descriptor: int, name: int) -> int:
 
 
 def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | None:
-    """The memory that process `pid` made, as bytes; None if this process may not see it."""
+    """Return the memory that process `pid` created, as uint8; None if it can't be opened here."""
     try:
         own = _open(pid, descriptor, name)
     except OSError:
@@ -70,10 +77,10 @@ def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | No
 
 
 def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> bool:
-    """Have the kernel find the pages now, near this rank; False if it can't.
+    """Have the operating system allocate the pages now, near this rank; False if it can't.
 
-    Pages of an anonymous file come on first touch, and if there are none left the kernel kills
-    some process, not always ours: so ask `available` before.
+    Otherwise pages of an anonymous file are allocated on first touch. If memory has run out by
+    then, the system kills some process, not always ours; so check `available` first.
     """
     try:
         own = _open(pid, descriptor, name)
@@ -89,7 +96,7 @@ def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> b
 
 
 def available() -> int:
-    """Bytes of memory that can still be had here: of the machine, and of this process's cgroup."""
+    """Return the bytes of memory still available on the machine and in this process's cgroup."""
     free = None
     with suppress(OSError):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -109,29 +116,29 @@ def available() -> int:
     return 2**63 if free is None else max(0, free)
 
 
-# Columns of a window's table: addresses, bytes, and which `empty` of the team's it was.
+# Columns of a window's table: addresses, bytes, and the number of the team's call of `empty`.
 MINE, FIRST, STRIDE, NBYTES, NUMBER = range(5)
-MOST = 256  # regions of a team at once
+MOST = 256  # regions of a team at the same time
 
 
 class Window:
     """The shared allocations of one team, in a table that compiled code searches by address.
 
-    A region is a row of bytes for each rank of the node, one behind the other; or, with a stride of
-    0, one row that is everybody's. It is unmapped, and its line of the table cleared, when the last
-    array that looks at it is gone.
+    A region has one row of bytes per rank of the node, one after the other; or, with a stride of 0,
+    one row for all ranks. When the last array that refers to a region is gone, the region is
+    unmapped and its line of the table cleared.
     """
 
     def __init__(self, rank: int, ranks: int):
         self.rank, self.ranks = rank, ranks
-        # One line more than regions: in it, how many lines there are to search.
+        # The last line holds the number of lines to search.
         self.table = np.zeros((MOST + 1, 5), np.int64)
         self.made = 0
-        # Weakly: a strong reference here would keep all memory for ever.
+        # Weak references: strong ones would keep all memory for ever.
         self._memory: dict[int, weakref.ref] = {}
 
     def add(self, memory: np.ndarray, stride: int, row: int, dtype: np.dtype) -> np.ndarray:
-        """Enter `memory` (bytes of all rows, of `row` bytes each); returns this rank's row."""
+        """Add `memory` (uint8, all rows of `row` bytes each); return this rank's row."""
         line = int(np.flatnonzero(self.table[:MOST, NBYTES] == 0)[0])
         start = memory.ctypes.data
         self.made += 1
@@ -151,8 +158,8 @@ class Window:
         self.table[MOST, NUMBER] = 1 + max(self._memory, default=-1)
 
     def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
-        """The arrays of all ranks that correspond to this rank's `x`, as views; None if outside."""
-        # Of a copy: whatever is done here may wake the collector, which may call `_forget`.
+        """Return each rank's array that corresponds to `x`, as a view; None outside all windows."""
+        # Loop over a copy: garbage collection may run at any time and call `_forget`.
         for line, memory in self._memory.copy().items():
             mine, _, stride, nbytes, _ = map(int, self.table[line])
             offset = x.ctypes.data - mine
@@ -164,16 +171,16 @@ class Window:
 
 
 def row_bytes(n: int, dtype: np.dtype) -> int:
-    """Bytes of a row of `n` elements: whole pages, and never a power of two of them.
+    """Return the bytes of a row of `n` elements: an odd number of pages.
 
-    Rows that lie a power of two apart fall into the same sets of the caches.
+    Rows that are a power of two apart would fall into the same sets of the caches.
     """
     pages = -(-max(n, 1) * np.dtype(dtype).itemsize // PAGE)
     return (pages | 1) * PAGE
 
 
 def aligned(n: int, dtype=np.float32) -> np.ndarray:
-    """`n` zeroed elements of private memory that start at a multiple of 64 bytes."""
+    """Return `n` zeroed elements of private memory, aligned to 64 bytes."""
     nbytes = n * np.dtype(dtype).itemsize
     memory = np.zeros(nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -181,7 +188,7 @@ def aligned(n: int, dtype=np.float32) -> np.ndarray:
 
 
 def cpu_mask() -> list[int]:
-    """The processors this process may run on, as 16 words of 63 bits."""
+    """Return the processors that this process may run on, as 16 words of 63 bits."""
     words = [0] * 16
     for cpu in os.sched_getaffinity(0):
         words[cpu // 63 % 16] |= 1 << cpu % 63

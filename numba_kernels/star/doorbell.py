@@ -1,33 +1,34 @@
-"""The doorbell of a star: how leaves on the hub's node ask, and how the hub answers. star.py says
-what it is for.
+"""Requests and answers of a star in shared memory, for leaves on the hub's node.
 
-Leaf and hub share rows of memory. A row begins with what is written by its leaf (how it asks) and
-by the hub (how it answers), in cache lines of their own; then come two blocks, a head and a vector
-each. The hub's own row has the bell.
+star.py explains what a star is for. Leaf and hub share rows of memory. A row begins with words
+written by the leaf (for requests) and by the hub (for answers), in separate cache lines; then
+follow two blocks, each with a head and a vector. The hub's own row has the counters TICKETS and
+RINGS.
 
     leaf:  writes head and vector | ticket = TICKETS + 1 (at the hub) | REQUEST = ticket | RINGS + 1
     hub:   sees RINGS change | takes the smallest REQUEST that it has not served | works |
            writes head and vector | ANSWERED = ticket
     leaf:  sees ANSWERED = ticket
 
-REQUEST and ANSWERED are written with release order and read with acquire order, so whoever sees
-them sees head and vector. TICKETS and RINGS are added to in one atomic step each, as several leaves
-do so at once; tickets give the order of arrival.
+REQUEST and ANSWERED are written with release order and read with acquire order, so a rank that sees
+the new value also sees head and vector. TICKETS and RINGS are incremented atomically, as several
+leaves may do so at once; tickets give the order of arrival.
 
-A leaf may be killed anywhere. Before REQUEST is written there is no request: half a vector is never
-looked at, and a ticket that nobody shows is missed by nobody, since the hub takes the smallest one
-that it sees and waits for none. After that the request is complete, and is served like any other.
-Were it killed before it could ring, nobody would wait for the answer.
+A leaf may be killed at any point. Before REQUEST is written there is no request: the hub never
+reads half a vector, and it does not miss the lost ticket, since it takes the smallest ticket it
+sees and waits for none. After that the request is complete and is served like any other. If the
+leaf is killed before it increments RINGS, the hub may notice the request late, but no rank waits
+for the answer.
 
-Who sleeps is never forgotten (see board.py for the same argument):
+No sleeping rank misses its wake-up (board.py has the same argument):
 
-    leaf:  REQUEST = 7 | RINGS + 1 | fence | does the hub sleep? then wake it, at RINGS
-    hub:   r = RINGS | I sleep | fence | are there requests? | sleep while RINGS = r
+    leaf:  REQUEST = 7 | RINGS + 1 | fence | if the hub is sleeping, wake it, at RINGS
+    hub:   r = RINGS | sleeping = 1 | fence | are there requests? | sleep while RINGS = r
 
-If the leaf's addition comes before the hub's reading of RINGS, the hub sees its request: it does
-not sleep. If it comes later, the system call sees another RINGS than r and returns at once, or the
-hub is asleep already: then it had said so before the leaf looked, by the two fences, and is woken.
-ANSWERED, which the leaf sleeps at, changes in the same way.
+If the leaf increments RINGS before the hub reads it, the hub sees the request and does not sleep.
+If it does so later, either the system call sees that RINGS is not r and returns at once, or the hub
+is asleep already. In that case the two fences ensure that the leaf sees sleeping = 1 and wakes the
+hub. A leaf sleeps on ANSWERED in the same way.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from .memory_layout import (
 
 @compiled
 def ask(star):
-    """Of a leaf: ring, then wait for the answer. Resumable: READY, WAIT or WORK."""
+    """On a leaf: send the request, then wait for the answer. Resumable: READY, WAIT or WORK."""
     row, hub = star[MINE], star[HUB]
     if star[AT] == 0:
         star[TICKET] = fetch_add(hub + 8 * TICKETS, 1) + 1
@@ -106,7 +107,7 @@ def ask(star):
 
 @compiled
 def answer(star, table, leaf):
-    """Of the hub: what it wrote into the row of a leaf is the answer to its request."""
+    """On the hub: mark the block it has written in a leaf's row as the answer to its request."""
     row = table[ROWS, leaf]
     store_release(row + 8 * ANSWERED, table[SERVED, leaf])
     fence()
@@ -116,7 +117,7 @@ def answer(star, table, leaf):
 
 @compiled
 def earliest(table):
-    """The leaf whose request came first, of those not served; 0 if there is none."""
+    """Return the leaf whose unserved request arrived first; 0 if there is none."""
     leaf, first = 0, 0
     for i in range(table.shape[1]):
         ticket = table[ARRIVED, i]
@@ -131,9 +132,16 @@ def earliest(table):
 
 @compiled
 def next_leaf(star, table, inbox, microseconds):
-    """Of the hub: the leaf whose turn it is; 0 if none came in so many microseconds, some 5000.
+    """On the hub: wait for the next request.
 
-    `inbox`: None if no leaf sends messages.
+    Args:
+        star: the hub's array (memory_layout.py).
+        table: (3, ranks), also described there.
+        inbox: None if no leaf sends messages.
+        microseconds: the most time to wait, usually 5000 or less.
+
+    Returns:
+        The leaf, or 0 if no request arrived in that time.
     """
     hub = star[HUB]
     tries, started = 0, -1.0
@@ -161,7 +169,7 @@ def next_leaf(star, table, inbox, microseconds):
             sched_yield()
             continue
         nap = min(star[PATIENCE], int(microseconds))
-        if inbox is not None:  # nobody wakes who sleeps when a message comes
+        if inbox is not None:  # a message does not wake a sleeping hub
             nap = min(1000, 20 + int(waited) // 10)
         store_release(hub + 8 * HUB_SLEEPS, 1)
         fence()
@@ -176,5 +184,5 @@ def next_leaf(star, table, inbox, microseconds):
 
 @compiled
 def rest():
-    """The hub does something else before it waits on: a trace shall not take that for waiting."""
+    """End the span of the hub's wait in a trace, as it does something else before it goes on."""
     ended(FLAG)

@@ -1,20 +1,20 @@
-"""A leaf lends the hub a hand: while it waits for its answer, its core has nothing to do.
+"""A leaf helps the hub to serve its request, since its core is idle while it waits for the answer.
 
-To update weights by a gradient and to copy them into the answer is a pass over memory, at the speed
-of one core. A leaf that shares the hub's memory takes part in serving its own request. Both take
-chunks until none is left, the hub from the front and the leaf from the back, which of its gradient
-it wrote last and has in its cache:
+Updating weights by a gradient and copying them into the answer is a pass over memory, limited by
+the speed of one core. A leaf that shares the hub's memory takes part in serving its own request.
+Both take chunks until none is left: the hub from the front, and the leaf from the back, as it wrote
+that end of its gradient last and still has it in its cache:
 
-    hub:   describes the job | JOB = ticket | takes chunks 0 1 2 ... | DONE = all that the leaf took
+    hub:   describes the job | JOB = ticket | takes chunks 0 1 2 ... | waits for DONE
     leaf:             sees JOB = ticket | takes chunks 40 39 38 ... | DONE + 1 after each
 
-TAKEN counts the chunks that were taken, in one atomic step each, so nobody takes one twice. What
-comes out is the same to the last bit, whoever took what, as the rule works on each element by
-itself. The hub sees what the leaf wrote once it has seen DONE; the leaf sees what the hub wrote
+TAKEN counts the chunks taken and is incremented atomically, so no chunk is taken twice. The result
+is the same, bit for bit, however the chunks are divided, as the rule works on each element
+separately. The hub sees what the leaf wrote once it has seen DONE; the leaf sees what the hub wrote
 once it has seen ANSWERED.
 
-The hub takes all chunks alone if the leaf sleeps. If a leaf is killed or stopped in the middle of
-one, the hub goes on without: some of that chunk's weights miss this update, or get it late.
+If the leaf sleeps, the hub takes all chunks. If a leaf is killed or stopped in the middle of a
+chunk, the hub continues without it: some of that chunk's weights miss this update, or get it late.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from ..shared.node_array import elements_at
 from .doorbell import ask as star_ask
 from .memory_layout import ANSWERED, AT, JOB, MINE, NO, ROWS, SERVED, SLEEPING, WORK
 
-# Words of a leaf's row, besides those of doorbell.py.
-TAKEN, DONE = 8, 9  # by both
-LENGTH, RULE, WEIGHTS, SLOTS, COUNT = 18, 19, 20, 21, 22  # by the hub, before JOB
+# Words of a leaf's row, in addition to those of memory_layout.py.
+TAKEN, DONE = 8, 9  # written by both
+LENGTH, RULE, WEIGHTS, SLOTS, COUNT = 18, 19, 20, 21, 22  # written by the hub, before JOB
 HYPER, NUMBERS = 24, 8  # float64
-LEFT = MINE  # in the array of a star's hub: chunks that its leaf has taken
+LEFT = MINE  # in the hub's array: chunks that the leaf has taken
 CHUNK = 16384  # elements
-LEAST = 4 * CHUNK  # elements that are worth two pairs of hands
-GIVE_UP = 1.0  # seconds that the hub waits for a chunk
+LEAST = 4 * CHUNK  # elements from which help is worth its cost
+GIVE_UP = 1.0  # seconds that the hub waits for the leaf's chunks
 
 
 @compiled
 def ask(star, memory, sent, answer):
-    """Of a leaf: ask, help with what is asked, and wait. Resumable: READY or WAIT."""
+    """On a leaf: send the request, help to serve it, and wait. Resumable: READY or WAIT."""
     done = star_ask(star)
     if done == WORK:
         work(star, memory, sent, answer)
@@ -54,7 +54,7 @@ def ask(star, memory, sent, answer):
 
 @compiled
 def work(star, memory, sent, answer):
-    """Of a leaf: take chunks of its job until none is left."""
+    """On a leaf: process chunks of its job until none is left."""
     row = star[MINE]
     words = elements_at(row, star, HYPER + NUMBERS)
     n, rule, count = words[LENGTH], words[RULE], words[COUNT]
@@ -73,10 +73,10 @@ def work(star, memory, sent, answer):
 
 @compiled
 def together(star, table, leaf, starts, memory, rule, weights, sent, slots, hyper, answer):
-    """Of the hub: serve a leaf's request with its help. Resumable: READY, WAIT or NO.
+    """On the hub: serve a leaf's request with its help. Resumable: READY, WAIT or NO.
 
-    `star[AT]`: 0: begin, 1: only chunks of the leaf's are missing; `star[LEFT]`: how many.
-    `starts`: where in a row the two vectors begin, in bytes.
+    `star[AT]` is 0 at the beginning, and 1 when only chunks of the leaf are missing; `star[LEFT]`
+    is their number. `starts`: where in a row the two vectors begin, in bytes.
     """
     row, n = table[ROWS, leaf], weights.size
     if star[AT] == 0:
@@ -117,7 +117,7 @@ def together(star, table, leaf, starts, memory, rule, weights, sent, slots, hype
 
 @compiled
 def offset(x, memory):
-    """Elements from the beginning of `memory` to `x`; -1 if it does not lie there."""
+    """Return the elements from the beginning of `memory` to `x`; -1 if x does not lie in it."""
     size = x.size
     if size == 0:
         return 0

@@ -1,4 +1,4 @@
-"""What the hub of a star does: serve whoever asks, in order, and notice who is gone."""
+"""The hub of a star: serves requests in order, and notices leaves that are gone."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ from . import doorbell, helping, hub_messages, messages
 from .leaf import put
 from .memory_layout import AT, CONTROL, HEAD, PATIENCE, ROWS, SECOND, SWAP, WANTED
 
-# By the flags of a request: the blocks of its vector and of the answer's.
+# From the flags of a request to (block of its vector, block of the answer's vector).
 PLACES = {0: (0, 1), SECOND: (1, 0), SWAP: (0, 0), SECOND | SWAP: (1, 1)}
 
 
 class Hub:
-    """The part of a Star that the hub calls."""
+    """The methods of a Star for the hub."""
 
     def next(self, seconds: float) -> int | None:
-        """The leaf (its rank, from 1 up) whose request came first of all that are not served.
+        """Wait for the next request.
 
-        None if none comes within so many seconds; 0 only looks.
+        Args:
+            seconds: the most time to wait; 0 only checks.
+
+        Returns:
+            The leaf (its rank, at least 1) whose unserved request arrived first; None if there is
+            none in that time.
+
+        Raises:
+            RuntimeError: this rank is a leaf, or the star was closed.
         """
         if not self.is_hub:
-            raise RuntimeError(f"rank {self.team.rank} is a leaf of this star: it asks")
+            raise RuntimeError(f"rank {self.team.rank} is a leaf of this star; only the hub serves")
         self._ready()
         patience, left, end = float(self._star[PATIENCE]), 1e6 * seconds, None
         try:
@@ -52,33 +60,39 @@ class Hub:
             raise
 
     def words(self, leaf: int) -> np.ndarray:
-        """What `leaf` wrote into its head, float64 [HEAD]. Valid until it is answered."""
+        """Return the head of `leaf`'s request, float64 [HEAD]. Valid until it is answered."""
         return self._requests[leaf][1]
 
     def sent(self, leaf: int) -> np.ndarray:
-        """The vector of `leaf`'s request, [sent]. Valid until it is answered.
+        """Return the vector of `leaf`'s request, (sent,). Valid until it is answered.
 
-        The leaf waits meanwhile, so it may be written too.
+        It may be overwritten, as the leaf waits meanwhile.
         """
         return self._vectors[leaf][self._places(leaf)[0]]
 
     def wanted(self, leaf: int) -> bool:
-        """Whether `leaf` asked for a vector."""
+        """Return whether `leaf` asked for a vector."""
         return bool(self._requests[leaf][0][0] & WANTED)
 
     def answer_vector(self, leaf: int) -> np.ndarray:
-        """Where to write the vector of the answer, [received], once `leaf` has asked.
+        """Return the memory for the vector of the answer, (received,), once `leaf` has asked.
 
-        It may be the memory of what was sent: see `in_place` of Star, and `swap` of `ask`.
+        It may be the memory of the vector sent: see `in_place` of Star, and `swap` of `ask`.
         """
         return self._vectors[leaf][self._places(leaf)[1]]
 
     def _places(self, leaf: int) -> tuple[int, int]:
-        """In which block the vector of `leaf`'s request lies, and in which that of the answer."""
+        """Return (block of the vector of `leaf`'s request, block of the answer's vector)."""
         return PLACES[int(self._requests[leaf][0][0]) & (SECOND | SWAP)]
 
     def answer(self, leaf: int, words: Sequence[float] = (), vector: bool = True) -> None:
-        """Send the answer to `leaf`'s request. `vector=False`: only `words` need get there."""
+        """Send the answer to `leaf`'s request.
+
+        Args:
+            leaf: its rank.
+            words: up to HEAD numbers.
+            vector: False means that the leaf does not need the vector.
+        """
         self._ready()
         put(self._heads[leaf], words)
         if self._table[ROWS, leaf]:
@@ -88,9 +102,9 @@ class Hub:
             hub_messages.send(self._inbox, leaf, self.wanted(leaf), bool(vector))
 
     def keep(self, n: int) -> np.ndarray:
-        """Zeroed memory for `n` elements, from that which leaves of this node see, if any is left.
+        """Return zeroed memory for `n` elements that leaves on this node can see, if any is left.
 
-        With weights and an optimizer's state there (`adopt`) leaves help with `served.serve`.
+        If weights and the optimizer's state lie there (`adopt`), leaves help with `serve.serve`.
         """
         first = self._used
         if self._memory is None or first + n > self._memory.size:
@@ -100,15 +114,16 @@ class Hub:
         return self._memory[first : first + n]
 
     def adopt(self, state) -> None:
-        """Move an optimizer's state to memory of `keep`."""
+        """Move an optimizer's state to memory from `keep`."""
         slots = self.keep(state.slots.size).reshape(state.slots.shape)
         slots[:] = state.slots
         state.slots = slots
 
     def _help(self, rule, weights, sent, slots, hyper, answer) -> bool:
-        """Serve the leaf whose turn it is, with its help or while the answer is on its way.
+        """Serve the current leaf, with its help or while the answer is being sent.
 
-        False if these are not its vectors, or nothing can be gained.
+        Returns:
+            False, with nothing done, if these are not its vectors or there is nothing to gain.
         """
         leaf = self._current
         if not leaf or not sent.dtype == weights.dtype == self.dtype:
@@ -131,15 +146,15 @@ class Hub:
         return done == READY
 
     def lost(self) -> dict[int, str]:
-        """{leaf: why} of leaves that have failed, left, or ended, since this was last called.
+        """Return {leaf: reason} of leaves that have failed, left or ended since the last call.
 
-        It takes some ten microseconds a leaf. A request that such a leaf made before is still
-        served, unless it is dropped.
+        It takes some ten microseconds per leaf. A request that such a leaf made before is still
+        served, unless the leaf is dropped.
         """
         team = self.team
         mail, open_ = team._mailbox, sorted(self._open - self._told)
         found = {}
-        for leaf in open_:  # before the mail: a process that has ended may have written
+        for leaf in open_:  # before reading the mailbox, which may have letters of ended processes
             pid = team._processes.get(leaf)
             if has_ended(pid):
                 found[leaf] = f"its process {pid} has ended"
@@ -159,9 +174,9 @@ class Hub:
         return found
 
     def drop(self, leaf: int) -> None:
-        """Be done with `leaf`: it is no longer served, nor reported by `lost`.
+        """Stop serving `leaf`, and don't report it by `lost` any more.
 
-        Whether it was dismissed (its last answer still arrives) or lost is no matter.
+        It may have been dismissed (its last answer still arrives) or lost.
         """
         if leaf not in self._open:
             return
@@ -172,13 +187,13 @@ class Hub:
             hub_messages.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
 
     def tell(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:
-        """Send bytes to a leaf that calls `told()`; whether they got there within `seconds`."""
+        """Send bytes to a leaf that calls `told()`; return whether they arrived in `seconds`."""
         self._ready()
         return messages.tell(self._comm, leaf, data, seconds)
 
     @property
     def leaves(self) -> list[int]:
-        """Those that are served: all but the dropped."""
+        """The leaves that are served: all that have not been dropped."""
         return sorted(self._open)
 
     def _be_hub(self, comm, rows: dict[int, np.ndarray]) -> None:
@@ -201,7 +216,7 @@ class Hub:
         self._heads = [memoryview(head).cast("B") for _, head, _ in self._replies]
         starts = [8 * (start + CONTROL + HEAD) for start, *_ in self._blocks]
         self._starts = {(i, j): np.array([starts[i], starts[j]]) for i, j in PLACES.values()}
-        self._used, star = 0, weakref.ref(self)  # the list shall not keep it
+        self._used, star = 0, weakref.ref(self)  # so that `helpers` does not keep the star alive
 
         def helper(*vectors) -> bool:
             return star() is not None and star()._help(*vectors)

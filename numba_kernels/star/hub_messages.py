@@ -1,4 +1,4 @@
-"""The hub of a star, for leaves that send messages (messages.py)."""
+"""The hub's part of a star over messages (messages.py)."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ IN, TAKES, OUT, GIVES, SENT, SENDING, BROKEN = range(7)  # columns of `leaves`
 
 
 class Inbox(NamedTuple):
-    """What the hub knows of leaves that send messages, in arrays for compiled code."""
+    """The state of all leaves that send messages, in arrays for compiled code."""
 
     handles: np.ndarray  # (3,) HANDLE
-    receives: np.ndarray  # (p,) HANDLE: of the request that is waited for
-    sends: np.ndarray  # (p, pieces + 1) HANDLE: of the last answer
-    leaves: np.ndarray  # (p, 7) int64: addresses of both blocks (0: no such leaf), each with its
-    # words; pieces of the answer that are on their way; whether any message is; whether MPI
+    receives: np.ndarray  # (p,) HANDLE: receive of each leaf's next request
+    sends: np.ndarray  # (p, pieces + 1) HANDLE: sends of each leaf's last answer
+    leaves: np.ndarray  # (p, 7) int64: address and words of each of the two blocks (address 0: not
+    # such a leaf); pieces of the answer sent so far; whether any send is in flight; whether MPI
     # reported an error
     status: np.ndarray  # (pieces + 1) MPI_Status as int32
     flag: np.ndarray  # (1,) int32
 
 
 def make_inbox(comm: MPI.Comm, words: int) -> Inbox:
-    """`words`: of an answer's block."""
+    """Return an inbox; `words` is the length of an answer's block."""
     handles, p, messages = handles_of(comm), comm.size, pieces(words) + 1
     return Inbox(
         handles,
@@ -57,14 +57,14 @@ def make_inbox(comm: MPI.Comm, words: int) -> Inbox:
 
 
 def add(inbox: Inbox, leaf: int, request: int, takes: int, reply: int, gives: int) -> None:
-    """Serve a leaf: the addresses of both its blocks, each with its words."""
+    """Begin to serve a leaf, given address and words of each of its two blocks."""
     inbox.leaves[leaf] = request, takes, reply, gives, 0, 0, 0
     receive(inbox, leaf)
 
 
 @compiled
 def receive(inbox, leaf):
-    """Be ready for the next request of a leaf."""
+    """Post the receive for the next request of a leaf."""
     handles, leaves = inbox.handles, inbox.leaves
     place = inbox.receives.ctypes.data + leaf * handles.itemsize
     Irecv(leaves[leaf, IN], leaves[leaf, TAKES], handles[DATATYPE], leaf, ASK, handles[COMM], place)
@@ -72,7 +72,7 @@ def receive(inbox, leaf):
 
 @compiled
 def send_piece(inbox, leaf, words):
-    """Send the next piece of an answer, or an empty one; `words` of the vector in all."""
+    """Send the next piece of an answer, maybe an empty one; the vector has `words` in all."""
     handles, leaves = inbox.handles, inbox.leaves
     number = leaves[leaf, SENT]
     first = number * PIECE_WORDS
@@ -85,7 +85,7 @@ def send_piece(inbox, leaf, words):
 
 @compiled
 def send(inbox, leaf, wanted, vector):
-    """Send the answer to a leaf. The next request may come any time."""
+    """Send the answer to a leaf, after posting the receive for its next request."""
     handles, leaves, most = inbox.handles, inbox.leaves, inbox.sends.shape[1]
     if leaves[leaf, IN] != leaves[leaf, OUT]:
         receive(inbox, leaf)
@@ -100,9 +100,10 @@ def send(inbox, leaf, wanted, vector):
 
 @compiled
 def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
-    """Serve a request (serve.py) and send each piece of the answer as soon as it is there.
+    """Serve a request (serve.py), and send each piece of the answer as soon as it is complete.
 
-    READY, or NO: these are not the vectors of the leaf's request.
+    Returns:
+        READY, or NO if these are not the vectors of the leaf's request.
     """
     leaves = inbox.leaves
     behind = 8 * (CONTROL + HEAD)
@@ -110,7 +111,7 @@ def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
     if leaves[leaf, IN] == 0 or not at_home or answer.ctypes.data != leaves[leaf, OUT] + behind:
         return NO
     n, words = weights.size, leaves[leaf, GIVES] - CONTROL - HEAD
-    whole = n * weights.itemsize > 8 * (words - 1)  # else there is more behind the last element
+    whole = n * weights.itemsize > 8 * (words - 1)  # otherwise more words follow the last element
     part, squares = np.zeros((1, 3), np.int64), np.zeros((0, 2))
     step = PIECE_WORDS * 8 // weights.itemsize
     for start in range(0, n, step):
@@ -123,7 +124,7 @@ def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
 
 @compiled
 def look_into(inbox, arrived, tickets):
-    """See which requests have come, and give them tickets."""
+    """Check which requests have arrived, and give them tickets."""
     handles, receives, sends, leaves, status, flag = inbox
     size, most, nothing = handles.itemsize, sends.shape[1], handles[NO_REQUEST]
     for leaf in range(receives.size):
@@ -135,7 +136,7 @@ def look_into(inbox, arrived, tickets):
                 leaves[leaf, BROKEN] = 1
                 continue
             if flag[0] == 0:
-                continue  # the block must not be written before that: a request may wait
+                continue  # until the answer is sent, no new request may overwrite its block
             leaves[leaf, SENDING] = 0
             if leaves[leaf, IN] == leaves[leaf, OUT]:
                 receive(inbox, leaf)
@@ -148,7 +149,7 @@ def look_into(inbox, arrived, tickets):
 
 
 def drop(comm: MPI.Comm, inbox: Inbox, leaf: int, row: np.ndarray, dead: bool) -> None:
-    """Serve a leaf no longer; what was sent to it still gets there, unless it is `dead`."""
+    """Stop serving a leaf; messages sent to it still arrive, unless it is `dead`."""
     dead = dead or bool(inbox.leaves[leaf, BROKEN])
     inbox.leaves[leaf] = 0
     if dead:

@@ -1,4 +1,4 @@
-"""What a leaf of a star does: ask, and wait for the hub and nobody else."""
+"""The leaf of a star: sends requests, and waits for the hub only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..team.stall import HubWatch, has_ended
 from . import doorbell, helping, leaf_messages, messages
 from .memory_layout import AT, CONTROL, HEAD, PATIENCE, SECOND, SENT, SPINS, SWAP, WANTED
 
-GRACE = 0.5  # seconds that the last answer of a hub that has ended may be under way
-FORMATS = [Struct(f"{n}d{8 * (HEAD - n)}x") for n in range(HEAD + 1)]  # zeros behind n numbers
+GRACE = 0.5  # seconds that the last answer of an ended hub may still be in flight
+FORMATS = [Struct(f"{n}d{8 * (HEAD - n)}x") for n in range(HEAD + 1)]  # n numbers, then zeros
 
 
 class Leaf:
-    """The part of a Star that leaves call."""
+    """The methods of a Star for leaves."""
 
     def ask(
         self,
@@ -28,29 +28,31 @@ class Leaf:
         swap: bool = False,
         idle: bool = False,
     ):
-        """Send `words` and `out` to the hub; returns the words of its answer, float64 [HEAD].
+        """Send `words` and `out` to the hub, and wait for its answer, whose vector is in `into`.
 
-        The answer's vector is in `into` then.
+        Only the team's deadline limits the wait. A wait of 10 s is reported; if `idle`, only if the
+        hub was stopped.
 
         Args:
-            words: up to HEAD numbers
-            vector: False: the hub need not get `out`. It may see what it got before, or `out`.
-            answer: False: the vector of the answer is not needed. `into` may have changed or not.
-            swap: let the answer come in the memory of what was sent, which spares a pass over
-                other memory; `out` and `into` change places then. (Where messages travel nothing
-                is gained, and they stay: look at them afresh.)
-            idle: the hub may have nothing for this leaf for long, and it is no stall
+            words: up to HEAD numbers.
+            vector: False means that the hub does not need `out`; it may see it, or an older one.
+            answer: False means that the vector of the answer is not needed; `into` may or may not
+                change.
+            swap: have the answer written to the memory of the vector sent, which avoids a pass over
+                other memory; `out` and `into` then change places. (With messages there is nothing
+                to gain and they stay, so read both attributes again.)
+            idle: the hub may have nothing for this leaf for a long time; this is not a stall.
 
-        The wait has no limit but the team's deadline. A wait of 10 s is reported; an idle one, if
-        the hub was stopped.
+        Returns:
+            The words of the answer, float64 [HEAD].
 
         Raises:
-            PeerError: the hub failed, or its process ended
-            RuntimeError: on the hub, or after `close`
-            ValueError: too many words; vectors of two lengths can't change places
+            PeerError: the hub failed, or its process ended.
+            RuntimeError: on the hub, or after `close`.
+            ValueError: there are too many words, or vectors of different length can't swap.
         """
         if self.is_hub:
-            raise RuntimeError("rank 0 is the hub of this star: it answers, and does not ask")
+            raise RuntimeError("rank 0 is the hub of this star; only leaves send requests")
         self._ready()
         put(self._head, words)
         self._idle = idle
@@ -76,8 +78,8 @@ class Leaf:
     def _may_swap(self, answer: bool) -> bool:
         if self.out.size != self.into.size or not answer:
             raise ValueError(
-                f"{self.out.size} elements are sent and {self.into.size if answer else 'none'} "
-                "come back: they can't change places"
+                f"swap needs vectors of equal length, but {self.out.size} elements are sent and "
+                f"{self.into.size if answer else 'none'} come back"
             )
         return self.near and not self._in_place
 
@@ -88,7 +90,7 @@ class Leaf:
         return helping.ask(self._star, self._memory, self.out, into)
 
     def told(self) -> bytes:
-        """What the hub tells this leaf (`Star.tell`). Waits for it as `ask` does."""
+        """Return the bytes that the hub sends with `Star.tell`. Waits for them as `ask` does."""
         self._ready()
         news = messages.News(self._comm)
         self._until_answered(WAIT, news.come)
@@ -105,7 +107,7 @@ class Leaf:
             self._line = leaf_messages.make_line(comm, words, self._in_place, spins, patience)
 
     def _until_answered(self, done: int, again: Callable[[], int]) -> None:
-        """Go on with a kernel that said WAIT; in between see whether the hub is still there."""
+        """Continue a kernel that returned WAIT; in between check that the hub is still there."""
         if done == WAIT and not self.near:
             done = again()
             if done == READY:
@@ -122,10 +124,10 @@ class Leaf:
                     self._heed_hub(waited)
                     watch.look(waited)
                 except PeerError:
-                    if again() == READY:  # it answered before that
+                    if again() == READY:  # the hub had answered before it failed
                         break
                     raise
-                if again != self._ask_near:  # that one sleeps by itself
+                if again != self._ask_near:  # the shared-memory kernel sleeps by itself
                     time.sleep(min(0.001, waited / 100))
                 done = again()
         except BaseException as error:
@@ -136,12 +138,12 @@ class Leaf:
         watch.end(time.monotonic() - started)
 
     def _abandon(self) -> None:
-        """Wait for no answer any more."""
+        """Stop waiting for an answer."""
         dead = has_ended(self.team._processes.get(0))
         leaf_messages.abandon(self._comm, self._line, dead, self._row)
 
     def _why_broken(self) -> str:
-        """MPI reports an error of the messages with the hub: it may notice first that that died."""
+        """Return why MPI reports an error in messages with the hub; often because the hub died."""
         pid, end = self.team._processes.get(0), time.monotonic() + GRACE
         while pid is not None and time.monotonic() < end:
             if has_ended(pid):
@@ -150,7 +152,7 @@ class Leaf:
         return "MPI reports an error in the messages with it"
 
     def _heed_hub(self, waited: float) -> None:
-        """Raise what the hub wrote of itself; what other leaves wrote is not for this one."""
+        """Raise the failure that the hub has reported; failures of other leaves are ignored."""
         team = self.team
         mail = team._mailbox
         mail.collect()
@@ -160,7 +162,7 @@ class Leaf:
         for letter in mail.fails_again(0):
             raise PeerError(0, letter.text)
         if 0 in mail.recovering:
-            raise PeerError(0, "it recovers from a failure of its own")
+            raise PeerError(0, "it is recovering from a failure of its own")
         if 0 in mail.ended:
             self._ended = waited if self._ended is None else self._ended
             if waited - self._ended > GRACE:
@@ -173,7 +175,7 @@ class Leaf:
 
 
 def put(block: memoryview, words: Sequence[float]) -> None:
-    """Write `words` into a head, zeros behind them."""
+    """Write `words` into a head, followed by zeros."""
     if len(words) > HEAD:
-        raise ValueError(f"{len(words)} words; a head has room for {HEAD}")
+        raise ValueError(f"a head has room for {HEAD} words, got {len(words)}")
     FORMATS[len(words)].pack_into(block, 0, *words)

@@ -1,4 +1,4 @@
-"""A leaf of a star that sends messages to the hub (messages.py)."""
+"""A leaf's part of a star over messages (messages.py)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .messages import (
 
 
 class Line(NamedTuple):
-    """A leaf's line to the hub, in arrays for compiled code."""
+    """A leaf's connection to the hub, in arrays for compiled code."""
 
     handles: np.ndarray  # (3,) HANDLE
-    requests: np.ndarray  # (2 + pieces,) HANDLE: of the message that is sent, the answer's head,
-    # and its pieces
+    requests: np.ndarray  # (2 + pieces,) HANDLE: MPI requests of the message sent, of the answer's
+    # head, and of its pieces
     status: np.ndarray  # as many MPI_Status as int32
-    numbers: np.ndarray  # (3,) int64: where it is in a request; looks before it yields; whether
-    # the answer comes in the memory of what is sent
+    numbers: np.ndarray  # (3,) int64: progress of a request; polls before it yields; whether the
+    # answer is received in the memory of the vector sent
     flag: np.ndarray  # (1,) int32
     patience: np.ndarray  # (1,) float64, seconds
 
@@ -54,14 +54,17 @@ def make_line(comm: MPI.Comm, words: int, in_place: bool, spins: int, patience: 
 
 @compiled
 def ask(line, outgoing, incoming, wanted):
-    """A request and its answer, of which `incoming` is the block. Resumable.
+    """Send a request and receive its answer into the block `incoming`. Resumable.
 
-    READY, WAIT, or a negative number: MPI reported an error. numbers[0]: 0 to begin with.
+    `numbers[0]` must be 0 at the beginning.
+
+    Returns:
+        READY, WAIT, or a negative number if MPI reported an error.
     """
     handles, requests, status, numbers, flag, patience = line
     count = requests.size if wanted else 2
     if numbers[0] == 0:
-        if not numbers[2]:  # the receives first: what is waited for goes straight to its place
+        if not numbers[2]:  # the receives first, so that MPI delivers straight to their place
             expect(line, incoming, count)
         Isend(
             outgoing.ctypes.data, outgoing.size, handles[DATATYPE], 0, ASK, handles[COMM],
@@ -76,7 +79,7 @@ def ask(line, outgoing, incoming, wanted):
         if flag[0]:
             if numbers[0] == 2:
                 break
-            expect(line, incoming, count)  # in place: only now, when all is sent
+            expect(line, incoming, count)  # in place: only now, as the send has completed
             numbers[0] = 2
             continue
         tries += 1
@@ -110,7 +113,7 @@ def expect(line, incoming, count):
 
 
 def abandon(comm: MPI.Comm, line: Line, dead: bool, *buffers) -> None:
-    """A leaf gives up what it waits for; of a `dead` hub nothing will come."""
+    """Give up all messages that a leaf waits for; a `dead` hub will send nothing."""
     if dead:
         star_messages.abandon(line.requests, *buffers)
         return

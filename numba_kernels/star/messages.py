@@ -1,16 +1,16 @@
 """A star over messages, for leaves that don't share the hub's memory.
 
-A request is one message, head and vector in one. The hub has one receive posted for each such leaf,
-from the moment it answers it; messages get their tickets, which tell the order of arrival, when
-they are complete.
+A request is one message with head and vector. The hub has one receive posted per such leaf, from
+the moment it answers the leaf. A message gets its ticket, which gives the order of arrival, when it
+is complete.
 
-An answer is the head, and before it the vector in pieces, if the leaf wants one. The hub sends a
+An answer is the vector in pieces, if the leaf wants one, followed by the head. The hub sends each
 piece as soon as that part of the weights is updated, while it is still in the cache, and the leaf
-takes it in while the hub is at the next one. (A rule that is not served by `served.serve` has all
-pieces sent in the end. Where the hub says that the vector need not be sent, they are empty.)
+receives it while the hub works on the next one. (If a rule does not use `serve.serve`, all pieces
+are sent at the end. If the hub says that the vector is not needed, the pieces are empty.)
 
-hub_messages.py is the hub's part of it, leaf_messages.py a leaf's. Everything of a star travels on a
-communicator of its own, so nothing is taken for a collective's data.
+hub_messages.py is the hub's part, leaf_messages.py a leaf's. A star has its own communicator, so
+its messages can't be mistaken for a collective's data.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ COMM, DATATYPE, NO_REQUEST = range(3)  # in `handles`
 ASK, PIECE, TELL = 1, 2, 3  # tags
 PIECE_WORDS = 1 << 15  # of int64: 256 KiB
 
-_kept: list[tuple] = []  # requests that nobody waits for, with all that MPI may still use
-_abandoned: list[tuple] = []  # those that must not even be looked at
+_kept: list[tuple] = []  # requests no longer waited for, with the memory that MPI may still use
+_abandoned: list[tuple] = []  # requests that must not even be tested
 
 
 def pieces(words: int) -> int:
-    """How many messages the vector of a block of so many words takes."""
+    """Return the number of messages for the vector of a block of `words`."""
     return -(-(words - CONTROL - HEAD) // PIECE_WORDS)
 
 
@@ -46,7 +46,7 @@ def handles_of(comm: MPI.Comm) -> np.ndarray:
 
 
 def give_up(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
-    """Nobody waits any more for the request at a place of `handles`."""
+    """Stop waiting for the request at a place of `handles`, but keep its buffers."""
     nothing = mpi.handle(MPI.REQUEST_NULL)
     if handles[place] != nothing:
         bits = 8 * handles.itemsize
@@ -58,17 +58,18 @@ def give_up(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
 def abandon(handles: np.ndarray, *buffers) -> None:
     """Never touch these requests again: their peer is dead.
 
-    MPICH 5 crashes now and then when it is asked to cancel the receive of a message that a process
-    was killed in the middle of.
+    MPICH 5 sometimes crashes when it cancels the receive of a message whose sender was killed while
+    sending it.
     """
     _abandoned.append((handles.copy(), *buffers))
     handles[:] = mpi.handle(MPI.REQUEST_NULL)
 
 
 def cancel(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
-    """End the receive at a place of `handles`. (A send is never cancelled: somebody waits for it.)
+    """Cancel the receive at a place of `handles`.
 
-    If its message has begun to come, its buffers are kept until that is over.
+    If its message has begun to arrive, its buffers are kept until that is over. (Sends are never
+    cancelled, as a rank waits for them.)
     """
     give_up(comm, handles, place, *buffers)
     if _kept:
@@ -78,7 +79,7 @@ def cancel(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
 
 
 def clear(seconds: float) -> bool:
-    """Forget what MPI is done with; whether that is all, after so many seconds at most."""
+    """Drop completed requests; return whether all have completed within `seconds`."""
     end = time.monotonic() + seconds
     while True:
         for each in list(_kept):
@@ -92,7 +93,7 @@ def clear(seconds: float) -> bool:
 
 
 def tell(comm: MPI.Comm, leaf: int, data: bytes, seconds: float) -> bool:
-    """Send `data`; whether MPI was done with it in time."""
+    """Send `data`; return whether MPI completed the send in time."""
     request, end = comm.Isend([data, MPI.BYTE], leaf, TELL), time.monotonic() + seconds
     while not request.Test():
         if time.monotonic() > end:
@@ -103,13 +104,13 @@ def tell(comm: MPI.Comm, leaf: int, data: bytes, seconds: float) -> bool:
 
 
 class News:
-    """What a leaf is told, once it has come."""
+    """The bytes that the hub sends to a leaf with `tell`, once they have arrived."""
 
     def __init__(self, comm: MPI.Comm):
         self.comm, self.data, self._request = comm, b"", None
 
     def come(self) -> int:
-        """READY or WAIT."""
+        """Make progress; return READY or WAIT."""
         status = MPI.Status()
         if self._request is None and self.comm.Iprobe(0, TELL, status):
             self._buffer = np.empty(status.Get_count(MPI.BYTE), np.uint8)

@@ -1,7 +1,7 @@
-"""A star: one rank that serves all others, a vector each way, in the order in which they ask.
+"""A star: one rank serves all others, in the order of their requests, with a vector each way.
 
-This is what a parameter server's data travels by. Rank 0 of a team is the hub, the others are its
-leaves. A leaf asks and waits for its answer; the hub takes one request after the other:
+It is the communication layer of a parameter server. Rank 0 of a team is the hub, the others are its
+leaves. A leaf sends a request and waits for the answer; the hub serves one request after another:
 
     leaf:  star.out[:] = gradient                hub:  leaf = star.next(0.2)
            words = star.ask([7])                       if leaf is not None:
@@ -9,16 +9,15 @@ leaves. A leaf asks and waits for its answer; the hub takes one request after th
                                                            star.answer_vector(leaf)[:] = weights
                                                            star.answer(leaf, [8])
 
-With each vector go HEAD numbers (float64), for whatever else the two have to tell each other.
+Each vector comes with a head of HEAD numbers (float64) for other information.
 
-On the hub's node both vectors lie in memory that leaf and hub share: a model's gradient may be
-placed in `star.out` and its weights in `star.into`, and then nothing is copied at all; only a
-doorbell goes over (doorbell.py). With `swap` weights come where the gradient was, and the two
-change places. Leaves elsewhere send one message each way, head and vector in
-one (messages.py). A team may have both.
+On the hub's node both vectors lie in memory that leaf and hub share. A model's gradient can be
+placed in `star.out` and its weights in `star.into`; then no data is copied, and only flags are set
+(doorbell.py). With `swap` the weights are written where the gradient was, and the two vectors
+change places. Leaves on other nodes use messages (messages.py). A team may have both kinds.
 
-A leaf that fails disturbs neither the hub nor other leaves: the hub learns of it by `lost()`. A hub
-that fails raises PeerError on all leaves that wait for it, or ask later.
+If a leaf fails, neither the hub nor the other leaves are affected; the hub learns of it from
+`lost()`. If the hub fails, all leaves that wait for it, or send a request later, raise PeerError.
 """
 
 from __future__ import annotations
@@ -42,32 +41,35 @@ from .memory_layout import CONTROL, FIRST_BLOCK, HEAD
 
 __all__ = ["HEAD", "Star"]
 
-MOST = 2**33  # bytes of a vector: what MPI can count in one message, in words
+MOST = 2**33  # bytes of a vector: MPI counts at most 2^31 - 1 words per message
 
 
 class Star(Leaf, Hub):
-    """Rank 0 of `team` serves the others. Making it is collective.
+    """A star in which rank 0 of `team` serves the others. Making it is collective.
+
+    If the team fails, its stars can't be used any more. After `team.recover()` make a new one; only
+    the caller can know which requests of the old one were served.
 
     Args:
-        team: 2 ranks or more
-        sent, received: elements of what a leaf sends, and of what the hub answers
-        dtype: of both, one of those of a Team's collectives
-        in_place: an answer comes in the memory of what was sent (`sent` and `received` are equal)
-        kept: elements of memory on the hub that leaves of its node can see: see `keep`
+        team: a Team of at least 2 ranks.
+        sent: elements of the vector that a leaf sends.
+        received: elements of the vector that the hub answers with.
+        dtype: dtype of both, one of those of a Team's collectives.
+        in_place: the answer is written to the memory of the vector sent; needs `sent` ==
+            `received`.
+        kept: elements of the hub's memory that leaves on its node can see (see `keep`).
 
     Attributes:
-        out, into: on a leaf, [sent] and [received], zeroed, 64-byte aligned: what it sends, and
-            what comes back; see `ask` for when they change places. On the hub it is memory that
-            nobody else looks at.
-        near: whether no message has to travel: on a leaf, for itself; on the hub, for all of them
-
-    A team that fails takes its stars with it. After `team.recover()` make a new one: which requests
-    of the old one were served, only its user can know.
+        out: (sent,) zeroed, 64-byte aligned: on a leaf, the vector it sends. See `ask` for when
+            `out` and `into` change places. On the hub, memory that no other rank uses.
+        into: (received,) likewise: on a leaf, the vector of the answer.
+        near: on a leaf, whether it shares the hub's memory and sends no messages; on the hub,
+            whether all leaves do.
 
     Raises:
-        ValueError, TypeError: on a rank that asks for what can't be
-        MismatchError: on the others then, and on all where they ask for different things
-        MemoryError: on all ranks
+        ValueError, TypeError: on a rank whose arguments cannot be used.
+        MismatchError: on the other ranks in that case, and on all if their arguments differ.
+        MemoryError: on all ranks, if memory is not sufficient.
     """
 
     def __init__(
@@ -84,7 +86,8 @@ class Star(Leaf, Hub):
         self._agree(sent, received, dtype, in_place, kept)
         self.dtype, self.is_hub, self._in_place = np.dtype(dtype), team.rank == 0, bool(in_place)
         words = [CONTROL + HEAD + -(-n * self.dtype.itemsize // 8) for n in (sent, received)]
-        second = FIRST_BLOCK + (0 if in_place else -(-words[0] // 16) * 16)  # apart: see kernels
+        # Blocks start at separate pairs of cache lines: see memory_layout.py.
+        second = FIRST_BLOCK + (0 if in_place else -(-words[0] // 16) * 16)
         self._blocks = (FIRST_BLOCK, words[0], sent), (second, words[1], received)
         self._row = team.empty(second + words[1], np.int64)
         rows = team.peers(self._row) or [self._row]
@@ -110,20 +113,20 @@ class Star(Leaf, Hub):
         team.barrier()  # the hub is ready for messages, and every leaf has its row
 
     def close(self) -> None:
-        """Give back what the star holds; on every rank that is left, when all are served."""
+        """Free the star's resources. Call it on every remaining rank when all are served."""
         if self._comm is not None:
             comm, failed = self._comm, self._let_go()
-            # Who waits for a last answer that is under way gets it: these are some milliseconds.
+            # Let last answers that are in flight arrive, which takes some milliseconds.
             if not failed and messages.clear(1.0):
                 comm.Free()
 
     def __del__(self):
-        # At the end of a program modules may be gone already, and MPI ends by itself.
+        # At the end of a program modules may be gone already, and MPI is finalised anyway.
         if self._comm is not None and not sys.is_finalizing() and not MPI.Is_finalized():
             self._let_go()
 
     def _let_go(self) -> bool:
-        """Wait for nothing any more; whether anybody has failed."""
+        """Stop all waiting and serving; return whether any rank has failed."""
         failed = self.team._failure is not None
         if self.is_hub:
             self._stop_help()
@@ -136,7 +139,7 @@ class Star(Leaf, Hub):
         return failed
 
     def _agree(self, sent, received, dtype, in_place, kept) -> None:
-        """All ranks ask for the same, and it can be had; else every rank raises something."""
+        """Check that all ranks gave the same, valid arguments; otherwise every rank raises."""
         team = self.team
         team.ready()
         try:
@@ -150,25 +153,25 @@ class Star(Leaf, Hub):
         team._doing = _named(asked)
         for rank, theirs in enumerate(table.tolist()):
             if theirs != asked:
-                raise team._mismatch(rank, _named(theirs) if theirs[0] else "a Star that can't be")
+                raise team._mismatch(rank, _named(theirs) if theirs[0] else "an invalid Star")
 
     def _checked(self, sent, received, dtype, in_place, kept) -> np.dtype:
         kind = np.dtype(dtype)
         if not calls.known(kind):
-            raise TypeError(f"a star of {kind}; one of {', '.join(calls.DTYPES)} is needed")
+            raise TypeError(f"dtype of a Star must be one of {', '.join(calls.DTYPES)}, got {kind}")
         if self.team.size < 2:
-            raise ValueError("a star of 1 rank has no leaves; 2 ranks or more are needed")
+            raise ValueError("a Star needs at least 2 ranks, got 1")
         for n in (sent, received, kept):
             if isinstance(n, bool) or not hasattr(n, "__index__"):
-                raise TypeError(f"a vector of {n!r} elements; a whole number is needed")
+                raise TypeError(f"elements of a Star's vector must be a whole number, got {n!r}")
             if not 0 <= n * kind.itemsize <= MOST:
-                raise ValueError(f"a vector of {n} elements; 0 or more, at most 8 GiB, are needed")
+                raise ValueError(f"a Star's vector must have from 0 elements to 8 GiB, got {n}")
         if in_place and sent != received:
-            raise ValueError(f"{sent} are sent and {received} received: not in one place")
+            raise ValueError(f"in_place needs sent == received, got {sent} and {received}")
         return kind
 
     def _views(self, row: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-        """Of both blocks in a row: [CONTROL] int64, the words [HEAD] float64, and the vector."""
+        """Return (flags [CONTROL] int64, head [HEAD] float64, vector) for both blocks of a row."""
         found = []
         for start, words, n in self._blocks:
             control, head, vector = np.split(row[start : start + words], [CONTROL, CONTROL + HEAD])
@@ -176,14 +179,15 @@ class Star(Leaf, Hub):
         return found
 
     def _has_core(self) -> bool:
-        """Whether each rank of the node has a core to itself: then it looks some 2 ms for what it
-        waits for before it sleeps. (To be woken takes 50 to 100 us, as long as to serve 200,000
-        parameters; and a hub rests between requests, where ranks at a barrier do not.)
+        """Return whether each rank of the node has a core to itself.
+
+        If so, a rank polls for some 2 ms before it sleeps. (Waking takes 50 to 100 us, as long as
+        serving 200,000 parameters; and unlike ranks at a barrier, a hub is idle between requests.)
         """
         return self.team._node[node_array.SPINS] > 100 and local_ranks() <= (os.cpu_count() or 1)
 
     def _share(self, elements: int, near: bool) -> np.ndarray | None:
-        """Memory of the hub's that leaves of its node see as well. Collective."""
+        """Return memory of the hub that leaves on its node can see too. Collective."""
         team, nbytes = self.team, window.row_bytes(elements + 64, self.dtype)
         made, name = -1, 0
         if self.is_hub and elements:
@@ -197,14 +201,14 @@ class Star(Leaf, Hub):
             memory = None
             if descriptor >= 0 and nbytes <= left and near:
                 memory = window.attach(pid, descriptor, name, nbytes)
-            team._gather([0], call, elements)  # all have opened what the hub closes now
+            team._gather([0], call, elements)  # all have opened the file that the hub closes now
         finally:
             if made >= 0:
                 os.close(made)
         return None if memory is None else memory.view(self.dtype)
 
     def _ready(self) -> None:
-        """Raise what keeps this star from being used."""
+        """Raise an error if this star can't be used."""
         team = self.team
         if self._comm is None:
             raise RuntimeError("this star was closed")

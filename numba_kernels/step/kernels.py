@@ -1,8 +1,8 @@
-"""The compiled kernels of the synchronous step; fused.py has the picture and says why it is right.
+"""The compiled kernels of the synchronous step; step.py explains it.
 
-Rows of the gradient lie in the window. Where the parameters lie there too, their owner writes new
-weights straight into every rank's row of them; rows that are all the same memory (a stride of 0)
-need no writing. Otherwise new weights travel through the rows of the gradient.
+Rows of the gradient lie in the window. If the parameters lie there too, the owner of a slice writes
+new weights directly to every rank's row; rows that are all the same memory (a stride of 0) need no
+copies. Otherwise new weights go through the rows of the gradient.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from ..shared.node_array import (
 def step(node, call, gradient, parameters, slots, rule, hyper, sums, own, factor):
     """The step in shared memory, in one pass. Resumable.
 
-    `sums`: this rank's [samples, mean loss]; on return those of all ranks. `own`, `factor`: where
-    else this rank's slice of its own gradient lies (see `Step.own`).
+    `sums`: this rank's [samples, mean loss]; on return those of all ranks. `own` and `factor`: the
+    place of this rank's slice of its gradient, if it is elsewhere (see `Step.own`).
     """
     first, stride, place = locate(node, gradient)
     if first == 0:
@@ -63,13 +63,13 @@ def step(node, call, gradient, parameters, slots, rule, hyper, sums, own, factor
         node[AT] = 2
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
     if done == READY and sums[0] > 0 and to == first:
-        copy(parameters, gradient)  # by now these are the new weights
+        copy(parameters, gradient)  # the gradient's row now holds the new weights
     return done
 
 
 @compiled
 def rows_for_weights(node, gradient, parameters):
-    """Where new weights go, as `locate` says it; a place that tells both arrays' places."""
+    """Return where new weights go, as `locate` does, with a place that depends on both arrays."""
     first, stride, place = locate(node, gradient)
     to, apart, of_weights = locate(node, parameters)
     if to == 0:
@@ -79,7 +79,7 @@ def rows_for_weights(node, gradient, parameters):
 
 @compiled
 def reduce(node, call, gradient, parameters, sums, own):
-    """The mean over all ranks into this rank's slice of its own gradient. Resumable."""
+    """Write the mean over all ranks to this rank's slice of its own gradient. Resumable."""
     first, stride, _ = locate(node, gradient)
     if first == 0:
         return ELSEWHERE
@@ -99,7 +99,7 @@ def reduce(node, call, gradient, parameters, sums, own):
 
 @compiled
 def hand_out(node, call, gradient, parameters, changed):
-    """This rank's slice of the weights to all ranks. Resumable."""
+    """Copy this rank's slice of the weights to all ranks. Resumable."""
     first, _, _ = locate(node, gradient)
     if first == 0:
         return ELSEWHERE
@@ -121,7 +121,7 @@ def hand_out(node, call, gradient, parameters, changed):
 
 @compiled
 def all_there(node, call, length, sums):
-    """The barrier before: gradients are complete, `sums` become those of all ranks."""
+    """The first barrier: afterwards gradients are complete and `sums` are those of all ranks."""
     board, rank = board_of(node), node[RANK]
     floats = floats_of(node, sums)
     if node[AT] == 0:
@@ -137,17 +137,17 @@ def all_there(node, call, length, sums):
 
 @compiled
 def floats_of(node, sums):
-    """The board's memory as float64."""
+    """Return the board's memory as float64."""
     return carray(pointer(node[BOARD], sums), board_of(node).shape)
 
 
 @compiled
 def average(node, first, stride, gradient, start, sums, g, own, factor):
-    """g = mean over all samples of all ranks' gradients, from element `start` on"""
+    """g = mean gradient over all samples of all ranks, from element `start` on."""
     floats, end = floats_of(node, sums), start + g.size
     g[:] = 0
     for peer in range(node[RANKS]):
-        if floats[peer, SAMPLES] > 0:  # what a rank without samples holds is no matter
+        if floats[peer, SAMPLES] > 0:  # without samples, a rank's gradient is undefined
             weight = floats[peer, SAMPLES] / sums[0]
             if peer == node[RANK] and own.shape[1] > 0:
                 add_own(g, weight * factor, gradient, start, own)
@@ -158,9 +158,9 @@ def average(node, first, stride, gradient, start, sums, g, own, factor):
 
 @compiled
 def layer_of(own, start):
-    """The last layer that begins at `start` or before; 0 if none does.
+    """Return the last layer that begins at or before `start`; 0 if there is none.
 
-    (np.searchsorted would have every process import what compiling needs: 0.3 s.)
+    (np.searchsorted would make every process import the compiler, which takes 0.3 s.)
     """
     low, high = 0, own.shape[1]
     while low < high:
@@ -174,9 +174,9 @@ def layer_of(own, start):
 
 @compiled
 def add_own(g, weight, gradient, start, own):
-    """g += weight * this rank's gradient, from element `start` on, of which `own` tells the place.
+    """g += weight * this rank's gradient, from element `start` on, which lies where `own` says.
 
-    What lies between two layers is zero.
+    Elements between two layers are zero.
     """
     end = start + g.size
     part = layer_of(own, start)
@@ -191,7 +191,7 @@ def add_own(g, weight, gradient, start, own):
 
 @compiled
 def to_all(node, first, stride, gradient, start, w):
-    """Every rank's row, from element `start` on, = w; but not the row that `w` is part of."""
+    """Copy w to every rank's row, from element `start` on, except the row that `w` is part of."""
     for peer in range(node[RANKS]):
         row = row_of(first + peer * stride, gradient)[start : start + w.size]
         if row.ctypes.data != w.ctypes.data:
@@ -200,7 +200,7 @@ def to_all(node, first, stride, gradient, start, w):
 
 @compiled
 def add_up(floats, sums):
-    """sums = [samples of all ranks, mean loss over them]"""
+    """sums = [samples of all ranks, mean loss over them]."""
     sums[:] = 0
     for peer in range(floats.shape[0]):
         if floats[peer, SAMPLES] > 0:
@@ -212,7 +212,7 @@ def add_up(floats, sums):
 
 @compiled
 def add_weighted(g, weight, row):
-    """g += weight * row"""
+    """g += weight * row."""
     weight = g.dtype.type(weight)
     for i in range(g.size):
         g[i] += weight * row[i]
@@ -220,7 +220,7 @@ def add_weighted(g, weight, row):
 
 @compiled
 def weigh(x, factor):
-    """x *= factor"""
+    """x *= factor, with denormals flushed to zero."""
     before = flush_denormals()
     scale(x, factor)
     restore(before)

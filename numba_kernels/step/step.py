@@ -1,43 +1,44 @@
 """The synchronous step: average the gradients of all ranks and update the weights, in one pass.
 
-Rank i's gradient is the mean over its s_i samples, so the gradient of the whole batch is
+Rank i's gradient g_i is the mean over its s_i samples, so the gradient of the whole batch is
 
     g = sum_i s_i g_i / sum_i s_i
 
-and p ranks do exactly what one process would on the whole batch, however uneven their shares.
+and p ranks do exactly what one process would do with the whole batch, however uneven their shares.
+This is synchronous data parallelism, as in PyTorch's DDP or Horovod.
 
 In shared memory every rank's gradient is a row of the node's window, and so are its weights.
-Rank r, for its slice only:
+Rank r does for its slice only:
 
     for each tile of slice r:
         tile        = sum_i s_i gradient_i[tile] / sum_i s_i  read what all ranks wrote
-        w_r[tile]   = update(w_r[tile], tile, state[tile])    state: this slice only, 1/p a rank
-        w_i[tile]   = w_r[tile]  for all i                    the new weights, to every rank
+        w_r[tile]   = update(w_r[tile], tile, state[tile])    state of this slice only, 1/p per rank
+        w_i[tile]   = w_r[tile]  for all i                    write the new weights to every rank
 
     rank 0:  gradient | barrier | reduce, update, write slice 0 of all rows | barrier
     rank 1:  gradient | barrier | reduce, update, write slice 1 of all rows | barrier
 
-The first barrier: gradients are complete, and nobody works with the old weights any more. The
-second one: the new weights are complete, and nobody reads gradients any more. With Adam 2p + 5
-numbers are read or written for each parameter.
+After the first barrier, all gradients are complete, and no rank uses the old weights any more.
+After the second one, the new weights are complete, and no rank reads gradients any more. With Adam,
+2p + 5 numbers are read or written per parameter.
 
-Where the weights are
+The weights may lie in
 
 - rows of the window (`team.empty(n)`): as above, the fastest
-- one row for all ranks (`team.empty(n, common=True)`): nothing to hand out, p - 1 copies less
-- anywhere else: new weights travel through the rows of the gradient, and each rank copies its row
-  to its weights, after the second barrier
+- one row for all ranks (`team.empty(n, common=True)`): this saves p - 1 copies
+- any other memory: new weights go through the rows of the gradient, and each rank copies its row to
+  its weights after the second barrier
 
-Over messages the same is a reduce-scatter, an update of this rank's slice, and an allgather of the
-weights. That the state is cut among the ranks is known as ZeRO stage 1 (Rajbhandari et al., arXiv
-1910.02054).
+With messages the step is a reduce-scatter, an update of this rank's slice, and an allgather of the
+weights. Dividing the optimizer state among the ranks is known as ZeRO stage 1 (Rajbhandari et al.,
+arXiv 1910.02054).
 
-Nobody else reads slice r of rank r's gradient. Where that is computed in memory of another
-library's, it may stay there (`Step.own`), and only what others read is copied to the window.
+Only rank r reads slice r of its own gradient. If another library computes the gradient in its own
+memory, that slice may stay there (`Step.own`), and only the other slices are copied to the window.
 
-LARS, LAMB and clipping need norms that reach over the slices of several ranks before any weight can
-change. Their step goes over slice r in several passes, and sums of squares, two numbers a layer,
-are added up over the ranks on the way:
+LARS, LAMB and clipping need norms over the slices of several ranks before any weight can change.
+Their step makes several passes over slice r, and in between the ranks add up sums of squares, two
+numbers per layer:
 
     gradient | barrier | reduce slice r | (clip) squares | allreduce | update | write | barrier ...
 """
@@ -60,23 +61,27 @@ class Step:
     """A synchronous update of `parameters` from every rank's `gradient`. Making it is collective.
 
     Args:
-        team: the ranks that train together
-        optimizer: its rule; the state made here covers this rank's slice of the parameters only
-        parameters: flat float32 or float64 [n], equal on all ranks: this rank's own, best from
-            `team.empty(n)`, or the node's only copy, from `team.empty(n, common=True)`
-        gradient: flat [n] of the same dtype; from `team.empty(n)` for the step in shared memory.
-            Its content is used up by a step.
-        segments: where layers begin, which LARS and LAMB need (see `Optimizer.init`)
-        clip_norm: a gradient (of the whole batch, over all parameters) that is longer than this
-            is shortened to it; None takes gradients as they are
+        team: the ranks that train together.
+        optimizer: the update rule; its state covers this rank's slice of the parameters only.
+        parameters: (n,) float32 or float64, equal on all ranks: this rank's own copy, best from
+            `team.empty(n)`, or the node's only copy, from `team.empty(n, common=True)`.
+        gradient: (n,) of the same dtype, from `team.empty(n)` for the step in shared memory. A
+            step overwrites it.
+        segments: where layers begin, needed by LARS and LAMB (see `Optimizer.init`).
+        clip_norm: clip the gradient of the whole batch, over all parameters, to this norm; None
+            means no clipping.
 
     Attributes:
-        takes_own: whether this rank's slice of its own gradient may lie elsewhere than in
-            `gradient`, as `own` and `factor` say then
-        own: int64, shape (3, layers): for each layer its offset in the gradient, its size, and the
-            address of its numbers, offsets rising. They must stay there during a step. Shape
-            (3, 0): all of the gradient is in `gradient`.
-        factor: what numbers at those addresses are to be multiplied by
+        takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, as
+            described by `own` and `factor`.
+        own: int64, shape (3, layers): offset in the gradient, size, and address of each layer,
+            sorted by offset. The memory must not move during a step. Shape (3, 0) means that the
+            whole gradient is in `gradient`.
+        factor: factor for the numbers at those addresses.
+
+    Raises:
+        ValueError: shapes or dtypes differ, all ranks share one gradient, or `clip_norm` or
+            `segments` cannot be used.
     """
 
     own, factor = np.zeros((3, 0), np.int64), 1.0
@@ -93,13 +98,13 @@ class Step:
         if parameters.shape != gradient.shape or parameters.dtype != gradient.dtype:
             raise ValueError(
                 f"parameters {parameters.dtype}{parameters.shape} and gradient "
-                f"{gradient.dtype}{gradient.shape} differ; one shape and dtype is needed"
+                f"{gradient.dtype}{gradient.shape} must have the same shape and dtype"
             )
         if clip_norm is not None:
             check_clip_norm(clip_norm)
         rows = team.peers(gradient) or []
         if gradient.size and len({row.ctypes.data for row in rows}) < len(rows):
-            raise ValueError("the gradient is common to all ranks; each needs one of its own")
+            raise ValueError("each rank needs its own gradient, but all ranks share this one")
         self.team, self.optimizer, self.clip_norm = team, optimizer, clip_norm
         self.parameters = calls.vector(parameters, "parameters")
         self.gradient = calls.vector(gradient, "gradient")
@@ -110,7 +115,7 @@ class Step:
         self.call = calls.encode("step", parameters.dtype)
         self._sums = np.zeros(2)  # samples and mean loss
         self._norms = clip_norm is not None or self.state.layers > 0
-        if self._norms:  # here ranks add up their sums of squares
+        if self._norms:  # memory for the allreduce of sums of squares
             self._squares = team.empty(2 * max(1, self.state.layers), np.float64).reshape(-1, 2)
 
     @property
@@ -118,10 +123,15 @@ class Step:
         return self.shared and not self._norms
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
-        """Do one step, `gradient` being the mean over this rank's `samples` (0 is allowed).
+        """Do one step; `gradient` must be the mean over this rank's `samples`.
 
-        Returns the mean loss over all ranks' samples, and how many those are. With no sample on
-        any rank nothing is updated.
+        Args:
+            loss: mean loss over this rank's samples.
+            samples: number of this rank's samples; 0 is allowed. If all ranks have 0, nothing is
+                updated.
+
+        Returns:
+            (mean loss over all ranks' samples, number of these samples).
         """
         self._sums[:] = samples, loss if samples else 0.0
         if self.takes_own:
@@ -137,9 +147,9 @@ class Step:
         return float(self._sums[1]), int(self._sums[0])
 
     def resume(self) -> None:
-        """After a failure: rank 0's weights and one count of updates on all ranks. Collective.
+        """After a failure, give all ranks rank 0's weights and equal update counts. Collective.
 
-        A step that failed may have changed some ranks' weights, or counted on some ranks only.
+        A failed step may have changed weights, or counted the update, on some of the ranks only.
         """
         self.team.broadcast(self.parameters)
         steps = np.array([self.state.step])
@@ -156,7 +166,7 @@ class Step:
 
     @announces("update")
     def _update(self) -> None:
-        """This rank's slice of the weights, by its slice of the whole batch's gradient."""
+        """Update this rank's slice of the weights by its slice of the whole batch's gradient."""
         w, g, rule, state = (
             self.parameters[self.mine], self.gradient[self.mine], self.optimizer, self.state
         )  # fmt: skip
@@ -173,7 +183,7 @@ class Step:
 
     @announces("reduce")
     def _reduce(self) -> None:
-        """`_sums` and the own slice of `gradient` become those of all ranks."""
+        """Reduce `_sums`, and this rank's slice of `gradient`, over all ranks."""
         if self.shared:
             self._on_node(reduce, self._sums, Step.own)
         elif self.team.size > 1:
@@ -181,7 +191,7 @@ class Step:
             total, loss = self.team.allreduce(np.array([samples, loss * samples]))
             self._sums[:] = total, loss / total if total else 0.0
             if not samples:
-                self.gradient[:] = 0  # whatever it holds: NaN times no weight would still be NaN
+                self.gradient[:] = 0  # without samples it may hold NaN, and NaN times 0 is NaN
             if total:
                 weigh(self.gradient, samples / total)
                 incoming = self.team.scratch(
@@ -191,7 +201,7 @@ class Step:
 
     @announces("hand out")
     def _hand_out(self) -> None:
-        """Every rank's slice of `parameters` to all ranks."""
+        """Copy every rank's slice of `parameters` to all ranks."""
         if self.shared:
             self._on_node(hand_out, self._sums[0] > 0)
         elif self.team.size > 1 and self._sums[0] > 0:

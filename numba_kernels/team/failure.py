@@ -1,4 +1,4 @@
-"""What ranks do when one of them fails: tell the others, and be ready to go on together.
+"""Failures: a rank that fails tells the others, so that all can recover together.
 
 A rank that fails posts a letter to all others (mailbox.py), which raise PeerError where they wait.
 From then on the team refuses calls, until all its ranks have called `recover` (recovery.py).
@@ -33,14 +33,14 @@ live: weakref.WeakSet[Failing] = weakref.WeakSet()
 
 
 class Failing:
-    """The part of a team that fails, tells, hears of failures, and may be made usable again."""
+    """The part of a team that reports and receives failures."""
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
-        self.is_cause = False  # of a failure: it failed, and knew of no other that had
+        self.is_cause = False  # this rank failed before it heard of any other failure
         self._routes: list[messages.Route] = []  # the first one is to all ranks
         self._failure: BaseException | None = None
-        self._renews = False  # the next call makes a failed team usable again
+        self._renews = False  # the next call recovers a failed team
         self._mailbox: Mailbox | None = None
         self._doing = "making the team"
         self._count = 0  # collectives so far: the same on all ranks
@@ -52,17 +52,17 @@ class Failing:
 
     @property
     def generation(self) -> int:
-        """How often the team was recovered."""
+        """How many times the team has been recovered."""
         return self._mailbox.generation if self._mailbox else 0
 
     def abort(self, error: BaseException) -> None:
-        """Tell all other ranks that this one failed: they raise PeerError where they wait."""
+        """Tell all other ranks that this one failed with `error`; they raise PeerError."""
         text = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
         text = text.replace("\n", " ").removesuffix(": ")
         fresh = self._failure is None
         if fresh:
             self._failure, self._renews = error, False
-            if not isinstance(error, TeamError):  # not KeyboardInterrupt again at every call
+            if not isinstance(error, TeamError):  # so that no later call raises KeyboardInterrupt
                 self._failure = TeamError(
                     f"this team can't be used after {text}; call recover() on all its ranks"
                 )
@@ -70,7 +70,7 @@ class Failing:
         if mail is None:
             return
         if not fresh:
-            # Others may be on their way to recover, where they would wait for this rank.
+            # Other ranks may already be recovering, and would wait for this rank.
             if self._renews:
                 self._renews = False
                 mail.post(AGAIN, text)
@@ -79,20 +79,21 @@ class Failing:
             if link.words[messages.POSTED]:
                 self._abandoned.append(messages.Abandoned(link, self._buffers))
             elif link.handles[messages.SEND] != link.handles[messages.NO_REQUEST]:
-                # A collective of the library's: nothing ends it, so MPI may write there for ever.
+                # A collective of the MPI library can't be cancelled, so MPI may write to its
+                # buffers at any time: keep them.
                 self._lost.append((self.comm, self._buffers))
                 link.handles[messages.SEND] = link.handles[messages.NO_REQUEST]
         if isinstance(error, MismatchError):
             mail.post(MISMATCH, str(error), self._waits_in)
             return
-        # Who fails after another did is no cause, even if it does so by itself.
-        known = mail.settle(0.02)  # a letter that is here may need some polls to show
+        # A rank that fails after another is not a cause, even if its error is its own.
+        known = mail.settle(0.02)  # MPI may need several polls to show a letter that has arrived
         followed = isinstance(error, PeerError) or any(note.kind == FAILED for note in known)
         self.is_cause = not followed
         mail.post(FOLLOWED if followed else FAILED, text)
 
     def settle(self, seconds: float = 2.0) -> list[Letter]:
-        """After `abort`: what the other ranks wrote; waits for all of them, at most `seconds`."""
+        """After `abort`, return the other ranks' letters; wait for all, at most `seconds`."""
         return self._mailbox.settle(seconds)
 
     def new_cell(self) -> None:
@@ -100,7 +101,7 @@ class Failing:
         mail = self._mailbox
         if mail is None:
             return
-        for _ in range(20):  # a letter that is here may need some polls to show
+        for _ in range(20):  # MPI may need several polls to show a letter that has arrived
             mail.collect()
         old = [letter for letter in mail.failures.values() if letter.cell < mail.cell]
         if self._failure is None and old:
@@ -109,11 +110,11 @@ class Failing:
         self._renews = self._failure is not None
 
     def forget(self) -> None:
-        """Exceptions of this process are no longer this team's business."""
+        """Stop telling this team about exceptions of this process."""
         live.discard(self)
 
     def _heed(self) -> None:
-        """Raise what has come by mail: PeerError, or MismatchError."""
+        """Raise PeerError or MismatchError if a letter reports a failure."""
         mail = self._mailbox
         if mail is None:
             return
@@ -123,13 +124,13 @@ class Failing:
                 raise self._mismatch_told(letter)
             raise PeerError(letter.rank, letter.text)
         for rank in mail.recovering.keys() - mail.failures.keys():
-            raise PeerError(rank, "it recovers from a failure of its own")
+            raise PeerError(rank, "it is recovering from a failure of its own")
         for letter in mail.ended.values():
             if (letter.generation, letter.call[0]) < (mail.generation, self._count):
                 raise PeerError(letter.rank, LEFT)
 
     def say_the_end(self) -> None:
-        """This rank will never call the team again: it exits, or has dropped its last reference."""
+        """Tell the others that this rank will not call the team again: it exits or dropped it."""
         mail = getattr(self, "_mailbox", None)
         if mail is not None and ENDED not in mail.said and not MPI.Is_finalized():
             mail.post(ENDED, "", (self._count, 0, 0), audience(self.rank, self.size))
@@ -144,15 +145,15 @@ def abort_all(error: BaseException) -> None:
 
 
 def new_cell(number: int | None = None) -> None:
-    """A notebook's engine begins a new cell: teams that failed before go on, at their next call.
+    """Begin a new notebook cell: failed teams recover at their next call.
 
-    So a cell that failed needs no `recover()` in the next one; what it does happens by itself, as
-    all ranks that call something of the team come to it.
+    So no `recover()` is needed in the cell after a failed one; it happens when all ranks call
+    something of the team.
 
     Args:
-        number: of the cell, the same on all ranks that run it, and greater than those before:
-            engines begin a cell at different moments, and one may have failed in it already. By
-            default one more than the last.
+        number: the cell's number, the same on all ranks that run it, and greater than the numbers
+            before. It is needed because engines begin a cell at different moments, and one may
+            already have failed in it. The default is one more than the last number.
     """
     Mailbox.cell = Mailbox.cell + 1 if number is None else number
     for team in list(live):
@@ -160,7 +161,7 @@ def new_cell(number: int | None = None) -> None:
 
 
 def _tell_of_the_end() -> None:
-    """Have the end of this process, and an exception that leads there, told to its teams."""
+    """Install hooks (sys.excepthook, atexit) that tell teams how this process ends."""
     before = sys.excepthook
     if getattr(before, "tells_teams", False):
         return

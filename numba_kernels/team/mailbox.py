@@ -1,10 +1,10 @@
-"""News among the ranks of a team, read only by those who wait.
+"""Control messages ("letters") among the ranks of a team, read only by ranks that wait.
 
-A rank that has news posts a letter and never waits for it to be read. Whoever waits, anywhere,
-looks into its mailbox every few milliseconds.
+A rank posts a letter and never waits until it is read. A rank that waits for anything reads its
+mailbox every few milliseconds.
 
-A team that failed and was made usable again is in its next *generation*. Ranks pass from one to the
-next at different moments, so every letter says to which generation it belongs.
+A team that failed and was recovered is in its next *generation*. Ranks pass from one generation to
+the next at different moments, so every letter carries the generation it belongs to.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from enum import IntEnum
 import numpy as np
 from mpi4py import MPI
 
-TEXT = 1000  # bytes of a letter's text at most: with its head it travels at once
+TEXT = 1000  # bytes of a letter's text at most, so that MPI sends it eagerly
 HEAD = 6 * 8
 TAG = 1
 
 
 class Kind(IntEnum):
-    """What a letter says of its sender."""
+    """What a letter reports about its sender."""
 
-    FAILED = 0  # it raised an exception of its own: a cause
+    FAILED = 0  # it raised an exception of its own: it is a cause
     FOLLOWED = 1  # it failed because another rank did
-    MISMATCH = 2  # it found that another rank called something else
+    MISMATCH = 2  # it found that another rank made a different call
     AGAIN = 3  # it failed once more, before the team was recovered
     RECOVERS = 4  # it has left all calls of this generation and is ready for the next one
     WAITS = 5  # it has been waiting for some time, in `call`
@@ -35,14 +35,20 @@ class Kind(IntEnum):
 
 
 FAILED, FOLLOWED, MISMATCH, AGAIN, RECOVERS, WAITS, ENDED = Kind
-LEFT = "it left the team, or its program ended, without this call"
+LEFT = "it left the team, or its program ended, before this call"
 
 
 @dataclass(frozen=True)
 class Letter:
-    """`cell`: the number of the notebook's cell that its sender was in; 0 where there is none.
+    """One message.
 
-    `call`: (how many collectives its sender has begun, the call's code, its length).
+    Attributes:
+        rank: its sender.
+        kind: what it reports.
+        text: the error message, if any.
+        generation: the generation of the team that it belongs to.
+        cell: number of the notebook cell that its sender was in; 0 outside notebooks.
+        call: (number of collectives that its sender has begun, code of the call, length).
     """
 
     rank: int
@@ -54,32 +60,33 @@ class Letter:
 
 
 def cause_first(letter: Letter) -> tuple:
-    """The order in which failures are told."""
+    """Sort key of failures: causes first, then by rank."""
     return letter.kind == FOLLOWED, letter.rank
 
 
 def partners(rank: int, ranks: int) -> list[int]:
-    """Neighbours in a hypercube of `ranks`: few, and news that all pass on reaches everybody."""
+    """Return the neighbours of `rank` in a hypercube: log2(p) ranks that relay news to all."""
     return [rank ^ 1 << k for k in range(ranks.bit_length()) if rank ^ 1 << k < ranks]
 
 
 def audience(rank: int, ranks: int) -> list[int]:
-    """Whom to tell what concerns everybody: the others; beyond 64 ranks, those that pass it on."""
+    """Return the ranks to send news for all to: all others; beyond 64 ranks, `partners`."""
     everybody = [other for other in range(ranks) if other != rank]
     return everybody if ranks <= 64 else partners(rank, ranks)
 
 
 class Mailbox:
-    """Letters over a communicator of their own, so that they can't be taken for data.
+    """Letters on a communicator of their own, so that they can't be mistaken for data.
 
-    Attributes: what has come, of this generation, by the rank that wrote it.
-        failures: FAILED, FOLLOWED and MISMATCH
-        again, waits: AGAIN and WAITS, the latest
-        recovering: of the ranks that wrote RECOVERS, the cells in which they did
-        ended: ENDED, of whatever generation
+    Attributes: letters of this generation that have arrived, by sender.
+        failures: FAILED, FOLLOWED and MISMATCH.
+        again: the latest AGAIN.
+        waits: the latest WAITS.
+        recovering: the cell number of each rank that wrote RECOVERS.
+        ended: ENDED, of any generation.
     """
 
-    cell = 0  # of all mailboxes of this process: the number of the notebook's cell it is in
+    cell = 0  # number of the notebook cell that this process is in; common to all mailboxes
 
     def __init__(self, comm: MPI.Comm):
         self.comm, self.generation = comm, 0
@@ -93,10 +100,10 @@ class Mailbox:
         self.again: dict[int, Letter] = {}
         self.waits: dict[int, Letter] = {}
         self.recovering: dict[int, int] = {}
-        self.said: set[Kind] = set()  # of what is said once in a generation
+        self.said: set[Kind] = set()  # kinds that this rank has posted in this generation
 
     def next_generation(self) -> None:
-        """Forget what was said of this generation; letters of the next one may be here already."""
+        """Forget this generation's letters; some of the next one may have arrived already."""
         self.generation += 1
         self._begin()
         early, self._early = self._early, []
@@ -104,7 +111,7 @@ class Mailbox:
             self._file(letter)
 
     def fails_again(self, rank: int | None = None) -> list[Letter]:
-        """Of AGAIN, what was not written in an earlier cell; by `rank` only, if one is given."""
+        """Return AGAIN letters that are not from an earlier cell; those of `rank`, if given."""
         letters = self.again.values() if rank is None else filter(None, [self.again.get(rank)])
         return [letter for letter in letters if letter.cell >= self.cell]
 
@@ -121,12 +128,12 @@ class Mailbox:
                 self._sent.append((self.comm.Isend([envelope, MPI.BYTE], rank, TAG), envelope))
 
     def collect(self) -> None:
-        """File the letters that have come so far. Does not wait."""
+        """File the letters that have arrived so far. Does not wait."""
         status = MPI.Status()
         while self.comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
             content = np.empty(status.Get_count(MPI.BYTE), np.uint8)
             request = self.comm.Irecv([content, MPI.BYTE], status.source, TAG)
-            while not request.Test():  # it is here: this only copies
+            while not request.Test():  # the message has arrived: this only copies it
                 time.sleep(0)
             kind, generation, cell, *call = map(int, content[:HEAD].view(np.int64))
             text = content[HEAD:].tobytes().decode(errors="replace")
@@ -138,11 +145,12 @@ class Mailbox:
         elif letter.generation > self.generation:
             self._early.append(letter)
         elif letter.kind == AGAIN and letter.generation >= self.generation - 1:
-            self.again[letter.rank] = letter  # of the last one: while this one is set up
+            # From the last generation, too: the sender may have failed while this one was set up.
+            self.again[letter.rank] = letter
             if self.recovering.get(letter.rank, letter.cell) < letter.cell:
-                del self.recovering[letter.rank]  # that was in an earlier cell, for nothing
+                del self.recovering[letter.rank]  # written in an earlier cell: no longer valid
         elif letter.kind == RECOVERS:
-            self.again.pop(letter.rank, None)  # it is back, also from what it said before
+            self.again.pop(letter.rank, None)  # it recovers from that failure as well
             if letter.generation == self.generation:
                 self.recovering[letter.rank] = letter.cell
         elif letter.generation < self.generation:
@@ -153,9 +161,13 @@ class Mailbox:
             self.failures[letter.rank] = letter
 
     def settle(self, seconds: float) -> list[Letter]:
-        """After a failure: wait until all others have written too, or `seconds` have passed.
+        """After a failure, wait until all other ranks have written, or `seconds` have passed.
 
-        Then every rank knows every cause, and no rank is still inside a call of the team.
+        If all have written, every rank knows every cause, and no rank is still inside a call of
+        the team.
+
+        Returns:
+            The letters about failures, by rank.
         """
         end = time.monotonic() + seconds
         self.collect()

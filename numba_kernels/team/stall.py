@@ -1,15 +1,15 @@
-"""What a rank does about a wait that gets long: compare calls, look after processes, report.
+"""Long waits: compare calls between ranks, check that processes are alive, and report stalls.
 
-A rank that computes for an hour while others wait for it is no failure, so a wait has no limit of
-its own. But who waits shall know for whom. In a long wait a rank tells others what it waits in,
-from time to time:
+A rank may compute for an hour while others wait for it; that is not a failure, so a wait has no
+time limit by default. But a user should learn which rank is late. A waiting rank tells others which
+call it is waiting in, after
 
-    0.25 s   to its partners (log2 p of them). Two ranks that wait in different calls of the same
-             number find out, also where no board and no tag tells them.
-    10 s     to all (of up to 64 ranks), and then the first of those that wait reports: who waits in
-             which call, and for whom. Again after 20, 40, 80 ... s.
+    0.25 s   its log2(p) partners. So two ranks that wait in different calls with the same number
+             find out, even where neither a board nor a tag shows it.
+    10 s     all ranks (up to 64). Then the first of the waiting ranks reports which ranks wait, in
+             which call, and for which ranks. This repeats after 20, 40, 80 ... s.
 
-A rank of this node whose process has ended will never come: that is a PeerError within a second.
+If the process of a rank on this node has ended, a waiting rank raises PeerError within a second.
 """
 
 from __future__ import annotations
@@ -24,35 +24,40 @@ from ..errors import PeerError
 from .mailbox import WAITS, audience, partners
 
 COMPARE = 0.25  # seconds of waiting before calls are compared
-LOOK = 0.5  # seconds between looks at processes
+LOOK = 0.5  # seconds between checks of processes
 GONE = (None, "Z", "X")  # states of a process that has ended
 STOPPED = ("T", "t")  # by a signal, or a debugger
-NO_CALL = (-1, 0, 0)  # what ranks wait in that recover
+NO_CALL = (-1, 0, 0)  # takes the place of a call while ranks recover
 
 
 def seconds_to_report() -> float:
-    """Seconds of waiting before a stall is reported: 10, or what NUMBA_KERNELS_STALL says."""
+    """Return the seconds of waiting before a stall is reported: NUMBA_KERNELS_STALL, or 10."""
     said = os.environ.get("NUMBA_KERNELS_STALL", "10")
     with suppress(ValueError):
         if float(said) > 0:
             return float(said)
-    raise ValueError(f"NUMBA_KERNELS_STALL is {said!r}; a number of seconds above 0 is right")
+    raise ValueError(f"NUMBA_KERNELS_STALL must be a number of seconds above 0, got {said!r}")
 
 
 REPORT = seconds_to_report()
 
 
 class Watch:
-    """Over one long wait of a team, in which `look` is called every few milliseconds."""
+    """Watches one wait of a team, in which `look` is called every few milliseconds."""
 
     def __init__(self, team=None):
-        self.team = team  # None: there is nobody to be told yet
+        self.team = team  # None: there is no mailbox to write to yet
         self.compare_at, self.look_at, self.tell_at = COMPARE, LOOK, REPORT
         self.report_at = None
         self.late: list[int] = []
 
     def look(self, waited: float) -> None:
-        """After `waited` seconds. Raises MismatchError or PeerError for what can't end well."""
+        """Do what is due after `waited` seconds.
+
+        Raises:
+            MismatchError: another rank waits in a different call.
+            PeerError: the process of another rank has ended.
+        """
         team = self.team
         mail = team and team._mailbox
         if mail is None or team.size == 1:
@@ -75,7 +80,7 @@ class Watch:
             self._report(mail, waited)
 
     def end(self, waited: float) -> None:
-        """The wait is over: say so, if it was reported."""
+        """Report the end of the wait, if the wait was reported."""
         if self.late:
             names = ranks_in_words(self.late)
             _say(f"{names} came after {waited:.0f} s; {self.team._doing} goes on")
@@ -103,7 +108,7 @@ class Watch:
         )
 
     def _where(self, rank: int) -> str:
-        """What can be known of a rank that has not come."""
+        """Return what is known about a rank that is late, for a report."""
         said = []
         note = self.team._mailbox.waits.get(rank)
         if note is not None and note.call[0] + 1 == self.team._count:
@@ -116,10 +121,11 @@ class Watch:
 
 
 class HubWatch(Watch):
-    """Over a wait for rank 0 alone, while others may do as they like (star.py).
+    """Watches a wait for rank 0 only (star.py).
 
     Args:
-        idle: rank 0 may take its time, as long as it is not stopped
+        team: the team of the star.
+        idle: do not report a long wait unless rank 0 is stopped.
     """
 
     def __init__(self, team, idle: bool = False):
@@ -127,7 +133,11 @@ class HubWatch(Watch):
         self.idle = idle
 
     def look(self, waited: float) -> None:
-        """After `waited` seconds. Raises PeerError if the process of rank 0 has ended."""
+        """Do what is due after `waited` seconds.
+
+        Raises:
+            PeerError: the process of rank 0 has ended.
+        """
         team = self.team
         if waited <= self.look_at:
             return
@@ -145,20 +155,20 @@ class HubWatch(Watch):
 
 
 def has_ended(pid: int | None) -> bool:
-    """Whether a process has ended; None is one of another machine: not known."""
+    """Return whether a process has ended; False for None, a process on another machine."""
     return pid is not None and state(pid) in GONE
 
 
 def state(pid: int) -> str | None:
-    """The letter that Linux gives a process's state, as R, S, T, Z; None if there is none."""
+    """Return Linux's letter for a process's state (R, S, T, Z ...); None if it does not exist."""
     with suppress(OSError):
-        # "pid (command) state ...", and the command may hold any character
+        # "pid (command) state ...", where the command may contain any character
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     return None
 
 
 def ranks_in_words(ranks: list[int], more=lambda rank: "") -> str:
-    """ "rank 2", "ranks 0, 1 and 3"."""
+    """Return a phrase such as "rank 2" or "ranks 0, 1 and 3"."""
     names = [f"{rank}{more(rank)}" for rank in ranks[:16]]
     if len(ranks) > 16:
         names.append(f"{len(ranks) - 16} others")

@@ -1,4 +1,4 @@
-"""Team: ranks that communicate, and never hang (waiting.py says how)."""
+"""Team: ranks that communicate without ever hanging (waiting.py says how)."""
 
 from __future__ import annotations
 
@@ -32,22 +32,28 @@ __all__ = ["Team", "abort_all"]
 class Team(Waiting):
     """The ranks of a communicator, with collectives on vectors of numbers.
 
-    Vectors are of float32, float64, float16, bfloat16 (of ml_dtypes), int32 or int64.
+    Vectors are float32, float64, float16, bfloat16 (from ml_dtypes), int32 or int64.
 
     Args:
         comm: any mpi4py intracommunicator; it is duplicated. Making a team is collective.
         shared: use memory shared within the node. False (or NUMBA_KERNELS_WINDOW=0) sends messages
-            even between ranks of one node. (NUMBA_KERNELS_NODE=2 takes every two ranks for a node
-            of their own, to try out several nodes on one machine.)
-        deadline: seconds after which a wait raises DeadlineError; None waits as long as it takes
-            (a rank may be computing). A wait of 10 s, or NUMBA_KERNELS_STALL, is reported.
+            even between ranks of one node. (NUMBA_KERNELS_NODE=2 treats every two ranks as a node,
+            to try out several nodes on one machine.)
+        deadline: seconds after which a wait raises DeadlineError; None waits without a limit, as
+            other ranks may be computing. A wait longer than 10 s, or NUMBA_KERNELS_STALL seconds,
+            is reported.
 
     Attributes:
-        rank, size: this rank's number and how many there are
-        comm: this team's own communicator
-        node: the ranks that share memory with this one, itself included, in order
-        nodes: the same of every node
-        machine: latency and bandwidths that "auto" goes by (allreduce/costs.py)
+        rank: this rank's number.
+        size: number of ranks.
+        comm: this team's own communicator.
+        node: the ranks that share memory with this one, itself included, in order.
+        nodes: for every node, its ranks in order.
+        machine: latency and bandwidths by which "auto" chooses (allreduce/costs.py).
+
+    Raises:
+        TypeError: `comm` is not an mpi4py communicator.
+        PeerError: another rank failed before it made the team.
     """
 
     @announces("Team")
@@ -59,7 +65,7 @@ class Team(Waiting):
         deadline: float | None = None,
     ):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
-            raise TypeError(f"a Team is made of an mpi4py communicator, not {comm!r}")
+            raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
         super().__init__(comm.rank, comm.size, deadline)
         world = self._within = world_of(comm)
         if world is not None:
@@ -76,7 +82,7 @@ class Team(Waiting):
         self.machine = replace(UNMEASURED, per_node=self.lanes.count)
         self._within = None
 
-    # What users call
+    # Public methods
 
     @announces("allreduce")
     def allreduce(self, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
@@ -85,9 +91,15 @@ class Team(Waiting):
 
     @announces("reduce_scatter")
     def reduce_scatter(self, x: np.ndarray, op: str = "sum") -> np.ndarray:
-        """Reduce `x` over all ranks; returns the view of `x` that is this rank's slice of it.
+        """Reduce `x` over all ranks, and leave the result in this rank's slice of `x`.
 
-        Slices are those of `self.slice_of`; the rest of `x` is scratch afterwards.
+        Args:
+            x: contiguous array, the same shape and dtype on every rank. Outside this rank's slice
+                (`self.slice_of`) its content is undefined afterwards.
+            op: "sum", "mean", "min", "max" or "product".
+
+        Returns:
+            This rank's slice of the flat `x`, as a view.
         """
         flat = calls.vector(x)
         calls.check_op(op)
@@ -112,9 +124,14 @@ class Team(Waiting):
 
     @announces("allgather")
     def allgather(self, x: np.ndarray) -> np.ndarray | list[np.ndarray]:
-        """Every rank's flat `x`, as rows of an array of shape (size, n).
+        """Gather every rank's `x` on all ranks.
 
-        Where lengths differ between ranks: a list of the arrays, in the order of ranks.
+        Args:
+            x: contiguous array of n elements; n may differ between ranks.
+
+        Returns:
+            An array of shape (size, n); or, if lengths differ, a list of flat arrays in the order
+            of ranks.
         """
         flat = calls.vector(x)
         if self.size == 1:
@@ -140,13 +157,23 @@ class Team(Waiting):
 
     @announces("alltoall")
     def alltoall(self, x: np.ndarray) -> np.ndarray:
-        """Block r of `x`, shape (size, ...), to rank r; returns the blocks that came, by rank.
+        """Send block r of `x` to rank r.
 
-        Raises ValueError where the first dimension is not the number of ranks.
+        Args:
+            x: contiguous array of shape (size, ...), the same on every rank.
+
+        Returns:
+            An array like `x` with the blocks received, in the order of ranks.
+
+        Raises:
+            ValueError: the first dimension of `x` is not the number of ranks.
         """
         flat = calls.vector(x)
         if x.ndim == 0 or x.shape[0] != self.size:
-            raise ValueError(f"x has shape {x.shape}; {self.size} blocks, one a rank, are needed")
+            raise ValueError(
+                f"x must have {self.size} blocks, one per rank, as its first dimension, "
+                f"got shape {x.shape}"
+            )
         out = np.empty_like(x)
         if self.size == 1:
             out[:] = x
@@ -162,13 +189,20 @@ class Team(Waiting):
 
     @announces("broadcast")
     def broadcast(self, x: np.ndarray, root: int = 0) -> np.ndarray:
-        """Make `x` on every rank what it is on rank `root`, in place; returns `x`."""
+        """Copy `x` of rank `root` to `x` of every rank, in place.
+
+        Returns:
+            `x`.
+
+        Raises:
+            ValueError: `root` is not a rank of this team.
+        """
         flat = calls.vector(x)
         if not 0 <= root < self.size:
             raise ValueError(f"root {root} is not a rank of this team of {self.size}")
         if self.size > 1:
             call, flat = calls.encode("broadcast", flat.dtype, root=root), carried(flat)
-            if self.single_node:  # as if x was gathered from slices, of which the root has all
+            if self.single_node:  # an allgather in which the root's slice is all of x
                 edges = np.where(np.arange(self.size + 1) > root, flat.size, 0)
                 self.on_node(gather.allgather, call, flat, edges)
             else:
@@ -177,7 +211,7 @@ class Team(Waiting):
 
     @announces("barrier")
     def barrier(self) -> None:
-        """Return when every rank has called this."""
+        """Wait until every rank has called this."""
         if self.size == 1:
             return
         call = calls.encode("barrier")
@@ -195,14 +229,17 @@ class Team(Waiting):
 
     @announces("split")
     def split(self, color: int, key: int = 0) -> Team:
-        """The team of all ranks that gave the same `color`, ordered by `key`, then by rank."""
+        """Return the team of all ranks with the same `color`, ordered by `key`, then by rank.
+
+        Collective over this team.
+        """
         self.ready()
         table = self._gather([color, key], calls.encode("split"))
         members = sorted(
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
         )
         group = self.comm.group.Incl(members)
-        # MPI offers no form of this that can be polled; so it runs on a thread, and we wait.
+        # MPI has no nonblocking form of this, so it runs on a thread while we poll.
         made: list[MPI.Comm] = []
         thread = threading.Thread(
             target=lambda: made.append(self.comm.Create_group(group)), daemon=True
@@ -215,35 +252,46 @@ class Team(Waiting):
 
     @announces("empty")
     def empty(self, n: int, dtype=np.float32, common: bool = False) -> np.ndarray:
-        """Zeroed memory for `n` elements, 64-byte aligned, in a window the node's ranks share.
+        """Allocate zeroed memory, 64-byte aligned, in a window that the node's ranks share.
 
-        Collective: all ranks ask for the same n and dtype. Every rank gets its own array; an
-        allreduce of corresponding arrays (or slices) copies nothing. Where ranks share no memory
-        it is ordinary memory. It is freed when no array looks at it any more, on all ranks.
+        Collective. Every rank gets its own array, and an allreduce of corresponding arrays (or
+        slices) needs no copies. If ranks share no memory, it is ordinary memory. It is freed when
+        no rank has an array that refers to it.
 
-        `common`: one and the same memory for all ranks of a node, for what they would hold p equal
-        copies of. Who writes sees to it that nobody reads meanwhile; collectives don't.
+        Args:
+            n: number of elements, the same on all ranks.
+            dtype: the same on all ranks.
+            common: give all ranks of a node the same memory, for values that are equal on all of
+                them. A rank that writes must ensure that no other rank reads at the same time;
+                collectives do not check this.
 
-        Raises MemoryError on all ranks when the node's memory does not suffice.
+        Returns:
+            A flat array of `n` elements.
+
+        Raises:
+            MemoryError: on all ranks, if the node has not enough memory.
+            MismatchError: ranks asked for different `n`, `dtype` or `common`.
         """
         return windows.empty(self, n, dtype, common)
 
     def slice_of(self, n: int, rank: int | None = None) -> tuple[int, int]:
-        """[first, last) of n elements that are `rank`'s share (default: this rank's)."""
+        """Return [first, last), the slice of n elements that belongs to `rank` (default: this)."""
         return bounds(n, self.size, self.rank if rank is None else rank)
 
     def recover(self, seconds: float | None = 60.0) -> None:
-        """Make the team usable again after a failure. Collective: every rank calls it.
+        """Make the team usable again after a failure. Collective: every rank must call it.
 
-        A rank that has not failed so far fails by this: the others learn that it gave up its call.
-        Arrays of `empty` stay what they are, with whatever a call that failed left in them. `comm`
-        is a new communicator afterwards. In cells of a cluster's engines nobody need call it.
+        If a rank that has not failed calls it, that counts as a failure of this rank, so that the
+        others don't wait for it in another call. Arrays of `empty` remain usable, with the values
+        that the failed call left in them. `comm` is a new communicator afterwards. In notebook
+        cells on a cluster's engines it is called automatically.
 
         Args:
-            seconds: that ranks may take to all come here; None waits as long as it takes
+            seconds: time within which all ranks must call this; None means no limit.
 
         Raises:
-            DeadlineError: they did not; it says which are missing. It may be called again.
+            DeadlineError: some ranks did not call it in time; the message names them. It may be
+                called again.
             PeerError: a rank failed once more, or its process has ended.
         """
         if self._mailbox is None:
@@ -253,7 +301,7 @@ class Team(Waiting):
         recovery.recover(self, seconds)
 
     def close(self) -> None:
-        """Give the communicators back. Collective; the team can't be used afterwards."""
+        """Free the communicators. Collective; the team can't be used afterwards."""
         if self._failure is None:
             self.barrier()
             self._failure = RuntimeError("this team was closed")
@@ -275,27 +323,28 @@ class Team(Waiting):
         nodes = "one node" if self.single_node else f"{len(self.node)} on this node"
         return f"Team(rank {self.rank} of {self.size}, {nodes})"
 
-    # What collectives are made of
+    # Building blocks of collectives
 
     def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
-        """The counterparts of `x`, which lies in a window, on all ranks of the node: no copies.
+        """Return views of the arrays that correspond to `x` on all ranks of the node.
 
-        None where `x` lies in no window of this team. Look at them between barriers only.
+        Returns None if `x` does not lie in a window of this team. Read the views only between
+        barriers.
         """
         return self._window.peers(calls.vector(x)) if self.node else None
 
     def scratch(self, n: int, dtype: np.dtype) -> np.ndarray:
-        """At least `n` elements of private memory, kept from call to call."""
+        """Return at least `n` elements of private memory, which is reused by later calls."""
         if dtype not in self._scratch or self._scratch[dtype].size < n:
             self._scratch[dtype] = window.aligned(n, dtype)
         return self._scratch[dtype]
 
     def _agree(self) -> None:
-        # A call of `empty` may have succeeded on some ranks only.
+        # A call of `empty` may have succeeded on some of the ranks only.
         self._window.made = int(self._gather([self._window.made]).max())
 
     def edges(self, n: int) -> np.ndarray:
-        """Where the slices of n elements begin and end: [edges[r], edges[r + 1]) is rank r's."""
+        """Return the edges of the slices of n elements: rank r's is [edges[r], edges[r + 1])."""
         if n not in self._edges:
             if len(self._edges) > 100:
                 self._edges.clear()
@@ -304,7 +353,7 @@ class Team(Waiting):
         return self._edges[n]
 
     def widened(self, flat: np.ndarray) -> np.ndarray:
-        """`flat` itself, or for halves a copy of it in float32."""
+        """Return `flat` itself, or for halves a copy in float32."""
         if not is_half(flat.dtype):
             return flat
         wide = np.empty(flat.size, np.float32)

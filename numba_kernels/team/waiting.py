@@ -1,9 +1,9 @@
-"""How a team waits: bounded polls, and between them a look around.
+"""How a team waits: bounded polls in compiled code, with checks in Python in between.
 
-No wait blocks in C. A wait is a compiled kernel that polls for a few milliseconds without the GIL
-and then comes back to Python, where Ctrl-C is noticed, the mailbox is looked into and the deadline
-is checked; then it polls on. So when a rank fails, the others raise PeerError instead of waiting
-for ever, and the stop button works.
+No wait blocks in C. A compiled kernel polls for a few milliseconds without the GIL and then returns
+to Python, where Ctrl-C is noticed, the mailbox is read and the deadline is checked; then it polls
+again. So when a rank fails, the others raise PeerError instead of waiting for ever, and a
+notebook's stop button works.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from .mailbox import MISMATCH, WAITS, Letter
 from .recovery import connect, recover, wipe
 from .stall import COMPARE, Watch
 
-PATIENCE = 0.005  # seconds that a kernel polls before it lets Python look around
-SETUP_SECONDS = 120.0  # ranks may take this long to all reach the making of a team
+PATIENCE = 0.005  # seconds that a kernel polls before it returns to Python
+SETUP_SECONDS = 120.0  # within which all ranks must begin to make a team
 
 
 class Waiting(Failing):
-    """What Team builds on: running resumable kernels, and making communicators."""
+    """Base class of Team: runs resumable kernels, and makes communicators."""
 
     def __init__(self, rank: int, size: int, deadline: float | None):
         super().__init__(rank, size)
         self.deadline = deadline
-        self._within: Failing | None = None  # while this is made: who hears of failures
+        self._within: Failing | None = None  # receives and reports failures while this is made
         self._processes: dict[int, int] = {}  # pids of the other ranks on this machine
         self._suspect = None
         self._waits_in = (0, 0, 0)
@@ -48,9 +48,12 @@ class Waiting(Failing):
         self._node: np.ndarray | None = None
 
     def on_node(self, kernel, call: int, x: np.ndarray, *arguments) -> bool:
-        """Run a resumable kernel among the ranks of the node; False if it wants `x` in a window.
+        """Run a resumable kernel among the ranks of the node.
 
-        Halves are handed to it as the integers that carry them (halves.py).
+        Halves are passed as integers with the same bits (halves.py).
+
+        Returns:
+            False if the kernel needs `x` in a window and it does not lie in one; True otherwise.
         """
         self.ready()
         self._node[AT] = 0
@@ -68,7 +71,7 @@ class Waiting(Failing):
         """Run a resumable kernel that exchanges messages, over all ranks or those of `route`."""
         self.ready()
         if length > 2**31 - 1:
-            raise ValueError(f"{length} elements in messages; 2^31 - 1 is the most that MPI takes")
+            raise ValueError(f"elements in a message must be at most 2^31 - 1 (MPI), got {length}")
         link, *numbers = route or self._routes[0]
         self._count += 1
         link.words[messages.AT] = 0
@@ -80,22 +83,22 @@ class Waiting(Failing):
             self._wait(call, length, done, kernel, all_of_it)
 
     def set_operation(self, handle: int) -> None:
-        """The reduction that the MPI library is asked for next."""
+        """Set the reduction for the next call of the MPI library."""
         self._routes[0].link.handles[messages.OP] = handle
 
     def skip(self) -> None:
-        """Count a collective of others that this rank has no part in: numbers stay the same."""
+        """Count a collective in which this rank takes no part, so that counts stay equal."""
         self._count += 1
 
     def ready(self) -> None:
-        """Raise what makes the team unusable; in a notebook's next cell recover from it instead."""
+        """Raise the failure of the team, or recover from it in the next cell of a notebook."""
         if self._failure is not None:
             if not self._renews:
                 raise self._failure
             recover(self, None)
 
     def _wait(self, call: int, length: int, done: int, kernel, arguments: tuple) -> None:
-        """Go on with a kernel that said WAIT, or that found a mismatch."""
+        """Continue a kernel that returned WAIT, or raise the mismatch that it found."""
         self._announce(call, length)
         started, watch = time.monotonic(), Watch(self)
         self._buffers = arguments
@@ -104,10 +107,10 @@ class Waiting(Failing):
                 if done == LIBRARY_FAILED:
                     raise MismatchError(
                         f"rank {self.rank} called {self._doing}, in which the MPI library reports "
-                        "an error: do all ranks call the same?"
+                        "an error: check that all ranks make the same call"
                     )
                 if done != WAIT:
-                    if isinstance(arguments[0], messages.Link):  # by a tag: it says no more
+                    if isinstance(arguments[0], messages.Link):  # a tag does not show the call
                         raise self._mismatch(-1 - done, self._ask(-1 - done))
                     raise self._mismatch(self.node[-1 - done], self._call_of(-1 - done))
                 self._look_around(started, watch)
@@ -116,11 +119,11 @@ class Waiting(Failing):
             spans.end_wait()  # this wait ends here, not in the next one
             self.abort(error)
             raise
-        self._buffers = ()  # or it would keep memory that the caller has given up
+        self._buffers = ()  # do not keep memory alive that the caller has dropped
         watch.end(time.monotonic() - started)
 
     def _announce(self, call: int, length: int) -> None:
-        """Write on the board what this rank waits in, for ranks that wait in something else."""
+        """Write this rank's call on the board, for ranks that wait in a different call."""
         self._doing = calls.describe(call, length)
         self._waits_in = self._count, call, length
         self._suspect = None
@@ -131,7 +134,7 @@ class Waiting(Failing):
 
     @spans.announces("wait")
     def _until(self, finished, seconds: float | None = None) -> None:
-        """Wait in Python until `finished()`; for setting up, where microseconds don't count."""
+        """Wait in Python until `finished()`; used in set-up, where microseconds don't matter."""
         started, watch = time.monotonic(), Watch(self if self._mailbox else self._within)
         try:
             while not finished():
@@ -144,7 +147,7 @@ class Waiting(Failing):
         watch.end(time.monotonic() - started)
 
     def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> None:
-        """Between two polls: let signals through, read the mail, compare calls, rest."""
+        """Between two polls, handle signals, read the mailbox, compare calls, and sleep."""
         waited = time.monotonic() - started
         self._heed()
         if self._within is not None:
@@ -157,33 +160,36 @@ class Waiting(Failing):
         if self.board is not None and waited > PATIENCE:
             self._compare()
         watch.look(waited)
-        # A long wait need not keep a core busy: rest for 1% of it, at most a millisecond.
+        # Do not keep a core busy in a long wait: sleep 1% of the time, at most a millisecond.
         time.sleep(min(0.001, waited / 100))
 
     def _compare(self) -> None:
-        """MismatchError if a rank of this node waits in another call that has the same number."""
+        """Raise MismatchError if a rank of this node waits in a different call of this number."""
         number, *mine = self._waits_in
         for peer, theirs in zip(self.node, self.board, strict=True):
             said = tuple(map(int, theirs[[board.NUMBER, board.WAITING, board.LENGTH]]))
             if said[0] == number and calls.differ(mine, said[1:]):
-                if self._suspect == (peer, said):  # seen twice: not in the middle of being written
+                if self._suspect == (peer, said):  # seen twice, so it was not half-written
                     raise self._mismatch(peer, calls.describe(*said[1:]))
                 self._suspect = (peer, said)
                 return
 
     def _mismatch_told(self, letter: Letter) -> MismatchError:
-        """Of what another rank found out: as seen from here, if this rank called something else."""
+        """Return another rank's mismatch, from this rank's view if this rank's call differs."""
         number, *theirs = letter.call
         if tuple(theirs) != self._waits_in[1:] and number == self._count:
             return self._mismatch(letter.rank, calls.describe(*theirs))
         return MismatchError(letter.text)
 
     def _mismatch(self, peer: int, theirs: str | None) -> MismatchError:
-        theirs = f"rank {peer} called {theirs}" if theirs else f"rank {peer} called something else"
+        theirs = f"rank {peer} called {theirs}" if theirs else f"rank {peer} made another call"
         return MismatchError(f"rank {self.rank} called {self._doing}, but {theirs}")
 
     def _ask(self, peer: int) -> str | None:
-        """What rank `peer` calls, if it says so soon: it waits in it, or finds the mismatch too."""
+        """Ask rank `peer` for its call; None if it does not answer soon.
+
+        It answers if it waits in that call, or finds the mismatch too.
+        """
         mail, end = self._mailbox, time.monotonic() + 2 * COMPARE
         mail.post(WAITS, "", self._waits_in, [peer])
         while time.monotonic() < end:
@@ -195,7 +201,7 @@ class Waiting(Failing):
         return None
 
     def _call_of(self, place: int) -> str:
-        """What the rank at `place` of this node says on the board that it calls."""
+        """Return the call that the rank at `place` of this node has announced on the board."""
         turn = board.CALL + 2 * (int(self.board[self.place, board.COUNT]) & 1)
         call, length = map(int, self.board[place, turn : turn + 2])
         mine = int(self.board[self.place, turn + 1])
@@ -210,23 +216,23 @@ class Waiting(Failing):
     # Setting up
 
     def _duplicate(self, comm: MPI.Comm) -> MPI.Comm:
-        """A communicator of our own for the ranks of `comm`."""
+        """Return a new communicator for the ranks of `comm`."""
         try:
             new, request = comm.Idup()
             self._until(request.Test, SETUP_SECONDS)
         except MPI.Exception as error:
             why = str(error).splitlines()[0]
             raise RuntimeError(
-                f"MPI gives no further communicator ({why}): a process may hold some thousand "
+                f"MPI has no further communicator ({why}): a process can have about a thousand "
                 "teams; close() those that are no longer used"
             ) from None
         return new
 
     def _set_up(self, seconds: float | None) -> None:
-        """After a recovery: the communicator of this generation.
+        """After a recovery, make the communicator of this generation.
 
-        Nothing but this is collective on the mailbox's communicator: its k-th duplicate is that of
-        generation k on every rank, also where a rank was interrupted while it waited for one.
+        This is the only collective on the mailbox's communicator. So its k-th duplicate belongs to
+        generation k on every rank, even if a rank was interrupted while it waited for one.
         """
         wipe(self)
         mail = self._mailbox
@@ -243,13 +249,16 @@ class Waiting(Failing):
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         connect(self)
         self._agree()
-        mail.again.clear()  # of the generation before: all ranks have left it
+        mail.again.clear()  # these are of the generation before, which all ranks have left
 
     def _agree(self) -> None:
-        """After a recovery: what else has to be the same on all ranks."""
+        """After a recovery, make other values equal on all ranks; subclasses override this."""
 
     def _gather(self, numbers: list[int], call: int | None = None, length: int = 0) -> np.ndarray:
-        """Every rank's integers, shape (size, len(numbers)); as part of the collective `call`."""
+        """Gather every rank's integers as int64, shape (size, len(numbers)).
+
+        If `call` is given, this is part of that collective.
+        """
         mine = np.array(numbers, np.int64)
         table = np.empty((self.size, mine.size), np.int64)
         if call is not None:

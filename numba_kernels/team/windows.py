@@ -1,4 +1,4 @@
-"""Finding out which ranks share memory, and making arrays in it: the collective part of windows."""
+"""Find out which ranks share memory, and allocate arrays in it: the collective part of windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..shared.node_array import WORDS, node_array, shared_bytes
 
 
 def find_node(team, shared: bool, patience: float) -> None:
-    """Find out who shares memory, by sharing some: the board and the stage. Collective."""
+    """Find out which ranks share memory by sharing the board and the stage. Collective."""
     token = window.node_token() if shared else -1 - team.rank
     table = team._gather([token, team.rank // ranks_a_node(team.size), *window.cpu_mask()])
     alike = (table[:, :2] == table[team.rank, :2]).all(axis=1)
@@ -27,7 +27,7 @@ def find_node(team, shared: bool, patience: float) -> None:
     attached = team._gather([memory is not None, leader])
     if made >= 0:
         os.close(made)
-    # Memory is shared by all candidates or by none: half a node helps nobody.
+    # Memory is shared by all candidates or by none; sharing among some of a node is of no use.
     leaders = attached[:, 1].copy()
     for first in set(leaders):
         if not attached[leaders == first, 0].all():
@@ -53,10 +53,10 @@ def find_node(team, shared: bool, patience: float) -> None:
 
 
 def ranks_a_node(ranks: int) -> int:
-    """How many ranks at most are taken for one node: all, unless NUMBA_KERNELS_NODE says less."""
+    """Return the most ranks that count as one node: NUMBA_KERNELS_NODE, or all if it is not set."""
     said = os.environ.get("NUMBA_KERNELS_NODE", str(ranks))
     if not said.isdecimal() or int(said) < 1:
-        raise ValueError(f"NUMBA_KERNELS_NODE is {said!r}; a whole number from 1 up is right")
+        raise ValueError(f"NUMBA_KERNELS_NODE must be a whole number, at least 1, got {said!r}")
     return int(said)
 
 
@@ -64,13 +64,13 @@ def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
     """See `Team.empty`."""
     dtype = np.dtype(dtype)
     if not calls.known(dtype):
-        raise TypeError(f"dtype {dtype} in a window; one of {', '.join(calls.DTYPES)} is needed")
+        raise TypeError(f"dtype of a window must be one of {', '.join(calls.DTYPES)}, got {dtype}")
     if n < 0:
-        raise ValueError(f"{n} elements in a window; 0 or more are needed")
+        raise ValueError(f"elements of a window must be at least 0, got {n}")
     team.ready()
     leader, ranks = team.node[0], len(team.node)
     row = window.row_bytes(n, dtype)
-    stride, nbytes = (0, row) if common else (row, row * ranks)  # from row to row; of them all
+    stride, nbytes = (0, row) if common else (row, row * ranks)  # bytes row to row; of all rows
     made, name = -1, 0
     if team.rank == leader and ranks > 1:
         with suppress(OSError, OverflowError):
@@ -78,7 +78,7 @@ def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
     call = calls.encode("empty", dtype)
     kind, full = calls.DTYPES.index(dtype.name), team._window.full
     try:
-        # Three rounds, which every rank takes part in, whatever its own news are.
+        # Every rank takes part in all three rounds, even if its own part has failed.
         table = team._gather([os.getpid(), made, name, full, n, kind, common], call, n)
         for peer in range(team.size):
             if (table[peer, 4:] != table[team.rank, 4:]).any():
@@ -96,7 +96,7 @@ def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
         got = team._gather([enough], call, n)[:, 0]
         if table[:, 3].any():
             raise MemoryError(
-                f"a team has at most {window.MOST} windows at once: drop some arrays first"
+                f"a team can have at most {window.MOST} windows at a time: drop some arrays first"
             )
         if not got.all():
             raise MemoryError(

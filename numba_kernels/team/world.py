@@ -1,8 +1,8 @@
-"""The world: what the processes of MPI.COMM_WORLD have in common before they have a team.
+"""The world: the mailbox and communicator of all processes of MPI.COMM_WORLD, to make teams from.
 
-Making a team is itself a wait for all ranks, and one of them may fail before it comes to that. So
-the first team that is made of all ranks makes this one first: a mailbox, and a communicator for
-teams to be made from. Like a team it fails, tells, and recovers; it has no collectives of its own.
+Making a team is itself a wait for all ranks, and a rank may fail before it gets there. So the first
+team of all ranks makes the world first: a mailbox, and a communicator from which teams are made.
+Like a team it reports failures and recovers, but it has no collectives.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _world: World | None = None
 
 
 class World(Waiting):
-    """Made once in a process, by all ranks together."""
+    """The world. It is made once per process, by all ranks together."""
 
     def __init__(self):
         super().__init__(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, None)
@@ -30,7 +30,7 @@ class World(Waiting):
         self._processes = processes(self)
 
     def ready(self) -> None:
-        """Before a team is made: raise what is wrong, or mend it if that is known already."""
+        """Before a team is made, raise a new failure, or recover from one already raised."""
         if self._failure is None:
             try:
                 self._heed()
@@ -47,7 +47,7 @@ class World(Waiting):
 
 
 def world_of(comm: MPI.Comm) -> World | None:
-    """The world, for making a team of `comm`; None where there is none, and none can be made."""
+    """Return the world for making a team of `comm`; None if there is none and none can be made."""
     global _world
     if MPI.COMM_WORLD.size == 1:
         return None
@@ -57,7 +57,7 @@ def world_of(comm: MPI.Comm) -> World | None:
 
 
 def processes(team) -> dict[int, int]:
-    """The pids of the other ranks that run where this one can see them. Collective."""
+    """Return {rank: pid} of the other ranks on this machine. Collective."""
     table = team._gather([window.node_token(), os.getpid()])
     here = table[:, 0] == table[team.rank, 0]
     return {r: int(table[r, 1]) for r in range(team.size) if here[r] and r != team.rank}

@@ -1,14 +1,14 @@
-"""Traces of several ranks side by side: their clocks compared, and what they have to say collected.
+"""Compare the clocks of ranks, and collect their traces on rank 0.
 
-The ranks of a node read one clock. Those of two nodes began to count when their node was switched
-on, so rank 0 asks the first rank of each other node what time it is (Cristian, "Probabilistic clock
-synchronization", Distributed Computing 3, 1989):
+The ranks of a node read the same clock. Clocks of different nodes start when their node boots, so
+rank 0 asks the first rank of each other node for its time (Cristian's algorithm: "Probabilistic
+clock synchronization", Distributed Computing 3, 1989):
 
     rank 0       t0 ---.             .---> t1        offset = t - (t0 + t1) / 2
     other node          '---> t ----'                wrong by (t1 - t0) / 2 at most
 
-The shortest of many exchanges counts. Clocks also drift, by some 10 us a second: so they are
-compared at the beginning and at the end, and a straight line is taken in between.
+The shortest of many exchanges is used. Clocks also drift, by some 10 us per second, so they are
+compared at the beginning and at the end, with linear interpolation in between.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from mpi4py import MPI
 
 EXCHANGES = 100
 TAG = 2
-clock = perf_counter_ns  # what the spans of recording.py are measured by
+clock = perf_counter_ns  # the clock of the spans in recording.py
 
 
 def compare_clocks(team) -> tuple[int, int, int]:
-    """(this rank's time, how far it is ahead of rank 0's, the greatest error), in ns. Collective.
+    """Compare this rank's clock with rank 0's. Collective.
 
-    On the node of rank 0 the last two are 0.
+    Returns:
+        (this rank's time, its offset from rank 0's clock, largest error of the offset), in ns. On
+        the node of rank 0 the last two are 0.
     """
     found = [clock(), 0, 0]
     for members in team.nodes[1:]:  # rank 0 is on the first one
@@ -41,7 +43,7 @@ def compare_clocks(team) -> tuple[int, int, int]:
 
 
 def _ask(team, peer: int) -> None:
-    """Rank 0: tell `peer` when its answers came, all at once at the end."""
+    """Rank 0: exchange with `peer`, and send it t0 and t1 of all exchanges at the end."""
     times = np.empty((EXCHANGES, 2), np.int64)  # t0, t1
     nothing, answer = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for each in range(EXCHANGES):
@@ -68,7 +70,7 @@ def _answer(team) -> list[int]:
 
 
 def collect(team, content: bytes) -> list[bytes] | None:
-    """On rank 0 what every rank brought, in order; None on the others. Collective."""
+    """Return every rank's `content`, in order, on rank 0, and None on the others. Collective."""
     lengths = team.allgather(np.array([len(content)], np.int64))[:, 0]
     if team.rank:
         _send(team, np.frombuffer(content, np.uint8), 0)
@@ -89,7 +91,7 @@ def _receive(team, x: np.ndarray, source: int) -> np.ndarray:
 
 
 def _finish(team, request: MPI.Request) -> None:
-    """Wait for it as a team waits, which rests between two looks; but at first without a rest."""
+    """Wait for `request`: poll for 1 ms, then wait as a team does, with pauses between polls."""
     soon = time.monotonic() + 0.001
     while not request.Test():
         if time.monotonic() > soon:

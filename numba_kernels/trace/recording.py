@@ -1,4 +1,4 @@
-"""Tracing: what this process does when, as spans of time; switched on only while somebody looks.
+"""Tracing: record what this process does, and when, as spans of time.
 
     with trace.Recording() as seen:
         with trace.span("load"):
@@ -6,15 +6,15 @@
         team.allreduce(x)
     seen.spans                    # [("load", begin, end), ("allreduce", ...), ("wait", ...), ...]
 
-Times are nanoseconds of the system's monotonic clock, which all processes of a node share (it is
-that of `time.perf_counter_ns`); clocks.py compares the clocks of several nodes.
+Times are nanoseconds of the system's monotonic clock, that of `time.perf_counter_ns`, which all
+processes of a node share; clocks.py compares the clocks of several nodes.
 
-Code announces its spans through numba_kernels/spans.py. A wait in compiled code that comes back to
-Python to look around, and goes on, is one span; where a message is waited for, the time that the
-message travels is part of it.
+Code announces its spans through numba_kernels/spans.py. A wait in compiled code is one
+span, even if it returns to Python in between. A wait for messages includes the time of their
+transfer.
 
-Spans of the thread that records are kept, and nest; those of other threads are counted. Memory is
-bounded: of more spans than `limit` the last ones are kept, and it is said how many were lost.
+Spans of the recording thread are kept, and nest; those of other threads are only counted. Memory is
+bounded: only the last `limit` spans are kept, and the number of lost ones is reported.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ import numpy as np
 from .. import spans
 from ..spans import BEGAN, CAPACITY, COUNT, FLAG, HEAD, RECORD, WAITS
 
-LIMIT = 100_000  # spans of Python, and as many waits of compiled code: some 20 MB
+LIMIT = 100_000  # spans of Python, and as many waits in compiled code: some 20 MB
 
 # In Python -------------------------------------------------------------------------------------
 
 
 class _Log:
-    """What is being recorded in this process, by one Recording or by several within each other."""
+    """The spans of this process, while one Recording or several nested ones are active."""
 
     def __init__(self, limit: int):
         self.spans: deque[tuple[str, int, int]] = deque(maxlen=limit)
@@ -47,7 +47,7 @@ class _Log:
     def _keeper(self):
         append, mine = self.spans.append, get_ident()
 
-        def keep(name: str, begin: int, end: int) -> None:  # called in every step: kept short
+        def keep(name: str, begin: int, end: int) -> None:  # called in every step: must be fast
             if get_ident() == mine:
                 self.count += 1
                 append((name, begin, end))
@@ -57,7 +57,7 @@ class _Log:
         return keep
 
     def end_wait(self) -> None:
-        """What `ended` does; calling that from here would make Numba compile it once more."""
+        """Do the same as `ended`; calling that from here would make Numba compile it again."""
         count, limit, begin = self.ring[[COUNT, CAPACITY, BEGAN]].tolist()
         if begin:
             place = HEAD + RECORD * (count % limit)
@@ -65,7 +65,7 @@ class _Log:
             self.ring[[COUNT, BEGAN]] = count + 1, 0
 
     def waits(self) -> list[tuple[str, int, int]]:
-        """Those that the ring still has, in order."""
+        """Return the waits that the ring still holds, in order."""
         count, limit = int(self.ring[COUNT]), int(self.ring[CAPACITY])
         table = self.ring[HEAD:].reshape(limit, RECORD)
         table = np.roll(table, -(count % limit), axis=0) if count > limit else table[:count]
@@ -73,31 +73,35 @@ class _Log:
 
 
 _log: _Log | None = None
-_recordings: list[Recording] = []  # that go on, the outermost first
-_last_ring = None  # a kernel on another thread may hold its address a moment longer
+_recordings: list[Recording] = []  # active ones, the outermost first
+_last_ring = None  # kept, because a kernel on another thread may still use its address
 
 
 class Recording:
     """Records the spans of this process, from `start` to `stop`, or as a context manager.
 
-    Recordings may lie within each other; all have the limit of the outermost one then.
+    Recordings may be nested; the limit of the outermost one then applies to all.
 
-    Attributes, after the end:
-        spans: (name, begin, end), times in ns, in order of their begins; they nest
-        begin, end: of the recording
-        lost: spans before those, which went over the limit
-        others: spans of other threads; they are not kept
+    Args:
+        limit: the most spans to keep, at least 1.
+
+    Attributes (valid after the end):
+        spans: list of (name, begin, end), times in ns, ordered by begin; they nest.
+        begin: begin of the recording, ns.
+        end: end of the recording, ns.
+        lost: number of earlier spans that exceeded the limit.
+        others: number of spans of other threads, which are not kept.
     """
 
     def __init__(self, limit: int = LIMIT):
         if not isinstance(limit, int) or limit < 1:
-            raise ValueError(f"a limit of {limit!r} spans; a whole number from 1 up is right")
+            raise ValueError(f"limit must be a whole number, at least 1, got {limit!r}")
         self.limit, self.spans, self.lost, self.others = limit, [], 0, 0
         self.begin = self.end = 0
 
     def start(self) -> Recording:
         if self in _recordings:
-            raise RuntimeError("this recording goes on already")
+            raise RuntimeError("this recording has already started")
         if _log is None:
             _switch_on(self.limit)
         _recordings.append(self)
@@ -107,14 +111,14 @@ class Recording:
 
     def stop(self) -> Recording:
         if self not in _recordings:
-            raise RuntimeError("this recording does not go on")
+            raise RuntimeError("this recording has not started, or has stopped")
         log, self.end = _log, perf_counter_ns()
         _recordings.remove(self)
         if not _recordings:
             _switch_off()
         count, others = self._before
         waits = log.waits()
-        # Where one of the two has lost some, the other one is cut at the same time.
+        # If one of the two sources has lost spans, cut the other one at the same time.
         complete = max(
             log.spans[0][2] if log.count > len(log.spans) else 0,
             waits[0][2] if log.ring[COUNT] > len(waits) else 0,
@@ -132,9 +136,9 @@ class Recording:
 
 
 def nested(spans: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """In order of their begins, outer ones first; what reaches beyond an outer one is cut there.
+    """Sort spans by begin, outer ones first, and cut each at the end of its outer span.
 
-    Only waits of another thread's kernels do that.
+    Only waits in another thread's kernels reach beyond an outer span.
     """
     found, ends = [], []
     for name, begin, end in sorted(spans, key=lambda s: (s[1], -s[2])):

@@ -96,7 +96,7 @@ def after_a_deadlock() -> None:
         comm.Send(np.array([-1.0]), other)  # both ranks send, and neither receives
     with pytest.raises(ValueError, match="2000 bytes"):
         comm.Send(np.zeros(250), other)
-    comm = Patient(MPI.COMM_WORLD, seconds=10)
+    comm = Patient(MPI.COMM_WORLD, seconds=300)
     comm.Sendrecv(np.array([float(comm.rank)]), other, recvbuf=coming, source=other)
     assert coming[0] == other  # and not the abandoned -1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import numpy as np
 import pytest
@@ -158,10 +157,8 @@ def test_any_ring_is_right(capsys):
 def test_wrong_rings(capsys, right, wrong, says):
     assert right in RIGHT
     answer = RIGHT.replace(right, wrong, 1)
-    began = time.monotonic()
     printed = said(capsys, HELPERS + answer + CHECK)
     assert printed.startswith("not yet: ") and re.search(says, printed)
-    assert time.monotonic() - began < 10
 
 
 HELPERS = """

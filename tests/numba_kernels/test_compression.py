@@ -38,7 +38,9 @@ def every_length():
                 )
                 assert np.isfinite(array).all(), where
                 same_bits(team, array, where)
-                for special in (np.nan, np.inf):
+                # (In the longest one once for each method and dtype.)
+                once = n < 70_001 or (op == "mean" and array.base is None)
+                for special in (np.nan, np.inf) if once else ():
                     if n:
                         array[:] = x[team.rank]
                         if team.rank == p - 1:
@@ -50,12 +52,12 @@ def every_length():
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_every_length(on_ranks, ranks):
-    on_ranks(ranks, every_length, timeout=300)
+    on_ranks(ranks, every_length)
 
 
 @pytest.mark.parametrize("env", SURROUNDINGS[1:], ids=["messages", "two nodes"])
 def test_every_length_between_nodes(on_ranks, env):
-    on_ranks(3, every_length, timeout=300, env=env)
+    on_ranks(3, every_length, env=env)
 
 
 class Counting:
@@ -96,7 +98,7 @@ def counted():
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_bytes_are_what_is_sent(on_ranks, ranks):
-    on_ranks(ranks, counted, timeout=300)
+    on_ranks(ranks, counted)
 
 
 def test_bytes():
@@ -240,22 +242,22 @@ TWICE = [Layer(0, (10, 10)), Layer(50, (10,))]
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        (lambda: compression.get("zip"), "unknown compression 'zip'; one of fp16, bf16, top_k, "),
+        (lambda: compression.get("zip"), "unknown compression 'zip'; choose one of fp16, bf16"),
         (lambda: compression.get("top_k", k=3), "top_k has no setting 'k'; it has ratio, feedback"),
         (lambda: compression.get("fp16", half="bf16"), "fp16 has no setting 'half'; it has none"),
         (lambda: compression.get(compression.TopK(), ratio=1), "TopK.* has its settings already"),
-        (lambda: compression.Cast("fp8"), "half is 'fp8'; one of fp16, bf16 is needed"),
-        (lambda: compression.TopK(0), "ratio is 0; 0 < ratio <= 1 is needed"),
-        (lambda: compression.TopK(float("nan")), "ratio is nan; 0 < ratio <= 1 is needed"),
-        (lambda: compression.PowerSGD(0), "rank is 0; a whole number from 1 up is needed"),
-        (lambda: compression.PowerSGD(seed=0.5), "seed is 0.5; a whole number from 0 up"),
-        (lambda: compression.PowerSGD().init(9), "PowerSGD compresses matrices: init.n, segments"),
+        (lambda: compression.Cast("fp8"), "unknown half 'fp8'; choose one of fp16, bf16"),
+        (lambda: compression.TopK(0), "ratio must satisfy 0 < ratio <= 1, got 0"),
+        (lambda: compression.TopK(float("nan")), "ratio must .* 0 < ratio <= 1, got nan"),
+        (lambda: compression.PowerSGD(0), "rank must be a whole number, at least 1, got 0"),
+        (lambda: compression.PowerSGD(seed=0.5), "seed must .* number, at least 0, got 0.5"),
+        (lambda: compression.PowerSGD().init(9), "PowerSGD .* matrices: call init.n, segments"),
         (lambda: compression.PowerSGD().init(200, TWICE), r"shape \(10,\) at 50 does not fit betw"),
         (lambda: compression.PowerSGD().init(99, TWICE[:1]), r"\(10, 10\) at 0 .* 0 and 99"),
-        (lambda: compression.Adasum().init(9, [1, 3]), r"layers begin at \[1, 3\]; ascending"),
-        (lambda: compression.TopK().init(2**31), "n is 2147483648; from 0 to 2.31 - 1 elements"),
-        (lambda: compression.TopK().init(9, dtype="int32"), "dtype int32; float32 or float64"),
-        (lambda: compression.TopK().bytes(9, 0), "ranks is 0; 1 or more is needed"),
+        (lambda: compression.Adasum().init(9, [1, 3]), r"must ascend from 0, got \[1, 3\]"),
+        (lambda: compression.TopK().init(2**31), "n must be .* 2.31 - 1 .*, got 2147483648"),
+        (lambda: compression.TopK().init(9, dtype="int32"), "float32 or float64, got int32"),
+        (lambda: compression.TopK().bytes(9, 0), "ranks must be at least 1, got 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used(wrong, line):
@@ -270,15 +272,15 @@ def bad_gradients():
     team, method = Team(), compression.TopK()
     state = method.init(9)
     for x, op, line in (
-        (np.ones(8, "f4"), "mean", "gradient has 8 elements, its state 9"),
-        (np.ones(9), "mean", "gradient has dtype float64, its state float32"),
-        (np.ones(9, "f4"), "max", "op is 'max'; a compressed allreduce does mean or sum"),
-        ([1.0], "mean", "gradient is a list; a numpy array is needed"),
+        (np.ones(8, "f4"), "mean", "gradient has 8 elements, but its state has 9"),
+        (np.ones(9), "mean", "gradient has dtype float64, but its state has float32"),
+        (np.ones(9, "f4"), "max", "op of a compressed allreduce must be mean or sum, got 'max'"),
+        ([1.0], "mean", "gradient must be a numpy array, got a list"),
         (np.ones(18, "f4")[::2], "mean", "gradient must be contiguous"),
     ):
         with pytest.raises((ValueError, TypeError), match=line):
             method.allreduce(team, x, state, op)
-    with pytest.raises(ValueError, match="op is 'sum'; Adasum"):
+    with pytest.raises(ValueError, match="op must be 'mean' for Adasum, got 'sum'"):
         method = compression.Adasum()
         method.allreduce(team, np.ones(9, "f4"), method.init(9), "sum")
 

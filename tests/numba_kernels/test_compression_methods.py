@@ -180,7 +180,7 @@ def powers():
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_powersgd(on_ranks, ranks, env):
-    on_ranks(ranks, powers, timeout=300, env=env)
+    on_ranks(ranks, powers, env=env)
 
 
 def warm():
@@ -303,4 +303,4 @@ def adasums():
 @surroundings
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_adasum(on_ranks, ranks, env):
-    on_ranks(ranks, adasums, timeout=300, env=env)
+    on_ranks(ranks, adasums, env=env)

@@ -12,7 +12,7 @@ if launch.rank() == 1:
     os._exit(3)
 from mpi4py import MPI
 """
-    done = launch.run_ranks(3, ["-c", code], timeout=50, capture=True, survive=True)
+    done = launch.run_ranks(3, ["-c", code], timeout=600, capture=True, survive=True)
     assert done.returncode == 3, done.stderr
 
 
@@ -27,6 +27,6 @@ time.sleep(0.5)
 print(launch.rank(), flush=True)
 os._exit(0)
 """
-    done = launch.run_ranks(3, ["-c", code], timeout=50, capture=True, survive=True)
+    done = launch.run_ranks(3, ["-c", code], timeout=600, capture=True, survive=True)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == ["0", "2"]

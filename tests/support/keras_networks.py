@@ -1,11 +1,12 @@
 """Small Keras networks of all kinds, with a batch for each: build("two_inputs") -> model, batch"""
 
 import numpy as np
+from lazily import Lazily
 
 from tutorial_dl import data
-from tutorial_dl.replica.keras_tensorflow import keras, tf
 
-layers = keras.layers
+IMPORTED = "tutorial_dl.replica.keras_tensorflow"
+keras, layers, tf = (Lazily(IMPORTED, name) for name in ("keras", "keras.layers", "tf"))
 RANDOM = np.random.default_rng(11)
 IMAGES = RANDOM.standard_normal((13, 6, 6, 1)).astype(np.float32)
 WORDS = RANDOM.integers(0, 20, (13, 5))
@@ -63,18 +64,17 @@ def two_outputs():
     )  # fmt: skip
 
 
-class Penalised(layers.Layer):
-    """Adds a loss from inside, and has a scalar weight."""
-
-    def build(self, shape):
-        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
-
-    def call(self, x):
-        self.add_loss(0.3 * keras.ops.square(self.scale - 3))
-        return x * self.scale
-
-
 def regularised():
+    class Penalised(layers.Layer):
+        """Adds a loss from inside, and has a scalar weight."""
+
+        def build(self, shape):
+            self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+        def call(self, x):
+            self.add_loss(0.3 * keras.ops.square(self.scale - 3))
+            return x * self.scale
+
     x = inputs = keras.Input((6, 6, 1))
     x = layers.Dense(4, "tanh", kernel_regularizer=keras.regularizers.L2(0.1))(layers.Flatten()(x))
     return compiled(inputs, layers.Dense(3, "softmax")(Penalised()(x)))

@@ -3,8 +3,8 @@
 Every process that descends from the test session carries a variable of its environment, MARK, so
 that it is found whatever its name, its parent or its session, and nothing else ever is.
 
-Files in shared memory don't tell whose they are. Where tests run in two lanes (two_lanes.py) a new
-one may be the other lane's: of a rank that was killed there, until its guard has removed it.
+Files in shared memory don't tell whose they are. Where pytest-xdist runs tests side by side a new
+one may be another worker's, so they are judged once, when all workers have ended (conftest.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import psutil
 
 VARIABLE = "TUTORIAL_DL_TEST_SESSION"
 SHARED_MEMORY = Path("/dev/shm")
-OTHERS_SECONDS = 90.0  # longer than any test that kills ranks
 
 _standing: set[int] = set()
 
@@ -80,19 +79,27 @@ def abandoned(before: set[str]) -> set[str]:
     return new & segments()
 
 
-def check(mark: str, known: set[int], before: set[str], patience: float = 5.0) -> list[str]:
+def left_in_shared_memory(before: set[str], patience: float) -> set[str]:
+    """Names of new files that nobody holds, and that are there after `patience` seconds, too."""
+    deadline = time.monotonic() + patience
+    while (files := abandoned(before)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return files
+
+
+def check(mark: str, known: set[int], before: set[str] | None, patience: float = 5.0) -> list[str]:
     """Descriptions of what is left after `patience` seconds; what was running is ended.
 
     known: pids that may stay (a cluster that a module's tests share).
+    before: files in shared memory that were there; None where they are not asked for.
     """
     deadline = time.monotonic() + patience
     while True:
         left = [p for p in processes(mark) if p.pid not in known | _standing]
-        files = abandoned(before)
+        files = set() if before is None else abandoned(before)
         if not left and not files:
             return []
-        others = OTHERS_SECONDS if os.environ.get("TESTS_LANE") and not left else 0.0
-        if time.monotonic() > deadline + others:
+        if time.monotonic() > deadline:
             break
         time.sleep(0.1)
     what = []

@@ -9,7 +9,8 @@ Ranks are processes of their own under mpiexec. A start costs a second or two, s
 other tests (worlds.py): a rank that fails, hangs, crashes or is left changed ends with its world,
 and can't harm the next test. With `fresh=True`, or with variables that are read when a process
 starts, ranks are started for this one call: for tests of starts and ends, of what is loaded, of
-memory, and of whatever else is a matter of a whole process.
+memory, and of whatever else is a matter of a whole process. What uses Keras says `keras=True`: it
+is served by ranks that have loaded it once, for all files.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from worlds import PATIENCE, WORLDS
+from worlds import WORLDS
 
-SECONDS = 120  # a first run compiles
+SECONDS = 600  # no bound that is tested: it ends what hangs
 
 
 def run(ranks: int, function: Callable, *arguments, timeout: float = SECONDS, env=None):
@@ -31,17 +32,19 @@ def run(ranks: int, function: Callable, *arguments, timeout: float = SECONDS, en
     from numba_kernels import launch
 
     call = [__file__, inspect.getfile(function), function.__name__, json.dumps(arguments)]
-    return launch.run_ranks(ranks, call, timeout=timeout * PATIENCE, capture=True, env=env)
+    return launch.run_ranks(ranks, call, timeout=timeout, capture=True, env=env)
 
 
 @pytest.fixture
 def on_ranks():
-    """on_ranks(3, function, *arguments, timeout=..., env=..., fresh=...) -> what they printed"""
+    """on_ranks(3, function, *arguments, timeout=..., env=..., fresh=..., keras=...) -> output"""
 
-    def check(ranks, function, *arguments, timeout=SECONDS, env=None, fresh=False) -> str:
+    def check(
+        ranks, function, *arguments, timeout=SECONDS, env=None, fresh=False, keras=False
+    ) -> str:
         if not fresh and WORLDS.fits(env):
             call = inspect.getfile(function), function.__name__, list(arguments)
-            return WORLDS.call(ranks, *call, timeout=timeout, env=env)
+            return WORLDS.call(ranks, *call, timeout=timeout, env=env, keras=keras)
         done = run(ranks, function, *arguments, timeout=timeout, env=env)
         assert done.returncode == 0, f"on {ranks} ranks:\n{done.stdout}\n{done.stderr}"
         return done.stdout

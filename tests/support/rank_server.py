@@ -44,7 +44,7 @@ def tell(stream, what: dict) -> None:
     stream.flush()
 
 
-def call(file: str, function: str, arguments: list, env: dict[str, str]) -> dict:
+def call(file: str, function: str, arguments: list, env: dict[str, str], keras: bool) -> dict:
     """{"error": "" or what it was, "remains": what is no more as before, "heavy": TensorFlow}"""
     before = remains.Before()
     saved = {name: os.environ.get(name) for name in env}
@@ -59,6 +59,10 @@ def call(file: str, function: str, arguments: list, env: dict[str, str]) -> dict
     heavy = sys.modules.get("keras") is not None
     if heavy:
         sys.modules["keras"].utils.clear_session()  # names of layers count from the start again
+    if keras and "numba_kernels.team.world" in sys.modules:
+        # One that has failed, on whatever rank, and recovered is not as before; the next team makes
+        # a new one. That costs two communicators, and to load TensorFlow again 5 to 10 s a rank.
+        sys.modules["numba_kernels.team.world"]._world = None
     gc.collect()  # teams that nobody holds any more say so
     children = remains.children()
     error = f"left running: {', '.join(children)}" if children else ""

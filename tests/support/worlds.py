@@ -6,9 +6,12 @@ asleep in a read of its socket (rank_server.py), and are ended with the whole wo
 - a call failed, took too long, or a rank died: no later test meets what that left behind;
 - a call was fine, but something that it changed in its process is still changed (remains.py);
 - they have served `CALLS` calls, or ranks are needed elsewhere (at most `RANKS` are kept), or they
-  have loaded TensorFlow (0.5 GB a rank) and another file's tests begin.
+  have loaded TensorFlow (0.5 GB a rank) unasked and another file's tests begin.
 
     WORLDS.call(3, file, "each_rank", [100], timeout=60) -> what the ranks printed
+
+Importing TensorFlow takes 5 to 10 s of a processor in each rank. So calls that use Keras say so
+(`keras=True`) and have worlds of their own, which serve all files.
 """
 
 from __future__ import annotations
@@ -25,17 +28,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from remains import TENSORFLOWS
+
 from numba_kernels import launch
 from numba_kernels.launch import guard
 
 SERVER = Path(__file__).with_name("rank_server.py")
 CALLS = 60  # of one world: every team that is dropped costs it two communicators
-RANKS = 20  # in all worlds together; each takes some 100 MB
-# Beside other tests (two_lanes.py) ranks get what those leave of the cores, now and then nothing.
-PATIENCE = 5 if os.environ.get("TESTS_LANE") == "beside" else 1
-START_SECONDS = 60.0 * PATIENCE
-END_SECONDS = 20.0 * PATIENCE
-GRACE = 5.0  # for other ranks to hear of one that failed
+# In all worlds of one process together; each takes some 100 MB, and pytest-xdist has a few workers.
+RANKS = 16
+# Nothing is measured by these: they end what hangs, on a machine that does much else meanwhile.
+START_SECONDS = 300.0
+END_SECONDS = 100.0
+GRACE = 10.0  # for other ranks to hear of one that failed
 AT_CALL = {"NUMBA_KERNELS_WINDOW", "NUMBA_KERNELS_NODE"}  # read whenever a team is made
 OF_THE_TEST = {"PYTEST_CURRENT_TEST"}  # differs from test to test, and no rank reads it
 
@@ -45,10 +50,11 @@ class CallFailed(AssertionError):
 
 
 class World:
-    """`ranks` processes under mpiexec that wait for calls."""
+    """`ranks` processes under mpiexec that wait for calls; `keras`: for calls that use Keras."""
 
-    def __init__(self, ranks: int):
+    def __init__(self, ranks: int, keras: bool = False):
         self.ranks, self.calls, self.has, self.heavy = ranks, 0, set(), False
+        self.keras = keras
         self.surroundings = surroundings()
         self.sockets: dict[int, socket.socket] = {}
         self.pids: dict[int, int] = {}
@@ -97,6 +103,7 @@ class World:
         self.calls += 1
         self.has |= {file}
         order = {"file": file, "function": function, "arguments": arguments, "env": env}
+        order["keras"] = self.keras
         for rank in range(self.ranks):
             with suppress(BrokenPipeError):  # it has ended: the answer says so
                 self.sockets[rank].sendall(json.dumps(order).encode() + b"\n")
@@ -179,44 +186,49 @@ class World:
             file.close()
 
     def serves(self, file: str) -> bool:
-        """Not where other ranks would find other surroundings; with TensorFlow, one file only."""
-        return self.surroundings == surroundings() and (not self.heavy or file in self.has)
+        """Not where other ranks would find other surroundings.
+
+        A world for Keras serves all files, another one that has loaded it one file only.
+        """
+        light = self.keras or not self.heavy
+        return self.surroundings == surroundings() and (light or file in self.has)
 
 
 def surroundings() -> tuple:
     """What a process takes over from this one when it starts."""
-    return os.getcwd(), {k: v for k, v in os.environ.items() if k not in OF_THE_TEST}
+    without = (*OF_THE_TEST, *TENSORFLOWS)  # it sets those when this process imports it
+    return os.getcwd(), {k: v for k, v in os.environ.items() if not k.startswith(without)}
 
 
 class Worlds:
-    """All worlds that are kept, one of each size; the one that was used last comes last."""
+    """All worlds that are kept, one of each size and kind; the last in use comes last."""
 
     def __init__(self):
-        self.kept: dict[int, World] = {}
+        self.kept: dict[tuple[int, bool], World] = {}  # (ranks, for calls that use Keras)
         self.problems: list[str] = []  # of worlds that ended when no test had to do with them
 
     def fits(self, env: dict | None) -> bool:
         """Whether ranks that run already can be asked for this; else a start is needed."""
         return AT_CALL.issuperset(env or ())
 
-    def call(self, ranks, file, function, arguments, *, timeout, env=None) -> str:
+    def call(self, ranks, file, function, arguments, *, timeout, env=None, keras=False) -> str:
         """See the head of this file."""
-        world = self.kept.pop(ranks, None)
+        world = self.kept.pop((ranks, keras), None)
         if world is not None and not world.serves(file):
             self._retire(world)
             world = None
         if world is None:
             self._make_room(ranks)
-            world = World(ranks)
+            world = World(ranks, keras)
         try:
-            printed = world.call(file, function, arguments, env or {}, timeout * PATIENCE)
+            printed = world.call(file, function, arguments, env or {}, timeout)
         except BaseException:
             world.kill()
             raise
         if world.remains or world.calls >= CALLS:
             world.end()
         else:
-            self.kept[ranks] = world
+            self.kept[ranks, keras] = world
         return printed
 
     def pids(self) -> set[int]:
@@ -230,7 +242,7 @@ class Worlds:
         return self.problems
 
     def _make_room(self, ranks: int) -> None:
-        while self.kept and ranks + sum(self.kept) > RANKS:
+        while self.kept and ranks + sum(size for size, _ in self.kept) > RANKS:
             self._retire(self.kept.pop(next(iter(self.kept))))
 
     def _retire(self, world: World) -> None:

@@ -8,112 +8,66 @@ import signal
 import threading
 import time
 
-import leftovers
+import clock
 import psutil
 import pytest
 
 from tutorial_dl import cluster
-from tutorial_dl.cluster import engines
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 
-SECONDS = 60
+SECONDS = 300
 OFFER = "c.restart() gives new engines (their variables are lost)"
-SETUP = """
-import time
-from mpi4py import MPI
-import numpy as np
-from numba_kernels import Team
-comm = MPI.COMM_WORLD
-rank = comm.rank
-kept = 10 * rank
-"""
 TEAM = "team = Team(); x = team.empty(1000, 'float32'); x[:] = 1; team.allreduce(x);"
 
 
-@contextlib.contextmanager
-def started(folder, n: int, window: bool = True):
-    """A cluster with SETUP done, and its IPython files in a folder that must be empty later."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IPYTHONDIR", str(folder))
-        patch.setenv("NUMBA_KERNELS_WINDOW", str(int(window)))
-        with cluster.start(n=n, timeout=SECONDS) as c:
-            patch.setattr(engines, "_running", None)  # clusters of several fixtures side by side
-            c.run(SETUP)
-            yield c
-    deadline = time.monotonic() + 5
-    while (left := list(folder.glob("profile_tutorial_dl*"))) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+@pytest.fixture(params=["window", "messages"])
+def team_cluster(request, shared_cluster):
+    """Three engines, whose new teams use the node's window, or messages."""
+    variable = "import os; os.environ['NUMBA_KERNELS_WINDOW'] = '{:d}'"
+    shared_cluster.run(variable.format(request.param == "window"))
+    yield shared_cluster
+    shared_cluster.run("del os.environ['NUMBA_KERNELS_WINDOW']")
 
 
-@pytest.fixture(scope="module", params=["window", "messages"])
-def team_cluster(request, tmp_path_factory):
-    """Three engines, whose teams use the node's window, or messages."""
-    folder = tmp_path_factory.mktemp("ipython")
-    with started(folder, 3, request.param == "window") as c:
-        yield c
-
-
-@pytest.fixture(scope="module")
-def shared_cluster(tmp_path_factory):
-    """Three engines for tests that don't hurt them."""
-    with started(tmp_path_factory.mktemp("ipython"), 3) as c:
-        yield c
-
-
-@pytest.fixture(scope="module")
-def damaged_cluster(tmp_path_factory):
-    """Three engines that a test may leave blocked or dead."""
-    with started(tmp_path_factory.mktemp("ipython"), 3) as c:
-        yield c
-
-
-@pytest.fixture
-def own_cluster(damaged_cluster):
-    """Three engines that no test has had before, whatever the last one left: by a restart."""
-    damaged_cluster.restart()
-    damaged_cluster.run(SETUP)
-    record = damaged_cluster._record
-    for guard in (record.controller, record.engines):
-        leftovers.stay(int(guard[0]))
-    return damaged_cluster
-
-
-@pytest.fixture
-def new_cluster(tmp_path):
-    """Three engines of a test that restarts them itself."""
-    with started(tmp_path, 3) as c:
-        yield c
-
-
-def failing(c, code: str, kind: type = CellError, **options) -> tuple[list[str], float]:
-    """The lines of the error that a cell must end with, and the seconds it took."""
-    began = time.monotonic()
-    with pytest.raises(kind) as error:
-        c.run(code, **{"timeout": 30, **options})  # a test must not hang where a protection fails
-    return error.value.summary, time.monotonic() - began
+def failing(c, code: str, kind: type = CellError, took: str = "", **options) -> list[str]:
+    """The lines of the error that a cell must end with. took: what its seconds are noted as."""
+    with pytest.raises(kind) as error, clock.seconds(took):
+        c.run(code, **{"timeout": 300, **options})  # a test must not hang where a protection fails
+    return error.value.summary
 
 
 @contextlib.contextmanager
-def ctrl_c_after(seconds: float):
-    """SIGINT to this process, as from the stop button; tells when. Never later than the body."""
-    sent = []
+def ctrl_c_after(seconds: float, folder):
+    """SIGINT to this process, as from the stop button; tells when. Never later than the body.
+
+    The seconds are counted from when all three ranks are in the cell: see `running`.
+    """
+    sent, ended = [], threading.Event()
 
     def send():
-        sent.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
+        while not ended.is_set() and len(list(folder.glob("*.runs"))) < 3:
+            time.sleep(0.02)
+        if not ended.wait(seconds):
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
 
-    timer = threading.Timer(seconds, send)
-    timer.start()
+    thread = threading.Thread(target=send)
+    thread.start()
     try:
         yield sent
     finally:
-        timer.cancel()
-        timer.join()
+        ended.set()
+        thread.join()
+
+
+def running(folder, code: str) -> str:
+    """`code`, with a first line that says that a rank is there."""
+    return f"open(f'{folder}/{{rank}}.runs', 'w').close()\n{code}"
 
 
 # A rank raises ---------------------------------------------------------------------------------
 
+WAITING = "ranks that wait in a team hear of a failure"
 WAITS = {
     "allreduce": "team.allreduce(x)",
     "barrier": "team.barrier()",
@@ -126,8 +80,8 @@ WAITS = {
 def test_who_waits_in_a_team_raises_too(team_cluster, wait):
     c = team_cluster
     c.run(TEAM)
-    summary, seconds = failing(c, f"if rank == 1: raise ValueError('bad batch')\n{WAITS[wait]}")
-    assert seconds < 2
+    code = f"if rank == 1: raise ValueError('bad batch')\n{WAITS[wait]}"
+    summary = failing(c, code, took=WAITING)
     follows = "PeerError: rank 1 failed: ValueError: bad batch"
     assert summary == ["rank 1: ValueError: bad batch", f"rank 0: {follows}", f"rank 2: {follows}"]
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")  # the next cell works
@@ -135,10 +89,8 @@ def test_who_waits_in_a_team_raises_too(team_cluster, wait):
 
 def test_exit_in_a_cell_is_a_failure(team_cluster):
     team_cluster.run(TEAM)
-    summary, seconds = failing(
-        team_cluster, "import sys\nif rank == 2: sys.exit(3)\nteam.barrier()"
-    )
-    assert seconds < 2
+    code = "import sys\nif rank == 2: sys.exit(3)\nteam.barrier()"
+    summary = failing(team_cluster, code, took=WAITING)
     assert summary[0] == "rank 2: SystemExit: 3"
     assert summary[1:] == [f"rank {k}: PeerError: rank 2 failed: SystemExit: 3" for k in (0, 1)]
 
@@ -146,8 +98,8 @@ def test_exit_in_a_cell_is_a_failure(team_cluster):
 def test_a_mismatch_names_both(team_cluster):
     team_cluster.run(TEAM)
     code = "team.barrier() if rank == 1 else team.allreduce(x)"
-    summary, seconds = failing(team_cluster, code)
-    assert seconds < 2 and "MismatchError" in summary[0]
+    summary = failing(team_cluster, code, took=WAITING)
+    assert "MismatchError" in summary[0]
     assert "barrier" in "\n".join(summary) and "allreduce" in "\n".join(summary)
 
 
@@ -181,27 +133,26 @@ try:
 except Exception as error:
     raise RuntimeError('wrapped') from error
 """
-    summary, _ = failing(shared_cluster, code)
+    summary = failing(shared_cluster, code)
     assert [line.split(":")[1].strip() for line in summary] == ["ValueError", *2 * ["RuntimeError"]]
 
 
-def test_output_comes_once_and_before_the_end(shared_cluster, capsys):
-    marks = []
+def test_output_comes_once_and_before_the_end(shared_cluster, capsys, tmp_path):
+    seen = tmp_path / "seen"  # the cell ends when its output has been
 
     def watch():
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 300
         text = ""
         while "early" not in text and time.monotonic() < deadline:
             text += capsys.readouterr().out
             time.sleep(0.01)
-        marks.append(time.monotonic())
+        seen.touch()
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    shared_cluster.run("if rank == 0: print('early', flush=True); time.sleep(1.5)", ranks=[0])
-    ended = time.monotonic()
+    waits = f"while not os.path.exists({str(seen)!r}): time.sleep(0.01)"
+    shared_cluster.run(f"import os\nprint('early', flush=True)\n{waits}", ranks=[0])
     watcher.join()
-    assert ended - marks[0] > 1
     failing(shared_cluster, "print('once'); 1 / 0", ranks=[1])
     captured = capsys.readouterr()
     assert captured.out.count("once") == 1 and "ZeroDivisionError" not in captured.err
@@ -209,8 +160,8 @@ def test_output_comes_once_and_before_the_end(shared_cluster, capsys):
 
 def test_a_rank_that_computes_is_left_to_it(shared_cluster, capfd):
     code = "done = False\nif rank == 1: raise ValueError('early')\nif rank == 0: time.sleep(5)\n"
-    summary, seconds = failing(shared_cluster, code + "done = True")
-    assert seconds > 5 and summary == ["rank 1: ValueError: early"]
+    summary = failing(shared_cluster, code + "done = True")
+    assert summary == ["rank 1: ValueError: early"]
     shared_cluster.run("assert done == (rank != 1)")
     said = capfd.readouterr().err
     assert said.count("rank 1: ValueError: early") == 1
@@ -220,46 +171,52 @@ def test_a_rank_that_computes_is_left_to_it(shared_cluster, capfd):
 def test_ranks_that_pass_through_mpi_calls_are_not_blocked(shared_cluster):
     # Nearly always found in the same call; but it comes back all the time.
     code = """
+done = False
 if rank == 1: raise ValueError('early')
 pair, begin = comm.Create_group(comm.group.Excl([1])), time.monotonic()
 while pair.bcast(time.monotonic() - begin) < 5: pass
 """
-    summary, seconds = failing(shared_cluster, code)
-    assert seconds > 5 and summary == ["rank 1: ValueError: early"]
+    summary = failing(shared_cluster, code + "\ndone = True")
+    shared_cluster.run("assert done", ranks=[0, 2])
+    assert summary == ["rank 1: ValueError: early"]
 
 
 # Raw MPI calls ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "comm, call, shown",
+    "ranks, comm, call, shown",
     [
-        ("MPI.COMM_WORLD", "y = comm.allreduce(x)", "comm.allreduce(x)"),
-        ("MPI.COMM_WORLD.Dup()", "y = comm.allreduce(x)", "y = comm.allreduce(x)"),  # keeps the GIL
-        ("MPI.COMM_WORLD", "comm.Barrier()", "comm.Barrier()"),
+        (3, "MPI.COMM_WORLD", "y = comm.allreduce(x)", "comm.allreduce(x)"),
+        # keeps the GIL
+        (2, "MPI.COMM_WORLD.Dup()", "y = comm.allreduce(x)", "y = comm.allreduce(x)"),
+        (2, "MPI.COMM_WORLD", "comm.Barrier()", "comm.Barrier()"),
     ],
 )
-def test_ranks_in_a_raw_mpi_call_are_named(own_cluster, comm, call, shown):
-    c = own_cluster
+def test_ranks_in_a_raw_mpi_call_are_named(request, ranks, comm, call, shown):
+    c = request.getfixturevalue("shared_cluster" if ranks == 3 else "own_cluster")
+    who = "ranks 0, 2 are" if ranks == 3 else "rank 0 is"
     c.run(f"comm = {comm}; x = 1")
     code = f"y = 0\n\nif rank == 1: raise ValueError('bad')\n{call}"
-    summary, seconds = failing(c, code)
-    assert 3 < seconds < 5
+    summary = failing(c, code, took="ranks in a raw MPI call are named")
     blocked = f"blocked in {shown} (line 4), which nothing can interrupt"
     assert summary == [
         "rank 1: ValueError: bad",
-        f"ranks 0, 2 are {blocked}",
+        f"{who} {blocked}",
         OFFER,
     ]
-    summary, seconds = failing(c, "print(1)")  # soon: they get 2 s to become free
-    assert seconds < 3.5 and summary == [f"ranks 0, 2 are still {blocked}", OFFER]
+    # Soon: they get 2 s to become free.
+    summary = failing(c, "print(1)", took="ranks that are still in a raw MPI call")
+    assert summary == [f"{who} still {blocked}", OFFER]
     c.run("1 / 1", ranks=[1])  # is free
+    c.run(call, ranks=[1])  # what the others wait for
+    c.run("pass")
 
 
 def test_blocked_ranks_that_get_free_can_go_on(shared_cluster):
     c = shared_cluster
     code = "if rank == 1: raise ValueError('too early')\nif rank == 0: got = comm.recv(source=1)"
-    summary, _ = failing(c, code)
+    summary = failing(c, code)
     assert summary[1] == (
         "rank 0 is blocked in comm.recv(source=1) (line 2), which nothing can interrupt"
     )
@@ -273,29 +230,31 @@ def test_blocked_ranks_that_get_free_can_go_on(shared_cluster):
 @pytest.mark.parametrize(
     "code", ["team.barrier() if rank else time.sleep(100)", "while True: sum(range(1000))"]
 )
-def test_interrupt(team_cluster, code):
+def test_interrupt(team_cluster, tmp_path, code):
     c = team_cluster
     c.run(TEAM)
-    with ctrl_c_after(1.0) as sent:
-        summary, _ = failing(c, code, CellInterrupted)
-        assert time.monotonic() - sent[0] < 1
+    with ctrl_c_after(0.5, tmp_path) as sent:
+        summary = failing(c, running(tmp_path, code), CellInterrupted)
+        clock.note("Ctrl-C stops a cell", time.monotonic() - sent[0])
     assert summary == ["interrupted: 3 of 3 ranks stopped, variables are kept"]
     c.run(TEAM + "\nassert (x == 3).all() and kept == 10 * rank")
 
 
-def test_interrupt_of_a_raw_mpi_call(own_cluster):
-    with ctrl_c_after(1.0) as sent:
-        summary, _ = failing(own_cluster, "if rank: comm.recv(source=0)\nelse: time.sleep(100)",
-                             CellInterrupted)  # fmt: skip
-        assert time.monotonic() - sent[0] < 2.9
+def test_interrupt_of_a_raw_mpi_call(shared_cluster, tmp_path):
+    code = "if rank: comm.recv(source=0)\nelse: time.sleep(100)"
+    with ctrl_c_after(0.5, tmp_path) as sent:
+        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
+        clock.note("Ctrl-C in a raw MPI call is answered", time.monotonic() - sent[0])
     assert summary == [
         "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
-        "ranks 1, 2 are blocked in comm.recv(source=0) (line 1), which nothing can interrupt",
+        "ranks 1, 2 are blocked in comm.recv(source=0) (line 2), which nothing can interrupt",
         OFFER,
     ]
+    shared_cluster.run("comm.send(0, 1), comm.send(0, 2)", ranks=[0])
+    shared_cluster.run("pass")
 
 
-def test_a_second_interrupt_does_not_wait(shared_cluster):
+def test_a_second_interrupt_does_not_wait(shared_cluster, tmp_path):
     code = """
 end = time.monotonic() + 4
 while time.monotonic() < end:
@@ -304,14 +263,14 @@ while time.monotonic() < end:
     except KeyboardInterrupt:
         pass
 """
-    with ctrl_c_after(1.0), ctrl_c_after(1.5) as second:
-        summary, _ = failing(shared_cluster, code, CellInterrupted)
-        assert time.monotonic() - second[0] < 1
+    with ctrl_c_after(0.5, tmp_path), ctrl_c_after(1.0, tmp_path) as second:
+        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
+        clock.note("a second Ctrl-C does not wait", time.monotonic() - second[0])
     assert summary[0].startswith("interrupted: 0 of 3 ranks stopped")
     shared_cluster.run("pass")  # waits for them
 
 
-def test_ranks_that_ignore_an_interrupt_are_named(shared_cluster):
+def test_ranks_that_ignore_an_interrupt_are_named(shared_cluster, tmp_path):
     code = """
 def ignore():
     try:
@@ -321,33 +280,32 @@ def ignore():
 if rank: ignore()
 else: time.sleep(6)
 """
-    with ctrl_c_after(0.5) as sent:
-        summary, _ = failing(shared_cluster, code, CellInterrupted)
-        assert time.monotonic() - sent[0] < 4.5
+    with ctrl_c_after(0.5, tmp_path) as sent:
+        summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
+        clock.note("ranks that ignore Ctrl-C are named", time.monotonic() - sent[0])
     assert summary[:2] == [
         "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
-        "ranks 1, 2 are in time.sleep(5) (line 6)",
+        "ranks 1, 2 are in time.sleep(5) (line 7)",
     ]
     shared_cluster.run("pass")  # waits for them
 
 
-def test_a_cause_comes_before_an_interrupt(shared_cluster):
-    with ctrl_c_after(1.0):
-        summary, _ = failing(shared_cluster, "if rank == 2: 1 / 0\ntime.sleep(100)")
+def test_a_cause_comes_before_an_interrupt(shared_cluster, tmp_path):
+    with ctrl_c_after(0.5, tmp_path):
+        code = running(tmp_path, "if rank == 2: 1 / 0\ntime.sleep(100)")
+        summary = failing(shared_cluster, code)
     assert summary[0] == "rank 2: ZeroDivisionError: division by zero"
     assert summary[1:] == ["rank 0: KeyboardInterrupt", "rank 1: KeyboardInterrupt", "interrupted"]
 
 
 def test_timeout(shared_cluster):
-    summary, seconds = failing(
-        shared_cluster, "pass\nif rank: time.sleep(100)", CellTimeout, timeout=1
-    )
-    assert seconds < 2
+    code = "pass\nif rank: time.sleep(100)"
+    summary = failing(shared_cluster, code, CellTimeout, "a time limit of 3 s", timeout=3)
     assert summary == [
-        "the cell took longer than 1 s: 3 of 3 ranks stopped, variables are kept",
+        "the cell took longer than 3 s: 3 of 3 ranks stopped, variables are kept",
         "ranks 1, 2 were in time.sleep(100) (line 2)",
     ]
-    shared_cluster.run("pass", timeout=30)
+    shared_cluster.run("pass", timeout=300)
     with pytest.raises(ValueError, match="timeout must be more than 0 seconds, got 0"):
         shared_cluster.run("pass", timeout=0)
 
@@ -366,24 +324,21 @@ def test_timeout(shared_cluster):
 )
 def test_a_lost_rank_is_named(own_cluster, ends, how):
     c = own_cluster
-    lost = c.status()[2]
+    lost = c.status()[1]
     expected = [
-        f"rank 2 (pid {lost.pid} on {lost.host}) {how}",
-        f"the MPI world of all 3 ranks ended with it: {OFFER}",
+        f"rank 1 (pid {lost.pid} on {lost.host}) {how}",
+        f"the MPI world of all 2 ranks ended with it: {OFFER}",
     ]
-    code = f"import os\ntime.sleep(1)\nif rank == 2: {ends}\ncomm.Barrier()"
-    summary, seconds = failing(c, code)
-    assert summary == expected and seconds < 6
-    summary, seconds = failing(c, "print(1)")
-    assert summary == expected and seconds < 1
+    code = f"import os\ntime.sleep(1)\nif rank == 1: {ends}\ncomm.Barrier()"
+    assert failing(c, code, took="a lost rank is named") == expected
+    assert failing(c, "print(1)", took="a lost rank is named by the next cell") == expected
 
 
 def test_a_rank_lost_between_cells_is_named(own_cluster):
     victim = own_cluster.status()[1]
     os.kill(victim.pid, signal.SIGKILL)
-    assert own_cluster._cells.deaths.happened.wait(5)
-    summary, seconds = failing(own_cluster, "print(1)")
-    assert seconds < 1.5
+    assert own_cluster._cells.deaths.happened.wait(300)
+    summary = failing(own_cluster, "print(1)", took="a rank lost between cells is named")
     assert (
         summary[0] == f"rank 1 (pid {victim.pid} on {victim.host}) was killed by signal 9 (SIGKILL)"
     )
@@ -398,51 +353,48 @@ def controllers_guard(c) -> int:
     raise AssertionError
 
 
-def test_a_dead_controller_is_no_end(new_cluster):
+def test_a_dead_controller_is_no_end(own_cluster):
     """Its engines end with it: the cell ends, and restart works."""
     [controller] = [
         process
-        for process in psutil.Process(controllers_guard(new_cluster)).children()
+        for process in psutil.Process(controllers_guard(own_cluster)).children()
         if "ipyparallel.controller" in process.cmdline()
     ]
     timer = threading.Timer(1.0, controller.kill)
     timer.start()
-    summary, seconds = failing(new_cluster, "time.sleep(100)")
-    assert seconds < 6 and summary[-1].endswith(OFFER)
-    new_cluster.restart()
-    new_cluster.run("pass")
+    summary = failing(own_cluster, "time.sleep(100)", took="a cell ends with its controller")
+    assert summary[-1].endswith(OFFER)
+    own_cluster.restart()
+    own_cluster.run("pass")
 
 
-def test_a_stopped_cluster_says_so(tmp_path):
-    with started(tmp_path, 1) as c:
+@pytest.mark.usefixtures("private")
+def test_a_stopped_cluster_says_so():
+    with cluster.start(n=1, timeout=SECONDS) as c:
         c.stop()
-        summary, _ = failing(c, "print(1)")
+        summary = failing(c, "print(1)")
         assert summary == [f"this cluster was stopped: {OFFER}"]
 
 
 # Restart ---------------------------------------------------------------------------------------
 
 
-def test_restart_again_and_again(new_cluster):
-    times = []
-    for state in ("idle", "blocked", "computing", "dead"):
+def test_restart_again_and_again(own_cluster):
+    for state in ("blocked", "computing", "dead"):  # idle: in the next test
         with contextlib.suppress(CellError, CellTimeout):
             if state == "dead":
-                os.kill(new_cluster.status()[0].pid, signal.SIGKILL)
+                os.kill(own_cluster.status()[0].pid, signal.SIGKILL)
             elif state != "idle":
                 code = "MPI.COMM_WORLD.recv()" if state == "blocked" else "while True: pass"
-                new_cluster.client[:].execute(f"from mpi4py import MPI\n{code}", block=False)
+                own_cluster.client[:].execute(f"from mpi4py import MPI\n{code}", block=False)
                 time.sleep(0.5)
-        began = time.monotonic()
-        new_cluster.restart()
-        times.append(round(time.monotonic() - began, 1))
-        new_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 3")
-    print("restarts took", times, "s")
-    assert max(times) < 15
+        with clock.seconds("a restart"):
+            own_cluster.restart()
+        own_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
 
 
-def test_restart_runs_imports_again(new_cluster):
-    c = new_cluster
+def test_restart_runs_imports_again(own_cluster):
+    c = own_cluster
     c.run("import json as j, os\nfrom math import pi\nif True: import uuid\ndef f(): import abc")
     c.run("%matplotlib inline\nimport bisect\ny = 1")
     failing(c, "import decimal\n1 / 0")

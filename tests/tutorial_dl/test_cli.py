@@ -9,9 +9,9 @@ import time
 import uuid
 from pathlib import Path
 
+import clock
 import psutil
 import pytest
-from worlds import PATIENCE
 
 from numba_kernels import launch
 
@@ -59,7 +59,7 @@ def command(tmp_path):
     (tmp_path / "broken.py").write_text("def build(:\n")
     mark = uuid.uuid4().hex
 
-    def run(*words, start=(), timeout=120 * PATIENCE, **options):
+    def run(*words, start=(), timeout=600, **options):
         return subprocess.run(
             [*start, sys.executable, "-m", "tutorial_dl", *words],
             cwd=tmp_path, env=dict(os.environ, TEST_MARK=mark), timeout=timeout,
@@ -67,7 +67,7 @@ def command(tmp_path):
         )  # fmt: skip
 
     yield run
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while (left := of_mark(mark)) and time.monotonic() < end:
         time.sleep(0.05)
     for process in left:
@@ -98,10 +98,9 @@ def error_of(done, status):
 def test_help_at_once(command):
     words = (["--help"], ["train", "--help"], ["run", "--help"], ["doctor", "--help"])
     for line in words:
-        started = time.perf_counter()
-        done = command(*line)
+        with clock.seconds("--help"):
+            done = command(*line)
         assert done.returncode == 0 and "Usage" in done.stdout
-        assert time.perf_counter() - started < 3  # 0.4 s here on a quiet machine
     loaded = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "tutorial_dl", "train", "--help"],
         capture_output=True, text=True,
@@ -115,8 +114,8 @@ WRONG = [
     (["--data", "nosuch"], "data 'nosuch': expected curve, digits"),
     (["--strategy", "nosuch"], "'nosuch' is not one of 'serial', 'synchronous'"),
     (["--optimizer", "nosuch"], "'nosuch' is not one of 'sgd'"),
-    (["-n", "0"], "number of ranks is 0: from 1 to"),
-    (["-n", "99999"], "number of ranks is 99999: from 1 to"),
+    (["-n", "0"], "number of ranks must be from 1 to 1024, got 0"),
+    (["-n", "99999"], "number of ranks must be from 1 to 1024, got 99999"),
     (["-n", "two"], "valid integer"),
     (["-n", "2", "--strategy", "serial"], "strategy 'serial' uses 1 rank, not 2"),
     (["--strategy", "serial", "--one-copy"], "one_copy needs strategy 'synchronous', got 'serial'"),
@@ -159,7 +158,7 @@ def test_wrong_on_every_rank_is_told_once(command, words, status, message):
 def test_under_mpiexec(command):
     start = [launch.find_mpiexec(), "-n", "2"]
     done = command("train", "--epochs", "1", "--json", "-", "--quiet", start=start)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and not done.stderr, done.stderr
     assert json.loads(done.stdout)["ranks"] == 2
     for words, message in (
         (["-n", "2"], "has started the ranks already"),
@@ -173,13 +172,11 @@ def test_under_mpiexec(command):
 def test_a_users_own_keras_model_of_two_inputs(command):
     words = ["--model", "my_file:build", "--data", "my_file:load", "--epochs", "20"]
     words += ["--learning-rate", "0.01"]
-    launched = command("train", "-n", "2", *words, "--json", "out.json")
+    launched = command("train", "-n", "2", *words, "--json", "-")
     assert launched.returncode == 0, launched.stderr
     assert "synchronous on 2 ranks" in launched.stderr  # the progress bar
-    start = [launch.find_mpiexec(), "-n", "2"]
-    direct = command("train", *words, "--json", "-", "--quiet", start=start)
-    assert direct.returncode == 0 and not direct.stderr, direct.stderr
-    assert json.loads(direct.stdout)["val_accuracy"] >= 0.9
+    assert "note:" not in launched.stderr  # it was compiled without an optimizer
+    assert json.loads(launched.stdout)["val_accuracy"] >= 0.9
     words[1] = "my_file:with_sgd"
     noted = command("train", *words, "--epochs", "1", "--quiet")
     assert "note: trained with adam," in noted.stderr and "SGD, which the model" in noted.stderr
@@ -230,14 +227,14 @@ def test_interrupt(tmp_path):
     )  # fmt: skip
     try:
         os.set_blocking(process.stderr.fileno(), False)
-        seen, end = b"", time.monotonic() + 60
+        seen, end = b"", time.monotonic() + 600
         while b"samples/s, loss" not in seen or not [*tmp_path.glob("run/step_*")]:
             assert process.poll() is None and time.monotonic() < end, seen
             seen += process.stderr.read() or b""
             time.sleep(0.02)
         os.set_blocking(process.stderr.fileno(), True)
         process.send_signal(signal.SIGINT)
-        _, rest = process.communicate(timeout=20)
+        _, rest = process.communicate(timeout=600)
         assert process.returncode == 130
         assert (
             rest.count(b"interrupted; --resume goes on from") == 1 and b"Traceback" not in rest
@@ -309,7 +306,7 @@ def test_wrong_on_one_rank(command, tmp_path, function, status, message):
 
 def test_the_main_job(command, tmp_path):
     """`run` prints a table, trains the CNN well, and writes a self-contained report."""
-    done = command("run", "--json", "all.json", timeout=240 * PATIENCE)
+    done = command("run", "--json", "all.json", timeout=600)
     assert done.returncode == 0, done.stderr
     for word in ("strategy", "accuracy", "samples/s", "speed-up", "predicted", "synchronous"):
         assert word in done.stdout

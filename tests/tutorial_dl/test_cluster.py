@@ -17,7 +17,7 @@ import pytest
 from numba_kernels import launch
 from tutorial_dl import cluster
 
-SECONDS = 60
+SECONDS = 300
 
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -47,8 +47,8 @@ def gone(process: psutil.Process) -> bool:
         return True
 
 
-def assert_gone(processes: list[psutil.Process], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+def assert_gone(processes: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + SECONDS
     while not all(map(gone, processes)):
         assert time.monotonic() < deadline, [p for p in processes if not gone(p)]
         time.sleep(0.05)
@@ -81,17 +81,24 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
         # No connection from other machines: everything listens on the loopback interface.
         assert len(listening(processes)) > 16
         assert {ip for ip, _ in listening(processes)} == {"127.0.0.1"}
+        connection = json.loads((c._folder / "security/ipcontroller-client.json").read_text())
+        assert not connection["curve_serverkey"]  # only if asked for
     assert not any(p.is_running() for p in processes)
     assert not any(e.alive for e in c.status())
     c.stop()  # a second time does nothing
 
 
-def test_restart_gives_new_ranks():
+def test_restart_gives_new_ranks_where_one_has_died():
     with cluster.start(n=2, timeout=SECONDS) as c:
         c.client[:].execute("x = 1", block=True)
         before = all_processes(c)
+        os.kill(c.status()[1].pid, signal.SIGKILL)
+        deadline = time.monotonic() + SECONDS
+        while c.status()[1].alive and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not c.status()[1].alive
         c.restart()
-        assert_gone(before, 0)
+        assert all(map(gone, before))
         assert not {e.pid for e in c.status()} & {p.pid for p in before}
         assert all(e.alive for e in c.status())
         view = c.client[:]
@@ -108,26 +115,15 @@ def test_starting_again_stops_the_former(capsys):
     processes = all_processes(first)
     second = cluster.start(n=1, timeout=SECONDS)
     assert "stopping the cluster of 2 engines that was running" in capsys.readouterr().out
-    assert_gone(processes, 0)
+    assert all(map(gone, processes))
     first.stop()  # does not touch the second
     assert [e.alive for e in second.status()] == [True]
     second.stop()
 
 
-def test_status_of_an_engine_that_died():
-    with cluster.start(n=2, timeout=SECONDS) as c:
-        os.kill(c.status()[1].pid, signal.SIGKILL)
-        deadline = time.monotonic() + 20
-        while c.status()[1].alive and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not c.status()[1].alive
-        c.restart()
-        assert [e.alive for e in c.status()] == [True, True]
-
-
 @pytest.mark.parametrize("n", [0, -2, 1.5, "4", None])
 def test_bad_numbers_of_engines(n):
-    with pytest.raises(ValueError, match=r"number of ranks is .* is right"):
+    with pytest.raises(ValueError, match=r"number of ranks must be .*from 1 to .*, got"):
         cluster.start(n=n)
 
 
@@ -146,13 +142,13 @@ def fake_mpiexec(path: Path, does: str) -> str:
     "does, says",
     [
         ("echo no slots left; exit 1", "the 2 engines ended at once"),
-        ("echo waiting in the queue; exec sleep 300", "the 2 engines did not come up within 4 s"),
+        ("echo waiting in the queue; exec sleep 300", "the 2 engines did not come up within 10 s"),
     ],
 )
 def test_engines_that_do_not_come_up(tmp_path, monkeypatch, does, says):
     monkeypatch.setenv("MPIEXEC", fake_mpiexec(tmp_path / "mpiexec", does))
     with pytest.raises(cluster.ClusterError, match=says) as error:
-        cluster.start(n=2, timeout=4)
+        cluster.start(n=2, timeout=10)
     assert str(error.value).splitlines()[-1].strip() == does.split(";")[0].removeprefix("echo ")
 
 
@@ -170,7 +166,7 @@ CLIENT = """
 import json, time
 import psutil
 from tutorial_dl import cluster
-c = cluster.start(n=2, timeout=60)
+c = cluster.start(n=2, timeout=300)
 guards = [psutil.Process(int(pid)) for pid, _ in (c._record.controller, c._record.engines)]
 print(json.dumps([p.pid for g in guards for p in [g, *g.children(recursive=True)]]), flush=True)
 BUSY
@@ -191,13 +187,6 @@ def client_with_a_cluster(busy: str = "time.sleep(300)"):
         client.communicate()
 
 
-def test_the_cluster_ends_when_the_client_is_killed():
-    with client_with_a_cluster() as (client, processes):
-        assert len(processes) >= 7  # two guards, controller, mpiexec, two engines and their nannies
-        client.kill()
-        assert_gone(processes, 30)
-
-
 def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
     # The engines sit in a receive that no signal but SIGKILL ends.
     busy = (
@@ -206,27 +195,28 @@ def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
         "time.sleep(1); print('waiting', flush=True); time.sleep(300)"
     )
     with client_with_a_cluster(busy) as (client, processes):
+        assert len(processes) >= 7  # two guards, controller, mpiexec, two engines and their nannies
         assert client.stdout.readline() == "waiting\n"
         client.kill()
-        assert_gone(processes, 30)
+        assert_gone(processes)
 
 
 def test_the_cluster_ends_with_a_client_that_forgets_it():
     with client_with_a_cluster("") as (client, processes):
         assert client.wait(SECONDS) == 0
-        assert_gone(processes, 0)
+        assert all(map(gone, processes))
 
 
 def test_the_engines_end_when_the_controller_is_killed():
     with client_with_a_cluster() as (_, processes):
         [controller] = processes[0].children()
         controller.kill()
-        assert_gone(processes, 30)
+        assert_gone(processes)
 
 
 NOTEBOOK = """
 from tutorial_dl import cluster
-c = cluster.start(n=2, timeout=60)
+c = cluster.start(n=2, timeout=300)
 ---
 %%px
 from mpi4py import MPI
@@ -253,8 +243,7 @@ def run_notebook(kernel, cells: str) -> list[str]:
     return printed
 
 
-@pytest.mark.parametrize("now", [False, True])
-def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch, now):
+def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
     from jupyter_client.manager import KernelManager
 
     monkeypatch.setenv("IPP_NONINTERACTIVE", "1")
@@ -264,12 +253,13 @@ def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch, now):
     kernel.start_channels()
     try:
         kernel.wait_for_ready(timeout=SECONDS)
-        _, px, pids = run_notebook(kernel, NOTEBOOK)
-        assert px.count("3") == 2 and "[stdout:0]" in px and "[stdout:1]" in px
-        ranks = [psutil.Process(pid) for pid in json.loads(pids)]
-        manager.restart_kernel(now=now)  # now: SIGKILL, as Jupyter does to one that is busy
-        kernel.wait_for_ready(timeout=SECONDS)
-        assert_gone(ranks, 30)
+        for now in (False, True):  # True: SIGKILL, as Jupyter does to one that is busy
+            _, px, pids = run_notebook(kernel, NOTEBOOK)
+            assert px.count("3") == 2 and "[stdout:0]" in px and "[stdout:1]" in px
+            ranks = [psutil.Process(pid) for pid in json.loads(pids)]
+            manager.restart_kernel(now=now)
+            kernel.wait_for_ready(timeout=SECONDS)
+            assert_gone(ranks)
         _, px, _ = run_notebook(kernel, NOTEBOOK)
         assert px.count("3") == 2
     finally:

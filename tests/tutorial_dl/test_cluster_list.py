@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 
+import clock
 import psutil
 import pytest
 
 from tutorial_dl import cluster
 from tutorial_dl.cluster import lease, progress, registry
 
-SECONDS = 60
+SECONDS = 300
 
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -44,8 +45,8 @@ def gone(process: psutil.Process) -> bool:
         return True
 
 
-def assert_gone(of: list[psutil.Process], seconds: float) -> None:
-    until(lambda: all(map(gone, of)), seconds)
+def assert_gone(of: list[psutil.Process]) -> None:
+    until(lambda: all(map(gone, of)))
 
 
 OTHER = """
@@ -125,7 +126,7 @@ def test_a_second_notebook_joins_restarts_and_leaves():
         assert all(p.is_running() for p in found) and cluster.list()[0].state == "running"
         assert first.run("c.client[:].execute('y = 1', block=True); print(c.client[:]['y'])")
         assert first.end() == 0  # it was not kept: it ends with the kernel that started it
-        assert_gone(found, 30)
+        assert_gone(found)
     assert cluster.list() == []
 
 
@@ -133,10 +134,9 @@ def test_stop_by_one_who_joined_ends_it_for_all():
     with other("c = cluster.start(n=2)") as first:
         c = cluster.join()
         found = processes(c._record, ("controller", "engines"))
-        began = time.monotonic()
-        c.stop()
-        assert time.monotonic() - began < 14  # not the 15 s after which a guard is killed
-        assert_gone(found, 1)
+        with clock.seconds("a cluster that was joined stops"):  # a guard is killed after 15 s
+            c.stop()
+        assert_gone(found)
         assert cluster.list() == []
         assert first.run("print([e.alive for e in c.status()])") == "[False, False]\n"
         assert first.run("c.stop(); c.restart(); print(len(c.client.ids))") == "2\n"
@@ -193,7 +193,9 @@ def test_what_a_crash_left_is_removed(tmp_path):
 
 
 def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
-    with other("c = cluster.start(n=2, keep=6); c.client[:].execute('x = 5', block=True)") as first:
+    with other(
+        "c = cluster.start(n=2, keep=12); c.client[:].execute('x = 5', block=True)"
+    ) as first:
         record = registry.choose()
         found = processes(record)
         assert len(found) == 11  # three guards, keeper, controller (2), mpiexec, engines (2 each)
@@ -201,13 +203,13 @@ def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
         first.process.wait()
     time.sleep(3)  # it must live through half of its lease
     c = cluster.join()
-    time.sleep(7)  # and, with a client, through all of it
+    time.sleep(13)  # and, with a client, through all of it
     assert c.client[:]["x"] == [5, 5]
     c.leave()
     left = time.monotonic()
-    assert_gone(found, 6 + 30)
-    assert time.monotonic() - left > 4
-    until(lambda: not record.path.exists(), 5)
+    assert_gone(found)
+    assert time.monotonic() - left > 8
+    until(lambda: not record.path.exists())
 
 
 def test_a_kept_cluster_survives_a_restart_and_ends_at_stop():
@@ -217,7 +219,7 @@ def test_a_kept_cluster_survives_a_restart_and_ends_at_stop():
     assert registry.alive(keeper) and c._record.keeper == keeper and c._record.path == folder
     found = processes(c._record)
     c.stop()
-    assert_gone(found, 1)
+    assert_gone(found)
     assert not folder.exists()
 
 
@@ -228,7 +230,7 @@ def test_a_kept_cluster_ends_with_its_keeper_or_controller(part):
         ends = processes(record, ("controller", "engines"))
         [child] = psutil.Process(int(getattr(record, part)[0])).children()
         child.kill()
-        assert_gone(ends, 30)
+        assert_gone(ends)
         cluster.list()  # what is left of it is removed
 
 
@@ -273,7 +275,7 @@ def test_from_a_terminal():
     assert c.client[:]["n"] == [2, 2]
     found = processes(c._record)
     assert command("stop", "demo").stdout == "stopped demo\n"
-    assert_gone(found, 5)
+    assert_gone(found)
     done = command("stop", "demo")
     assert done.returncode == 2
     assert done.stderr == "error: there is no cluster 'demo'; running: none\n"
@@ -284,7 +286,7 @@ def test_from_a_terminal():
 @pytest.mark.parametrize(
     "words, says",
     [
-        (["start", "-n", "0"], "number of ranks is 0"),
+        (["start", "-n", "0"], "number of ranks must be from 1 to 1024, got 0"),
         (["start", "--profile", "grid"], "there is no profile 'grid'"),
         (["start", "--keep", "0"], "keep must be a number of seconds above 0, got 0.0"),
         (
@@ -331,11 +333,14 @@ def test_progress_is_one_line_in_a_terminal_and_nothing_elsewhere(capsys, monkey
     assert not last.strip()  # wiped out
 
 
-def test_twenty_restarts_whatever_the_engines_do():
-    """Each under 15 s: idle engines, engines in an MPI call, stopped ones, killed ones."""
-    slowest = 0.0
+def test_restarts_whatever_the_engines_do():
+    restarts(4)
+
+
+def restarts(times):
+    """Restarts of idle engines, of engines in an MPI call, of stopped and of killed ones."""
     with cluster.start(n=2, timeout=SECONDS) as c:
-        for number in range(20):
+        for number in range(times):
             view = c.client[:]
             if number % 4 == 1:
                 view.execute("MPI.COMM_WORLD.recv(source=0)", block=False)
@@ -343,9 +348,7 @@ def test_twenty_restarts_whatever_the_engines_do():
                 os.kill(c.status()[1].pid, signal.SIGSTOP)
             elif number % 4 == 3:
                 os.kill(c.status()[0].pid, signal.SIGKILL)
-            began = time.monotonic()
-            c.restart()
-            slowest = max(slowest, time.monotonic() - began)
+            with clock.seconds("a restart"):
+                c.restart()
             c.client[:].execute("n = MPI.COMM_WORLD.allreduce(1)", block=True)
             assert c.client[:]["n"] == [2, 2]
-    assert slowest < 15, f"{slowest:.1f} s"

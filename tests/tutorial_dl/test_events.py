@@ -1,7 +1,5 @@
 """Collisions: masses, balance, jets and isolation as physics has them; sequences as LSTMs want."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -239,11 +237,3 @@ def test_the_seed_decides_everything():
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             data.events(**wrong)
-
-
-def test_thousands_a_second():
-    """3000 to 4000 when it was written; a tenth of it is asked, as others use the machine."""
-    data.events(10)
-    started = time.perf_counter()
-    data.events(1000)
-    assert 1250 / (time.perf_counter() - started) > 300

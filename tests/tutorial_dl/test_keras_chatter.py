@@ -4,17 +4,13 @@ import os
 import subprocess
 import sys
 
-from worlds import PATIENCE
-
-from tutorial_dl.replica.keras_tensorflow import tf
-
 IMPORT = (
     "import os, sys\n"
     "from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter\n"
     "hide_tensorflow_chatter()\n"
     "{before}\n"
     "import keras, tensorflow as tf\n"
-    "tf.constant(1) + 1; sys.stdout.write(tf.__version__)\n"
+    "sys.stdout.write(f'{int(tf.constant(1) + 1)}')\n"
     "os.write(2, b'later: I0000 stays\\n')\n"
 )
 
@@ -25,7 +21,7 @@ def run_import(before, **environment):
         del environment["TF_CPP_MIN_LOG_LEVEL"]
     return subprocess.run(
         [sys.executable, "-c", IMPORT.format(before=before)],
-        capture_output=True, text=True, timeout=120 * PATIENCE, env=environment,
+        capture_output=True, text=True, timeout=600, env=environment,
     )  # fmt: skip
 
 
@@ -41,7 +37,7 @@ def test_start_up_chatter_is_hidden_and_nothing_else():
     )
     done = run_import(before)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == tf.__version__
+    assert done.stdout == "2"
     assert done.stderr.splitlines() == [
         "a real error",
         "E0000 00:00:1.5 7 x.cc:1] another",
@@ -50,7 +46,17 @@ def test_start_up_chatter_is_hidden_and_nothing_else():
 
 
 def test_chatter_is_shown_to_who_asks_for_it():
-    assert "absl::InitializeLog" in run_import("", TF_CPP_MIN_LOG_LEVEL="0").stderr
+    # It says this when its libraries are loaded; what comes then takes seconds and is not needed.
+    before = (
+        "class Hook:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'tensorflow.python.ops':\n"
+        "            raise SystemExit\n"
+        "sys.meta_path.insert(0, Hook())\n"
+    )
+    done = run_import(before, TF_CPP_MIN_LOG_LEVEL="0")
+    assert done.returncode == 0 and not done.stdout
+    assert "absl::InitializeLog" in done.stderr
 
 
 def test_a_failing_import_of_tensorflow_shows_its_error():

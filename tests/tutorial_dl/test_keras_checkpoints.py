@@ -1,6 +1,9 @@
 """A Keras network with moving statistics, dropout and a loss scale, killed and resumed."""
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 
 def network_goes_on(folder):
@@ -86,4 +89,4 @@ def network_goes_on(folder):
 
 
 def test_a_keras_network_goes_on(on_ranks, tmp_path):
-    on_ranks(2, network_goes_on, str(tmp_path))
+    on_ranks(2, network_goes_on, str(tmp_path), keras=True)

@@ -1,6 +1,9 @@
 """Keras models under a master: statistics, masks and half precision; a CNN that learns."""
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 
 def with_statistics(policy):
@@ -62,4 +65,4 @@ def each_rank():
 
 
 def test_keras_models_learn_under_a_master(on_ranks):
-    on_ranks(3, each_rank, timeout=300)
+    on_ranks(3, each_rank, timeout=300, keras=True)

@@ -7,14 +7,16 @@ import pytest
 from keras_networks import IMAGES, MODELS, addresses, build
 
 from numba_kernels.shared.window import aligned
-from tutorial_dl.replica import KerasReplica
+from tutorial_dl import replica
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_lie_in_parameters_wherever_those_are(name):
     model, batch = build(name)
     weights = [v.numpy() for v in model.trainable_variables]
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     for _ in range(3):
         start = r.parameters.ctypes.data
         assert addresses(model) == [start + 4 * s.offset for s in r.segments]
@@ -35,7 +37,7 @@ def test_weights_lie_in_parameters_wherever_those_are(name):
 def test_memory_lives_as_long_as_tensorflow_looks_at_it():
     """The vector goes out of our scope, other memory is taken: weights must not change."""
     model, _ = build("convolutional")
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     n = len(r.parameters)
     freed = []
 
@@ -57,14 +59,14 @@ def test_memory_lives_as_long_as_tensorflow_looks_at_it():
         np.testing.assert_array_equal(v.numpy(), w)
     model.predict(IMAGES, verbose=0)
     # And no longer: weights elsewhere, memory free.
-    KerasReplica(model)
+    replica.KerasReplica(model)
     gc.collect()
     assert len(clutter) == 50 and freed == [1]
 
 
 def test_memory_left_behind_by_place_is_freed():
     model, batch = build("convolutional")
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     n = len(r.parameters)
     freed = []
 
@@ -87,7 +89,7 @@ def test_memory_left_behind_by_place_is_freed():
 @pytest.mark.parametrize("how", ["set_weights", "assign_add", "fit"])
 def test_weights_assigned_by_tensorflow_are_noticed(how):
     model, batch = build("convolutional")
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     r.compute_gradient(batch)
     if how == "set_weights":
         model.set_weights([w + 1 for w in model.get_weights()])
@@ -103,7 +105,7 @@ def test_weights_assigned_by_tensorflow_are_noticed(how):
         r.place(aligned(len(r.parameters)), aligned(len(r.parameters)))
     # The remedy that the message names.
     weights = model.get_weights()
-    again = KerasReplica(model)
+    again = replica.KerasReplica(model)
     again.compute_gradient(batch)
     for ours, own in zip(model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(ours, own)

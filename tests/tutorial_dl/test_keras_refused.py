@@ -1,19 +1,11 @@
 """Keras models that cannot be trained by others' steps: told in one line."""
 
 import pytest
-from keras_networks import IMAGES, LABELS, VALUES, compiled, convolutional, layers
+from keras_networks import IMAGES, LABELS, VALUES, compiled, convolutional, keras, layers
 
 from tutorial_dl import replica
-from tutorial_dl.replica import KerasReplica
-from tutorial_dl.replica.keras_tensorflow import keras
 
-
-class OwnStep(keras.Model):
-    def call(self, x):
-        return x
-
-    def train_step(self, x):
-        return {}
+pytestmark = pytest.mark.xdist_group("keras")
 
 
 def frozen():
@@ -49,6 +41,13 @@ def not_built():
 
 
 def own_step():
+    class OwnStep(keras.Model):
+        def call(self, x):
+            return x
+
+        def train_step(self, x):
+            return {}
+
     inputs = keras.Input((4,))
     model = OwnStep(inputs, layers.Dense(3)(inputs))
     model.compile(loss="mse")
@@ -75,13 +74,13 @@ def test_models_that_cannot_be_trained_are_refused_in_one_line(make, complaint):
 
 def test_only_keras_models():
     with pytest.raises(TypeError, match=r"a list is not a keras\.Model"):
-        KerasReplica([])
+        replica.KerasReplica([])
 
 
 def test_metrics_that_are_no_means_are_refused():
     model = convolutional(metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)])
-    assert KerasReplica(model).evaluate([(IMAGES, LABELS)])["accuracy"] <= 1
+    assert replica.KerasReplica(model).evaluate([(IMAGES, LABELS)])["accuracy"] <= 1
     inputs = keras.Input((2,))
     one = compiled(inputs, layers.Dense(1, "sigmoid")(inputs), loss="mse", metrics=["AUC"])
     with pytest.raises(ValueError, match=r"metric 'AUC' is not a mean over samples"):
-        KerasReplica(one).evaluate([(VALUES, LABELS > 0)])
+        replica.KerasReplica(one).evaluate([(VALUES, LABELS > 0)])

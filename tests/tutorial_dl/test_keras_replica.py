@@ -9,15 +9,17 @@ from keras_networks import (
     RANDOM,
     build,
     compiled,
+    keras,
     layers,
     part,
     plain_gradient,
 )
 
 from tutorial_dl import data, replica
-from tutorial_dl.replica import DenseReplica, KerasReplica
+from tutorial_dl.replica import DenseReplica
 from tutorial_dl.replica.base import Replica
-from tutorial_dl.replica.keras_tensorflow import keras
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -36,7 +38,7 @@ def test_gradient_is_keras_s(name):
     expected_loss, expected = plain_gradient(*build(name))
     model, batch = build(name)
     r = replica.of(model)
-    assert isinstance(r, KerasReplica) and isinstance(r, Replica)
+    assert isinstance(r, replica.KerasReplica) and isinstance(r, Replica)
     loss, samples = r.compute_gradient(batch)
     assert samples == 13 and loss == pytest.approx(expected_loss, rel=1e-6)
     assert [s.shape for s in r.segments] == [g.shape for g in expected]
@@ -52,7 +54,7 @@ def test_changing_parameters_changes_the_network(name):
     theirs.optimizer = keras.optimizers.SGD(0.1)
     theirs.train_on_batch(*batch)
     model, _ = build(name)
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     before = r.evaluate([batch])["loss"]
     r.compute_gradient(batch)
     r.parameters -= np.float32(0.1) * r.gradient
@@ -72,7 +74,7 @@ def test_changing_parameters_changes_the_network(name):
 def test_weighted_average_of_shares_is_the_whole_batch(name, ranks):
     """Ragged shares and empty ones, regularisers included. (Batch statistics are a share's own.)"""
     model, batch = build(name)
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     loss, _ = r.compute_gradient(batch)
     whole, average, mean = r.gradient.copy(), np.zeros_like(r.gradient), 0.0
     for rank in range(ranks):
@@ -92,7 +94,7 @@ def test_sizes_of_batches_do_not_retrace():
     traced = []
     call = model.call
     model.call = lambda *args, **kwargs: (traced.append(1), call(*args, **kwargs))[1]
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     r.compute_gradient(batch)
     r.evaluate([batch])
     once = len(traced)
@@ -106,23 +108,21 @@ def test_recurrent_networks_have_graphs_of_a_few_sizes():
     """Each of the first sizes has its own, all others share one; the gradient is the same."""
     from tutorial_dl.replica.keras_tensorflow import SIZES
 
-    layers = keras.layers
     model = keras.Sequential(
         [keras.Input((5, 3)), layers.Masking(), layers.LSTM(4), layers.Dense(2)]
     )
     model.compile(loss="mse")
     random = np.random.default_rng(0)
     x, y = random.normal(size=(9, 5, 3)).astype("float32"), random.normal(size=(9, 2))
-    replica, found = KerasReplica(model), []
+    r, found = replica.KerasReplica(model), []
     for samples in (9, 1, 2, 3, 4, 5, 6, 9):
-        loss, _ = replica.compute_gradient((x[:samples], y[:samples]))
-        found.append((loss, replica.gradient.copy()))
-    gradients = [key for key in replica._functions if key[1][0] == "_gradient_step"]
+        loss, _ = r.compute_gradient((x[:samples], y[:samples]))
+        found.append((loss, r.gradient.copy()))
+    gradients = [key for key in r._functions if key[1][0] == "_gradient_step"]
     assert len(gradients) == SIZES + 1 and sum(samples is None for samples, _ in gradients) == 1
     np.testing.assert_array_equal(found[0][1], found[-1][1])
     single = [  # sample by sample, through the graph for one
-        (replica.compute_gradient((x[i : i + 1], y[i : i + 1]))[0], replica.gradient.copy())
-        for i in range(9)
+        (r.compute_gradient((x[i : i + 1], y[i : i + 1]))[0], r.gradient.copy()) for i in range(9)
     ]
     for samples, (loss, gradient) in zip((9, 1, 2, 3, 4, 5, 6, 9), found, strict=True):
         assert loss == pytest.approx(np.mean([one[0] for one in single[:samples]]), rel=1e-5)
@@ -147,7 +147,7 @@ def test_gradient_in_float64_is_the_slope_of_the_loss(precision):
     x = layers.Dense(5, "tanh")(x)
     model = compiled(inputs, layers.Dense(2)(x), loss="mse", metrics=[])
     batch = RANDOM.standard_normal((7, 4)), RANDOM.standard_normal((7, 2))
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     assert r.parameters.dtype == r.gradient.dtype == np.float64
     r.compute_gradient(batch)
     gradient = r.gradient.copy()
@@ -178,7 +178,7 @@ def test_the_dense_network_in_numpy_is_keras_s(activation, ours, precision):
         options = {"loss": "mse", "metrics": []}
     else:
         options = {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
-    r = KerasReplica(compiled(inputs, x, **options))
+    r = replica.KerasReplica(compiled(inputs, x, **options))
     for to, value in zip(r.segments, own.weights, strict=True):
         to.of(r.parameters)[...] = value
     y = LABELS if ours == "cross_entropy" else np.eye(3, dtype=precision)[LABELS]
@@ -201,7 +201,7 @@ def test_the_dense_network_in_numpy_is_keras_s(activation, ours, precision):
 def test_evaluate_over_ragged_batches_is_keras_s_on_the_whole(name):
     model, batch = build(name)
     expected = model.evaluate(*batch, batch_size=13, verbose=0, return_dict=True)
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     pieces = [part(batch, s) for s in (slice(0, 6), slice(6, 6), slice(6, 7), slice(7, 13))]
     metrics = r.evaluate(iter(pieces))
     assert metrics.pop("samples") == 13
@@ -215,13 +215,13 @@ def test_evaluate_over_ragged_batches_is_keras_s_on_the_whole(name):
 def test_evaluate_of_nothing_has_the_same_metrics():
     """A rank without samples must still be able to take part in an average over ranks."""
     model, batch = build("convolutional")
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     assert r.evaluate([]) == {"loss": 0, "samples": 0}
     assert r.evaluate([part(batch, slice(0, 0))]) == {"loss": 0, "accuracy": 0, "samples": 0}
     r.evaluate([batch])
     assert r.evaluate([]) == {"loss": 0, "accuracy": 0, "samples": 0}
     model, batch = build("convolutional")
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     r.compute_gradient(batch)
     assert r.evaluate([]) == {"loss": 0, "accuracy": 0, "samples": 0}
 
@@ -234,7 +234,7 @@ def test_state_is_the_moving_statistics():
     theirs.optimizer = keras.optimizers.SGD(0.1)
     theirs.train_on_batch(*batch)
     model, _ = build("normalised")
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     np.testing.assert_array_equal(r.state, [0, 0, 0, 0, 1, 1, 1, 1])  # mean 0, variance 1
     r.compute_gradient(batch)
     expected = np.concatenate([v.numpy() for v in theirs.non_trainable_weights])
@@ -257,7 +257,7 @@ def test_state_is_the_moving_statistics():
 def test_seeds_and_counters_are_no_state():
     x = inputs = keras.Input((4,))
     model = compiled(inputs, layers.Dense(3, "softmax")(layers.Dropout(0.5)(x)))
-    r = KerasReplica(model)
+    r = replica.KerasReplica(model)
     assert len(r.state) == 0
     x = np.ones((400, 4))
     first = r.compute_gradient((x, np.zeros(400, int)))[0]

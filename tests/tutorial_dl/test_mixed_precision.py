@@ -49,6 +49,7 @@ def dtype_of(factor, dtype):
 # The rule
 
 
+@pytest.mark.xdist_group("keras")
 def test_the_rule_is_keras_s():
     import keras
     import tensorflow as tf
@@ -237,5 +238,6 @@ def trainers(team):
         Trainer(model, whole, "synchronous", loss_scale=4096, **options).fit(1)
 
 
+@pytest.mark.xdist_group("keras")
 def test_training_on_two_ranks(on_ranks):
-    on_ranks(2, trained_on_ranks)
+    on_ranks(2, trained_on_ranks, keras=True)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
-from worlds import PATIENCE
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
@@ -82,7 +81,7 @@ def messages_of_the_kernels():
                     log.append((rank, to, first, first + outgoing.size, next(number)))
                     doors[rank, to].put(outgoing.copy())
                 if source >= 0:
-                    incoming[:] = doors[source, rank].get(timeout=30 * PATIENCE)
+                    incoming[:] = doors[source, rank].get(timeout=600)
                 return READY
 
             names = dict(vars(module), exchange=exchange)

@@ -12,7 +12,6 @@ from matplotlib import rcParams
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
-from worlds import PATIENCE
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
@@ -208,4 +207,4 @@ def test_matplotlib_waits_for_the_first_figure():
         "assert 'matplotlib' not in sys.modules\n"
         "p.fits; assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60 * PATIENCE)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

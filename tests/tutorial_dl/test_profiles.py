@@ -21,7 +21,7 @@ from numba_kernels import launch
 from tutorial_dl import cluster
 from tutorial_dl.cluster import batch_job, engines, lease, profile, registry, submit
 
-SECONDS = 90
+SECONDS = 300
 SYSTEMS = ("slurm", "pbs", "lsf")
 
 
@@ -34,7 +34,7 @@ def jobs(tmp_path, monkeypatch):
     folder = batch_systems.install(tmp_path, launch.find_mpiexec())
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     yield folder
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + SECONDS
     for file in folder.glob("*/pid"):
         while psutil.pid_exists(int(file.read_text())) and time.monotonic() < deadline:
             try:
@@ -259,9 +259,9 @@ def one_world(c: cluster.Cluster) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_job_is_one_world_and_a_restart_keeps_it(system, jobs):
-    with cluster.start(n=3, profile=submits(system, cores_per_rank="2"), timeout=SECONDS) as c:
+    with cluster.start(n=2, profile=submits(system, cores_per_rank="2"), timeout=SECONDS) as c:
         one_world(c)
-        assert c.client[:]["threads"] == ["2"] * 3
+        assert c.client[:]["threads"] == ["2"] * 2
         [entry] = cluster.list()
         assert entry.job.startswith("100") and entry.state == "running" and entry.profile == "site"
         before = {e.pid for e in c.status()}
@@ -274,7 +274,7 @@ def test_a_job_is_one_world_and_a_restart_keeps_it(system, jobs):
         assert "IPP_CONNECTION_INFO" not in environment  # the key is in the file, mode 0600
         processes = [psutil.Process(e.pid) for e in c.status()]
     assert (jobs / "100" / "cancelled").exists()
-    psutil.wait_procs(processes, timeout=15)
+    psutil.wait_procs(processes, timeout=SECONDS)
     assert not any(p.is_running() for p in processes)
 
 
@@ -297,9 +297,9 @@ def test_a_job_in_the_queue_is_waited_for_with_its_state(jobs, monkeypatch):
 def test_waiting_in_the_queue_ends(jobs):
     (jobs / "hold").touch()
     with pytest.raises(
-        cluster.ClusterError, match="the 2 engines did not come up within 5 s: job 100 was PEND"
+        cluster.ClusterError, match="the 2 engines did not come up within 12 s: job 100 was PEND"
     ):
-        cluster.start(n=2, profile=submits("slurm", timeout="5"))
+        cluster.start(n=2, profile=submits("slurm", timeout="12"))
     assert (jobs / "100" / "cancelled").exists()
 
 
@@ -364,7 +364,7 @@ def test_inside_an_allocation(jobs, monkeypatch):
 CLIENT = """
 import os, signal, sys
 from tutorial_dl import cluster
-c = cluster.start(n=2, profile=sys.argv[1], timeout=60)
+c = cluster.start(n=2, profile=sys.argv[1], timeout=300)
 print("up", flush=True)
 signal.pause()
 """
@@ -382,9 +382,9 @@ def test_a_job_whose_client_was_killed_is_cancelled(jobs):
     finally:
         client.kill()
         client.communicate()
-    _, left = psutil.wait_procs(ranks, timeout=30)
+    _, left = psutil.wait_procs(ranks, timeout=SECONDS)
     assert not left
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SECONDS
     while record.path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not record.path.exists() and (jobs / "100" / "cancelled").exists()
@@ -402,11 +402,11 @@ def test_a_job_ends_when_everything_on_our_side_is_killed(jobs):
         for one in below:
             if one.is_running():
                 one.kill()
-    _, left = psutil.wait_procs(ranks, timeout=30)
+    _, left = psutil.wait_procs(ranks, timeout=SECONDS)
     assert not left
     job = psutil.Process(int((jobs / "100" / "pid").read_text()))
     while job.is_running() and job.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() - began < 40
+        assert time.monotonic() - began < SECONDS
         time.sleep(0.1)
     assert (jobs / "100" / "status").read_text() == "0" and not (jobs / "100/cancelled").exists()
     c.stop()
@@ -432,13 +432,7 @@ def modes(folder: Path) -> dict[str, int]:
     }
 
 
-def test_files_are_for_their_owner_only(jobs):
-    before = os.umask(0o022)
-    try:
-        with cluster.start(n=2, profile=submits("slurm"), timeout=SECONDS) as c:
-            found = modes(c._record.path)
-    finally:
-        os.umask(before)
+def files_are_for_their_owner_only(found: dict[str, int]) -> None:
     assert found["."] == found["run"] == 0o700
     for name in ("run/security/ipcontroller-client.json", "run/security/ipcontroller-engine.json",
                  "cluster.json", lease.FILE, "job.log", "run/controller.log"):  # fmt: skip
@@ -447,13 +441,21 @@ def test_files_are_for_their_owner_only(jobs):
     assert not {name: oct(mode) for name, mode in found.items() if mode & 0o077}
 
 
-@pytest.mark.skipif(outside() is None, reason="this machine has the loopback interface only")
-def test_off_loopback_is_asked_for_and_encrypted(jobs):
+def test_who_may_listen_in(jobs):
+    """Off loopback it is encrypted, if the machine has an address there; files are one user's."""
     import zmq
 
-    file = submits("slurm", interface=f'"{outside()}"')
-    with cluster.start(n=2, profile=file, timeout=SECONDS) as c:
+    file = submits("slurm", **({"interface": f'"{outside()}"'} if outside() else {}))
+    before = os.umask(0o022)
+    try:
+        c = cluster.start(n=2, profile=file, timeout=SECONDS)
+    finally:
+        os.umask(before)
+    with c:
         one_world(c)
+        files_are_for_their_owner_only(modes(c._record.path))
+        if outside() is None:
+            return
         connection = profile_connection(c)
         assert connection["interface"] == f"tcp://{outside()}" and connection["curve_serverkey"]
         # A client that knows the address but not the server's key is not answered.
@@ -477,5 +479,3 @@ def test_on_loopback_it_is_encrypted_if_asked():
         one_world(c)
         assert profile_connection(c)["curve_serverkey"]
         assert profile_connection(c)["interface"] == "tcp://127.0.0.1"
-    with cluster.start(n=1, timeout=SECONDS) as c:
-        assert not profile_connection(c)["curve_serverkey"]

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from worlds import PATIENCE
 
 TRAIN = (
     "-m", "tutorial_dl", "train", "--model", "dense", "--epochs", "6", "--batch-size", "40",
@@ -45,7 +44,7 @@ def steps_in(folder) -> list[int]:
     return sorted(int(p.name[5:]) for p in folder.glob("step_*"))
 
 
-def wait_for(condition, process, seconds=60 * PATIENCE):
+def wait_for(condition, process, seconds=600):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -62,7 +61,7 @@ def arrays(folder, step) -> dict:
 
 
 def result(process) -> dict:
-    out, err = process.communicate(timeout=120 * PATIENCE)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err
     return json.loads(out)
 
@@ -73,25 +72,30 @@ def kill(process) -> None:
     for rank in () if ended else ranks_of(process):
         with suppress(psutil.NoSuchProcess):
             rank.kill()
-    _, err = process.communicate(timeout=60 * PATIENCE)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 0 or (process.returncode == 1 and not ended), err
 
 
-def test_killed_20_times(tmp_path):
-    """SIGKILL of all ranks at random moments: resumed each time, the end is the same.
+def test_killed_3_times(tmp_path):
+    """SIGKILL of all ranks at random moments: resumed each time, the end is the same."""
+    killed_again_and_again(tmp_path, 3)
 
-    A run may be done before it is killed again: the next one begins then, until 20 were killed.
+
+def killed_again_and_again(tmp_path, times):
+    """A run may be done before it is killed again: then the next begins, until all have happened.
+
+    Returns how many runs there were.
     """
     whole = result(start(tmp_path / "whole", "--json", "-"))
     expected = arrays(tmp_path / "whole", steps_in(tmp_path / "whole")[-1])
     assert steps_in(tmp_path / "whole")[-1] == 6 * 36
     killed, run, random = 0, 0, np.random.default_rng(int(time.time()))
     folder = tmp_path / "0"
-    while killed < 20:
+    while killed < times:
         before = steps_in(folder)
         process = start(folder, "--resume")
         try:
-            end = time.monotonic() + 60 * PATIENCE
+            end = time.monotonic() + 600
             while steps_in(folder)[-1:] == before[-1:] and process.poll() is None:
                 assert time.monotonic() < end
                 time.sleep(0.01)
@@ -99,7 +103,7 @@ def test_killed_20_times(tmp_path):
         finally:
             kill(process)
         killed += process.returncode == 1
-        if process.returncode == 0 or killed == 20:
+        if process.returncode == 0 or killed == times:
             done = result(start(folder, "--resume", "--json", "-"))
             found = arrays(folder, steps_in(folder)[-1])
             assert expected.keys() == found.keys()
@@ -109,7 +113,8 @@ def test_killed_20_times(tmp_path):
                 assert done[name] == whole[name]
             run += 1
             folder = tmp_path / str(run)
-    assert run <= 10, "too quick to be killed"
+        assert run <= 20, "too quick to be killed"
+    return run
 
 
 def test_sigterm_writes_one_and_ends(tmp_path):
@@ -118,7 +123,7 @@ def test_sigterm_writes_one_and_ends(tmp_path):
     wait_for(lambda: steps_in(folder), process)
     before = steps_in(folder)[-1]
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60 * PATIENCE)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == -signal.SIGTERM
     last = steps_in(folder)[-1]
     assert last >= before and err.count("\n") == 1
@@ -135,15 +140,15 @@ def test_stopped_runs(tmp_path):
     first = result(start(folder, *words, ranks=1))
     assert len(first["history"]) == 1
     again = start(folder, "--resume", *words, ranks=1)
-    out, err = again.communicate(timeout=60 * PATIENCE)
+    out, err = again.communicate(timeout=600)
     assert json.loads(out)["history"] == first["history"]
     assert "the run was stopped before: val_loss" in err and "nothing is left to train" in err
     further = result(start(folder, "--resume", "--json", "-", ranks=1))
     assert len(further["history"]) == 6
-    _, err = start(folder, "--resume", ranks=1).communicate(timeout=60 * PATIENCE)
+    _, err = start(folder, "--resume", ranks=1).communicate(timeout=600)
     assert err == "6 epochs are done; nothing is left to train of --epochs 6\n"
     wrong = start(tmp_path / "other", "--target", "val_acc=0.9", ranks=1)
-    out, err = wrong.communicate(timeout=60 * PATIENCE)
+    out, err = wrong.communicate(timeout=600)
     assert wrong.returncode == 2 and err.count("\n") == 1 and "there is no 'val_acc'; one of" in err
 
 

@@ -361,6 +361,6 @@ assert "mpi4py.MPI" not in sys.modules
 def test_no_rule_starts_mpi():
     """A notebook's own process must not start MPI, which would leave shared memory behind."""
     done = subprocess.run(
-        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=240
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr

@@ -3,9 +3,9 @@
 import json
 import subprocess
 import sys
-import time
 from itertools import pairwise
 
+import clock
 import numpy as np
 import pytest
 from trace_format import check_format
@@ -200,10 +200,9 @@ def test_figure(ranks, steps):
 
 def test_figure_of_everything_at_once():
     whole = timeline.gather([steps_of(rank, 2500) for rank in range(2)])
-    started = time.perf_counter()
-    figure = whole.figure("all")
-    figure.canvas.draw()
-    assert time.perf_counter() - started < 20
+    with clock.seconds("a figure of 25 000 spans"):
+        figure = whole.figure("all")
+        figure.canvas.draw()
     (ax,) = figure.axes
     assert ax.get_xlim() == (0, 12_500) and "shares of every 62.5 ms" in ax.get_xlabel()
     # Each of them is as much of the row as it is of the time.
@@ -254,7 +253,7 @@ def test_waiting_is_seen_without_colours():
 def command(*words, **options):
     return subprocess.run(
         [sys.executable, "-m", "tutorial_dl", "train", *words],
-        capture_output=True, text=True, timeout=120, **options,
+        capture_output=True, text=True, timeout=600, **options,
     )  # fmt: skip
 
 
@@ -270,7 +269,7 @@ def test_command_line(tmp_path):
     assert {"data", "gradient", "reduce + update", "wait", "validation"} <= names
     start = [launch.find_mpiexec(), "-n", "2", sys.executable, "-m", "tutorial_dl", "train"]
     done = subprocess.run(
-        [*start, *words[2:], "b.json"], cwd=tmp_path, timeout=120, env=launch.rank_environment(2)
+        [*start, *words[2:], "b.json"], cwd=tmp_path, timeout=600, env=launch.rank_environment(2)
     )
     assert done.returncode == 0
     assert set(check_format(json.loads((tmp_path / "b.json").read_text()))) == {(0, 0), (0, 1)}

@@ -232,7 +232,7 @@ def stopping():
     for wrong, error, message in (
         ({"callbacks": ["stop"]}, TypeError, "callback must be .*, got 'stop'"),
         ({"accumulate": 0}, ValueError, "must be at least 2 to accumulate, got 0"),
-        ({"clip_norm": 0.0}, ValueError, "clip_norm is 0"),
+        ({"clip_norm": 0.0}, ValueError, "clip_norm must .*, got 0"),
         ({"learning_rate": "fast"}, TypeError, "a number or a function of the step"),
         ({"check_every": 0}, ValueError, "check_every must be at least 1 step, got 0"),
     ):

@@ -76,7 +76,7 @@ def refused():
     model = models.softmax(digits)
     for wrong, error, message in (
         (dict(strategy="nosuch"), ValueError, "unknown strategy 'nosuch'; choose one of serial"),
-        (dict(optimizer="nosuch"), ValueError, "unknown optimizer 'nosuch'; one of sgd"),
+        (dict(optimizer="nosuch"), ValueError, "unknown optimizer 'nosuch'; choose one of sgd"),
         (dict(batch_size=0), ValueError, "batch_size 0"),
         (dict(strategy="serial"), ValueError, "'serial' uses 1 rank, not 2"),
     ):

@@ -5,12 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from keras_networks import compiled, layers
-from worlds import PATIENCE
+from keras_networks import compiled, keras, layers
 
 from tutorial_dl import replica
-from tutorial_dl.replica.keras_tensorflow import keras
 from tutorial_dl.runtime.errors import telling_line
+
+pytestmark = pytest.mark.xdist_group("keras")
 
 SPARSE = "sparse_categorical_crossentropy"
 
@@ -35,7 +35,7 @@ def test_one_line_and_no_chatter(tmp_path):
     words = ["-m", "tutorial_dl", "train", "--model", "mine:build", "--data", "mine:load"]
     done = subprocess.run(
         [sys.executable, *words],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120 * PATIENCE,
+        cwd=tmp_path, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "a label value of 9 which is outside the valid range of [0, 5)" in done.stderr

@@ -270,7 +270,9 @@ def stays_away(folder, seed, masters, what):
 
     team, chance = Team(), random.Random(seed)
     launch.can_be_lost()
-    hub.PATIENCE, hub.FIRST_PATIENCE, hub.TIMES = (1, 30, 20) if what == "validates" else (4, 4, 1)
+    # Other ranks get a core now and then only: the first task is where they load what is compiled.
+    hub.FIRST_PATIENCE = 10 if what == "at once" else 60
+    hub.PATIENCE, hub.TIMES = (1, 20) if what == "validates" else (4, 1)
     layout = Layout(masters=masters, workers=2 if masters == 1 else 1)
     away = chance.choice([role.rank for role in layout.roles() if role.role == "worker"])
     lost = [away] if what in ("later", "at once") else []
@@ -331,7 +333,7 @@ def run_killed(tmp_path, ranks, form, kills, *more, function="killed", env=None)
     arguments = json.dumps([str(tmp_path), seed, form, *more])
     done = launch.run_ranks(
         ranks, [on_ranks_file, __file__, function, arguments],
-        timeout=120, env=env, capture=True, survive=True,
+        timeout=600, env=env, capture=True, survive=True,
     )  # fmt: skip
     assert done.returncode == 0, f"{seed}\n{done.stderr}"
     assert "Traceback" not in done.stderr, f"{seed}\n{done.stderr}"
@@ -343,7 +345,7 @@ def test_workers_that_are_killed(tmp_path, form):
     run_killed(tmp_path, 4, form, 2, 2, 1)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS[0::2])  # all of them in `make soak`
 def test_workers_that_are_killed_over_messages(tmp_path, form):
     run_killed(tmp_path, 3, form, 1, 1, 1, env=MESSAGES)
 
@@ -352,7 +354,7 @@ def test_one_rank_of_a_worker_is_killed(tmp_path):
     run_killed(tmp_path, 5, "downpour", 1, 1, 2)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS[0::2])  # all of them in `make soak`
 def test_all_workers_of_a_sub_master_are_killed(tmp_path, form):
     """The others do its samples, too."""
     run_killed(tmp_path, 5, form, 1, 1, 2, function="group_killed")

@@ -1,7 +1,7 @@
 """A table of what each engine of a cluster is doing: text in a terminal, live in a notebook.
 
-Nothing here waits for a busy engine: engines are asked on their control channel (engine_probe.py), and
-the operating system about processes of this node.
+Nothing here waits for a busy engine: engines are asked on their control channel
+(engine_probe.py), and the operating system about processes of this node.
 """
 
 from __future__ import annotations

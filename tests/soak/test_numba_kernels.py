@@ -1,0 +1,136 @@
+"""Bounds of teams, stars, stalls and traces; see the tests of the same names in other folders."""
+
+from __future__ import annotations
+
+import time
+
+import clock
+import numpy as np
+import pytest
+
+PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+WINDOW, MESSAGES, MIXED = (
+    {"NUMBA_KERNELS_WINDOW": "1"},
+    {"NUMBA_KERNELS_WINDOW": "0"},
+    {"NUMBA_KERNELS_NODE": "2"},
+)
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_failures(on_ranks, tests, bound, ranks, shared):
+    of, env = tests("test_failures"), {"NUMBA_KERNELS_WINDOW": shared}
+    where = f"{ranks} ranks, {'window' if shared == '1' else 'messages'}"
+    on_ranks(ranks, of.rank_fails, env=env)
+    bound("all ranks know of a failure", 2, of=where)
+    on_ranks(ranks, of.mismatches, env=env)
+    bound("calls that differ are named", 2, of=where)
+    on_ranks(ranks, of.a_rank_ends, env=env, fresh=True)
+    bound("a rank that has left is noticed", 2, of=where)
+    on_ranks(ranks, of.interrupted, env=env)
+    bound("Ctrl-C after 0.3 s, all ranks know", 1.3, of=where)
+
+
+@PLACES
+def test_deadline(on_ranks, tests, bound, shared):
+    on_ranks(2, tests("test_failures").too_late, env={"NUMBA_KERNELS_WINDOW": shared})
+    bound("a deadline of 0.3 s", 1.5)
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_cells_of_a_notebook(on_ranks, tests, bound, ranks, shared):
+    on_ranks(ranks, tests("test_recovery").cells, env={"NUMBA_KERNELS_WINDOW": shared})
+    bound("a rank fails where others make a team", 2, of=f"{ranks} ranks")
+
+
+def test_a_rank_is_stopped_for_15_seconds(tests, record):
+    """As long as it takes by default."""
+    said, pids = tests("test_recovery").stop_a_rank(2, "1", stall=10, steps=40, seconds=15)
+    said_so = "stall: rank 0 has waited 10 s in allreduce(" in said
+    said_so &= f"for rank 1 (process {pids[1]} is stopped by a signal)" in said
+    back = "stall: rank 1 came after 15 s; allreduce(" in said
+    record(
+        "a rank stopped for 15 s is reported", "after 10 s", "10 s" if said_so else said, said_so
+    )
+    record("and that it is back", "after 15 s", "yes" if back else said, back)
+
+
+@pytest.mark.parametrize("env", [WINDOW, MESSAGES, MIXED], ids=["window", "messages", "mixed"])
+def test_stars(on_ranks, tests, bound, env):
+    of = tests("test_star_faults")
+    on_ranks(3, of.leaf_fails, env=env)
+    bound("Ctrl-C after 0.5 s in a star's wait", 1.5)
+    on_ranks(3, of.hub_fails, env=env)
+    bound("leaves know of their hub's end", 3)
+    if env != MIXED:
+        of.test_kills(env)
+        bound("the last leaf knows of its hub's end", 2)
+
+
+def test_who_sleeps_is_woken(on_ranks, tests, bound):
+    """4 ms more without."""
+    on_ranks(2, tests("test_star").woken, env=WINDOW)
+    bound("who sleeps is woken", 0.003)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_costs(on_ranks, tests, bound, ranks):
+    on_ranks(ranks, tests("test_costs").each_rank, ranks)
+    bound("the machine is measured", 10, of=f"{ranks} ranks")
+
+
+def test_predictions(tests, bound, tmp_path, monkeypatch):
+    of = tests("test_bench")
+    monkeypatch.setattr(of, "SECONDS", "2")
+    of.test_predictions(None)
+    bound("predictions are off by a factor, the median", 2, "")
+
+
+@pytest.mark.parametrize("way", [None, MESSAGES], ids=["window", "messages"])
+def test_spans(on_ranks, tests, bound, way):
+    """A machine with more ranks than cores is not punctual."""
+    of = tests("test_trace")
+    for ranks in (2, 4):
+        on_ranks(ranks, of.one_rank_sleeps, ranks - 1, 2, env=way)
+    if way:
+        on_ranks(3, of.one_rank_sleeps, -1, 1, env=way)
+    on_ranks(3, of.steps, 2, env=way)
+    on_ranks(2, of.failed, env=way)
+    of.test_times_are_those_of_the_clock()
+    bound(of.WAITS, 0.2)
+    bound(of.OFF, 0.2)
+    bound("what is not waiting", 0.1)
+    bound("a span is as long as its item", 0.2)
+
+
+def test_clocks_of_nodes(on_ranks, tests, bound):
+    on_ranks(4, tests("test_trace").clocks, -7_000_000_123, env=MIXED)
+    bound("clocks are compared to within", 0.01)
+
+
+def test_fading_gradients_do_not_slow_an_update_down(tests, record):
+    """10 to 40 times as long, where it is not prevented."""
+    of = tests("test_optimizers")
+    worst, n = (0.0, ""), 65536
+    for rule, _ in of.RULES.values():
+        usual = slow = np.inf
+        normal = np.ones(n, np.float32), np.ones(n, np.float32), rule.init(n, segments=[0])
+        small = of.fading(rule, n)
+        for _ in range(100):
+            for vectors in (normal, small):
+                began = time.perf_counter()
+                rule.update(*vectors)
+                took = time.perf_counter() - began
+                usual, slow = (
+                    (min(usual, took), slow) if vectors is normal else (usual, min(slow, took))
+                )
+        worst = max(worst, (slow / usual, type(rule).__name__))
+    ratio, name = worst
+    record("an update with fading gradients", "< 3 x", f"{ratio:.2f} x ({name})", ratio < 3)
+
+
+def test_ranks_that_hang_in_the_doctor(tests, bound, tmp_path, monkeypatch):
+    with clock.seconds("ranks that hang are given up (2 s)"):
+        tests("test_doctor").test_ranks_that_hang_are_given_up(tmp_path, monkeypatch)
+    bound("ranks that hang are given up (2 s)", 30)

@@ -1,0 +1,147 @@
+"""Bounds and repetition of training, its faults, timelines and data."""
+
+from __future__ import annotations
+
+import time
+
+import clock
+import pytest
+
+MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
+NODES = {"NUMBA_KERNELS_NODE": "2"}
+
+
+# Faults and signals ----------------------------------------------------------------------------
+
+
+def test_killed_20_times(tests, record, tmp_path):
+    runs = tests("test_resumed_runs").killed_again_and_again(tmp_path, 20)
+    record("20 times killed and resumed, the same bits", "all", f"20, in {runs} runs", True)
+
+
+@pytest.mark.parametrize(
+    ("n", "window", "times"),
+    [(2, "1", 11), (2, "0", 11), (3, "1", 50), (3, "0", 11), (4, "1", 11), (4, "0", 11)],
+)
+def test_fault_after_fault(tests, record, bound, tmp_path, monkeypatch, n, window, times):
+    """Fault after fault in the cells of one cluster."""
+    import random
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("NUMBA_KERNELS_WINDOW", window)
+    of, chance = tests("test_faults"), random.Random(n)
+    names = [*of.FAULTS, *chance.choices([*of.FAULTS], k=times - len(of.FAULTS))]
+    chance.shuffle(names)
+    of.fault_after_fault(n, names, seed=n)
+    where = f"{n} engines, {'window' if window == '1' else 'messages'}"
+    record(f"{times} faults in a row, {where}", "trains on", "trained on", True)
+    bound("a cell ends after a fault", 5, of=where)
+
+
+def test_workers_that_are_killed(tests, record, tmp_path):
+    of = tests("test_worker_faults")
+    for number, form in enumerate(of.FORMS):
+        for how in (of.test_workers_that_are_killed, of.test_workers_that_are_killed_over_messages,
+                    of.test_all_workers_of_a_sub_master_are_killed):  # fmt: skip
+            folder = tmp_path / f"{number} {how.__name__}"
+            folder.mkdir()
+            how(folder, form)
+    record("runs whose workers are killed, of 5 rules on 3 layouts", "15 end well", "15", True)
+
+
+def test_train(tests, bound, tmp_path):
+    of = tests("test_train_faults")
+    (tmp_path / "mine.py").write_text(of.MODELS.format(support=of.Path(of.on_ranks_file).parent))
+    of.test_a_master_is_lost(tmp_path, "die", 0, 1)
+    bound("a run ends with its master", 60)
+    of.test_signals(tmp_path)
+    bound("Ctrl-C ends a run that has lost a worker", 20)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_all_strategies_learn(on_ranks, tests, record, ranks):
+    on_ranks(ranks, tests("test_parameter_server").learn, ["softmax", "dense"])
+    what = f"all strategies learn, five runs of both models, {ranks} ranks"
+    record(what, "as descent", "as descent", True)
+
+
+# Timelines -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranks", "algorithm", "env"), [(2, "fused", None), (3, "auto", None), (3, "fused", NODES)]
+)
+def test_a_straggler(on_ranks, tests, bound, ranks, algorithm, env):
+    of = tests("test_timeline_training")
+    on_ranks(ranks, of.straggler, ranks - 1, 4, algorithm, env=env)
+    bound(of.WAITS, 0.2)
+    bound(of.OFF, 0.2)
+    bound("who begins to wait after the straggler is there", 1, "ranks")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_sums_of_spans(on_ranks, tests, bound, ranks):
+    on_ranks(ranks, tests("test_timeline_training").sums)
+    bound("the first epoch is not covered by", 0.5, "of it")
+    bound("an epoch is not covered by", 0.03, "of it")
+    bound("spans and seconds of an epoch differ by", 0.05, "of it")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_overhead(on_ranks, tests, bound, ranks):
+    on_ranks(ranks, tests("test_timeline_training").overhead)
+    bound("recording costs of a step", 1, "%", f"{ranks} ranks")
+
+
+@pytest.mark.parametrize("window", ["1", "0"])
+def test_a_slow_worker(on_ranks, tests, bound, window):
+    of = tests("test_master_checkpoints")
+    on_ranks(3, of.spans, window, env={"NUMBA_KERNELS_WINDOW": window})
+    missing = "a worker that waits for a slow one is shown to wait, of the time missing"
+    bound(missing, 0.2, "of it")
+    bound(f"{missing} in its push", 0.3, "of it")
+
+
+def test_a_figure_of_many_spans(tests, bound):
+    tests("test_timeline").test_figure_of_everything_at_once()
+    bound("a figure of 25 000 spans", 20)
+
+
+# The rest --------------------------------------------------------------------------------------
+
+
+def test_help_at_once(tests, bound, tmp_path, monkeypatch):
+    import subprocess
+    import sys
+
+    for words in (["--help"], ["train", "--help"], ["run", "--help"], ["doctor", "--help"]):
+        with clock.seconds("--help"):
+            subprocess.run([sys.executable, "-m", "tutorial_dl", *words], capture_output=True)
+    bound("--help", 3)
+
+
+def test_events_per_second(record):
+    """3000 to 4000 when it was written."""
+    from tutorial_dl import data
+
+    data.events(10)
+    started = time.perf_counter()
+    data.events(1000)
+    rate = 1250 / (time.perf_counter() - started)
+    record("events per second", "> 300", f"{rate:.0f}", rate > 300)
+
+
+@pytest.mark.parametrize("exercise", ["07", "08"])
+def test_wrong_answers_of_exercises_hang_nobody(tests, on_ranks, bound, capsys, exercise):
+    with clock.seconds(f"a wrong answer of notebook {exercise} is told"):
+        if exercise == "07":
+            wrong = (
+                "    p, rank",
+                "    raise NotImplementedError\n    p, rank",
+                "still to be written",
+            )
+            tests("test_07_exercises").test_wrong_rings(capsys, *wrong)
+        else:
+            of = tests("test_08_exercises")
+            of.test_the_function_with_the_bug_fails_on_every_rank_and_hangs_on_none(on_ranks)
+    bound(f"a wrong answer of notebook {exercise} is told", 10 if exercise == "07" else 40)

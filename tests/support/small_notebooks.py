@@ -1,0 +1,54 @@
+"""Notebooks with less to compute: the same cells and asserts; fewer seeds, rounds and pictures.
+
+SMALL says what is written in each notebook's code, and what is run instead. Each replacement must
+fit exactly once, so that none is lost unnoticed when a notebook changes. With WHOLE_NOTEBOOKS=1 in
+the environment, notebooks run as learners run them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+SMALL = {
+    "02_gradient_descent": {
+        "runs, frames=16,": "runs, frames=4,",
+        "early, frames=41,": "early, frames=5,",
+    },
+    "08_when_a_rank_fails": {
+        "%%mpi --timeout 5\ncomm = MPI.COMM_WORLD\nright": (
+            "%%mpi --timeout 1\ncomm = MPI.COMM_WORLD\nright"
+        ),
+    },
+    "09_large_batches": {
+        "for _ in range(40)])": "for _ in range(12)])",
+        "for batch in sizes for seed in range(5)]": "for batch in sizes for seed in range(2)]",
+        "for seed in range(5):\n        results": "for seed in range(2):\n        results",
+        "[of] for seed in range(5)]": "[of] for seed in range(2)]",
+        "for case in cases for seed in range(10)]": "for case in cases for seed in range(4)]",
+        "[gaps[(*case, seed)] for seed in range(10)]": "[gaps[(*case, seed)] for seed in range(4)]",
+        "products=12": "products=4",
+    },
+    "14_gradient_energy_matching": {
+        "def pi_on_digits(p, epochs=3)": "def pi_on_digits(p, epochs=1)",
+    },
+}
+
+
+def small(notebook: Path, folder: Path) -> Path:
+    """A copy of the notebook in `folder` that computes no more than its asserts need."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    for cell in code:
+        cell["source"] = "".join(cell["source"])
+    whole = os.environ.get("WHOLE_NOTEBOOKS", "0") != "0"
+    replaced = {} if whole else SMALL.get(notebook.stem, {})
+    for old, new in replaced.items():
+        found = sum(cell["source"].count(old) for cell in code)
+        assert found == 1, f"small_notebooks.py: {old!r} is {found} times in {notebook.name}"
+        for cell in code:
+            cell["source"] = cell["source"].replace(old, new)
+    copy = folder / notebook.name
+    copy.write_text(json.dumps(content), encoding="utf-8")
+    return copy
