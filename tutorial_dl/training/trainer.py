@@ -158,12 +158,16 @@ class Trainer:
     dataset = of_run("dataset", "Training and validation data.")
     history = of_run("history", "One row per epoch.")
     layout = of_run("layout", "The role of each rank.")
+    round = of_run("round", "Rounds of this epoch so far.")
     saving = of_run("saving", "What writes and reads checkpoints, or None.")
     schedule = of_run("schedule", "The learning rate by step, or None.")
     steps = of_run("steps", "Updates so far.")
     stopped = of_run("stopped", "The reason, if training stopped before its last epoch.")
     team = of_run("team", "The ranks that train.")
     timeline = of_run("timeline", "Records what every rank does, or None.")
+    validation_batch_size = of_run(
+        "validation_batch_size", "Samples that a rank evaluates at once."
+    )
     optimizer = property(lambda self: self.run.optimizer, doc="The optimizer as given.")
     replica = property(lambda self: self.run.replica, doc="This rank's copy of the model.")
     strategy = property(lambda self: self.run.strategy, doc="How ranks train together.")
