@@ -35,6 +35,7 @@ run: install
 	@$(PY) -m tutorial_dl run
 
 test: install
+	@$(PY) tests/support/lines_by_room.py
 	@$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --no-loadscope-reorder
 
 soak: install

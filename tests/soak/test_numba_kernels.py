@@ -76,6 +76,8 @@ def test_who_sleeps_is_woken(on_ranks, tests, bound):
     """4 ms more without."""
     on_ranks(2, tests("test_star").woken, env=WINDOW)
     bound("who sleeps is woken", 0.003)
+    on_ranks(4, tests("test_star").in_order, env=WINDOW)
+    bound("processor time of a leaf that waits", 0.2)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

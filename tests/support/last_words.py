@@ -19,7 +19,7 @@ LINES = 50
 OF_ONE = 40  # at most for one failure, its name included
 NAMED = 12  # with more failures than these, only names
 WIDTH = 200
-# Of a text that is too long these lines are shown first: "rank 1: ...", "ValueError: ...".
+# If a text is too long, these lines are shown first: "rank 1: ...", "ValueError: ...".
 TELLING = re.compile(
     r"^(ranks? [\d\[][\d, \]]*:|[\w.]*(Error|Exception|Interrupt|Fault|Exit)\b|assert )"
 )

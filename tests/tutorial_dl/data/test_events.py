@@ -23,7 +23,7 @@ def particles(partons):
 
 
 def mass(p):
-    """Of the sum of four-momenta, here written out: E^2 - px^2 - py^2 - pz^2."""
+    """The mass of the sum of four-momenta, written out: E^2 - px^2 - py^2 - pz^2."""
     return np.sqrt(p[..., 0] ** 2 - p[..., 1] ** 2 - p[..., 2] ** 2 - p[..., 3] ** 2)
 
 

@@ -212,7 +212,7 @@ def trained_on_ranks():
 
 
 def trainers(team):
-    """Of the Trainer: by itself where a model is in float16, and with accumulation."""
+    """The Trainer scales the loss by itself if a model is in float16, also with accumulation."""
     from numba_kernels import PeerError
     from tutorial_dl import Trainer, data
     from tutorial_dl.training import TrainingError

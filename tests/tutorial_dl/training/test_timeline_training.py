@@ -141,7 +141,7 @@ def sums():
             names = ("data", "gradient", "reduce + update", "update")
             of_epoch = [s for s in spans if first[1] <= s[1] and s[2] <= last[2]]
             covered = sum(e - b for name, b, e in of_epoch if name in names)
-            # Of the first step of all, some is not training: whether weights agree is looked at.
+            # Some of the very first step is not training: it compares the weights of all ranks.
             assert covered <= took
             first_of_all = "the first epoch is" if epoch == 0 else "an epoch is"
             clock.note(f"{first_of_all} not covered by", 1 - covered / took)

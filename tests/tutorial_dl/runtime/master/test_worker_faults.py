@@ -157,7 +157,7 @@ def killed(folder, seed, form, kills, devices):
     launch.can_be_lost()
     workers = (team.size - 1) // devices
     moments = MOMENTS if devices == 1 else ("data", "gradient", "validating")
-    # Of each worker the first rank is the one that the master knows.
+    # The master knows the first rank of each worker.
     lost = [1 + number * devices for number in chance.sample(range(workers), kills)]
     for leader in lost:
         mate, moment = chance.randrange(devices), chance.choice(moments)
