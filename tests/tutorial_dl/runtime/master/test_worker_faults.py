@@ -296,7 +296,7 @@ def stays_away(folder, seed, masters, what):
     if what == "validates":
         strike("validating", 1, lambda: time.sleep(3))
     elif team.rank == away and what == "at once":
-        Worker.run = stop
+        Worker.work = stop
     elif team.rank == away:
         strike("gradient", 20, stop)
     try:
