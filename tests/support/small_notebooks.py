@@ -16,6 +16,14 @@ SMALL = {
         "runs, frames=16,": "runs, frames=4,",
         "early, frames=41,": "early, frames=5,",
     },
+    "05_allreduce": {
+        "plotting.ring_film(ranks=4)": "plotting.ring_film(ranks=2)",
+        "sizes = 4 ** np.arange(3, 12)": "sizes = 4 ** np.arange(3, 12, 4)",
+        'np.zeros(n // 4, "float32"), algorithm)': 'np.zeros(n // 4, "float32"), algorithm, 3)',
+        "ladder_sizes = 2 ** np.arange(11, 24, 2)": "ladder_sizes = 2 ** np.arange(11, 24, 6)",
+        "np.empty((len(ladder_sizes), 5))": "np.empty((len(ladder_sizes), 3))",
+        "measure.in_turns(calls, 5,": "measure.in_turns(calls, 3,",
+    },
     "08_when_a_rank_fails": {
         "%%mpi --timeout 5\ncomm = MPI.COMM_WORLD\nright": (
             "%%mpi --timeout 1\ncomm = MPI.COMM_WORLD\nright"
