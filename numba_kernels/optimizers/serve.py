@@ -69,7 +69,7 @@ def serve(
 
 @compiled
 def update_and_answer(rule, parameters, gradient, slots, pieces, hyper, squares, answer):
-    """Do the work of `serve`; `pieces` and `squares` are as in optimizers/kernels.py."""
+    """Do the work of `serve`; `pieces` and `squares` are as in optimizers/switch.py."""
     before = flush_denormals()
     for i in range(pieces.shape[0]):
         if squares.shape[0] > 0:

@@ -73,7 +73,7 @@ class Trainer:
         correct_momentum: Correct the momentum when the rate changes, see `Optimizer.at_rate`.
         accumulate: Number of micro-batches in which each rank computes its share of a batch, one
             after the other: takes less memory, and changes nothing else
-            (training/accumulating.py).
+            (replica/accumulating.py).
         clip_norm: Largest norm of the gradient of the whole batch; longer gradients are scaled down
             to it. None: no clipping.
         callbacks: See `callbacks`; called in this order, on all ranks.
@@ -81,7 +81,7 @@ class Trainer:
             SIGTERM (a batch system's warning) writes a checkpoint and raises Terminated.
         checkpoint_every: Steps between two checkpoints; None: at the end of each epoch.
         keep_checkpoints: Number of newest checkpoints to keep.
-        loss_scale: For models that compute in half precision (training/loss_scale.py): "auto" is
+        loss_scale: For models that compute in half precision (strategies/loss_scale.py): "auto" is
             "dynamic" for float16 and None otherwise; a number is a fixed scale.
         check_every: Steps between two checks that all ranks have the same weights, besides the
             check after each epoch. (With a master, workers' weights differ.)
