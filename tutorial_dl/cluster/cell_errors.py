@@ -30,12 +30,13 @@ class Failure:
         self.name = getattr(error, "ename", None) or type(error).__name__
         self.message = str(getattr(error, "evalue", None) or "").strip()
         self.traceback = getattr(error, "traceback", None) or ""
-        if isinstance(error, TaskAborted):
+        # The client makes these two itself, sometimes as a remote error of that name.
+        self.lost = self.name == EngineError.__name__
+        aborted = self.name == TaskAborted.__name__
+        if aborted:
             self.message = "not run, because a cell before it failed"
-        self.lost = isinstance(error, EngineError)
-        not_run = self.lost or isinstance(error, TaskAborted)
-        said = getattr(error, "engine_info", None) or {}
-        self.severity = said.get("severity", Severity.CAUSED if not_run else Severity.OWN)
+        without = Severity.CAUSED if self.lost or aborted else Severity.OWN
+        self.severity = (getattr(error, "engine_info", None) or {}).get("severity", without)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}" if self.message else self.name

@@ -27,8 +27,8 @@ compression.adasum: products mix
 compression.cast: round_to
 compression.thin: dot add_scaled
 compression.top_k: accumulate
-copying: copy
-fused_kernels: add_weighted
+jit.copying: copy
+step.kernels: add_weighted
 optimizers.adadelta: kernel
 optimizers.adagrad: kernel
 optimizers.adam: kernel
@@ -44,11 +44,11 @@ optimizers.sgd: plain momentum nesterov
 NO_VECTORS = {
     "a loop over ranks": """
         allreduce.ring: slices
-        stage: count_pieces
-        star_inbox: look_into
-        star_kernels: earliest
+        shared.stage: count_pieces
+        star.hub_messages: look_into
+        star.doorbell: earliest
     """,
-    "a loop over the pieces of a message": "star_line: ask",
+    "a loop over the pieces of a message": "star.leaf_messages: ask",
     "where one element goes, only the others say": "compression.top_k: pick add_at",
     "a bench's stand-in for a worker's own work": "bench.parameter_server: read write",
 }
@@ -61,15 +61,15 @@ NO_ELEMENTS = {
         optimizers.lamb: rate
         optimizers.lars: rate
         optimizers.rmsprop: positive
-        stage: piece
+        shared.stage: piece
     """,
     "a table, a board or an address, a few words for each rank": """
-        board: arrive all_arrived meet
-        fused_kernels: all_there add_up floats_of rows_for_weights
-        node: row_of elements_at board_of tile_like locate
-        stage: on_stage short_stage
-        star_help: offset
-        star_kernels: ask answer next_leaf rest
+        shared.board: arrive all_arrived meet
+        step.kernels: all_there add_up floats_of rows_for_weights
+        shared.node_array: row_of elements_at board_of tile_like locate
+        shared.stage: on_stage short_stage
+        star.helping: offset
+        star.doorbell: ask answer next_leaf rest
     """,
     "exchanges messages, and leaves elements to others": """
         allreduce.fold: fold unfold
@@ -81,9 +81,9 @@ NO_ELEMENTS = {
         allreduce.recursive_doubling: allreduce
         allreduce.ring: allreduce reduce_scatter allgather
         allreduce.tree: allreduce down
-        messages: exchange _test
-        star_inbox: receive send send_piece stream
-        star_line: expect
+        allreduce.messages: exchange _test
+        star.hub_messages: receive send send_piece stream
+        star.leaf_messages: expect
     """,
     "goes from tile to tile or from layer to layer, and leaves elements to others": """
         allreduce.gather: allgather alltoall
@@ -92,18 +92,18 @@ NO_ELEMENTS = {
         allreduce.staged: allreduce put_out reduce_piece take_in
         compression.adasum: measure join
         compression.thin: project lift add_product orthonormalise
-        fused_kernels: step reduce hand_out average add_own layer_of to_all weigh
+        step.kernels: step reduce hand_out average add_own layer_of to_all weigh
         optimizers.clipping: squared_length
-        optimizers.kernels: apply begin finish measure set_rate
+        optimizers.switch: apply begin finish measure set_rate
         optimizers.rmsprop: kernel
         optimizers.sgd: kernel
-        served: update_and_answer
-        star_help: ask together work
+        optimizers.serve: update_and_answer
+        star.helping: ask together work
     """,
     "asks the processor or the operating system": """
-        denormals: flush_denormals restore
-        futex: wait wake
-        trace: began ended now
+        jit.denormals: flush_denormals restore
+        jit.futex: wait wake
+        spans: began ended now
     """,
 }
 OF_ONE_OP = ("allreduce.mpi.least", "allreduce.mpi.greatest")  # `combine` without its other loops

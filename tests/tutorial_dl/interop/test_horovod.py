@@ -120,7 +120,7 @@ def test_the_command_line(capfd):
     assert capfd.readouterr().out.count("hello") == 2
     for words, message in (
         (["-np", "2"], "command is missing"), (["-np", "2", "python3"], "command is missing"),
-        (["-np", "0", "a.py"], "is 0"), (["-np", "0", "python_train.py"], "is 0"),
+        (["-np", "0", "a.py"], "got 0"), (["-np", "0", "python_train.py"], "got 0"),
         (["-np", "2", "pythonic", "-c", "1"], "pythonic is neither python nor a script"),
         (["-np", "2", "sh", "-c", "true"], "sh is neither python nor a script"),
     ):  # fmt: skip

@@ -59,10 +59,10 @@ def own_step():
     [
         (not_compiled, "model 'bare' is not compiled: call model.compile"),
         (not_built, "model 'unbuilt' has no weights yet: give it a keras.Input"),
-        (own_step, "has a train_step of its own"),
+        (own_step, "overrides train_step"),
         (frozen, "has no trainable weights"),
         (half, "trainable weights of dtype float16: expected all float32"),
-        (double_with_single_loss, "weights of float64 but a loss of float32: .*set_floatx"),
+        (double_with_single_loss, "has float64 weights but a float32 loss: .*set_floatx"),
         (summed, "reduction 'sum'.*'sum_over_batch_size'"),
     ],
 )
