@@ -312,7 +312,7 @@ if __name__ == "__main__":
 def test_a_changed_source(home, tmp_path):
     """A kernel whose own file has changed, and one of which something in this package has."""
     own, package = tmp_path / "own.py", tmp_path / "numba_kernels"
-    shutil.copytree(Path(cache.__file__).parent, package)
+    shutil.copytree(Path(cache.__file__).parents[1], package)
     env = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(tmp_path)}
 
     def printed():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from numba_kernels import launch
-from tutorial_dl.cli.commands import doctor
+from tutorial_dl.cli import doctor
 
 SECONDS = 120
 
