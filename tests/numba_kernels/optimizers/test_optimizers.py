@@ -347,6 +347,6 @@ def test_names_cost_nothing():
 
 
 def test_the_command_line_knows_all_names():
-    from tutorial_dl.cli.commands import Optimizer
+    from tutorial_dl.config import OPTIONS
 
-    assert tuple(Optimizer) == optimizers.NAMES
+    assert tuple(OPTIONS["optimizer"].choices) == optimizers.NAMES
