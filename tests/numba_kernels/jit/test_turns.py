@@ -15,7 +15,7 @@ from numba_kernels.jit import turns
 HOLDER = """
 import sys, time
 from pathlib import Path
-from numba_kernels import turns
+from numba_kernels.jit import turns
 turns.take(Path(sys.argv[1]))
 print("taken", flush=True)
 time.sleep(100)

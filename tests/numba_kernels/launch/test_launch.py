@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numba_kernels import launch
+from numba_kernels import environment, launch
 from numba_kernels.launch import mpiexec
 
 SECONDS = 60
@@ -130,7 +130,7 @@ def test_no_mpi_library(monkeypatch, asked_anew):
 
 
 def test_threads_share_the_cores(monkeypatch):
-    monkeypatch.setattr(launch, "usable_cores", lambda: 8)
+    monkeypatch.setattr(environment, "usable_cores", lambda: 8)
     assert [launch.threads_per_rank(n) for n in (1, 2, 3, 4, 8, 9)] == [8, 4, 2, 2, 1, 1]
 
 
@@ -147,7 +147,7 @@ def test_a_rank_gets_its_threads_and_the_users_stay(monkeypatch):
     for name in launch.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    monkeypatch.setattr(launch, "usable_cores", lambda: 6)
+    monkeypatch.setattr(environment, "usable_cores", lambda: 6)
     code = f"import os; print(*[os.environ[n] for n in {launch.THREAD_VARIABLES}])"
     done = launch.run_ranks(2, ["-c", code], timeout=SECONDS, capture=True)
     assert done.stdout.splitlines() == ["5 3 3 3 3 3"] * 2
@@ -155,8 +155,9 @@ def test_a_rank_gets_its_threads_and_the_users_stay(monkeypatch):
 
 def test_set_threads_under_mpiexec():
     code = (
-        "import os; os.environ.pop('OMP_NUM_THREADS'); from numba_kernels import launch\n"
-        "launch.usable_cores = lambda: 6\n"
+        "import os; os.environ.pop('OMP_NUM_THREADS')\n"
+        "from numba_kernels import environment, launch\n"
+        "environment.usable_cores = lambda: 6\n"
         "print(launch.set_threads(), os.environ['OMP_NUM_THREADS'])"
     )
     done = launch.run_ranks(2, ["-c", code], timeout=SECONDS, capture=True)

@@ -195,12 +195,12 @@ def test_mpi_draws_what_ranks_do(notebook):
     assert len(pictures) == 1
     # Ranks 0 and 1 wait for rank 2, which computes for 0.4 s.
     notebook.ok(
-        "from tutorial_dl.training import timeline\nfrom tutorial_dl.cluster import cell_trace\n"
-        "show, whole = cell_trace.display, []\ncell_trace.display = whole.append"
+        "from tutorial_dl.training import timeline\nfrom tutorial_dl.cluster import traced_cell\n"
+        "show, whole = traced_cell.display, []\ntraced_cell.display = whole.append"
     )
     notebook.ok(code)
     text = notebook.ok(
-        "waits = [rank['waiting'] for rank in whole[0].shares()]; cell_trace.display = show\n"
+        "waits = [rank['waiting'] for rank in whole[0].shares()]; traced_cell.display = show\n"
         "print(waits)"
     )
     first, second, late = json.loads(text)
