@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 
 class TeamError(RuntimeError):
-    """A team cannot go on. It answers every further call with the same error until recovered."""
+    """A team cannot go on. It answers every further call with the same error until recovered.
+
+    `args` is the text alone: libraries that wrap an error (Keras does) show `args[0]`.
+    """
 
 
 class PeerError(TeamError):
@@ -19,11 +22,11 @@ class PeerError(TeamError):
     """
 
     def __init__(self, rank: int, reason: str, cause: int | None = None):
-        super().__init__(rank, reason, cause)
+        super().__init__(f"rank {rank} failed: {reason}")
         self.rank, self.reason, self.cause = rank, reason, rank if cause is None else cause
 
-    def __str__(self):
-        return f"rank {self.rank} failed: {self.reason}"
+    def __reduce__(self):  # for pickling: an exception is rebuilt from its `args` otherwise
+        return type(self), (self.rank, self.reason, self.cause)
 
 
 class MismatchError(TeamError):
@@ -34,15 +37,15 @@ class MismatchError(TeamError):
     """
 
     def __init__(self, calls: dict[int, str | None], text: str = ""):
-        super().__init__(calls, text)
-        self.calls, self._text = calls, text
-
-    def __str__(self):
         said = [
             f"rank {rank} called {call}" if call else f"rank {rank} made another call"
-            for rank, call in self.calls.items()
+            for rank, call in calls.items()
         ]
-        return self._text or ", but ".join(said)
+        super().__init__(text or ", but ".join(said))
+        self.calls = calls
+
+    def __reduce__(self):
+        return type(self), (self.calls, str(self))
 
 
 class DeadlineError(TeamError, TimeoutError):
@@ -67,6 +70,9 @@ class DeadlineError(TeamError, TimeoutError):
         )
         self.rank, self.waiting_in, self.late = rank, waiting_in, tuple(late)
         self.waited, self.seconds = waited, seconds
+
+    def __reduce__(self):
+        return type(self), (self.rank, self.waiting_in, self.waited, self.seconds, self.late)
 
 
 def ranks_in_words(ranks: Sequence[int], more=lambda rank: "") -> str:
