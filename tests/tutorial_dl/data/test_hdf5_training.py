@@ -110,7 +110,7 @@ def test_what_is_wrong_is_told_once_by_all_ranks(folder):
     status, line = train(folder, *words, "?.h5")
     size = len(whole)
     assert status == 2
-    assert line == f"error: 3.h5: it is truncated: {size - 1} bytes of {size} are there"
+    assert line == f"error: 3.h5: it is truncated: only {size - 1} of {size} bytes are there"
     # Damage inside shows when it is read, and ends the run: in one line, too.
     part = data.load("digits").train.part(slice(0, 437))
     data.write_hdf5(part, folder / "3.h5", chunks=True, compression="gzip", fletcher32=True)
