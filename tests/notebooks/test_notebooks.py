@@ -72,7 +72,14 @@ def test_there_are_notebooks():
     assert SMALL.keys() <= {notebook.stem for notebook in NOTEBOOKS}
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+# All notebooks take longer than any other file: every other one is in a group of its own.
+GROUPS = [
+    pytest.param(path, marks=pytest.mark.xdist_group("more_notebooks")) if number % 2 else path
+    for number, path in enumerate(NOTEBOOKS)
+]
+
+
+@pytest.mark.parametrize("notebook", GROUPS, ids=[path.stem for path in NOTEBOOKS])
 def test_notebook(notebook, tmp_path):
     done = run(small(notebook, tmp_path), tmp_path)
     assert done.returncode == 0, done.stdout[-8000:]
