@@ -30,8 +30,8 @@ from worlds import WORLDS
 # Groups of tests that take longest, most of them files: they start first, so that no worker of
 # pytest-xdist begins one when the others have nothing left to do.
 LONGEST = """
-keras notebooks more_notebooks cluster_list horovod vector_code parameter_server cells worker_faults cell_faults
-profiles recovery cluster train_faults compile cli allreduce doctor bench
+keras notebooks more_notebooks horovod parameter_server cells worker_faults vector_code cell_faults
+cluster_list profiles recovery cluster train_faults compile cli allreduce doctor bench
 master_checkpoints compression
 """
 
