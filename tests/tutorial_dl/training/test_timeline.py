@@ -104,7 +104,7 @@ def test_what_is_gathered():
             timeline.gather(wrong)
     with pytest.raises(ValueError, match="nothing has been recorded"):
         timeline.Timeline().figure()
-    with pytest.raises(ValueError, match="limit of 0 spans"):
+    with pytest.raises(ValueError, match="limit must be a whole number, at least 1, got 0"):
         timeline.Timeline(0)
     notes = timeline.gather([taken(2, [["x", 1, 2]], lost=7, others=3)]).notes()
     assert notes == [

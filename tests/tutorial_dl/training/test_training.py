@@ -77,7 +77,7 @@ def refused():
     for wrong, error, message in (
         (dict(strategy="nosuch"), ValueError, "unknown strategy 'nosuch'; choose one of serial"),
         (dict(optimizer="nosuch"), ValueError, "unknown optimizer 'nosuch'; choose one of sgd"),
-        (dict(batch_size=0), ValueError, "batch_size 0"),
+        (dict(batch_size=0), ValueError, "batch_size must be at least 1, got 0"),
         (dict(strategy="serial"), ValueError, "'serial' uses 1 rank, not 2"),
     ):
         with pytest.raises(error, match=message):
