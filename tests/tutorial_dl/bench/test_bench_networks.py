@@ -51,6 +51,7 @@ def each_rank(out):
                                    rtol=1e-5)  # fmt: skip
     networks.NETWORKS = {"mlp": replace(NETWORKS["mlp"], samples=4)}
     rows = networks.rows(0.5, False)
+    networks.NETWORKS = NETWORKS
     if team.rank == 0:
         with open(out, "w") as file:
             json.dump([rows, merge([rows])], file)
