@@ -10,7 +10,7 @@ IMPORT = (
     "hide_tensorflow_chatter()\n"
     "{before}\n"
     "import keras, tensorflow as tf\n"
-    "sys.stdout.write(f'{int(tf.constant(1) + 1)}')\n"
+    "sys.stdout.write(str(int(tf.constant(1) + 1)))\n"
     "os.write(2, b'later: I0000 stays\\n')\n"
 )
 
