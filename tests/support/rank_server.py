@@ -64,6 +64,7 @@ def call(file: str, function: str, arguments: list, env: dict[str, str], keras: 
         # a new one. That costs two communicators, and to load TensorFlow again 5 to 10 s a rank.
         sys.modules["numba_kernels.team.world"]._world = None
     gc.collect()  # teams that nobody holds any more say so
+    gc.freeze()  # what is left are modules, above all; the next collection need not go through them
     children = remains.children()
     error = f"left running: {', '.join(children)}" if children else ""
     return {"error": error, "remains": before.changes(), "heavy": heavy}
