@@ -72,10 +72,10 @@ def test_stars(on_ranks, tests, bound, env):
         bound("the last leaf knows of its hub's end", 2)
 
 
-def test_who_sleeps_is_woken(on_ranks, tests, bound):
+def test_sleepers_are_woken(on_ranks, tests, bound):
     """Without being woken, each side would wait 4 ms more."""
     on_ranks(2, tests("test_star").woken, env=WINDOW)
-    bound("who sleeps is woken", 0.003)
+    bound("a sleeping hub or leaf is woken", 0.003)
     on_ranks(4, tests("test_star").in_order, env=WINDOW)
     bound("processor time of a leaf that waits", 0.2)
 
