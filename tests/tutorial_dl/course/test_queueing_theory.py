@@ -1,4 +1,4 @@
-"""One master and its workers: formulas against Erlang's sum, and against exchange by exchange."""
+"""One master and its workers: formulas against Erlang's sum and against simulated exchanges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_bound_holds_and_is_met_by_regular_times(compute, serve):
 
 
 def test_random_times_exchange_by_exchange():
-    """20,000 exchanges: the mean of so many times of one size is right to 1%."""
+    """The mean over 20,000 exchanges is right to 1%."""
     random = np.random.default_rng(0)
     compute, serve = 0.01, 0.01
     for workers, expected in ((1, 50.0), (2, 80.0), (3, 93.75)):  # 1 - 1/2, 1/5, 1/16 of 100
