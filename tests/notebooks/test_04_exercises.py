@@ -101,7 +101,7 @@ def after_a_deadlock() -> None:
     assert coming[0] == other  # and not the abandoned -1
 
 
-def test_messages_given_up_do_not_turn_up_later(on_ranks):
+def test_abandoned_messages_are_not_received_later(on_ranks):
     on_ranks(2, after_a_deadlock, timeout=SECONDS)
 
 

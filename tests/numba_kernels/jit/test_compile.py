@@ -129,7 +129,7 @@ def test_a_home_that_cannot_be_written(home, what):
     home.chmod(0o700)
 
 
-def test_nowhere_at_all(home):
+def test_no_folder_can_be_written(home):
     """If no folder is writable, each start compiles and warns once."""
     (home / "file").touch()
     for _ in range(2):
@@ -333,7 +333,7 @@ def test_a_changed_source(home, tmp_path):
     assert len(list((home / "numba_kernels").iterdir())) == 2
 
 
-def test_functions_that_no_file_tells_all_about_are_not_kept(tmp_path, monkeypatch):
+def test_closures_and_functions_without_a_file_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "folders", lambda: (tmp_path / "numba_kernels" / ("0" * 16),))
 
     def adds(number):

@@ -44,7 +44,7 @@ def program(path: Path, prints: str) -> Path:
 # Which mpiexec ---------------------------------------------------------------------------------
 
 
-def test_it_is_the_mpiexec_of_the_library():
+def test_mpiexec_is_that_of_the_mpi_library():
     done = launch.run_ranks(
         3,
         [
@@ -202,7 +202,7 @@ OUTSIDE = {"PATH": os.environ["PATH"]}
         ({"ALPS_APP_PE": "3"}, True, 1, 3),
     ],
 )
-def test_who_started_us(monkeypatch, environment, under, ranks_here, rank):
+def test_the_launcher_is_detected(monkeypatch, environment, under, ranks_here, rank):
     monkeypatch.setattr(os, "environ", OUTSIDE | environment)
     assert (launch.under_mpi(), launch.local_ranks(), launch.rank()) == (under, ranks_here, rank)
 

@@ -88,11 +88,11 @@ def one_rank_sleeps(late, round_):
 
 @ways
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_who_waits_for_a_late_rank(on_ranks, ranks, way):
+def test_ranks_wait_for_a_late_one(on_ranks, ranks, way):
     on_ranks(ranks, one_rank_sleeps, ranks - 1, 2, env=way)
 
 
-def test_who_waits_in_the_mpi_library(on_ranks):
+def test_ranks_wait_in_the_mpi_library(on_ranks):
     on_ranks(3, one_rank_sleeps, -1, 1, env=MESSAGES)
 
 
@@ -288,7 +288,7 @@ def test_times_are_those_of_the_clock():
     assert before <= spans.now(ring.ctypes.data) <= time.perf_counter_ns()
 
 
-def test_what_reaches_beyond_is_cut():
+def test_a_span_that_ends_after_its_outer_one_is_cut():
     from numba_kernels import trace
 
     spans = [("b", 5, 12), ("a", 0, 10), ("c", 6, 7), ("d", 10, 11), ("e", 0, 10)]

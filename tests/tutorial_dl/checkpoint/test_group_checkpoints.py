@@ -60,7 +60,7 @@ def cut_groups(folder, steps):
                 counted_under(resumed)
 
 
-def test_groups_do_every_sample_once_whoever_resumes(on_ranks, tmp_path):
+def test_groups_use_every_sample_once_after_a_resume(on_ranks, tmp_path):
     on_ranks(5, cut_groups, str(tmp_path / "window"), [7, 25, 40])
     on_ranks(5, cut_groups, str(tmp_path / "messages"), [30], env={"NUMBA_KERNELS_WINDOW": "0"})
 
@@ -121,7 +121,7 @@ def cut_after_a_group(folder, cases):
         counted_under(resumed)
 
 
-def test_groups_without_workers_and_whoever_resumes(on_ranks, tmp_path):
+def test_groups_that_lose_their_workers_resume(on_ranks, tmp_path):
     cases = [
         (3, 14, 30), (3, 14, 30), (1, 9, 20, 40), (2, 9, 20, 40), (5, 25, 44), (6, 25, 44),
         (4, "REST", 40), (4, "REST", 40), (4, "ADOPT", 40), (4, "ADOPT", 40),

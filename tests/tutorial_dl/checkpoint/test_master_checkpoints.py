@@ -119,7 +119,7 @@ def every_sample(folder, steps):
         counting(team, place, synchronous=True).fit(1)
 
 
-def test_every_sample_once_whoever_resumes(on_ranks, tmp_path):
+def test_every_sample_once_after_a_resume(on_ranks, tmp_path):
     on_ranks(4, every_sample, str(tmp_path / "window"), [18, 35])
     on_ranks(4, every_sample, str(tmp_path / "messages"), [23], env={"NUMBA_KERNELS_WINDOW": "0"})
 

@@ -125,7 +125,7 @@ def test_equal_errors_are_shown_once(shared_cluster):
     assert error.value.failures[2].name == "ZeroDivisionError"
 
 
-def test_an_error_that_comes_of_a_peers_is_no_cause(shared_cluster):
+def test_an_error_caused_by_a_peers_is_no_cause(shared_cluster):
     shared_cluster.run(TEAM)
     code = """
 if rank == 2: raise ValueError('the cause')
@@ -159,7 +159,7 @@ def test_output_comes_once_and_before_the_end(shared_cluster, capsys, tmp_path):
     assert captured.out.count("once") == 1 and "ZeroDivisionError" not in captured.err
 
 
-def test_a_rank_that_computes_is_left_to_it(shared_cluster, capfd):
+def test_a_computing_rank_is_not_interrupted(shared_cluster, capfd):
     code = "done = False\nif rank == 1: raise ValueError('early')\nif rank == 0: time.sleep(5)\n"
     summary = failing(shared_cluster, code + "done = True")
     assert summary == ["rank 1: ValueError: early"]

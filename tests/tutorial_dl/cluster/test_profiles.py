@@ -441,7 +441,7 @@ def files_are_for_their_owner_only(found: dict[str, int]) -> None:
     assert not {name: oct(mode) for name, mode in found.items() if mode & 0o077}
 
 
-def test_who_may_listen_in(jobs):
+def test_connections_are_encrypted_and_files_private(jobs):
     """Connections outside loopback are encrypted (if there is an address); files are private."""
     import zmq
 

@@ -61,7 +61,7 @@ def test_it_saturates_where_the_two_bounds_meet():
     assert many == pytest.approx(100) and random_throughput(0, compute, serve) == 0
 
 
-def test_who_comes_first_is_served_first():
+def test_requests_are_served_in_order_of_arrival():
     rows = first_come_first_served([[5.0, 1.0], [1.0, 1.0], [2.0, 9.0]], [3.0] * 9)
     # Worker 1 is served from 1 to 4, worker 2 has asked at 2 and waits; 1 and 0 both ask at 5.
     assert rows[:3].tolist() == [[1, 1, 1, 4], [2, 2, 4, 7], [0, 5, 7, 10]]

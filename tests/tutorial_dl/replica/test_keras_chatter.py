@@ -45,7 +45,7 @@ def test_start_up_chatter_is_hidden_and_nothing_else():
     ]
 
 
-def test_chatter_is_shown_to_who_asks_for_it():
+def test_chatter_is_shown_on_request():
     # TensorFlow writes this when it loads its libraries. The rest takes seconds and is not needed.
     before = (
         "class Hook:\n"

@@ -75,7 +75,7 @@ def on_a_part():
     whole.barrier()
 
 
-def test_nothing_makes_a_team_behind_the_callers_back(on_ranks):
+def test_a_run_makes_no_team_of_its_own(on_ranks):
     on_ranks(3, on_a_part)
 
 

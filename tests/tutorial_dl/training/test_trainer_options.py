@@ -265,7 +265,7 @@ def drifts():
     trainer = Trainer(
         models.dense(digits), digits, team=team, progress=False, check_every=10, callbacks=[Bend()]
     )
-    # The fused step hands out weights from the rank that owns them: this slice is not rank 1's.
+    # The fused step copies weights from the rank that owns them; rank 1 does not own this slice.
     with pytest.raises(DriftError, match="first in layer 'layer_2/bias'"):
         trainer.strategy.algorithm, trainer.strategy.two_steps = "ring", True
         trainer.fit(1)

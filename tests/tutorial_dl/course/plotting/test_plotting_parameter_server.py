@@ -36,7 +36,7 @@ def test_vectors_through_the_busiest_rank_are_those_of_the_messages():
         plotting.many_to_few(1)
 
 
-def test_who_is_served_when():
+def test_the_order_of_service():
     rows = foundations.first_come_first_served([[0.002] * 3] * 2, [0.001] * 3)
     figure = plotting.service({"two": (rows, 2)}, until=0.01)
     (ax,) = figure.axes

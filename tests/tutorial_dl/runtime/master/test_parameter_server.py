@@ -392,7 +392,7 @@ def test_answers_in_place(on_ranks):
     on_ranks(2, answers_in_place, env={"NUMBA_KERNELS_WINDOW": "1"})
 
 
-def test_who_may_change_places():
+def test_which_models_and_rules_swap():
     from tutorial_dl import replica
     from tutorial_dl.replica import DenseReplica
     from tutorial_dl.strategies import Downpour, ElasticAveraging

@@ -116,7 +116,7 @@ def test_every_sample_once_an_epoch(kind):
 
 
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
-def test_every_sample_whoever_fails(kind):
+def test_every_sample_once_if_workers_fail(kind):
     """Workers fail at random moments of random runs, also in shares that others left."""
     failed = 0
     for number in range(200):
@@ -321,7 +321,7 @@ def test_nobody_is_two_epochs_ahead():
     assert order == [0, 1, 2, 3, 4] and tasks.over
 
 
-def test_one_that_is_slow_leaves_its_column_to_others():
+def test_other_workers_take_a_slow_ones_shares():
     """In asynchronous training, worker 2 takes ten times as long, and worker 1 takes its shares."""
     (tasks,) = groups_of(AsynchronousTasks, 2, 1, 220, 1, last=1)
     done, clock = Counter(), 0
