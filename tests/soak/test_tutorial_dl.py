@@ -124,7 +124,7 @@ def test_help_at_once(tests, bound, tmp_path, monkeypatch):
 
 
 def test_events_per_second(record):
-    """It was 3000 to 4000 when this test was written."""
+    """The rate was 3000 to 4000 events per second when this test was written."""
     from tutorial_dl import data
 
     data.events(10)

@@ -189,7 +189,7 @@ while pair.bcast(time.monotonic() - begin) < 5: pass
     "ranks, comm, call, shown",
     [
         (3, "MPI.COMM_WORLD", "y = comm.allreduce(x)", "comm.allreduce(x)"),
-        # keeps the GIL
+        # this call keeps the GIL
         (2, "MPI.COMM_WORLD.Dup()", "y = comm.allreduce(x)", "y = comm.allreduce(x)"),
         (2, "MPI.COMM_WORLD", "comm.Barrier()", "comm.Barrier()"),
     ],

@@ -108,7 +108,7 @@ def reads(monkeypatch):
 def test_ranks_share_out_the_reading(tmp_path, monkeypatch):
     """In an epoch, p ranks together read every sample once, in few long stretches."""
     n, batch_size, piece = 4096, 32, 64
-    file = write(tmp_path / "a.h5", 0, n, width=126)  # 512 bytes a sample with its label
+    file = write(tmp_path / "a.h5", 0, n, width=126)  # 512 bytes per sample with its label
     monkeypatch.setattr(hdf5_files, "PIECE", piece * 512)
     samples = stored([file], window=1024 * 512)
     read = reads(monkeypatch)

@@ -1,4 +1,4 @@
-"""All checks of tutorial_dl.horovod, called on every rank (test_horovod.py).
+"""All checks of tutorial_dl.horovod; test_horovod.py calls them on every rank.
 
 Three ranks are no power of two, and can form teams of two and one. They check the collectives, and
 the parts of training that depend on this. Two ranks check the rest.

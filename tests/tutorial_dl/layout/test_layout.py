@@ -163,7 +163,7 @@ def whole(found, nodes):
 
 
 def arrangements(letters):
-    """All different orders of the letters."""
+    """All distinct orders of the letters."""
     if not letters:
         yield ()
     for letter in sorted(set(letters)):

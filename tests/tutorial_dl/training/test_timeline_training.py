@@ -44,7 +44,7 @@ class Slow:
 
 
 def a_trainer(seen, seconds=lambda step: 0, algorithm="fused"):
-    """A Trainer of 10 steps an epoch."""
+    """A Trainer with 10 steps per epoch."""
     from tutorial_dl import Team, Trainer, data, models, strategies
 
     digits = data.digits()

@@ -29,7 +29,7 @@ def loss():
 def runs(loss):
     return {
         name: descend(loss, np.zeros(2), 0.1, batch_size=b, epochs=6, gradient_tolerance=None)
-        for name, b in (("full", 20), ("mini", 8))  # 1 and 3 steps an epoch
+        for name, b in (("full", 20), ("mini", 8))  # 1 and 3 steps per epoch
     }
 
 

@@ -188,7 +188,7 @@ def test_taking_turns_is_said_where_ranks_do():
     assert texts(plotting.speed_up(ROWS, 1).axes[0]) == ["beyond 1 core: ranks take turns"]
 
 
-# Samples a second, and the parts of a step -----------------------------------------------------
+# Samples per second, and the parts of a step ---------------------------------------------------
 
 
 def sum_of(containers):
