@@ -249,7 +249,7 @@ def cells():
     error = cell(fails(0))
     assert isinstance(error, ZeroDivisionError if rank == 0 else PeerError), error
     assert cell(works) == size
-    # A rank whose recovery failed in one cell fails in the next before the others begin it.
+    # A rank that recovers in vain in one cell fails in the next one before the others begin it.
     cell(fails(0))
     for who in (0, size - 1, 0):
         error = cell(fails(who), late=0.0 if rank == who else 0.3)

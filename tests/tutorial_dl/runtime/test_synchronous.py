@@ -320,7 +320,7 @@ def overlapped_is_the_mean():
     assert all(t > 0 for t in took.values())
     assert not threading.active_count() - threads
 
-    if team.size > 1:  # this rank never calls it
+    if team.size > 1:  # rank 0 never calls it
         with Overlapped(team, other) as overlapped:
             team.barrier()
             if team.rank == 0:
