@@ -1,6 +1,6 @@
 # make run    train on handwritten digits by each strategy, and write report.html
-# make test   all tests, four at a time (JOBS=1: one after the other)
-# make soak   tests of what needs the clock or repetition; run it alone on a quiet machine
+# make test   all tests, in four processes (JOBS=1: in one)
+# make soak   bounds on times, and repetition; run it alone on a quiet machine
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine
 # make lint   check style and format
@@ -15,7 +15,7 @@ PIP := $(PY) -m pip --disable-pip-version-check
 # Tests wait for about half of their time; see tests/README.md.
 JOBS ?= 4
 export TF_CPP_MIN_LOG_LEVEL ?= 3
-# Ranks and engines are hundreds of processes: let the first keep what it compiled of our files.
+# Tests start hundreds of processes; let the first one keep the bytecode of our files for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install run test soak lab bench lint clean

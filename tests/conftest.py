@@ -1,6 +1,6 @@
-"""For all tests: ranks under mpiexec (`on_ranks`), and nothing may be left behind by any test.
+"""Fixtures of all tests: ranks under mpiexec (`on_ranks`), and a check for what tests leave.
 
-README.md in this folder says how tests are run, and what goes where.
+README.md in this folder explains how tests are run and where a new one belongs.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
-# Groups of tests that take longest, most of them files: they start first, so that no worker of
-# pytest-xdist begins one when the others have nothing left to do.
+# The groups of tests that take longest; most groups are files. They start first, so that no worker
+# of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
 keras notebooks more_notebooks horovod parameter_server cells worker_faults vector_code cell_faults
 cluster_list profiles recovery cluster train_faults compile cli allreduce doctor bench
@@ -38,7 +38,7 @@ master_checkpoints compression
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Longest groups first. Tests of a group are run by one worker; a file is one by itself."""
+    """Sort the longest groups first. One worker runs a whole group; by default a file is one."""
     place = {name: turn for turn, name in enumerate(LONGEST.split())}
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
@@ -63,19 +63,19 @@ FILES = pytest.StashKey[tuple[set, Path]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """A worker of pytest-xdist writes there which files appeared during which of its tests."""
+    """Tell each worker of pytest-xdist in which file to note what appeared during its tests."""
     node.workerinput["segments"] = str(node.config.stash[FILES][1])
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session, exitstatus):
-    """When no worker is left: files in shared memory that nobody will remove."""
+    """When all workers have ended, fail the run if files are left in shared memory."""
     if FILES not in session.config.stash:
         return
     before, journal = session.config.stash[FILES]
     ended = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     left = leftovers.left_in_shared_memory(before, patience=20.0) if ended else set()
-    # What appeared during no test is another program's.
+    # A file that appeared during no test belongs to another program.
     seen = [line for line in journal.read_text().splitlines() if line.split()[0] in left]
     if seen:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -86,7 +86,7 @@ def pytest_sessionfinish(session, exitstatus):
 
 @pytest.fixture(scope="session")
 def mark() -> str:
-    """What every process that this session starts carries in its environment.
+    """A value that every process started by this session carries in its environment.
 
     Each worker of pytest-xdist has a session, and a mark, of its own.
     """
@@ -95,7 +95,7 @@ def mark() -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_works():
-    """A shell has what it starts in the background (`make test &`) ignore Ctrl-C."""
+    """Handle Ctrl-C even if a shell that ran `make test &` has set it to be ignored."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -103,9 +103,9 @@ def _ctrl_c_works():
 @pytest.fixture(scope="session", autouse=True)
 def _marked(mark):
     os.environ[leftovers.VARIABLE] = mark
-    # With it Python writes a line in pieces, and those of several ranks mix.
+    # With this variable Python writes a line in pieces, and pieces of several ranks mix.
     os.environ.pop("PYTHONUNBUFFERED", None)
-    # Ranks wait long for a core now and then: who tests what is said of that sets it again.
+    # Ranks may wait long for a core. Tests of stall reports set this variable themselves.
     os.environ.setdefault("NUMBA_KERNELS_STALL", "1000")
     yield
     problems = WORLDS.end()
@@ -115,10 +115,10 @@ def _marked(mark):
 
 @pytest.fixture(autouse=True)
 def nothing_left(request, _marked, mark):
-    """Fails a test that leaves a process or a file in shared memory, and ends such processes.
+    """Fail a test that leaves a process or a file in shared memory, and end such processes.
 
-    A new file may be of another worker's test: of a rank that was killed there, until its guard
-    has removed it. So workers note which files appear, and the run fails at its end if one stays.
+    A new file may belong to another worker's test: the guard of a killed rank removes its files
+    only after a while. So workers note which files appear, and the run fails if one stays.
     """
     journal = getattr(request.config, "workerinput", {}).get("segments")
     known = {process.pid for process in leftovers.processes(mark)}

@@ -1,4 +1,4 @@
-"""How `make test` shares tests out: a group stays with one worker, and the longest begin."""
+"""How `make test` distributes tests: one worker runs a whole group; the longest groups begin."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def test_it(n):
 
 
 def test_a_group_of_two_files_has_one_worker(tmp_path):
-    """It has not with a pytest that names tests in a way which pytest-xdist does not know."""
+    """This fails with a pytest whose names of tests pytest-xdist does not understand."""
     for name in ("test_a.py", "test_b.py"):
         (tmp_path / name).write_text(TEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -1,4 +1,4 @@
-"""The end of a failing run: small projects of their own, run with and without pytest-xdist."""
+"""The output at the end of a failing run, tested on small projects with and without xdist."""
 
 from __future__ import annotations
 
@@ -29,12 +29,20 @@ def test_it(n):
 """
 WAITS = "import pathlib, time\ndef test_waits():\n    pathlib.Path('on').touch(); time.sleep(600)\n"
 BREAKS = "import os\ndef test_breaks():\n    os._exit(3)\n"
+# Says when pytest, and not only its worker, knows that a test runs.
+TOLD = """
+import os, pathlib, pytest
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logstart():
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        pathlib.Path("told").touch()
+"""
 INTERNAL = "def pytest_runtest_protocol(item):\n    raise ZeroDivisionError('in a hook')\n"
 
 
 @pytest.fixture
 def project(tmp_path):
-    """project(workers, name=content) -> a Popen of pytest in a folder of its own"""
+    """project(workers, name=content) -> a Popen of pytest in its own folder"""
     ini = f"[pytest]\naddopts = -ra -p last_words\npythonpath = {SUPPORT} .\n"
     (tmp_path / "pytest.ini").write_text(ini)
     begun = []
@@ -60,7 +68,7 @@ def project(tmp_path):
 
 
 def end_of(process, status=1) -> str:
-    """What it printed after the line that counts the failures."""
+    """The lines that the process printed after the one that counts the failures."""
     out, _ = process.communicate(timeout=300)
     assert process.returncode == status, out
     _, header, end = out.rpartition("\nfailed: ")
@@ -118,9 +126,9 @@ def test_an_internal_error(project, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_stopped(project, tmp_path, workers, number):
-    """As by a time limit: the end says what was running."""
-    process = project(workers, test_waits=WAITS)
-    while not (tmp_path / "on").exists():
+    """A run is stopped, as by a time limit: its last lines name the tests that were running."""
+    process = project(workers, test_waits=WAITS, conftest=TOLD)
+    while not ((tmp_path / "on").exists() and (tmp_path / "told").exists()):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(number)

@@ -1,4 +1,4 @@
-"""Rooms: imports keep the contract and change nothing; private attributes stay in their file."""
+"""Rooms: imports keep the contract and have no side effects; private attributes stay private."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_imports_point_downwards():
 
 
 # Private attributes: `x._y` is used in the file that defines `_y`, by `self` and `cls`, and nowhere
-# else. Exceptions: what other packages offer under such names only ...
+# else. Exceptions are what other packages offer only under such names ...
 OF_OTHERS = {
     "os, sys": {"_exit", "_current_frames"},
     "named tuples, where these are public": {"_asdict", "_fields", "_replace"},
@@ -36,7 +36,7 @@ OF_OTHERS = {
         "_user_weighted_metrics", "_value",
     },
 }  # fmt: skip
-# ... and how many are left in a file. These numbers may only fall.
+# ... and the uses that a file still has. These numbers may only fall.
 LEFT = {
     "tutorial_dl/cluster/cell_runner.py": 2,
     "tutorial_dl/cluster/magics.py": 2,
@@ -46,7 +46,7 @@ LEFT = {
 
 
 def foreign(path: Path) -> list[str]:
-    """The private attributes that a file uses of objects whose class is in another file."""
+    """The private attributes of other files' classes that a file uses."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     allowed = set().union(*OF_OTHERS.values())
     allowed |= {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
@@ -109,6 +109,6 @@ assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.tra
 
 
 def test_no_import_changes_the_process():
-    """Every module that needs no TensorFlow, in a fresh process: hooks, streams, signals, ..."""
+    """Importing any module without TensorFlow leaves hooks, streams, signals, ... as they were."""
     done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

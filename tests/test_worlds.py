@@ -1,4 +1,4 @@
-"""Ranks that serve many tests: what goes wrong in one call fails it, and not the next one."""
+"""Ranks that serve many tests: an error in one call fails that call and not the next one."""
 
 import atexit
 import os
@@ -19,7 +19,7 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 @pytest.fixture
 def worlds():
-    """Worlds of this test alone."""
+    """Worlds that no other test uses."""
     own = Worlds()
     yield own
     assert own.end() == []
@@ -34,7 +34,7 @@ def pid():
 
 
 def same_processes(worlds):
-    """Whether two calls are served by the same ones."""
+    """Whether the same processes serve two calls."""
     return ask(worlds, pid) == ask(worlds, pid)
 
 
@@ -42,7 +42,7 @@ def same_processes(worlds):
 
 
 def adds(single_node):
-    """A team as ever, and what it prints."""
+    """An ordinary use of a team, with output."""
     import numpy as np
 
     from numba_kernels import Team
@@ -55,7 +55,7 @@ def adds(single_node):
 
 
 def test_one_start_for_many_calls(worlds):
-    """Ranks stay, sleep between calls, and a variable is there for its own call alone."""
+    """Ranks stay and sleep between calls; a variable is set for its own call only."""
     first = ask(worlds, adds, True)
     assert re.fullmatch(r"(rank \d \d+\nwritten\n){2}", first)
     assert ask(worlds, adds, False, env={"NUMBA_KERNELS_WINDOW": "0"}) == first
@@ -91,7 +91,7 @@ def test_what_a_start_would_take_over(worlds, monkeypatch, tmp_path):
 
 
 def few_at_once():
-    """As many as fit: the one that has waited longest goes."""
+    """As many worlds are kept as fit; the one that has waited longest ends first."""
 
 
 def test_not_too_many_at_once(worlds, monkeypatch):
@@ -120,7 +120,7 @@ def breaks():
 
 
 def hangs():
-    """One rank is busy for ever, and another one that waits for it."""
+    """One rank is busy for ever, and another one waits for it."""
     from mpi4py import MPI
 
     while MPI.COMM_WORLD.rank == 1:
@@ -132,7 +132,7 @@ def dies():
     from mpi4py import MPI
 
     print("last words", flush=True)
-    MPI.COMM_WORLD.Barrier()  # both have said them: mpiexec may end the other one at once
+    MPI.COMM_WORLD.Barrier()  # both have printed: mpiexec may end the other one at once
     if MPI.COMM_WORLD.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     MPI.COMM_WORLD.Barrier()
@@ -175,7 +175,7 @@ def test_a_call_that_fails(worlds, function, words):
 
 
 def leaves_a_grandchild():
-    """That belongs to nobody here any more."""
+    """Start a process whose parent ends, so that no rank has it as a child."""
     code = f"import subprocess; subprocess.Popen({SLEEPER}, start_new_session=True)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -260,7 +260,7 @@ def test_what_is_changed_is_not_passed_on(worlds, function, used):
 
 
 def loads_keras():
-    """As if: it takes ten seconds."""
+    """Pretend that TensorFlow was loaded; loading it would take ten seconds."""
     utils = SimpleNamespace(clear_session=lambda: print("cleared"))
     sys.modules["keras"] = SimpleNamespace(utils=utils)
 

@@ -31,7 +31,7 @@ def cells(notebook):
 
 @cache
 def run(notebook):
-    """The names that the notebook's cells define when run in order, and what they print."""
+    """Run the notebook's cells in order; returns the names that they define and their output."""
     names, said = {}, io.StringIO()
     with redirect_stdout(said):
         for kind, source in cells(notebook):
@@ -60,7 +60,7 @@ def no_strength(A, y, strength):
     return np.linalg.lstsq(A, y)[0]
 
 
-def without_samples(A, y, strength):  # for a sum of squares, not their mean
+def without_samples(A, y, strength):  # the Hessian of a sum of squares, not of their mean
     return np.linalg.solve(A.T @ A + strength * np.eye(A.shape[1]), A.T @ y)
 
 

@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """Run `code` as a learner's cell would; called on every rank."""
+    """Run `code` as a learner's cell would; every rank calls this."""
     from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
@@ -53,7 +53,7 @@ check("04.ring_sum", ring_sum)
 @pytest.mark.parametrize(
     "right, wrong, says",
     [
-        ("passing[:] = coming", "pass", "off by up to"),  # every rank keeps sending its own vector
+        ("passing[:] = coming", "pass", "off by up to"),  # sends its own vector each time
         ("comm.size - 1", "comm.size", "off by up to"),  # one step too far
         ("total, passing, coming = x.copy()", "total, passing, coming = x", "x itself has changed"),
         ("    return total\n", "\n", "returns nothing"),
@@ -101,7 +101,7 @@ def after_a_deadlock() -> None:
     assert coming[0] == other  # and not the abandoned -1
 
 
-def test_messages_given_up_do_not_turn_up_later(on_ranks):
+def test_abandoned_messages_are_not_received_later(on_ranks):
     on_ranks(2, after_a_deadlock, timeout=SECONDS)
 
 
@@ -116,7 +116,7 @@ def test_the_figure_of_message_times():
     from tutorial_dl.course import plotting
 
     sizes = 2 ** np.arange(3, 23)
-    alpha, beta = 2e-6, 1 / 10e9  # half the bandwidth at 20,000 bytes
+    alpha, beta = 2e-6, 1 / 10e9  # half of the bandwidth is reached at 20,000 bytes
     figure = plotting.message_times(sizes, alpha + sizes * beta, {"model": (alpha, beta)})
     assert texts(figure) == [f"n½ = {20000 / 1024:.3g} KiB"]
     measured, predicted, _ = figure.axes[0].lines

@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """Run `code` as a learner's cell would; called on every rank."""
+    """Run `code` as a learner's cell would; every rank calls this."""
     from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
@@ -70,7 +70,7 @@ EXCHANGE = "comm.Sendrecv(outgoing, right, recvbuf=incoming, source=left)"
 @pytest.mark.parametrize(
     ("right", "wrong", "says"),
     [
-        # The convention of many books: rank r ends with chunk r + 1.
+        # Many books use another convention: rank r ends with chunk r + 1.
         ("rank - 1 - step", "rank - step", r"rank 0: chunk 0 lacks .* \(complete here: chunk 1\)"),
         ("range(p - 1)", "range(p - 2)", r"rank 2: chunk 2 lacks the values of rank [013]\b"),
         ("range(p - 1)", "range(p)", r"messages went to ranks \[1, 1, 1, 1\]; a ring sends 3"),
@@ -84,14 +84,14 @@ EXCHANGE = "comm.Sendrecv(outgoing, right, recvbuf=incoming, source=left)"
             "(rank - 1) % p, (rank + 1) % p",
             "rank 1, 3 more than once",
         ),
-        # Right sums, but not by the messages of a ring.
+        # These sums are right, but the messages are not those of a ring.
         ("    for step", "    return whole(comm, chunks)\n    for step", "had .* numbers"),
         ("    for step", "    return star(comm, chunks)\n    for step", "messages went to ranks"),
     ],
 )
 def test_wrong_reduce_scatters(on_ranks, right, wrong, says):
     assert RIGHT.count(right) == 1
-    if right == "rank - 1 - step":  # both lines of it
+    if right == "rank - 1 - step":  # both lines of the message
         answer = RIGHT.replace(right, wrong).replace("rank - 2 - step", "rank - 1 - step")
     else:
         answer = RIGHT.replace(right, wrong)

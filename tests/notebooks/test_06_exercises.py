@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """What a learner's cell would run; every rank calls this."""
+    """Run `code` as a learner's cell would; every rank calls this."""
     from tutorial_dl.course.exercises import check
     from tutorial_dl.training.prediction import step_seconds
 

@@ -1,4 +1,4 @@
-"""Notebook 07: the solutions pass, wrong rings are told rank, chunk and step, nothing hangs."""
+"""Notebook 07: the solutions pass, messages name rank, chunk and step, nothing hangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """What a learner's cell would run."""
+    """Run `code` as a learner's cell would."""
     from tutorial_dl.course.exercises import check
 
     exec(compile(code, "cell", "exec"), {"np": np, "check": check})
@@ -65,7 +65,7 @@ def test_wrong_trips(capsys, answer, says):
     assert printed.startswith("not yet: ") and says in printed
 
 
-# The ring, rehearsed ---------------------------------------------------------------------------
+# The ring on virtual ranks----------------------------------------------------------------------
 
 RIGHT = """
 def ring_allreduce(comm, x):
@@ -131,10 +131,10 @@ def test_any_ring_is_right(capsys):
             "    for again", "    x /= 1 + (rank == 2)\n    for again",
             "after step 3, rank 2: chunk 0 is not a sum of the ranks' chunks 0",
         ),
-        # Right where all chunks are equally long, wrong where they are not.
+        # This is right only if all chunks are equally long.
         ("incoming[: mine.size]", "incoming", r"3 ranks, 7 numbers: rank \d: ValueError"),
         ("chunks[0])", "chunks[-1])", r"rank \d sent 3 numbers to rank \d, whose recvbuf .* 2"),
-        # Stopped too early, or not.
+        # These stop too early or too late.
         ("    for again", "    return\n    for again", "3 exchanges; a ring of 4 ranks makes 6"),
         ("step in range(p - 1)", "step in range(p - 2)", "after step 3, rank 0: no chunk has the"),
         (
@@ -142,13 +142,13 @@ def test_any_ring_is_right(capsys):
             r"the sum is right, but messages went to ranks \[1, 1, 1, 1, 1, 1, 1\]",
         ),
         ("np.array_split(x, p)", "np.array_split(x.copy(), p)", "rank 0: x has not changed"),
-        # Ranks that are not there, or not where they are waited for.
+        # These send to ranks that do not exist, or that do not receive from the sender.
         ("(rank + 1) % p", "rank + 1", "ValueError: dest must be a rank from 0 to 3, got 4"),
         ("source=left)", "source=right)", r"rank \d waited 2 s to receive from rank \d"),
         ("    incoming", "    if rank == 2: return\n    incoming", "rank 2 made 0 exchanges"),
         ("        mine +=", "        1 / (rank - 2); mine +=", "rank 2: ZeroDivisionError"),
         ("comm.Sendrecv(done", "comm.Send(done", "has no attribute 'Send'"),
-        # Right sums, but not by the messages of a ring.
+        # These sums are right, but the messages are not those of a ring.
         ("    chunks =", "    return whole(comm, x)\n    chunks =", r"went to ranks \[1, 1, 1\]"),
         ("    chunks =", "    return halves(comm, x)\n    chunks =", r"had \[8, .* at most 2"),
         ("    p, rank", "    raise NotImplementedError\n    p, rank", "still to be written"),

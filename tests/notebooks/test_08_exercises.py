@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def run_here(code: str) -> None:
-    """What a learner's cell would run; every rank calls this."""
+    """Run `code` as a learner's cell would; every rank calls this."""
     from numba_kernels.errors import PeerError
     from tutorial_dl.course.exercises import check
 
@@ -22,7 +22,7 @@ def run_here(code: str) -> None:
 
 
 def said(on_ranks, ranks: int, code: str) -> str:
-    """What `ranks` ranks print for `code`, one line per rank."""
+    """The output of `code` on `ranks` ranks, one line per rank."""
     printed = on_ranks(ranks, run_here, code, timeout=SECONDS)
     assert printed.count("not yet: ") + printed.count("correct: ") == ranks
     return printed
@@ -42,7 +42,7 @@ def test_the_open_cell_is_not_yet(capsys, exercise):
     assert capsys.readouterr().out == "not yet: the function is still to be written\n"
 
 
-# The function of the text, with the bug that the exercise is about.
+# The notebook's function, with the bug that the exercise is about.
 NAIVE = """
 def sums(team, batches):
     return [team.allreduce(batch.copy()) for batch in batches]
@@ -74,7 +74,7 @@ def test_wrong_sums(on_ranks, right, wrong, says):
 
 
 def test_an_answer_for_three_ranks_is_not_enough(on_ranks):
-    """An answer that assumes that the last rank has one batch fewer."""
+    """The answer works only if just the last rank has one batch fewer."""
     code = """
 def sums(team, batches):
     batches = list(batches)

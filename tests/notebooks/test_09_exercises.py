@@ -36,9 +36,9 @@ def test_the_packages_own_warm_up_passes():
             lambda t, start, rate, n: start + (rate - start) * min(t + 1, n) / max(n, 1),
             "one step ahead; step 0 should have the rate 0.02",
         ),
-        # Starts at 0, not at `start`: 0.02 too low at step 0, and less later.
+        # It starts at 0, not at `start`: it is 0.02 too low at step 0, and less so later.
         (lambda t, start, rate, n: rate * min(t, n) / max(n, 1), "is off by up to 0.02"),
-        # It keeps rising: by one step of 0.062 too far, at step 11.
+        # It keeps rising: at step 11 it is one step of 0.062 too high.
         (
             lambda t, start, rate, n: start + (rate - start) * t / n if n else rate,
             "at step 11, 0.702, is too high by 0.062",
@@ -55,7 +55,7 @@ def test_wrong_warm_ups(capsys, wrong, message):
 
 
 def test_a_warm_up_that_only_rises_is_found(capsys):
-    """The rate may be lower than the one it starts from: then the line goes down."""
+    """If the target rate is lower than the first rate, a warm-up must go down."""
 
     def answer(step, start, rate, steps):
         return min(rate, schedules.warm_up(rate, steps, start)(step))
@@ -94,7 +94,7 @@ def test_wrong_batches(capsys, answer, message):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, notebook_09.MOMENTUM])
 def test_the_limit_is_where_descent_turns_unstable(momentum):
-    """On a parabola, with the optimizer itself: 2 (1 + mu) / lambda, to one per cent."""
+    """The optimizer itself turns unstable on a parabola at 2 (1 + mu) / lambda, within 1%."""
     limit = 2 * (1 + momentum) / notebook_09.CURVATURE
 
     def error_left(rate):

@@ -26,18 +26,18 @@ def run_here(*cells: str) -> None:
 COUNTS = "c = np.array([np.bincount(scores[labels == k], minlength=10) for k in (0, 1)])"
 AREA = "return (c[1] * (np.cumsum(c[0]) - c[0] / 2)).sum() / c[1].sum() / c[0].sum()"
 
-WRONG = {  # body of auc(team, scores, labels): what is said on every rank
-    # Two halves of the counts, one after the other.
+WRONG = {  # body of auc(team, scores, labels): message on every rank
+    # Reduce the two halves of the counts one after the other.
     f"{COUNTS}; c = np.array([team.allreduce(row) for row in c]); {AREA}": "took 2 allreduces",
-    # Ties count nothing.
+    # Ties are not counted.
     f"{COUNTS}; team.allreduce(c); {AREA.replace('- c[0] / 2', '- c[0]')}": "too low by",
-    # No message at all: each rank its own. (The one without samples divides by zero.)
+    # Each rank computes its own area. (The rank without samples divides by zero.)
     f"{COUNTS}; {AREA}": "the area",
-    # The mean of the ranks' areas, weighted by samples.
+    # The answer is the mean of the ranks' areas, weighted by samples.
     "w = scores[labels == 1][:, None] - scores[labels == 0]; s = len(labels);"
     "a = ((w > 0) + (w == 0) / 2).mean() if s else 0;"
     "t = team.allreduce(np.array([s * a, s], float)); return t[0] / t[1]": "mean of the ranks'",
-    f"{COUNTS}; team.allreduce(c); labels[:] = 0; {AREA}": None,  # told where there are labels
+    f"{COUNTS}; team.allreduce(c); labels[:] = 0; {AREA}": None,  # on ranks that have labels
     "team.allreduce(np.zeros(20))": "returns nothing",
     "return 'high'": "should be made of numbers",
 }
@@ -48,7 +48,7 @@ def auc(body: str) -> str:
 
 
 def test_answers_on_three_ranks(on_ranks):
-    """All in one start, to see as well that a wrong answer does not spoil those after it."""
+    """One start runs all answers, so it also shows that a wrong one does not spoil the next."""
     fails_on_1 = auc(f"1 / (team.rank - 1); {COUNTS}; team.allreduce(c); {AREA}")
     solution = NOTEBOOK.solution_of("10.auc")
     cells = [
@@ -76,7 +76,7 @@ def test_answers_on_three_ranks(on_ranks):
     assert len(right) == 3 and all("correct: " in line for line in right)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])  # of two, one has all samples
+@pytest.mark.parametrize("ranks", [2, 4])  # with 2 ranks, one has all samples
 def test_the_solution_of_the_area(on_ranks, ranks):
     from sklearn.metrics import roc_auc_score
 
@@ -89,7 +89,7 @@ def test_the_solution_of_the_area(on_ranks, ranks):
 
 
 def test_the_mean_of_the_ranks_areas_is_far_off():
-    """Otherwise the exercise would teach nothing: the ranks' scores must differ."""
+    """The ranks' scores must differ enough, or the exercise would show nothing."""
     from sklearn.metrics import roc_auc_score
 
     from tutorial_dl.course.exercises.notebook_10 import _scores
@@ -103,7 +103,7 @@ def test_the_mean_of_the_ranks_areas_is_far_off():
 
 
 def test_a_rank_that_stays_away_hangs_no_other(on_ranks):
-    """The usual mistake: no samples here, so no allreduce either."""
+    """The usual mistake: a rank without samples calls no allreduce."""
     body = f"if not len(labels): return 0.5\n    {COUNTS}; team.allreduce(c); {AREA}"
     printed = on_ranks(3, run_here, auc(body), timeout=SECONDS)
     assert printed.count("not yet: ") == 3 and "it left the team" in printed
@@ -129,7 +129,7 @@ def test_the_cell_of_combine_is_open(capsys):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        # Chan's formula, pair by pair: also right, though not the notebook's way.
+        # Chan's formula for pairs is also right, though the notebook uses another way.
         (
             "s, mean, var = 0, 0 * m[0], 0 * v[0]\n"
             "    for k in np.flatnonzero(n):\n"
@@ -156,7 +156,7 @@ def test_the_cell_of_combine_is_open(capsys):
             "    return mean, (w * (v + m**2)).sum(0) - mean**2",
             "float64, where it is 2^27: the variance is off",
         ),
-        # The unbiased variance, with s - 1.
+        # This is the unbiased variance, with s - 1.
         (
             "w = n[:, None] / n.sum(); mean = (w * m).sum(0)\n"
             "    return mean, (w * (v + (m - mean)**2)).sum(0) * n.sum() / (n.sum() - 1)",

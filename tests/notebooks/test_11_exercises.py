@@ -22,7 +22,7 @@ test_solutions, test_open_cells = of_exercises(
 
 @pytest.mark.parametrize("workers", [1, 2, 4, 5, 9])
 def test_seconds_to_an_answer_are_those_of_the_queue(workers):
-    """Exchange by exchange, in the second half, after the workers have fallen into an order."""
+    """Simulate every exchange; count the second half, when the workers have found an order."""
     for compute, serve in ((0.030, 0.010), (0.004, 0.010), (0.0, 0.010)):
         times = np.full((workers, 200), compute), np.full(600, serve)
         _, asked, _, done = foundations.first_come_first_served(*times)[-5 * workers :].T
@@ -49,7 +49,7 @@ def test_wrong_seconds(capsys, wrong, message):
 
 
 def test_the_plan_by_hand():
-    """100 MB each way at 1.25 GB/s is 80 ms, twice; 16 * 160 ms fit in 10 gradients and one."""
+    """100 MB at 1.25 GB/s take 80 ms each way; 16 x 160 ms fit into 10 gradients and one more."""
     assert check("11.plan", (1 + 250 / 160, 10)) is True
     assert 9 * 250 + 160 < 16 * 160 <= 10 * 250 + 160
 
@@ -57,7 +57,7 @@ def test_the_plan_by_hand():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((1 + 250 / 80, 10), "the largest speed-up, 4.125, is too high"),  # one way only
+        ((1 + 250 / 80, 10), "the largest speed-up, 4.125, is too high"),  # counts one way only
         ((16, 10), "is too high"),
         ((2.56, 9), "16 workers need 1.06 seconds of the master's time in each second"),
         ((2.56, 1), "need 6.24 seconds"),
@@ -84,7 +84,7 @@ assert "mpi4py.MPI" not in sys.modules
 
 
 def test_the_notebooks_own_process_starts_no_mpi():
-    """Its cells up to the start of the cluster, where MPI belongs."""
+    """Run its cells up to the start of the cluster; MPI runs on the engines only."""
     code = Notebook("11").cells("code")
     first = next(number for number, cell in enumerate(code) if "cluster.start" in cell)
     assert first >= 3

@@ -30,7 +30,7 @@ def path(delay, first=1):
         (path(lambda t, tau: t), "all your gradients are fresh; they should be 1 updates old"),
         (path(lambda t, tau: max(t - tau, 0), first=0), "6 numbers; x0 itself and 6 after it"),
         (path(lambda t, tau: max(t - tau - 1, 0)), "tau = 1, x0 = 1.0, steps = 6: the path is off"),
-        (path(lambda t, tau: t - tau), "IndexError"),  # x[-3], where there is only x[0]
+        (path(lambda t, tau: t - tau), "IndexError"),  # reads x[-3], though x[0] is the first
         (lambda eta, tau, x0, steps: None, "returns nothing"),
         (3, "a function is asked for, not 3"),
     ],
@@ -58,7 +58,7 @@ def test_wrong_numbers_of_workers(capsys, answer, message):
 
 @pytest.mark.parametrize(("rate", "aware", "most"), [(0.05, False, 6), (0.35, True, 4)])
 def test_the_right_numbers_are_those_of_runs(rate, aware, most):
-    """The rule that ranks use, on a parabola with h = 5: `most` workers converge, one more not."""
+    """With the ranks' own rule and h = 5, `most` workers converge, and one more diverges."""
     ends = []
     for workers in (most, most + 1):
         run = Scripted(Downpour(staleness_aware=aware), lambda x: 5 * x, [1.0], workers, SGD(rate))

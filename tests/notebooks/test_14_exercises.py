@@ -13,7 +13,7 @@ test_solutions, test_open_cells = of_exercises("14", "14.commit", "14.kappa", np
 
 
 def commit(body):
-    """A `commit` with `body` in place of the clipping and the product."""
+    """The function `commit` with `body` in place of the clipping and the product."""
 
     def answer(g, m, theta, s, eta, mu, kappa):
         D = -eta * g
@@ -48,7 +48,7 @@ def in_place(g, m, theta, s, eta, mu, kappa):
             lambda g, m, theta, s, eta, mu, kappa: right(g, m, theta, s, eta, mu, 1.0),
             "the commit is off",
         ),
-        (lambda *given: right(*given)[0], "new m"),  # one array is not a pair of arrays
+        (lambda *given: right(*given)[0], "new m"),  # returns one array in place of a pair
         (in_place, "right, but your function changed its input arrays"),
         (lambda *given: None, "returns nothing"),
         (3, "a function is asked for, not 3"),
@@ -87,7 +87,7 @@ def test_the_right_paces_are_those_of_the_rule(workers, kappa, pace):
 
 
 def test_the_solution_is_the_rule_itself():
-    """Along a whole path, worker by worker, also where pi is clipped on either side."""
+    """Both agree along a whole path, also where pi is clipped below or above."""
     commit = run(Notebook("14").solution_of("14.commit"), {"np": np})["commit"]
     h = np.array([1.0, 9.0, 0.1])
     rule = GradientEnergyMatching(1.5, 0.8)

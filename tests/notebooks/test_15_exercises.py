@@ -1,4 +1,4 @@
-"""Notebook 15: the folded solutions pass, wrong answers are told, the models are the right ones."""
+"""Notebook 15: the solutions pass, wrong answers are explained, the models agree with runs."""
 
 import itertools
 
@@ -46,7 +46,7 @@ def test_wrong_paths(capsys, wrong, message):
 
 
 def test_paths_hold_where_ranks_are_not_in_order(capsys):
-    """Counting from rank numbers alone works until nodes mix them up."""
+    """An answer that counts rank numbers is wrong if nodes change their order."""
 
     def by_number(roles, rank):
         return list(dict.fromkeys([rank, rank - roles[rank].device, roles[rank].master, 0]))
@@ -99,7 +99,7 @@ def test_wrong_choices(capsys, answer, message):
 
 
 def one_by_one(workers, compute, serve, seconds=60.0):
-    """Updates a second of one master, exchange by exchange: who came first is served first."""
+    """Updates per second of one master that serves requests in order of arrival."""
     comes, free, updates = [compute] * workers, 0.0, 0
     while free < seconds:
         worker = min(range(workers), key=comes.__getitem__)
@@ -111,16 +111,16 @@ def one_by_one(workers, compute, serve, seconds=60.0):
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
 def test_what_one_master_serves(workers):
-    """c = 40, s = 4 ms ... and 12: from one master that waits to one that never does."""
+    """c = 40 ms and s = 4 to 12 ms: some masters wait, others are saturated."""
     for compute, serve in ((0.040, 0.004), (0.040, 0.012)):
         model = notebook_15.updates_a_second(1, workers, 1, compute, serve)
         assert model == pytest.approx(one_by_one(workers, compute, serve), rel=0.01)
 
 
 def in_groups(masters, workers, upward, compute, serve, seconds=60.0):
-    """The same with sub-masters, `workers` in all: each has its own, and relays to the one above.
+    """Updates per second with sub-masters, which share `workers` workers and relay to the top.
 
-    A worker gets its answer after the relay that its update led to.
+    If an update causes a relay, the worker gets its answer after the relay.
     """
     comes = [[compute * (1 + 0.01 * worker)] * (workers // masters) for worker in range(masters)]
     free, above, relayed, updates = [0.0] * masters, 0.0, [0] * masters, 0
@@ -149,9 +149,10 @@ def test_what_sub_masters_serve(masters, workers, upward):
 
 
 def what_is_not_seen(masters, workers, upward, updates=2400):
-    """Mean number of updates that a gradient's weights do not hold, event by event.
+    """Mean number of updates that the weights behind a gradient do not contain, event by event.
 
-    Workers in turn; weights are sets of names of updates; a group relays each `upward` updates.
+    Workers take turns. A weight vector is the set of updates it contains. A group relays after
+    every `upward` updates.
     """
     top = set()
     groups, news = ([set() for _ in range(masters)] for _ in range(2))
@@ -174,7 +175,7 @@ def what_is_not_seen(masters, workers, upward, updates=2400):
     [(1, 4, 1), (1, 8, 5), (2, 2, 1), (2, 2, 4), (2, 2, 16), (3, 2, 8), (4, 3, 5)],
 )
 def test_how_many_updates_are_not_seen(masters, workers, upward):
-    """W - 1 + (M - 1) u, W workers in all."""
+    """The formula is W - 1 + (M - 1) u, with W workers in all."""
     model = notebook_15.not_seen(masters, masters * workers, upward)
     found = what_is_not_seen(masters, workers, upward)
     assert found == pytest.approx(model, abs=0.1)

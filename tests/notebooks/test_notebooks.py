@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom, its asserts hold, and it leaves nothing behind."""
+"""Every notebook runs from top to bottom without a failed assert, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CELL_SECONDS = 600
 
 
 def private_folders(folder: Path) -> dict[str, str]:
-    """Variables that give Jupyter and IPython folders of their own below `folder`."""
+    """Variables that give Jupyter and IPython their own folders below `folder`."""
     names = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
     for name in names:
         (folder / name).mkdir()
@@ -30,16 +30,16 @@ def private_folders(folder: Path) -> dict[str, str]:
 def run(
     notebook: Path, folder: Path, seconds: float = SECONDS, until: Path | None = None
 ) -> subprocess.CompletedProcess:
-    """The notebook's cells under nbval, in a kernel of this Python.
+    """Run the notebook's cells under nbval, in a kernel of this Python.
 
-    JUPYTER_DATA_DIR is private, so the kernel "python3" is that of this environment's own
-    share/jupyter, not one that a user's folder may hold. (A test below checks it.)
+    JUPYTER_DATA_DIR is private, so the kernel "python3" comes from this environment's
+    share/jupyter, and not from a user's folder. (A test below checks it.)
 
-    until: a file; when it is there, the notebook is killed as if its time were up.
+    until: a file; when it exists, the notebook is killed as if its time were up.
     """
     environment = {k: v for k, v in os.environ.items() if k not in ("MPLBACKEND", "JUPYTER_PATH")}
     environment |= private_folders(folder) | {"IPP_NONINTERACTIVE": "1"}
-    environment["OPENBLAS_NUM_THREADS"] = "1"  # more would wait for each other, and not asleep
+    environment["OPENBLAS_NUM_THREADS"] = "1"  # more would wait for each other, and busily
     command = [sys.executable, "-m", "pytest", "--nbval-lax", "-q", "-p", "no:cacheprovider",
                "--rootdir", str(notebook.parent), "-c", os.devnull,
                f"--nbval-cell-timeout={CELL_SECONDS}", str(notebook)]  # fmt: skip
@@ -52,14 +52,14 @@ def run(
         with suppress(subprocess.TimeoutExpired):
             output, _ = process.communicate(timeout=0.2)
             return subprocess.CompletedProcess(command, process.returncode, output)
-    os.killpg(process.pid, signal.SIGKILL)  # its kernel, and so its cluster, end with it
+    os.killpg(process.pid, signal.SIGKILL)  # its kernel and its cluster end with it
     output, _ = process.communicate()
     output += f"\nnot done within {seconds:g} s" if until is None else ""
     return subprocess.CompletedProcess(command, -signal.SIGKILL, output)
 
 
 def write(path: Path, *cells: str) -> Path:
-    """A notebook of these code cells."""
+    """Write a notebook with these code cells."""
     import nbformat.v4
 
     cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
@@ -72,7 +72,7 @@ def test_there_are_notebooks():
     assert SMALL.keys() <= {notebook.stem for notebook in NOTEBOOKS}
 
 
-# All notebooks take longer than any other file: every other one is in a group of its own.
+# Together the notebooks take longer than any other file, so every other one is in a second group.
 GROUPS = [
     pytest.param(path, marks=pytest.mark.xdist_group("more_notebooks")) if number % 2 else path
     for number, path in enumerate(NOTEBOOKS)
@@ -93,7 +93,7 @@ def test_notebook_is_stored_as_it_should_be(notebook):
         assert not cell.get("outputs") and cell.get("execution_count") is None
     identifiers = [cell["id"] for cell in content["cells"]]
     assert len(set(identifiers)) == len(identifiers)
-    # A notebook that claims nothing is checked by nothing.
+    # Without asserts, running a notebook would check hardly anything.
     code = [c for c in content["cells"] if c["cell_type"] == "code"]
     assert any("assert" in "".join(c["source"]) for c in code)
 
@@ -109,7 +109,7 @@ def test_a_failed_assert_fails_and_the_kernel_is_ours(tmp_path):
 
 
 def test_a_cluster_that_is_never_stopped_ends_with_its_notebook(tmp_path):
-    """Also where the notebook is killed in the middle; `nothing_left` of conftest.py looks."""
+    """This also holds if the notebook is killed; `nothing_left` in conftest.py checks it."""
     cells = (
         "from tutorial_dl import cluster; c = cluster.start(n=2)",
         "%%px\nfrom mpi4py import MPI\nassert MPI.COMM_WORLD.size == 2",

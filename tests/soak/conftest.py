@@ -1,7 +1,7 @@
-"""`make soak`: bounds in seconds and repetition, alone on a quiet machine; results as a table.
+"""`make soak`: bounds in seconds and repetition, on a quiet machine; it prints a table of results.
 
-Tests here call what the tests of the same name in the other folders call, and assert what those
-only note (support/clock.py), or repeat it more often.
+Tests here call the same functions as the tests of the same name in other folders. They assert
+bounds on the times that those only note (support/clock.py), or repeat a test more often.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def pytest_configure(config):
 
 @pytest.fixture(scope="session", autouse=True)
 def _clock_file(tmp_path_factory) -> Path:
-    """One for all tests: ranks that are kept have it in their environment."""
+    """One file for all tests, because ranks that are kept have its name in their environment."""
     file = tmp_path_factory.mktemp("clock") / "clock"
     os.environ[clock.FILE] = str(file)
     yield file
@@ -33,14 +33,14 @@ def _clock_file(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def clock_file(_clock_file) -> Path:
-    """What is noted in this test, by this process or any other one that it starts."""
+    """The file of what this process, or one that it starts, notes during this test."""
     _clock_file.write_text("")
     return _clock_file
 
 
 @pytest.fixture
 def record(request):
-    """record(what, asked, measured, ok) adds a line to the table, and fails if it is not ok."""
+    """record(what, asked, measured, ok) adds a line to the table, and fails the test unless ok."""
 
     def add(what: str, asked: str, measured: str, ok: bool) -> None:
         ROWS.append((what, asked, measured, bool(ok)))
@@ -53,7 +53,7 @@ def record(request):
 
 @pytest.fixture
 def bound(record, clock_file):
-    """bound(what, most): all that was noted as `what` in this test is less than `most`."""
+    """bound(what, most): every value noted as `what` in this test is less than `most`."""
 
     def check(what: str, most: float, unit: str = "s", of: str = "") -> None:
         values = clock.noted(clock_file, what)
@@ -71,7 +71,7 @@ def tests():
 
 
 def pytest_runtest_logreport(report):
-    """A test that failed otherwise has its line, too."""
+    """Add a line for a test that failed for another reason."""
     if report.failed and report.nodeid not in SHOWN:
         ROWS.append((report.nodeid.split("::", 1)[-1], "no error", report.when + " failed", False))
 

@@ -1,4 +1,4 @@
-"""Bounds and repetition of cells, clusters and the notebook: what a user waits for."""
+"""Bounds and repetition for cells, clusters and the notebook: times that a user waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of teams, stars, stalls and traces; see the tests of the same names in other folders."""
+"""Bounds for teams, stars, stalls and traces; tests of the same names are in other folders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_cells_of_a_notebook(on_ranks, tests, bound, ranks, shared):
 
 
 def test_a_rank_is_stopped_for_15_seconds(tests, record):
-    """As long as it takes by default."""
+    """A stop longer than the default time after which a stall is reported."""
     said, pids = tests("test_recovery").stop_a_rank(2, "1", stall=10, steps=40, seconds=15)
     said_so = "stall: rank 0 has waited 10 s in allreduce(" in said
     said_so &= f"for rank 1 (process {pids[1]} is stopped by a signal)" in said
@@ -72,10 +72,10 @@ def test_stars(on_ranks, tests, bound, env):
         bound("the last leaf knows of its hub's end", 2)
 
 
-def test_who_sleeps_is_woken(on_ranks, tests, bound):
-    """4 ms more without."""
+def test_sleepers_are_woken(on_ranks, tests, bound):
+    """Without being woken, each side would wait 4 ms more."""
     on_ranks(2, tests("test_star").woken, env=WINDOW)
-    bound("who sleeps is woken", 0.003)
+    bound("a sleeping hub or leaf is woken", 0.003)
     on_ranks(4, tests("test_star").in_order, env=WINDOW)
     bound("processor time of a leaf that waits", 0.2)
 
@@ -95,7 +95,7 @@ def test_predictions(tests, bound, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("way", [None, MESSAGES], ids=["window", "messages"])
 def test_spans(on_ranks, tests, bound, way):
-    """A machine with more ranks than cores is not punctual."""
+    """The bound is wide, because there may be more ranks than cores."""
     of = tests("test_trace")
     for ranks in (2, 4):
         on_ranks(ranks, of.one_rank_sleeps, ranks - 1, 2, env=way)
@@ -117,7 +117,7 @@ def test_clocks_of_nodes(on_ranks, tests, bound):
 
 
 def test_fading_gradients_do_not_slow_an_update_down(tests, record):
-    """10 to 40 times as long, where it is not prevented."""
+    """Denormal numbers would make an update 10 to 40 times as slow."""
     of = tests("test_optimizers")
     worst, n = (0.0, ""), 65536
     for rule, _ in of.RULES.values():

@@ -1,4 +1,4 @@
-"""Bounds and repetition of training, its faults, timelines and data."""
+"""Bounds and repetition for training, its faults, timelines and data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_killed_20_times(tests, record, tmp_path):
     [(2, "1", 11), (2, "0", 11), (3, "1", 50), (3, "0", 11), (4, "1", 11), (4, "0", 11)],
 )
 def test_fault_after_fault(tests, record, bound, tmp_path, monkeypatch, n, window, times):
-    """Fault after fault in the cells of one cluster."""
+    """The cells of one cluster meet one fault after the other."""
     import random
 
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
@@ -124,7 +124,7 @@ def test_help_at_once(tests, bound, tmp_path, monkeypatch):
 
 
 def test_events_per_second(record):
-    """3000 to 4000 when it was written."""
+    """The rate was 3000 to 4000 events per second when this test was written."""
     from tutorial_dl import data
 
     data.events(10)

@@ -1,9 +1,9 @@
-"""Slurm, PBS and LSF for tests: programs of their names that run the submitted script here.
+"""Slurm, PBS and LSF for tests: programs with their names that run the submitted script here.
 
 `install(folder)` writes sbatch, squeue, scancel, srun; qsub, qstat, qdel; bsub, bjobs, bkill. A job
 is a folder JOBS/<id> with the script, the pid of its session and, at the end, its status. As on a
 real system, a job is a process of its own, in a session of its own, that only the batch system
-ends. srun is mpiexec in disguise. A file JOBS/hold keeps new jobs waiting in the queue.
+ends. srun calls mpiexec. A file JOBS/hold keeps new jobs waiting in the queue.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ NAMES = ["sbatch", "squeue", "scancel", "srun", "qsub", "qstat", "qdel", "bsub",
 
 
 def install(folder: Path, mpiexec: str) -> Path:
-    """Write the programs into `folder`/bin; returns the folder of jobs."""
+    """Write the programs into `folder`/bin, and return the folder of jobs."""
     jobs, programs = folder / "jobs", folder / "bin"
     jobs.mkdir()
     programs.mkdir()

@@ -1,4 +1,4 @@
-"""What tests measure. `make test` asserts nothing about it; tests/soak, run alone, asserts bounds.
+"""Notes of measured times. `make test` asserts nothing about them; tests/soak asserts bounds.
 
     with clock.seconds("all ranks know of a failure"):      # in a test, or in a rank of it
         ...
@@ -20,7 +20,7 @@ FILE = "TUTORIAL_DL_TEST_CLOCK"
 
 
 def note(what: str, value: float) -> None:
-    """One line, written at once, so that those of several ranks do not mix."""
+    """Write one line in one call, so that lines of several ranks do not mix."""
     if path := os.environ.get(FILE):
         with open(path, "ab", buffering=0) as file:
             file.write(json.dumps([what, float(value)]).encode() + b"\n")
@@ -28,7 +28,7 @@ def note(what: str, value: float) -> None:
 
 @contextmanager
 def seconds(what: str):
-    """Notes how long the block took; also of one that raises."""
+    """Note how long the block took, also if it raises."""
     began = time.perf_counter()
     try:
         yield
@@ -37,6 +37,6 @@ def seconds(what: str):
 
 
 def noted(path: Path, what: str) -> list[float]:
-    """All numbers that were noted as `what`, in the order in which they were written."""
+    """All numbers noted as `what`, in the order in which they were written."""
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
     return [value for name, value in lines if name == what]

@@ -1,9 +1,9 @@
 """Clusters of engines that tests share: the fixtures `shared_cluster` and `own_cluster`.
 
-A start costs 3 to 5 s of a processor, and an engine that is blocked in an MPI call takes a whole
-one for as long as it is. So two clusters are kept for all files of a session (of each worker of
-pytest-xdist); a test that blocks ranks frees them, and engines that don't answer are replaced
-before the next test.
+A start costs 3 to 5 s of processor time, and an engine that is blocked in an MPI call keeps a
+processor busy. So each session (each worker of pytest-xdist) keeps two clusters for all files. A
+test that blocks ranks frees them again, and engines that don't answer are replaced before the
+next test.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ kept = 10 * rank
 
 
 class Kept:
-    """A cluster of n engines with SETUP done; its files are in a folder of its own."""
+    """A cluster of n engines that have run SETUP; its files are in its own folder."""
 
     def __init__(self, n: int, folder: Path):
         self.n, self.folder, self.cluster = n, folder, None
 
     def ready(self):
-        """The cluster; its engines answer."""
+        """The cluster, after its engines have answered."""
         from tutorial_dl import cluster
         from tutorial_dl.cluster.cell_errors import CellError
 
@@ -49,7 +49,7 @@ class Kept:
         return self.cluster
 
     def stays(self) -> None:
-        """Its processes are no test's leftovers."""
+        """Tell `leftovers` that the cluster's processes may stay when a test ends."""
         record = self.cluster._record
         for guard in (record.controller, record.engines):
             leftovers.stay(int(guard[0]))
@@ -66,7 +66,7 @@ class Kept:
 
 @pytest.fixture(scope="session")
 def _kept_clusters(tmp_path_factory, _marked):
-    """{name: Kept} of those that have been asked for."""
+    """{name: Kept} of the clusters that tests have asked for."""
     kept: dict[str, Kept] = {}
 
     def get(name: str, n: int) -> Kept:
@@ -85,18 +85,18 @@ def _lent(kept: Kept, monkeypatch):
     from tutorial_dl.cluster import engines
 
     monkeypatch.setenv("IPYTHONDIR", str(kept.folder))
-    monkeypatch.setattr(engines, "_running", None)  # several side by side
+    monkeypatch.setattr(engines, "_running", None)  # allow several clusters side by side
     yield kept.ready()
-    kept.stays()  # what a restart has started
+    kept.stays()  # including engines that a restart has started
 
 
 @pytest.fixture
 def shared_cluster(_kept_clusters, monkeypatch):
-    """Three engines for tests that leave them free and alive."""
+    """Three engines for tests that neither block nor end them."""
     yield from _lent(_kept_clusters("shared", 3), monkeypatch)
 
 
 @pytest.fixture
 def own_cluster(_kept_clusters, monkeypatch):
-    """Two engines that a test may kill, or restart itself."""
+    """Two engines that a test may kill or restart."""
     yield from _lent(_kept_clusters("own", 2), monkeypatch)

@@ -1,4 +1,4 @@
-"""Runs with a master that are cut at a step, and whose weights count samples."""
+"""Runs with a master that are stopped at a step, and whose weights count samples."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ EPOCHS, SAMPLES, BATCH = 3, 216, 12  # 216: whole batches for 1, 2, 3 workers
 
 
 class Cut(RuntimeError):
-    """Where a test ends a run."""
+    """The error by which a test ends a run."""
 
 
 def cut_at(step):
@@ -22,7 +22,7 @@ def cut_at(step):
 
 
 def run_until(made, step):
-    """Train, and fail in a step on the master: PeerError on all others."""
+    """Train until a step in which the master fails; the other ranks raise PeerError."""
     from numba_kernels import PeerError
 
     made.callbacks.append(cut_at(step))
@@ -53,7 +53,7 @@ def counting(team, folder=None, synchronous=False, data=None, batch_size=BATCH, 
 
 
 def counted(trainer, epochs=EPOCHS):
-    """Each sample once an epoch: in the weights, and in what the history says."""
+    """Check that weights and history have counted each sample once per epoch."""
     np.testing.assert_allclose(trainer.replica.parameters, -epochs, atol=1e-4)
     history = trainer.history
     assert [row["epoch"] for row in history.epochs] == [*range(1, epochs + 1)]

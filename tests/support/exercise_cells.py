@@ -1,4 +1,4 @@
-"""Exercises that need no cluster: what every notebook's must do, and how its judges answer."""
+"""Exercises that need no cluster: tests that all of them share, and how checks answer."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from tutorial_dl.course.exercises import check
 
 
 def run(code: str, names: dict) -> dict:
-    """What a learner's cell would run, with `names` that the notebook has by then; all names."""
+    """Run a cell's code with the `names` defined before it; returns all names."""
     names = {"check": check, "__name__": "cell"} | names
     exec(compile(code, "cell", "exec"), names)
     return names
 
 
 def one_line(capsys, beginning: str) -> str:
-    """What was printed: it must be one line that begins so."""
+    """The printed text, which must be one line with this beginning."""
     said = capsys.readouterr().out
     assert said.startswith(beginning) and said.count("\n") == 1, said
     return said
 
 
 def says(capsys, exercise: str, answer) -> str:
-    """What a learner is told whose answer is not right."""
+    """The line that tells a learner why an answer is wrong."""
     assert check(exercise, answer) is False
     return one_line(capsys, "not yet: ")
 
 
 def of_exercises(number: str, *exercises: str, **names) -> tuple[Callable, Callable]:
-    """Two tests: folded solutions are correct, and cells that are not done are no errors.
+    """Two tests: folded solutions are correct, and unfinished cells raise no error.
 
-    number : of the notebook, as "05"; names : what it has imported before
+    number : the notebook's number, as "05"; names : what it has imported before
     """
     notebook = Notebook(number)
 

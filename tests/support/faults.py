@@ -16,7 +16,7 @@ MOMENTS = ("data", "gradient", "before", "after", "waiting", "validating")
 
 
 class Fault(Exception):
-    """What a worker of a test fails with."""
+    """The exception that a worker raises on purpose."""
 
 
 def fail() -> None:
@@ -28,10 +28,10 @@ def die() -> None:
 
 
 def strike(moment: str, turn: int, how) -> None:
-    """Have `how()` called in this process at the turn-th time that a worker is at `moment`.
+    """Call `how()` when a worker in this process reaches `moment` for the turn-th time.
 
-    data: it looks up samples; gradient: computes; before, after: a vector goes to the master, or
-    has been answered; waiting: it has asked, and waits (only for `die`); validating.
+    data: it looks up samples; gradient: it computes; before: it sends a vector to the master;
+    after: it has the answer; waiting: it waits for it (only for `die`); validating.
     """
     from numba_kernels.star.star import Star
     from tutorial_dl.runtime.master.task_batches import TaskBatches
@@ -62,7 +62,7 @@ def strike(moment: str, turn: int, how) -> None:
 
 
 class Noting:
-    """A replica of samples [features..., number]: notes in a file whose gradient it computes."""
+    """A replica that writes to a file the numbers (last feature) of the samples it trains on."""
 
     def __init__(self, replica, path: Path, delay=None):
         self.__dict__.update(_replica=replica, _file=open(path, "ab", 0), _delay=delay)  # noqa: SIM115
@@ -81,7 +81,7 @@ class Noting:
         if self._delay is not None:
             self._delay()
         found = self._replica.compute_gradient((x[:, :-1], y))
-        self._file.write(x[:, -1].astype(np.int32).tobytes())  # one write: all of it or nothing
+        self._file.write(x[:, -1].astype(np.int32).tobytes())  # one write, so never half
         return found
 
     def evaluate(self, batches):
@@ -112,10 +112,10 @@ def noted(folder) -> np.ndarray:
 
 
 class Counting:
-    """A model of one weight a sample, whose gradient is 1/b for each of the b samples of a batch.
+    """A model with one weight per sample; its gradient is 1/b for each sample of a batch of b.
 
-    With batches that are all of b samples, and sgd at rate b, weights count (downwards) how often
-    each sample has come to whoever updates them.
+    With batches of exactly b samples and SGD at learning rate b, the weights count (downwards)
+    how often each sample's gradient has entered an update.
     """
 
     def __init__(self, samples: int, delay=None):
@@ -148,7 +148,7 @@ class Counting:
 
 
 def numbers(samples: int):
-    """A data set of the numbers 0 ... samples - 1."""
+    """A data set whose samples are the numbers 0 ... samples - 1."""
     from tutorial_dl import data
 
     x = np.arange(samples, dtype=np.float32)[:, None]

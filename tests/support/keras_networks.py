@@ -66,7 +66,7 @@ def two_outputs():
 
 def regularised():
     class Penalised(layers.Layer):
-        """Adds a loss from inside, and has a scalar weight."""
+        """A layer that adds a loss itself and has a scalar weight."""
 
         def build(self, shape):
             self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
@@ -103,7 +103,7 @@ def part(batch, samples):
 
 
 def plain_gradient(model, batch):
-    """What Keras's own train_step takes: the loss and each layer's gradient."""
+    """The loss and each layer's gradient, as Keras's own train_step computes them."""
     x, y = keras.tree.map_structure(tf.constant, batch[0]), batch[1]
     with tf.GradientTape() as tape:
         loss = model.compute_loss(x=x, y=y, y_pred=model(x, training=True))

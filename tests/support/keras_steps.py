@@ -1,9 +1,9 @@
-"""What keras.optimizers make of the table's rules, in float64: a program that writes an .npz.
+"""A program that trains with keras.optimizers in float64 and writes the weights to an .npz.
 
 python keras_steps.py FILE
 
-It runs apart from the tests, and on JAX: of Keras's backends only this and TensorFlow, which takes
-longer to load, compute in float64.
+It takes the rules of the table in rules.py. It is a process of its own because it uses JAX: of
+Keras's backends only JAX and TensorFlow, which loads more slowly, compute in float64.
 """
 
 import os
@@ -27,7 +27,7 @@ def theirs(rule, **given):
 
 
 def trained(rule) -> np.ndarray:
-    """The weights after all steps; a variable a layer, where that makes a difference."""
+    """The weights after all steps, with one variable per layer where that makes a difference."""
     w, gradients = problem()
     layers = LAYERS if rule.layered else [slice(None)]
     optimizer = theirs(rule, **asdict(rule))
@@ -39,7 +39,7 @@ def trained(rule) -> np.ndarray:
 
 
 results = {name: trained(rule) for name, (rule, source) in RULES.items() if source == "keras"}
-for name in optimizers.NAMES:  # defaults, of those that bear a name of Keras's
+for name in optimizers.NAMES:  # defaults of the rules that Keras has under the same name
     rule = optimizers.get(name)
     if name in ("lars", "lamb", "momentum", "nesterov"):
         continue

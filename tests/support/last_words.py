@@ -1,8 +1,8 @@
-"""A run that fails ends with what failed: a block of at most `LINES` lines, as the last thing.
+"""A failing run prints last what failed, in a block of at most `LINES` lines.
 
-A log is often cut to its end. So each failing test is named there once more, with the line of the
-test, the assertion, and what the ranks said last. The lines are shared: one failure has up to 40,
-ten have 4 each; of more than a dozen only the names are shown. Errors in collecting tests, crashed
+A log is often cut to its end. So the block names each failing test once more, with the line of
+the test, the assertion, and the last output of its ranks. One failure has up to 40 lines, ten have
+4 each, and of more than a dozen only the names are shown. Errors in collecting tests, crashed
 workers of pytest-xdist and internal errors are shown alike. A run that is stopped (SIGTERM, as a
 time limit sends it, or Ctrl-C) ends with the names of the tests that were running.
 """
@@ -16,7 +16,7 @@ import threading
 import pytest
 
 LINES = 50
-OF_ONE = 40  # at most for one failure, its name included
+OF_ONE = 40  # lines for one failure at most, including its name
 NAMED = 12  # with more failures than these, only names
 WIDTH = 200
 # If a text is too long, these lines are shown first: "rank 1: ...", "ValueError: ...".
@@ -26,13 +26,13 @@ TELLING = re.compile(
 
 
 def pytest_configure(config):
-    if hasattr(config, "workerinput"):  # a worker of pytest-xdist: the main process reports
+    if hasattr(config, "workerinput"):  # in a worker of pytest-xdist, whose main process reports
         return
     config.pluginmanager.register(LastWords(config), "last_words_of_the_run")
 
 
 class LastWords:
-    """Collects what fails and what is running in one run; prints it when the run ends."""
+    """Collects failing and running tests of one run, and prints them when it ends."""
 
     def __init__(self, config):
         self.config = config
@@ -52,7 +52,7 @@ class LastWords:
         pytest.exit("stopped by SIGTERM", returncode=128 + signal.SIGTERM)
 
     def pytest_keyboard_interrupt(self, excinfo):
-        if excinfo.type is KeyboardInterrupt:  # others are pytest's own: -x, --maxfail
+        if excinfo.type is KeyboardInterrupt:  # pytest's others: -x, --maxfail
             self.stopped = "Ctrl-C"
 
     def pytest_runtest_logstart(self, nodeid):
@@ -74,14 +74,14 @@ class LastWords:
         self.note("pytest itself (internal error)", telling(str(excrepr).splitlines()))
 
     def note(self, name: str, lines: list[str]) -> None:
-        """`lines` say why `name` failed; the most important ones come first."""
-        self.failed.setdefault(re.sub(r"@[\w ]+(?= |$)", "", name), lines)  # a group of xdist's
+        """Keep the lines that say why `name` failed, the most important ones first."""
+        self.failed.setdefault(re.sub(r"@[\w ]+(?= |$)", "", name), lines)  # xdist's group
 
     # What is shown
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session):
-        if self.stopped:  # stopping the workers may take as long as whoever stops us waits
+        if self.stopped:  # printed now: whoever stops the run may not wait for the workers
             self._print([f"stopped by {self.stopped}", *self._running()])
         try:
             return (yield)
@@ -101,7 +101,7 @@ class LastWords:
         return [f"was running: {name}" for name in list(self.running)[:8]]
 
     def block(self) -> list[str]:
-        """The lines; none where nothing failed."""
+        """The lines of the block; there are none if nothing failed."""
         end = [f"stopped by {self.stopped}", *self._running()] if self.stopped else []
         if self.failed:
             end = [f"failed: {len(self.failed)}", *shared(self.failed, LINES - 2 - len(end)), *end]
@@ -109,7 +109,7 @@ class LastWords:
 
 
 def shared(failed: dict[str, list[str]], lines: int) -> list[str]:
-    """The names in `failed`, each with as many of its lines as it may have of `lines`."""
+    """The names in `failed`, each with its share of `lines` lines."""
     if len(failed) > NAMED:
         names = [cropped(f"FAILED {name}") for name in failed]
         more = len(names) - (lines - 1)
@@ -126,7 +126,7 @@ def cropped(line: str) -> str:
 
 
 def why(report) -> list[str]:
-    """Where the test was, its assertion, what its ranks said; the most important lines first."""
+    """The test's line, its assertion and its ranks' output, the most important lines first."""
     text = report.longrepr
     crash = getattr(text, "reprcrash", None)
     if crash is None:
@@ -137,7 +137,7 @@ def why(report) -> list[str]:
 
 
 def place(report) -> str:
-    """The last line of the test's own file that was running, with its text."""
+    """The last line of the test's own file that ran, with its text."""
     file = report.nodeid.split("::")[0].split("@")[0]
     found = f"{report.longrepr.reprcrash.path}:{report.longrepr.reprcrash.lineno}"
     for entry in getattr(report.longrepr.reprtraceback, "reprentries", []):
@@ -149,9 +149,9 @@ def place(report) -> str:
 
 
 def telling(lines: list[str]) -> list[str]:
-    """`lines` if they are few; else those that say what happened, the last one first, and the end.
+    """All `lines` if they are few; else the lines that say what happened, then the end.
 
-    So whatever is cut off later, the most telling line stays.
+    The last of them comes first, so that it stays whatever is cut off later.
     """
     lines = [line.rstrip() for line in lines if line.strip()]
     if len(lines) < OF_ONE // 2:

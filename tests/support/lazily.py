@@ -1,7 +1,7 @@
-"""Modules that are imported when a test first uses something of them.
+"""Modules that are imported when a test first uses one of their names.
 
-Every worker of pytest-xdist reads all files of tests. Importing TensorFlow takes 5 to 10 s of a
-processor and 0.5 GB: so only the worker that runs the tests of Keras does it.
+Every worker of pytest-xdist reads all test files. Importing TensorFlow takes 5 to 10 s of
+processor time and 0.5 GB, so only the worker that runs the tests of Keras does it.
 """
 
 import importlib
@@ -9,7 +9,7 @@ from functools import reduce
 
 
 class Lazily:
-    """Stands for a module, or for what another one calls it.
+    """Stands for a module, or for an attribute of a module.
 
     layers = Lazily("tutorial_dl.replica.keras_tensorflow", "keras.layers")
     """
@@ -18,7 +18,7 @@ class Lazily:
         self.__path = module, name.split(".")
 
     def __getattr__(self, what: str):
-        if what.startswith("_"):  # pytest asks every global of a test's file whether it wraps one
+        if what.startswith("_"):  # pytest looks up __wrapped__ in every global of a test file
             raise AttributeError(what)
         module, names = self.__path
         return getattr(reduce(getattr, names, importlib.import_module(module)), what)

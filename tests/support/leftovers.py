@@ -1,10 +1,10 @@
-"""What a test left running or in shared memory.
+"""Processes and files in shared memory that a test left behind.
 
-Every process that descends from the test session carries a variable of its environment, MARK, so
-that it is found whatever its name, its parent or its session, and nothing else ever is.
+Every process that descends from the test session has the variable MARK in its environment. So each
+is found, whatever its name, its parent or its session, and no other process is.
 
-Files in shared memory don't tell whose they are. Where pytest-xdist runs tests side by side a new
-one may be another worker's, so they are judged once, when all workers have ended (conftest.py).
+A file in shared memory does not tell which test made it. If pytest-xdist runs tests side by side,
+a new file may be another worker's. So files are checked once all workers have ended (conftest.py).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _standing: set[int] = set()
 
 
 def stay(pid: int) -> None:
-    """Process `pid` and those that are below it now may stay when the test that runs ends."""
+    """Let process `pid` and its present descendants stay when the running test ends."""
     process = psutil.Process(pid)
     _standing.update([pid, *(child.pid for child in process.children(recursive=True))])
 
 
 def candidates(mark: str) -> list[int]:
-    """Pids of processes that may carry `mark`: where there are files to read, those that do.
+    """Pids of processes that may have `mark`; where /proc can be read, only those that have it.
 
-    This is done twice a test; asking psutil about each process took six times as long.
+    Each test does this twice, and asking psutil about each process took six times as long.
     """
     if not Path("/proc/self/environ").exists():
         return psutil.pids()
     variable, found = f"{VARIABLE}={mark}".encode(), []
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it has ended, or is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             if variable in Path(f"/proc/{name}/environ").read_bytes():
                 found.append(int(name))
     return found
 
 
 def processes(mark: str) -> list[psutil.Process]:
-    """Living processes whose environment carries `mark`, without this one."""
+    """Living processes with `mark` in their environment, without this one."""
     found = []
     for pid in candidates(mark):
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
@@ -64,13 +64,13 @@ def segments() -> set[str]:
 
 
 def abandoned(before: set[str]) -> set[str]:
-    """New files in shared memory that no process has mapped or open: nobody will remove them."""
+    """New files in shared memory that no process has mapped or open, so nobody removes them."""
     new = segments() - before
     for process in psutil.process_iter() if new else ():
         held = set()
         try:
             for file in Path(f"/proc/{process.pid}/fd").iterdir():
-                with suppress(FileNotFoundError):  # closed since: this process's own listing is
+                with suppress(FileNotFoundError):  # closed in the meantime
                     held.add(file.readlink().name)
             maps = Path(f"/proc/{process.pid}/maps").read_text(errors="replace")
         except OSError:
@@ -80,7 +80,7 @@ def abandoned(before: set[str]) -> set[str]:
 
 
 def left_in_shared_memory(before: set[str], patience: float) -> set[str]:
-    """Names of new files that nobody holds, and that are there after `patience` seconds, too."""
+    """Names of new files that no process holds and that still exist after `patience` seconds."""
     deadline = time.monotonic() + patience
     while (files := abandoned(before)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -88,10 +88,10 @@ def left_in_shared_memory(before: set[str], patience: float) -> set[str]:
 
 
 def check(mark: str, known: set[int], before: set[str] | None, patience: float = 5.0) -> list[str]:
-    """Descriptions of what is left after `patience` seconds; what was running is ended.
+    """Describe what is left after `patience` seconds, and end the processes among it.
 
-    known: pids that may stay (a cluster that a module's tests share).
-    before: files in shared memory that were there; None where they are not asked for.
+    known: pids that may stay, for example of a cluster that a module's tests share.
+    before: files that were in shared memory before the test; None: do not check files.
     """
     deadline = time.monotonic() + patience
     while True:

@@ -1,4 +1,4 @@
-"""How many lines of Python each room of the packages has; run as a script, prints the table."""
+"""Counts the lines of Python in each room of the packages; as a script, prints the table."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ PACKAGES = ("numba_kernels", "tutorial_dl")
 
 
 def lines_by_room() -> str:
-    """The total, and for each package its lines and those of its rooms, the largest first.
+    """The total, and per package its lines and those of its rooms, the largest first.
 
-    A room is a folder with all folders in it. Files beside the rooms count as "(files)".
+    A room includes the folders in it. Files beside the rooms count as "(files)".
     """
     table, total = [], 0
     for package in PACKAGES:

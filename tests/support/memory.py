@@ -1,8 +1,8 @@
-"""The memory of all ranks together, measured while they work.
+"""Measures the memory of all ranks together while they work.
 
-The proportional set size of a process counts a page that k processes share as 1/k of a page: the
-sum over the ranks of a node is what they take of its memory, each page once. Pages of files are
-left out: how many processes share a library's is a matter of what else runs just then.
+The proportional set size of a process counts a page that k processes share as 1/k of a page. So
+the sum over the ranks of a node counts each page once. Pages of files are left out, because the
+number of processes that share a library depends on what else runs at the time.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import numpy as np
 
 
 def proportional(pid: int) -> int:
-    """Bytes: private pages, and its part of shared ones (Linux 5.4 or newer)."""
+    """Bytes of private pages, plus the process's part of shared ones (Linux 5.4 or newer)."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     pages = {name: int(kib) for name, kib, *_ in map(str.split, lines)}
     return 1024 * (pages["Pss_Anon:"] + pages["Pss_Shmem:"])
 
 
 class Peak:
-    """`with Peak(team) as peak: ...`; then `peak.bytes` is what all ranks grew by at most.
+    """After `with Peak(team) as peak: ...`, `peak.bytes` is the largest growth of all ranks.
 
-    Rank 0 looks at all ranks every few milliseconds. Warm up before, so that code is loaded.
+    Rank 0 looks at all ranks every few milliseconds. Run the code once before, so that it is
+    loaded.
     """
 
     def __init__(self, team):
@@ -54,7 +55,7 @@ class Peak:
     def __exit__(self, kind, error, trace):
         if kind is not None:
             return
-        self.team.barrier()  # nobody has let go of anything yet
+        self.team.barrier()  # no rank has freed anything yet
         if self.team.rank == 0:
             self._over.set()
             self._thread.join()

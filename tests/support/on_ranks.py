@@ -1,16 +1,16 @@
-"""The fixture `on_ranks`: run a function of a test file on several ranks, with a time limit.
+"""The fixture `on_ranks` runs a function of a test file on several ranks, with a time limit.
 
     def each_rank(n): ...                     # runs on every rank; raises if something is wrong
 
     def test_it(on_ranks):
         on_ranks(3, each_rank, 100)
 
-Ranks are processes of their own under mpiexec. A start costs a second or two, so they are kept for
-other tests (worlds.py): a rank that fails, hangs, crashes or is left changed ends with its world,
-and can't harm the next test. With `fresh=True`, or with variables that are read when a process
-starts, ranks are started for this one call: for tests of starts and ends, of what is loaded, of
-memory, and of whatever else is a matter of a whole process. What uses Keras says `keras=True`: it
-is served by ranks that have loaded it once, for all files.
+Ranks are processes under mpiexec. A start costs a second or two, so they are kept for other tests
+(worlds.py). If a rank fails, hangs, crashes or is left changed, its world ends, so it can't harm
+the next test. With `fresh=True`, or with variables that are read when a process starts, ranks are
+started for this one call. Tests of starts and ends, of loaded modules, of memory, and of anything
+else that concerns a whole process need this. A function that uses Keras passes `keras=True`: ranks
+that have loaded it once serve such calls of all files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 import pytest
 from worlds import WORLDS
 
-SECONDS = 600  # no bound that is tested: it ends what hangs
+SECONDS = 600  # not a tested bound: it only ends what hangs
 
 
 def run(ranks: int, function: Callable, *arguments, timeout: float = SECONDS, env=None):
@@ -53,8 +53,8 @@ def on_ranks():
 
 
 if __name__ == "__main__":
-    # What a rank prints stays together, line by line, among what others print: with
-    # PYTHONUNBUFFERED every word and every end of a line is a write of its own.
+    # Write whole lines, so that the output of several ranks does not mix within a line. With
+    # PYTHONUNBUFFERED every word and every end of a line would be a separate write.
     sys.stdout.reconfigure(write_through=False, line_buffering=True)
     file, name, arguments = sys.argv[1:]
     spec = importlib.util.spec_from_file_location("of_the_test", file)

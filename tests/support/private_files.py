@@ -1,4 +1,4 @@
-"""The fixture `private`: for tests of clusters, folders of their own for all that is kept."""
+"""The fixture `private` gives a test of clusters its own folders for everything kept on disk."""
 
 import time
 
@@ -7,9 +7,9 @@ import pytest
 
 @pytest.fixture
 def private(tmp_path, monkeypatch):
-    """IPython's folder of this test, which must hold no cluster's profile afterwards.
+    """The test's own IPython folder, which must hold no cluster's profile afterwards.
 
-    What a user sets up, and the working folder, are below `tmp_path` too.
+    The user's configuration and the working folder are below `tmp_path`, too.
     """
     from tutorial_dl.cluster import engines
 

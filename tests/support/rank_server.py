@@ -1,8 +1,8 @@
-"""One rank of a world that stays (worlds.py): runs what it is asked to, again and again.
+"""One rank of a world that is kept (worlds.py): runs one function after the other on request.
 
     mpiexec -n 3 python rank_server.py FOLDER
 
-FOLDER/socket is where the orders come from; what a call prints goes to FOLDER/<rank>.out and .err.
+Orders come through FOLDER/socket. The output of a call goes to FOLDER/<rank>.out and .err.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numba_kernels import launch
 
 
 def serve(folder: Path) -> None:
-    """Until the other end is closed. Asleep in a read between calls: no processor time."""
+    """Run orders until the other end closes the socket. Between calls the rank sleeps in a read."""
     remains.note_what_is_loaded()
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
@@ -45,7 +45,7 @@ def tell(stream, what: dict) -> None:
 
 
 def call(file: str, function: str, arguments: list, env: dict[str, str], keras: bool) -> dict:
-    """{"error": "" or what it was, "remains": what is no more as before, "heavy": TensorFlow}"""
+    """{"error": "" or its text, "remains": what the call changed, "heavy": TensorFlow is loaded}"""
     before = remains.Before()
     saved = {name: os.environ.get(name) for name in env}
     os.environ.update(env)
@@ -58,34 +58,34 @@ def call(file: str, function: str, arguments: list, env: dict[str, str], keras: 
         return {"error": error, "remains": []}
     heavy = sys.modules.get("keras") is not None
     if heavy:
-        sys.modules["keras"].utils.clear_session()  # names of layers count from the start again
+        sys.modules["keras"].utils.clear_session()  # layers are numbered from the start again
     if keras and "numba_kernels.team.world" in sys.modules:
-        # One that has failed, on whatever rank, and recovered is not as before; the next team makes
-        # a new one. That costs two communicators, and to load TensorFlow again 5 to 10 s a rank.
+        # A world that has failed and recovered is not as before, so the next team makes a new one.
+        # That costs two communicators; loading TensorFlow again would cost 5 to 10 s per rank.
         sys.modules["numba_kernels.team.world"]._world = None
-    gc.collect()  # teams that nobody holds any more say so
-    gc.freeze()  # what is left are modules, above all; the next collection need not go through them
+    gc.collect()  # teams that are no longer used report that they end
+    gc.freeze()  # what is left is modules, mostly; the next collection passes over them
     children = remains.children()
     error = f"left running: {', '.join(children)}" if children else ""
     return {"error": error, "remains": before.changes(), "heavy": heavy}
 
 
 def run(file: str, function: str, arguments: list) -> str:
-    """What it raised, in a word; the whole of it is in its output."""
+    """The error that the function raised, in one line; its output has the traceback."""
     try:
         spec = importlib.util.spec_from_file_location("of_the_test", file)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         getattr(module, function)(*arguments)
     except BaseException as error:
-        sys.excepthook(*sys.exc_info())  # as at the end of a program: its teams hear of it
+        sys.excepthook(*sys.exc_info())  # as at the end of a program, so that its teams hear of it
         return f"{type(error).__name__}: {error}".splitlines()[0]
     return ""
 
 
 @contextlib.contextmanager
 def written_to(out: Path, err: Path):
-    """What this process writes, compiled code included, goes to these files."""
+    """Redirect what this process writes, also from compiled code, to these files."""
     kept = []
     for number, file in ((1, out), (2, err)):
         kept.append(os.dup(number))

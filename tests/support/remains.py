@@ -1,7 +1,7 @@
-"""What a test's function leaves in its process: a rank that is not as before serves no other test.
+"""Finds what a test's function has changed in its process; a changed rank serves no other test.
 
-What counts is seen from outside, without the help of tests: functions and tables of our packages
-that are others than before, teams that live, a world that failed, threads, signals, limits.
+Tests need not help. A change is: functions and tables of our packages that differ from before,
+teams that live, a world that failed, threads, signal handlers, limits.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import threading
 from importlib.machinery import PathFinder
 
 PACKAGES = ("numba_kernels", "tutorial_dl")
-OTHERS = ("os", "time")  # that tests take the place of
-OF_THE_TEST = "of_the_test"  # the module that a test's file is loaded as
+OTHERS = ("os", "time")  # modules whose functions tests replace
+OF_THE_TEST = "of_the_test"  # the name under which a test file is loaded
 TABLES = (dict, list, set)
-# What is made or found out once, at its first use; and a number that only counts up.
+# Values that are set once, at their first use, and a number that only counts up.
 ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
@@ -28,12 +28,12 @@ ONCE = {
     ("tutorial_dl.interop.horovod.basics", ("_Here", "node")),
     ("tutorial_dl.interop.horovod.basics", ("_Here", "nodes")),
 }
-# Tables of answers that are always the same, and memory to be used again.
+# Caches of constant answers, and memory that is used again.
 KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
     ("tutorial_dl.interop.tensorflow_graph", "_kept"),
 }
-# Variables that TensorFlow and what it imports set once.
+# Variables that TensorFlow and its dependencies set once.
 TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 FIXED = {signal.SIGKILL, signal.SIGSTOP}
@@ -43,7 +43,7 @@ loaded: dict[str, dict] = {}  # the contents of modules when they were loaded
 
 
 class Noted(PathFinder):
-    """Loads our modules as ever, and notes what is in them before a test can change it."""
+    """Loads our modules as usual, and notes their contents before a test can change them."""
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -64,7 +64,7 @@ def note_what_is_loaded() -> None:
 
 
 class Before:
-    """How this process is before a call."""
+    """The state of this process before a call."""
 
     def __init__(self):
         self.modules = {name: contents(module) for name, module in ours()}
@@ -72,7 +72,7 @@ class Before:
         self.process = of_the_process()
 
     def changes(self) -> list[str]:
-        """What is different now, in words."""
+        """Descriptions of what has changed since."""
         found = [*self._patched(), *teams()]
         now = of_the_process()
         found += [what for what, value in self.process.items() if now[what] != value]
@@ -90,7 +90,7 @@ class Before:
             for at in now.keys() | before.keys():
                 value = now.get(at)
                 part = value is not None and sys.modules.get(f"{name}.{at}") is value
-                # lazy-loader keeps in a package what was asked for there for the first time.
+                # lazy-loader adds a name to a package when the name is first used.
                 lazy = at not in before and at in getattr(module, "__all__", ())
                 same = value is before.get(at) or part or lazy
                 if not same and (name, at) not in ONCE:
@@ -107,7 +107,7 @@ def ours() -> list[tuple[str, object]]:
 
 
 def contents(module) -> dict[object, object]:
-    """What the module's names stand for, and what is in its tables and its classes."""
+    """The values of the module's names, and the contents of its tables and classes."""
     found: dict[object, object] = {}
     for name, value in list(vars(module).items()):
         if name.startswith("__") or (module.__name__, name) in KEPT:
@@ -127,7 +127,7 @@ def contents(module) -> dict[object, object]:
 
 
 def of_libraries() -> set[threading.Thread]:
-    """Threads that sleep until the process ends: of progress bars."""
+    """Threads of progress bars, which sleep until the process ends."""
     return {thread for thread in threading.enumerate() if thread.name == "tqdm_monitor"}
 
 
@@ -136,7 +136,7 @@ def of_the_test(value) -> bool:
 
 
 def teams() -> list[str]:
-    """Teams that still live, and what happened to the world that they are made from."""
+    """Teams that still live, and whether the world that they are made from has failed."""
     failing = sys.modules.get("numba_kernels.team.failure")
     if failing is None:
         return []
@@ -167,7 +167,7 @@ def of_the_process() -> dict[str, object]:
 
 
 def of_keras() -> tuple:
-    """What holds for all networks of a process; as it is where Keras is not loaded."""
+    """Keras's settings for the whole process, or its defaults if it is not loaded."""
     keras, tensorflow = sys.modules.get("keras"), sys.modules.get("tensorflow")
     if keras is None or tensorflow is None:
         return "float32", "float32", "channels_last", False
@@ -177,7 +177,7 @@ def of_keras() -> tuple:
 
 
 def children() -> list[str]:
-    """Processes that this one has started and that run."""
+    """Running processes that this one has started."""
     import psutil
 
     found = []

@@ -1,4 +1,4 @@
-"""Every optimizer, as all tests of optimizers take them: one table.
+"""The table of all optimizers that the tests of optimizers share.
 
 Learning rates are powers of two, because Keras rounds a learning rate to float32.
 """
@@ -20,7 +20,7 @@ from numba_kernels.optimizers import (
     RMSprop,
 )
 
-# name: (rule, whose implementation is the reference)
+# name: (rule, the implementation that is the reference)
 RULES = {
     "sgd": (SGD(1 / 16), "keras"),
     "momentum": (SGD(1 / 16, momentum=0.9), "keras"),
@@ -42,12 +42,12 @@ RULES = {
 }
 
 N = 137
-OFFSETS = (0, 40, 43, 90)  # of layers, for those that ask
+OFFSETS = (0, 40, 43, 90)  # for rules that need the layers
 LAYERS = [slice(a, b) for a, b in zip(OFFSETS, (*OFFSETS[1:], N), strict=True)]
 
 
 def problem(steps: int = 100) -> tuple[np.ndarray, np.ndarray]:
-    """Weights (N,) and gradients (steps, N) of all sizes; one layer begins at zero, one stays."""
+    """Weights (N,) and gradients (steps, N) of all magnitudes; one layer begins, one stays zero."""
     generator = np.random.default_rng(1)
     w = generator.normal(size=N)
     gradients = generator.normal(size=(steps, N)) * 10 ** generator.uniform(-3, 1, size=N)

@@ -1,8 +1,8 @@
-"""Notebooks with less to compute: the same cells and asserts; fewer seeds, rounds and pictures.
+"""Notebooks with less to compute: the same cells and asserts, with fewer seeds and rounds.
 
-SMALL says what is written in each notebook's code, and what is run instead. Each replacement must
-fit exactly once, so that none is lost unnoticed when a notebook changes. With WHOLE_NOTEBOOKS=1 in
-the environment, notebooks run as learners run them.
+SMALL lists pieces of each notebook's code and what replaces them. Each piece must occur exactly
+once, so that a change of a notebook is noticed. With WHOLE_NOTEBOOKS=1 in the environment,
+notebooks run unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SMALL = {
 
 
 def small(notebook: Path, folder: Path) -> Path:
-    """A copy of the notebook in `folder` that computes no more than its asserts need."""
+    """Write to `folder` a copy of the notebook that computes only what its asserts need."""
     content = json.loads(notebook.read_text(encoding="utf-8"))
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
     for cell in code:

@@ -1,8 +1,8 @@
-"""The Trace Event Format, as programs that show it read it."""
+"""A check of the Trace Event Format."""
 
 
 def check_format(trace):
-    """What the format asks for: keys, types, phases, and events of a thread that nest."""
+    """Check keys, types and phases, and that events of a thread nest."""
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
     rows, named = {}, set()

@@ -1,13 +1,13 @@
-"""Is every loop over elements vector code, wherever it has been compiled into?
+"""Tells which loops over elements are vector code at each place where they are compiled.
 
-LLVM decides anew at each place that a kernel is inlined into. So the kernels that Python calls are
-compiled with the source lines of their instructions (which changes no instruction, and a test says
-so), and what a loop does in its source is looked for in the machine code of its lines:
+LLVM decides this anew at each place where a kernel is inlined. So the kernels that Python calls
+are compiled with the source line of each instruction (a test shows that this changes none), and
+the arithmetic of a loop in the source is looked for in the machine code of its lines:
 
     elements(kernel)            the loops over elements in a kernel's source
     reached(entry)              the kernels that `entry` calls, itself included
     located(entry, arguments)   the innermost loops of the machine code, with lines
-    missing(loop, ..., dtype)   what of a source's loop isn't done on vectors of this dtype
+    missing(loop, ..., dtype)   a source's arithmetic that isn't on vectors of this dtype
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from numba_kernels.jit.cache import KernelCache
 
 
 class Elements(NamedTuple):
-    """A loop over elements in a source."""
+    """A loop over elements in a source file."""
 
     file: str
     first: int  # line
     last: int
     kinds: frozenset[str]  # add multiply divide root compare half quotient, or COPY alone
-    in_float64: bool  # some of it, whatever the arrays' dtype
+    in_float64: bool  # part of it, whatever the arrays' dtype
 
 
 KINDS = {
     ast.Add: "add", ast.Sub: "add", ast.Mult: "multiply", ast.Div: "divide", ast.Compare: "compare",
 }  # fmt: skip
-COPY = "copy"  # what a loop without arithmetic does
+COPY = "copy"  # the kind of a loop without arithmetic
 CALLS = {
     "sqrt": "root", "min": "compare", "max": "compare", "sign": "compare",
     "widen": "half", "narrow": "half", "quotient": "quotient",  # of this package
@@ -147,10 +147,10 @@ class Instruction(NamedTuple):
 
 @contextmanager
 def with_lines():
-    """What is compiled meanwhile tells the line of each instruction, and is not kept on disk.
+    """Compile with the source line of each instruction, and keep nothing on disk.
 
-    This is Numba's debug option less its checks of bounds and its variables kept in memory, and not
-    for functions of Numba's own: those have the line that they are called from.
+    This is Numba's debug option without its checks of bounds and its variables in memory. Numba's
+    own functions get the line from which they are called.
     """
     finalize = CPUTargetOptions.finalize
 
@@ -182,7 +182,7 @@ def assembler(entry: Dispatcher, arguments: tuple) -> str:
 
 
 def located(text: str) -> list[list[Instruction]]:
-    """The innermost loops of assembler `text` that was compiled `with_lines`; then all calls."""
+    """The innermost loops of assembler `text` compiled `with_lines`, and all calls."""
     files, at, lines = {}, "", []
     for line in text.splitlines():
         code = line.strip()
@@ -204,23 +204,23 @@ def instruction(text: str) -> Instruction:
 
 
 INTEGERS = ("int32", "int64")
-HALVES = ("float16", "bfloat16")  # to and from float32, in which they are computed with
+HALVES = ("float16", "bfloat16")  # to and from float32, in which halves are computed
 
 
 def x86(dtype: str, narrow: bool = False) -> dict[str, str]:
-    """AVX: vaddps %ymm1, ... is of 8 float32, vpaddq %ymm1, ... of 4 int64.
+    """AVX: vaddps %ymm1, ... adds 8 float32, vpaddq %ymm1, ... adds 4 int64.
 
-    `narrow`: %xmm1 will do. That is else no proof: neighbours may have met by chance.
+    `narrow`: accept %xmm1, too. Otherwise it proves nothing: LLVM may join two scalars into one.
     """
     if dtype in INTEGERS:
         kind = {"int32": "d", "int64": "q"}[dtype]
         operations = {
             "add": f"vp(add|sub){kind}",
-            "multiply": f"vpmul(l{kind}|udq)",  # of int64 also put together from halves
+            "multiply": f"vpmul(l{kind}|udq)",  # of int64, also composed of narrower ones
             "compare": f"vp(cmp\\w*|min[su]|max[su]){kind}",
         }
     else:
-        # Of two float16, sums and the like are the same if computed in float16: AVX512-FP16.
+        # AVX512-FP16 computes in float16, with the same result for one operation on two float16.
         kind = {"float64": "pd", "float16": "p[sh]"}.get(dtype, "ps")
         fused = r"fn?m(add|sub)\d*"
         operations = {
@@ -232,13 +232,13 @@ def x86(dtype: str, narrow: bool = False) -> dict[str, str]:
             "half": "vps[lr]ld" if dtype == "bfloat16" else r"v\w+ph|vcvt(ph2ps|ps2ph)\w*",
         }
     of_kind = {kind: rf"{name}\s.*%[{'x' * narrow}yz]mm" for kind, name in operations.items()}
-    of_kind[COPY] = r"vmov\w*\s.*%[yz]mm|call"  # of memcpy
-    of_kind["half"] = of_kind.get("half", "") + r"|vcvtps2phx?y\s"  # y: of ymm's size in memory
+    of_kind[COPY] = r"vmov\w*\s.*%[yz]mm|call"  # a call of memcpy
+    of_kind["half"] = of_kind.get("half", "") + r"|vcvtps2phx?y\s"  # y: ymm's size in memory
     return of_kind
 
 
 def arm(dtype: str, narrow: bool = False) -> dict[str, str]:
-    """NEON and SVE: fadd v0.4s, ... and fadd z0.s, ...; as Mach-O fadd.4s v0, ..."""
+    """NEON and SVE: fadd v0.4s, ... and fadd z0.s, ...; in Mach-O fadd.4s v0, ..."""
     kind = "d" if dtype in ("float64", "int64") else "s"
     f, which = ("", "su") if dtype in INTEGERS else ("f", "f")
     operations = {
@@ -265,9 +265,9 @@ def touches(instructions: list[Instruction], loop: Elements) -> bool:
 
 
 def missing(loop: Elements, code: list[list[Instruction]], dtype: str) -> set[str]:
-    """Kinds of arithmetic of `loop` that no machine loop of its lines does on vectors of `dtype`.
+    """Kinds of arithmetic of `loop` that no machine loop of its lines does on `dtype` vectors.
 
-    All of them have to be found in one and the same loop of the machine code.
+    One loop of the machine code has to contain all of them.
     """
     kinds = set(loop.kinds)
     if "quotient" in kinds:
@@ -276,7 +276,7 @@ def missing(loop: Elements, code: list[list[Instruction]], dtype: str) -> set[st
         kinds = kinds - {"quotient"} | {"multiply"}
     kinds = kinds if dtype in HALVES else kinds - {"half"}
     patterns = [PATTERNS(dtype)]
-    if loop.in_float64:  # as many float32 as there are float64 fill half a vector
+    if loop.in_float64:  # float32 beside float64 fill half a vector
         patterns = [PATTERNS("float64"), PATTERNS(dtype, narrow=True)]
     least = kinds = kinds or {COPY}
     for instructions in code:

@@ -1,17 +1,17 @@
-"""Worlds of ranks that stay: started once, they run one function after the other.
+"""Worlds of ranks that are kept: started once, they run one function after the other.
 
-A start of ranks costs a second or two, and most tests need nothing of it. So ranks are kept, each
-asleep in a read of its socket (rank_server.py), and are ended with the whole world when
+Starting ranks costs a second or two, and most tests do not need fresh ones. So ranks are kept. Each
+sleeps in a read of its socket (rank_server.py). The whole world is ended when
 
-- a call failed, took too long, or a rank died: no later test meets what that left behind;
-- a call was fine, but something that it changed in its process is still changed (remains.py);
-- they have served `CALLS` calls, or ranks are needed elsewhere (at most `RANKS` are kept), or they
-  have loaded TensorFlow (0.5 GB a rank) unasked and another file's tests begin.
+- a call failed or took too long, or a rank died: this could disturb later tests;
+- a call has left a change in its process (remains.py);
+- it has served `CALLS` calls, or another world needs the room (at most `RANKS` ranks are kept), or
+  it has loaded TensorFlow (0.5 GB per rank) without `keras=True` and another file's tests begin.
 
     WORLDS.call(3, file, "each_rank", [100], timeout=60) -> what the ranks printed
 
-Importing TensorFlow takes 5 to 10 s of a processor in each rank. So calls that use Keras say so
-(`keras=True`) and have worlds of their own, which serve all files.
+Importing TensorFlow takes 5 to 10 s of processor time in each rank. So calls that use Keras say so
+(`keras=True`) and have their own worlds, which serve all files.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from numba_kernels import launch
 from numba_kernels.launch import guard
 
 SERVER = Path(__file__).with_name("rank_server.py")
-CALLS = 60  # of one world: every team that is dropped costs it two communicators
-# In all worlds of one process together; each takes some 100 MB, and pytest-xdist has a few workers.
+CALLS = 60  # per world: every team that is dropped costs it two communicators
+# In all worlds of a process; a rank takes about 100 MB, and pytest-xdist has several workers.
 RANKS = 16
-# Nothing is measured by these: they end what hangs, on a machine that does much else meanwhile.
+# These limits only end what hangs. They are long because the machine may be busy.
 START_SECONDS = 300.0
 END_SECONDS = 100.0
-GRACE = 10.0  # for other ranks to hear of one that failed
+GRACE = 10.0  # for other ranks to learn of one that failed
 AT_CALL = {"NUMBA_KERNELS_WINDOW", "NUMBA_KERNELS_NODE"}  # read whenever a team is made
 OF_THE_TEST = {"PYTEST_CURRENT_TEST"}  # differs from test to test, and no rank reads it
 
 
 class CallFailed(AssertionError):
-    """What went wrong in a call, with all that its ranks wrote."""
+    """Says what went wrong in a call, with the whole output of its ranks."""
 
 
 class World:
-    """`ranks` processes under mpiexec that wait for calls; `keras`: for calls that use Keras."""
+    """`ranks` processes under mpiexec that wait for calls; `keras`: of calls that use Keras."""
 
     def __init__(self, ranks: int, keras: bool = False):
         self.ranks, self.calls, self.has, self.heavy = ranks, 0, set(), False
@@ -63,7 +63,7 @@ class World:
         listener.bind(str(self.folder / "socket"))
         listener.listen(ranks)
         command = [launch.find_mpiexec(), "-n", str(ranks), sys.executable, str(SERVER)]
-        # Held open: they can be read when the world has ended, and its folder with it.
+        # These files stay open, so that they can be read after the world and its folder have gone.
         names = ["mpiexec", *(f"{r}.{which}" for r in range(ranks) for which in ("out", "err"))]
         self.written = {name: open(self.folder / name, "w+b") for name in names}  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -84,7 +84,7 @@ class World:
         self.processes = {self.process.pid, *guard.descendants(self.process.pid)}
 
     def _meet(self, listener: socket.socket) -> None:
-        """Have all ranks connect, and learn which process is which."""
+        """Wait until all ranks have connected, and note each rank's process."""
         deadline = time.monotonic() + START_SECONDS
         listener.settimeout(0.5)
         while len(self.sockets) < self.ranks:
@@ -99,13 +99,13 @@ class World:
                 self.pids[hello["rank"]] = hello["pid"]
 
     def call(self, file: str, function: str, arguments: list, env: dict, timeout: float) -> str:
-        """What the ranks printed, those of rank 0 first; CallFailed with it if one failed."""
+        """What the ranks printed, rank 0 first; raises CallFailed with it if a rank failed."""
         self.calls += 1
         self.has |= {file}
         order = {"file": file, "function": function, "arguments": arguments, "env": env}
         order["keras"] = self.keras
         for rank in range(self.ranks):
-            with suppress(BrokenPipeError):  # it has ended: the answer says so
+            with suppress(BrokenPipeError):  # the rank has ended, which `_answers` finds
                 self.sockets[rank].sendall(json.dumps(order).encode() + b"\n")
         answers = self._answers(timeout)
         wrong = [f"rank {r}: {a['error']}" for r, a in sorted(answers.items()) if a["error"]]
@@ -125,7 +125,7 @@ class World:
         return out
 
     def _answers(self, timeout: float) -> dict[int, dict]:
-        """{rank: its answer}; when a rank fails the others get some seconds more, no longer."""
+        """{rank: its answer}; after a rank fails, the others have only `GRACE` seconds more."""
         deadline = time.monotonic() + timeout
         answers: dict[int, dict] = {}
         texts = {rank: b"" for rank in self.sockets}
@@ -148,18 +148,18 @@ class World:
         return answers
 
     def _show_stacks(self, ranks: list[int]) -> None:
-        """Have faulthandler write to their output what all threads of `ranks` are in."""
+        """Have faulthandler write the stacks of all threads of `ranks` to their output."""
         for rank in ranks:
             with suppress(ProcessLookupError):
                 os.kill(self.pids[rank], signal.SIGUSR1)
-        time.sleep(0.5)  # it is written at once; nothing depends on it
+        time.sleep(0.5)  # long enough for writing; nothing depends on it
 
     def _output(self, name: str) -> str:
         file = self.written[name].fileno()
         return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
     def end(self) -> None:
-        """Have the ranks end as programs do; CallFailed if they don't."""
+        """Let the ranks end as programs do; raises CallFailed if they don't."""
         for connection in self.sockets.values():
             connection.close()
         with suppress(subprocess.TimeoutExpired):
@@ -173,7 +173,7 @@ class World:
         self._close()
 
     def kill(self) -> None:
-        """Nothing of it is there afterwards."""
+        """End all processes of the world, by force."""
         for _ in range(2):  # at the second signal the guard kills what is left
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -186,33 +186,33 @@ class World:
             file.close()
 
     def serves(self, file: str) -> bool:
-        """Not where other ranks would find other surroundings.
+        """Whether this world may serve a call from `file`, in the present surroundings.
 
-        A world for Keras serves all files, another one that has loaded it one file only.
+        A world for Keras serves all files; any other that has loaded it serves its own files only.
         """
         light = self.keras or not self.heavy
         return self.surroundings == surroundings() and (light or file in self.has)
 
 
 def surroundings() -> tuple:
-    """What a process takes over from this one when it starts."""
-    without = (*OF_THE_TEST, *TENSORFLOWS)  # it sets those when this process imports it
+    """What a new process would inherit from this one: folder and environment."""
+    without = (*OF_THE_TEST, *TENSORFLOWS)  # TensorFlow sets those when it is imported
     return os.getcwd(), {k: v for k, v in os.environ.items() if not k.startswith(without)}
 
 
 class Worlds:
-    """All worlds that are kept, one of each size and kind; the last in use comes last."""
+    """All worlds that are kept, one of each size and kind; the last one used comes last."""
 
     def __init__(self):
         self.kept: dict[tuple[int, bool], World] = {}  # (ranks, for calls that use Keras)
-        self.problems: list[str] = []  # of worlds that ended when no test had to do with them
+        self.problems: list[str] = []  # of worlds that ended outside of their tests
 
     def fits(self, env: dict | None) -> bool:
-        """Whether ranks that run already can be asked for this; else a start is needed."""
+        """Whether running ranks can take these variables; otherwise ranks must be started."""
         return AT_CALL.issuperset(env or ())
 
     def call(self, ranks, file, function, arguments, *, timeout, env=None, keras=False) -> str:
-        """See the head of this file."""
+        """Run a function on `ranks` kept ranks; see the top of this file."""
         world = self.kept.pop((ranks, keras), None)
         if world is not None and not world.serves(file):
             self._retire(world)
@@ -236,7 +236,7 @@ class Worlds:
         return set().union(*(world.processes for world in self.kept.values()))
 
     def end(self) -> list[str]:
-        """End all of them; what was wrong with any that ended by itself."""
+        """End all worlds; returns what went wrong with worlds that ended outside of their tests."""
         while self.kept:
             self._retire(self.kept.pop(next(iter(self.kept))))
         return self.problems

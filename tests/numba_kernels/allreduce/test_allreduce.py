@@ -1,4 +1,4 @@
-"""Every algorithm, op and dtype on 1 to 5 ranks against numpy on the gathered inputs."""
+"""Compares every algorithm, op and dtype on 1 to 5 ranks with numpy on the gathered inputs."""
 
 import itertools
 import zlib
@@ -10,7 +10,7 @@ import pytest
 MESSAGES = ("naive", "tree", "ring", "recursive_doubling", "rabenseifner", "mpi")
 ALGORITHMS = (*MESSAGES, "two_level", "shared_memory")
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
-# How far a sum of p numbers may be off, in parts of the sum of their magnitudes.
+# The largest error of a sum of p numbers, relative to the sum of their magnitudes.
 ROUNDING = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
@@ -19,9 +19,9 @@ def dtype_of(name):
 
 
 def row(rank, ranks, n, dtype, kind="normal"):
-    """The vector of one rank, shape (n,); the same on whichever rank it is made."""
+    """The vector of one rank, shape (n,), which any rank can compute."""
     x = (3 * np.random.default_rng([ranks, n, rank]).normal(size=n)).astype(dtype)
-    if kind == "special" and n:  # NaN and infinities, at different places of different ranks
+    if kind == "special" and n:  # NaN and infinities, at other places on each rank
         x[rank % n] = (np.nan, np.inf)[rank % 2]
     return x
 
@@ -32,7 +32,7 @@ def inputs(ranks, n, dtype, kind="normal"):
 
 
 def expected(x, op):
-    """(what numpy makes of all ranks' vectors in float64, how far off may be); exact for ints."""
+    """(numpy's result in float64 from all ranks' vectors, the largest error); exact for ints."""
     name = x.dtype.name
     if x.dtype.kind in "iu":
         total = {"sum": np.sum, "product": np.prod, "min": np.min, "max": np.max}
@@ -46,7 +46,7 @@ def expected(x, op):
     if op in ("min", "max"):
         return reference, 0
     size = np.abs(reference) if op == "product" else finite.sum(axis=0)
-    # Halves are summed in float32 and rounded once: half a unit of the last place of the result.
+    # Halves are summed in float32 and rounded once: the error is half a unit in the last place.
     steps = 1 if name in ("float16", "bfloat16") else len(x)
     magnitude = np.abs(np.where(np.isfinite(reference), reference, 0)) if steps == 1 else size
     off = ROUNDING[name] * steps * magnitude + ROUNDING["float32"] * size * len(x) * (steps == 1)
@@ -63,7 +63,7 @@ def compare(mine, reference, off, where):
 
 
 def every_case(lengths, kinds, dtypes, algorithms, ops=None):
-    """Rank 0 holds the right numbers, and all others the same bits as rank 0."""
+    """Rank 0 holds the right numbers, and all other ranks hold the same bits as rank 0."""
     from numba_kernels import Team
 
     team = Team()
@@ -82,7 +82,7 @@ def every_case(lengths, kinds, dtypes, algorithms, ops=None):
 
     for n, name in itertools.product(lengths, dtypes):
         window = team.empty(n, dtype_of(name))
-        # NaN and infinities in several pieces: with one dtype.
+        # One dtype is enough for NaN and infinities in several pieces.
         both = name.startswith(("float", "bfloat")) and (n <= 5_003 or name == "float32")
         for kind in kinds if both else ("normal",):
             own = row(team.rank, p, n, dtype_of(name), kind)
@@ -101,7 +101,7 @@ def every_case(lengths, kinds, dtypes, algorithms, ops=None):
 
 
 OPS = ("sum", "mean", "min", "max", "product")
-# Few enough bytes for one barrier, one piece, and several pieces with a ragged last one.
+# Lengths for the one-barrier method, for one piece, and for several with a shorter last one.
 LENGTHS = (0, 1, "p-1", "p", "p+1", 1000, 5_003, 100_003)
 
 
@@ -113,7 +113,7 @@ def test_against_numpy(on_ranks, ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 def test_long_vectors(on_ranks, ranks):
-    """With every op on 2 ranks; on others with one that rounds, and one that does not."""
+    """2 ranks run every op; other numbers run one op that rounds and one that does not."""
     ops = OPS if ranks == 2 else (("sum", "max"), ("mean", "min"))[ranks % 2]
     on_ranks(ranks, every_case, (1_000_003,), ("normal",), DTYPES, ALGORITHMS, ops)
 
@@ -125,7 +125,7 @@ def test_several_nodes(on_ranks, ranks, per_node):
 
 
 def halves_exactly():
-    """2048 + 1 + 1 + 1 + 1 is 2048 in float16, if rounded after every addition; it is 2052."""
+    """The sum is 2052; float16 rounded after every addition would give 2048."""
     from numba_kernels import Team
 
     team = Team()
@@ -141,7 +141,7 @@ def test_halves_are_summed_in_float32(on_ranks):
 
 
 def parts_of_a_window():
-    """A slice of a window is reduced in place too, and nothing beside it changes."""
+    """A slice of a window is reduced in place, too, and nothing beside it changes."""
     from numba_kernels import Team
 
     team = Team()
@@ -156,7 +156,7 @@ def parts_of_a_window():
             team.allreduce(window[first:last])
             team.barrier()
         np.testing.assert_array_equal(window, before)
-        assert team.peers(np.zeros(10, dtype)) is None  # not everything is taken for a window
+        assert team.peers(np.zeros(10, dtype)) is None  # ordinary memory is not taken for a window
 
 
 def test_slices_of_a_window(on_ranks):
@@ -164,7 +164,7 @@ def test_slices_of_a_window(on_ranks):
 
 
 def interrupted_at_every_step():
-    """With no patience at all every wait returns to Python: all kernels must resume rightly."""
+    """If every wait returns to Python at once, all kernels must resume correctly."""
     from numba_kernels import Team
     from numba_kernels.allreduce import messages
     from numba_kernels.shared import node_array
@@ -222,7 +222,7 @@ def bad_arguments():
             team.alltoall(blocks)
     with pytest.raises(ValueError, match=f"root {team.size} is not a rank"):
         team.broadcast(good, root=team.size)
-    team.allreduce(good)  # nothing was lost
+    team.allreduce(good)  # the team still works
 
 
 def test_bad_arguments_cost_nothing(on_ranks):

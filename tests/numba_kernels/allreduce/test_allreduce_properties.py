@@ -1,4 +1,4 @@
-"""Allreduce of whatever hypothesis comes up with: any length, any values, any place."""
+"""Allreduce of examples that hypothesis draws: any length, any values, any place."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def properties():
     from numba_kernels import Team
     from numba_kernels.allreduce.calls import ALGORITHMS
 
-    # Every rank draws the same examples; should one fail, the others don't wait for it.
+    # Every rank draws the same examples; if one rank fails, the others don't wait for it.
     team = Team(deadline=600)
     p, r = team.size, team.rank
     numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -31,7 +31,7 @@ def properties():
         for op, reference in reductions.items():
             mine[:] = x[r]
             team.allreduce(mine, op, algorithm)
-            # A smallest or largest number is one of those that were there: exact.
+            # The smallest or largest number is one of the inputs, so it is exact.
             np.testing.assert_array_equal(mine, reference(x, axis=0))
         mine[:] = x[r]
         team.allreduce(mine, "sum", algorithm)
@@ -39,7 +39,7 @@ def properties():
             wide = x.astype("float64")
             exact = wide.sum(axis=0)
             size = np.abs(np.where(np.isfinite(wide), wide, 0)).sum(axis=0)
-            # Beyond float32's range a sum may end in infinity on the way, whatever its order.
+            # Beyond float32's range, a partial sum may overflow to infinity, whatever the order.
             sure = np.isfinite(exact) & (size < np.finfo("float32").max)
             assert (np.abs(mine - exact) <= 1e-6 * p * size + 1e-44 * p)[sure].all()
             special = ~np.isfinite(exact)

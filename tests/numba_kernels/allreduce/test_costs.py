@@ -1,4 +1,4 @@
-"""The cost formulas at points where they can be worked out by hand; what is measured and chosen."""
+"""Cost formulas against results by hand, the measured machine, and the choice of an algorithm."""
 
 import clock
 import numpy as np
@@ -13,7 +13,7 @@ N = 1000.0
 @pytest.mark.parametrize(
     ("algorithm", "ranks", "messages", "bytes_sent", "bytes_added"),
     [
-        # messages of latency, and lengths of the vector sent and added, one after the other
+        # expected: messages in a row, then vector lengths sent, then vector lengths added
         ("naive", 2, 2, 2, 1),
         ("naive", 4, 6, 6, 3),
         ("tree", 2, 2, 2, 1),
@@ -37,14 +37,14 @@ def test_by_hand(algorithm, ranks, messages, bytes_sent, bytes_added):
 
 
 def test_two_levels_by_hand():
-    """8 ranks, 2 a node: lanes of n/2 bytes over 4 nodes; inside a node 5 s, 0.25 s a call."""
+    """8 ranks, 2 per node: lanes of n/2 bytes over 4 nodes, 5 s within a node, 0.25 s per call."""
     lane, inside = Curve((0, 1), (1, 3)), Curve((0, 1), (5, 5))
     line = straight(100, 100, 0)
     machine = Machine(
         1, 1, 0, line.message, line.exchange, line.add, lane=lane, inside=inside, call=0.25,
         ranks=8, per_node=2,
     )  # fmt: skip
-    # Recursive doubling: 2 messages of the 1 + 2 (N/2) each. Rabenseifner: 4, with 1.5 (N/2) bytes.
+    # Recursive doubling sends 2 messages of N/2 bytes, Rabenseifner 4 with 1.5 (N/2) bytes in all.
     assert costs.between(N, 8, machine) in ("rabenseifner", "ring")
     lanes = 4 * 1 + 1.5 * 2 * N / 2
     assert costs.predict("two_level", N, 8, machine) == pytest.approx(2 * 0.25 + 5 + lanes)
@@ -65,7 +65,7 @@ def test_what_is_measured_as_a_whole():
     assert costs.predict("shared_memory", 5, 4, machine) == 10
     assert costs.predict("staged", 5, 2, machine) == 5  # half the ranks, half the bytes
     assert costs.predict("mpi", 5, 2, machine) == 5  # one round instead of two
-    assert costs.predict("ring", 4, 2, machine) == 3 + 2 * (1 + 2) + 2  # what a call takes, once
+    assert costs.predict("ring", 4, 2, machine) == 3 + 2 * (1 + 2) + 2  # call counts once
 
 
 @pytest.mark.parametrize("algorithm", costs.COSTS)
@@ -106,12 +106,12 @@ def test_a_line_is_fitted_relatively():
     sizes = np.array(measure.SIZES, float)
     alpha, beta = measure.fit(3e-6 + sizes / 5e9)
     assert (alpha, 1 / beta) == pytest.approx((3e-6, 5e9))
-    # 10% more or less at both ends alike: a fit of absolute errors would see the largest only.
+    # Errors of 10% count alike at both ends; with absolute errors only the longest would count.
     bent = 3e-6 + sizes / 5e9
     bent[::2] *= 1.1
     alpha, beta = measure.fit(bent)
     assert alpha == pytest.approx(3e-6, rel=0.1) and 1 / beta == pytest.approx(5e9, rel=0.1)
-    # Cheaper by the byte for small ones than for large ones: no negative latency.
+    # Short messages are cheaper per byte than long ones here: the latency is 0, never negative.
     alpha, beta = measure.fit(sizes**1.2 / 1e10)
     assert alpha == 0 and beta > 0
 
@@ -121,15 +121,15 @@ def test_the_best_is_what_the_textbook_says():
     for ranks in (4, 8, 64):  # L messages are fewer than 2L or 2(p-1)
         assert costs.best(1e3, ranks, latency) == "recursive_doubling"
         assert costs.best(1e6, ranks, bandwidth) in ("ring", "rabenseifner")
-    # Folding costs Rabenseifner two messages of everything, and the ring nothing.
+    # Folding costs Rabenseifner two messages with the whole vector, and the ring nothing.
     assert costs.best(1e6, 6, bandwidth) == "ring"
-    # 17 ranks: 6 messages folded, against 2 x 5 of a tree and 32 round the ring.
+    # 17 ranks: 6 messages with folding, against 2 x 5 in a tree and 32 round the ring.
     assert costs.best(1e3, 17, latency) == "recursive_doubling"
-    assert costs.best(1e6, 64, straight(1e-6, 1e-9, 0)) == "rabenseifner"  # the fewer messages
+    assert costs.best(1e6, 64, straight(1e-6, 1e-9, 0)) == "rabenseifner"  # fewer messages
 
 
 def each_rank(ranks):
-    """Measured; the same numbers everywhere, and what follows from them."""
+    """All ranks hold the same measured numbers, and choose algorithms by them."""
     from mpi4py import MPI
 
     from numba_kernels import Team
@@ -151,7 +151,7 @@ def each_rank(ranks):
             assert machine.window is None and machine.staged is None and machine.lane
         for curve in curves:
             assert len(curve.sizes) >= 7 and curve.sizes[-1] == 2**24 and min(curve.seconds) > 0
-            # 16 MiB take longer than 1 KiB: memory gives no terabytes a second.
+            # 16 MiB take longer than 1 KiB: no memory transfers terabytes per second.
             assert curve.seconds[-1] > 2e-5 and curve.seconds[-1] > 2 * curve.seconds[0]
         assert 0 <= machine.alpha < 0.1 and 0 < machine.beta < 1e-6 and 0 < machine.gamma < 1e-6
 
@@ -171,7 +171,7 @@ def each_rank(ranks):
     [
         (2, {}),
         (3, {"NUMBA_KERNELS_WINDOW": "0"}),
-        (3, {"NUMBA_KERNELS_NODE": "2"}),  # one node has a rank more than the other
+        (3, {"NUMBA_KERNELS_NODE": "2"}),  # one node has one rank more than the other
         (4, {"NUMBA_KERNELS_NODE": "2"}),
     ],
 )
@@ -192,7 +192,7 @@ def test_one_rank_has_nothing_to_measure(on_ranks):
 
 
 def chooses(kinds):
-    """`auto` sends what the machine that was put in says is best."""
+    """`auto` uses the algorithm that is best on the given machine."""
     from numba_kernels import Team, allreduce
     from numba_kernels.allreduce import costs
 

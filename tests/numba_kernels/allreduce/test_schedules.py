@@ -9,7 +9,7 @@ from numba_kernels.allreduce.schedules import SCHEDULES, rounds
 @pytest.mark.parametrize("algorithm", SCHEDULES)
 @pytest.mark.parametrize("ranks", range(1, 10))
 def test_the_messages_leave_the_sum_on_every_rank(algorithm, ranks):
-    # A decimal digit a rank: the sum is 11...1 only if everyone's number is in it exactly once.
+    # One decimal digit per rank: the sum is 11...1 only if it has each rank's number exactly once.
     plan = rounds(algorithm, ranks)
     chunks = max([m.chunks for messages in plan for m in messages], default=1)
     held = np.tile(10.0 ** np.arange(ranks)[:, None], chunks)  # (ranks, chunks)
@@ -45,7 +45,7 @@ def test_the_messages_cost_what_the_formulas_say(on_ranks):
 
 
 def messages_of_the_kernels():
-    """The kernels themselves, uncompiled, on threads that exchange through queues."""
+    """Run the kernels uncompiled, on threads that exchange messages through queues."""
     import importlib
     from queue import Queue
     from threading import Thread
@@ -56,7 +56,7 @@ def messages_of_the_kernels():
     from numba_kernels.shared.board import READY
 
     def sent(algorithm, ranks, n):
-        """(source, target, first, last element, as the how many-th of the source's messages)"""
+        """(source, target, first element, last element, number among the source's messages)"""
         module = importlib.import_module(f"numba_kernels.allreduce.{algorithm}")
         doors = {(a, b): Queue() for a in range(ranks) for b in range(ranks)}
         log, vectors = [], np.tile(10.0 ** np.arange(ranks)[:, None], n)  # (ranks, n)
@@ -74,7 +74,7 @@ def messages_of_the_kernels():
                 return READY
 
             names = vars(fold) | vars(module)
-            for name, item in list(names.items()):  # what the kernel calls in these files, too
+            for name, item in list(names.items()):  # with functions the kernel calls
                 if getattr(item, "__module__", "") in (module.__name__, fold.__name__):
                     names[name] = FunctionType(item.py_func.__code__, names)
             names["exchange"] = exchange
@@ -91,7 +91,7 @@ def messages_of_the_kernels():
 
     for algorithm in SCHEDULES:
         for ranks in range(2, 10):
-            n = 16 * ranks + 5  # cache lines: the last chunk ends with half a one
+            n = 16 * ranks + 5  # the last chunk ends within a cache line
             planned, numbers = [], [0] * ranks
             for messages in rounds(algorithm, ranks):
                 for m in messages:

@@ -1,4 +1,4 @@
-"""The bench command: what it measures, what it writes, what it refuses. (Speed is not a test.)"""
+"""The bench command: what it measures, writes and refuses. These tests do not judge speed."""
 
 import inspect
 import json
@@ -18,13 +18,13 @@ from numba_kernels.bench.rows import BEST, BY_MESSAGES, merge, row, table
 
 FIELDS = {"what", "ranks", "algorithm", "dtype", "ours_us", "peer", "peer_us", "ratio"}
 FIELDS |= {"fraction_of_limit", "moved_bytes", "ratio_from", "ratio_to", "starts"}
-SECONDS = "0.2"  # of a bench: how well it measures is no matter here
+SECONDS = "0.2"  # of a bench; its precision does not matter here
 WINDOW, ORDINARY = "allreduce", "allreduce of ordinary arrays"
 
 
 @pytest.fixture
 def no_peers(tmp_path):
-    """An environment in which neither torch nor Keras can be imported, wherever this runs."""
+    """An environment in which neither torch nor Keras can be imported."""
     folder = tmp_path / "no_peers"
     folder.mkdir()
     for name in ("torch", "keras", "tensorflow"):
@@ -57,7 +57,7 @@ def test_predictions(no_peers):
     expected = {(name, 4**k) for name in names.split() for k in range(7, 13)}
     assert {(one["algorithm"], one["bytes"]) for one in rows} == expected
     assert len(rows) == len(expected)
-    # Some 10% on a quiet machine; a formula that forgets a part is off by more.
+    # The error is about 10% on a quiet machine; a formula without one of its parts is off by more.
     off = [abs(math.log2(one["ratio"])) for one in rows]
     clock.note("predictions are off by a factor, the median", 2 ** statistics.median(off))
 
@@ -90,7 +90,7 @@ def test_allreduce(tmp_path, no_peers):
             others = [r for r in rows if r["what"] == BY_MESSAGES and r["bytes"] == one["bytes"]]
             assert one["ours_us"] == min(r["ours_us"] for r in others)
     assert [one["bytes"] for one in rows if one["what"] == BEST] == sizes[2:7]
-    assert done.stdout.count("\n") == len(rows) + 2  # a line a row, below two of head
+    assert done.stdout.count("\n") == len(rows) + 2  # one line per row, below two header lines
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -111,11 +111,11 @@ def test_step_prints_json(tmp_path, no_peers):
 
 
 def rows_of_optimizers():
-    """As it runs where neither Keras nor torch is installed."""
+    """Check the rows of a machine without Keras and torch."""
     from numba_kernels.bench import optimizers as bench_of
 
     for name in ("torch", "keras", "tensorflow"):
-        sys.modules[name] = None  # what makes `import` say that there is none
+        sys.modules[name] = None  # `import` then raises ImportError
     bench_of.SIZES, bench_of.LARGE = (1000, 2000), 3000
     by_numpy = {"sgd", "momentum", "adam", "lars"}
     for full, large in ((False, by_numpy - {"lars"}), (True, by_numpy)):
@@ -133,7 +133,7 @@ def test_rows_of_optimizers(on_ranks):
 
 
 def test_peers_do_the_same_update():
-    """A peer that did less would look fast: three updates of ours and of numpy's end alike."""
+    """Three of our updates and three of numpy's give the same weights, so the bench is fair."""
     from numba_kernels.bench import optimizers as bench_of
 
     for name in ("sgd", "momentum", "lars"):
@@ -199,7 +199,7 @@ def test_merge():
     ring, tree, best = merge(starts)
     assert (ring["ours_us"], ring["peer_us"]) == pytest.approx((4, 16))  # of 2 4 5, of 8 20 16
     assert ring["ratio"] == pytest.approx(4)
-    assert ring["ratio_from"] == pytest.approx(8 / 5)  # of 1 2 4 4 4 5 5 5 9, of 2 8 8 8 16 ...
+    assert ring["ratio_from"] == pytest.approx(8 / 5)  # from 1 2 4 4 4 5 5 5 9 and 2 8 8 8 16 ...
     assert ring["ratio_to"] == pytest.approx(16 / 4)
     assert ring["fraction_of_limit"] == pytest.approx(1)
     assert ring["starts"] == 3 and ring["moved_bytes"] == 400
@@ -210,8 +210,8 @@ def test_merge():
 
 
 def test_no_turn_begins_cold(monkeypatch):
-    """Who finds the caches full of another's data is slow once; that must not count."""
-    monkeypatch.setattr(timing, "slowest", np.array)  # of one rank
+    """The first call after another contestant is slow, with cold caches; it must not count."""
+    monkeypatch.setattr(timing, "slowest", np.array)  # one rank alone
     clock = 0.0
     last = None
     barriers = []

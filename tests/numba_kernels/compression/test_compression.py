@@ -1,4 +1,4 @@
-"""Every way of compressing: against numpy and ml_dtypes, closed forms, and what is conserved."""
+"""Every compression method against numpy, ml_dtypes, closed forms and conservation laws."""
 
 import doctest
 import itertools
@@ -18,8 +18,10 @@ HALVES = {"fp16": np.dtype("float16"), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
 def every_length():
-    """Runs for every method, length and dtype; in place; the same bits on all ranks; none of NaN
-    and infinity vanishes; arrays in a window and others."""
+    """Every method works in place for every length and dtype, in a window and outside.
+
+    All ranks get the same bits, and no NaN or infinity vanishes.
+    """
     from numba_kernels import Team
 
     team = Team()
@@ -38,7 +40,7 @@ def every_length():
                 )
                 assert np.isfinite(array).all(), where
                 same_bits(team, array, where)
-                # (In the longest one once for each method and dtype.)
+                # (Only once per method and dtype for the longest vector.)
                 once = n < 70_001 or (op == "mean" and array.base is None)
                 for special in (np.nan, np.inf) if once else ():
                     if n:
@@ -61,7 +63,7 @@ def test_every_length_between_nodes(on_ranks, env):
 
 
 class Counting:
-    """A team that counts the payload it sends, as ring and pairwise exchange send it."""
+    """A team that counts the bytes it sends, by a ring or a pairwise exchange."""
 
     def __init__(self, team):
         self.team, self.sent = team, 0.0
@@ -102,7 +104,7 @@ def test_bytes_are_what_is_sent(on_ranks, ranks):
 
 
 def test_bytes():
-    """Of 4 MB of float32 on 4 ranks: 6 MB by a plain ring."""
+    """Bytes sent for 4 MB of float32 on 4 ranks; a plain ring sends 6 MB."""
     n, layers = 1_000_000, [Layer(0, (1000, 999)), Layer(999_000, (1000,))]
     sent = {name: compression.get(name).bytes(n, 4, layers) for name in compression.NAMES}
     assert sent["fp16"] == sent["bf16"] == pytest.approx(3e6, rel=1e-3)
@@ -117,7 +119,7 @@ def test_bytes():
 
 
 def halves(n):
-    """Rounded once before it leaves, added in float32 in the order of ranks, rounded once more."""
+    """Halves are rounded before sending, added in float32 in rank order, and rounded again."""
     from numba_kernels import Team
 
     team = Team()
@@ -147,7 +149,7 @@ def test_halves_are_rounded_twice(on_ranks, ranks, env):
 @pytest.mark.parametrize("name", HALVES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rounding_to_nearest_even(name, dtype):
-    """All halves, the ties between neighbours, and the numbers beside those ties."""
+    """Covers all halves, the ties between neighbours, and the numbers next to those ties."""
     from numba_kernels.compression import cast
 
     half = HALVES[name]
@@ -164,19 +166,19 @@ def test_rounding_to_nearest_even(name, dtype):
     right, nan = nearest_even(x, half), np.isnan(x)
     with np.errstate(over="ignore"):
         libraries = x.astype(half)
-    if name == "fp16" or dtype == "float32":  # ml_dtypes rounds float64 by way of float32: twice
+    if name == "fp16" or dtype == "float32":  # ml_dtypes rounds float64 twice, by way of float32
         np.testing.assert_array_equal(right[~nan].view("u2"), libraries[~nan].view("u2"))
     np.testing.assert_array_equal(got.view(half)[~nan].view("u2"), right[~nan].view("u2"))
     assert np.isnan(got.view(half)[nan].astype("float32")).all()
 
 
 def nearest_even(x, half):
-    """x to the nearest of the finite halves, ties to even, by search; infinity beyond the last."""
+    """x rounded to the nearest finite half by search, ties to even; infinity beyond the last."""
     values = np.arange(2**15, dtype=np.uint16).view(half)
     with np.errstate(invalid="ignore"):
         values = values[np.isfinite(values)].astype("float64")
     largest = values.size - 1
-    # beyond the largest by half of a last place: to infinity, as if one more number followed
+    # Half a last place above the largest rounds to infinity, as if one more number followed.
     values = np.append(values, 2 * values[-1] - values[-2])
     size = np.abs(x.astype("float64"))
     above = np.clip(np.searchsorted(values, size), 1, largest + 1)
@@ -187,7 +189,7 @@ def nearest_even(x, half):
 
 
 def overflow():
-    """60000 + 60000 is more than fp16 holds; their mean isn't. bf16 holds both."""
+    """60000 + 60000 overflows in fp16, and their mean does not; bf16 holds both."""
     from numba_kernels import Team
 
     team = Team()
@@ -197,7 +199,7 @@ def overflow():
         method = compression.get(name)
         x = np.full(100, 60_000, "float32")
         if name == "bf16":
-            x[:] = 59_904  # that is in bf16
+            x[:] = 59_904  # exact in bf16
         method.allreduce(team, x, method.init(100), op)
         assert (x == value).all(), (name, op, x[0])
     x = np.full(100, 70_000, "float32")
@@ -212,7 +214,7 @@ def test_overflow_stays_visible(on_ranks):
 
 
 def mismatched():
-    """One rank calls something else: all of them are told what each asked for."""
+    """If one rank calls something else, every rank raises an error that names both calls."""
     from numba_kernels import MismatchError, Team
 
     def fails(pattern, name, n, op="mean", layers=None, dtype="float32", **settings):

@@ -1,4 +1,4 @@
-"""Top-k, PowerSGD and Adasum: against numpy and closed forms, and what is conserved."""
+"""Top-k, PowerSGD and Adasum against numpy, closed forms and conservation laws."""
 
 import json
 import math
@@ -17,7 +17,7 @@ HALVES = {"fp16": np.dtype("float16"), "bf16": np.dtype(ml_dtypes.bfloat16)}
 
 
 def conserved():
-    """Whole numbers in float64 add up exactly: all sent + residual = all gradients, every step."""
+    """In every step, all sent + residuals = all gradients (whole float64 numbers add exactly)."""
     from numba_kernels import Team
 
     team = Team()
@@ -33,7 +33,7 @@ def conserved():
             came += method.allreduce(team, g, state, "sum")
             sent = before - state.residual
             assert np.count_nonzero(sent) <= method.k(n) == math.ceil(ratio * n)
-            # What was sent is whole numbers of m, and the largest: no residual is larger.
+            # Each step sends the largest elements, so no residual is larger than a sent one.
             assert ((sent == before) | (sent == 0)).all()
             assert np.abs(state.residual).max() <= np.abs(sent[sent != 0]).min()
             owed, total = np.array(team.comm.allgather((state.residual, given))).sum(axis=0)
@@ -47,7 +47,7 @@ def test_sent_and_residual_are_the_gradients(on_ranks, ranks, env):
 
 
 def selections():
-    """What is picked: ties in order, NaN first, no zeros; k of a state that was saved."""
+    """Top-k picks ties in order, NaN first and no zeros, and rounds k up."""
     from numba_kernels import Team
 
     team = Team()
@@ -65,7 +65,7 @@ def selections():
         assert np.flatnonzero(got).tolist() == [1, 5, 8] and np.isnan(got[[5, 8]]).all()
         assert not np.isnan(state.residual).any()
 
-        # Lengths that differ: rank r has r numbers that are not zero.
+        # Ranks send different numbers of elements: rank r has r numbers that are not zero.
         few = np.zeros(1000, dtype)
         few[: team.rank] = 1
         got = method.allreduce(team, few, method.init(1000, dtype=dtype), "sum")
@@ -83,10 +83,10 @@ def test_what_is_picked(on_ranks, ranks):
 
 
 def descents():
-    """Least squares, of 500 coordinates 1% a step.
+    """Least squares in 500 coordinates, of which top-k sends 1% per step.
 
-    With error feedback it arrives. Without, both ranks send for ever what they disagree about:
-    there gradients are large, but of opposite sign. All other coordinates stay where they began.
+    With error feedback the descent converges. Without it, both ranks always send the coordinates in
+    which their gradients are large but of opposite sign. All other coordinates never change.
     """
     from numba_kernels import Team
 
@@ -144,7 +144,7 @@ def powers():
     p = team.size
     layers, n = network()
     for dtype, close in (("float64", 1e-12), ("float32", 1e-4)):
-        # A mean of rank r comes out at once. Vectors come out in any case.
+        # A mean of rank r is exact after one step. Vectors are always exact.
         for rank, op in ((1, "mean"), (3, "sum"), (5, "mean")):
             x = low_rank(layers, n, rank, range(p))
             method = compression.PowerSGD(rank=rank, seed=4)
@@ -154,7 +154,7 @@ def powers():
                 right = x.sum(axis=0) if op == "sum" else x.mean(axis=0)
                 np.testing.assert_allclose(got, right, atol=close * np.abs(x).sum(axis=0).max())
                 same_bits(team, got)
-        # With factors as large as the matrix nothing is compressed: a plain allreduce.
+        # With factors as large as the matrix, it is a plain allreduce.
         x = gradients(p, n, dtype)
         method = compression.PowerSGD(rank=24)
         state = method.init(n, layers, dtype)
@@ -163,7 +163,7 @@ def powers():
         np.testing.assert_array_equal(got, plain)
         assert not state.residual.any() and not state.basis.size
 
-    # Conservation: p times all means + what all ranks owe = all gradients, and it stays bounded.
+    # p times all means + all residuals = all gradients, and the residuals stay bounded.
     for op in ("mean", "sum"):
         method = compression.PowerSGD(rank=2)
         state, given, came = method.init(n, layers, "float64"), np.zeros(n), np.zeros(n)
@@ -184,8 +184,9 @@ def test_powersgd(on_ranks, ranks, env):
 
 
 def warm():
-    """Of one matrix, again and again: the best of rank r, as the singular values say (Eckart and
-    Young); residuals are set to zero so that it is always the same matrix. Also after a gradient
+    """Compressing one matrix repeatedly gives its best approximation of rank r (Eckart and Young).
+
+    Residuals are set to zero, so that the matrix stays the same. It also holds after a gradient
     that was zero, one that was not finite, one of 1e-30 and one of 1e25."""
     from numba_kernels import Team
 
@@ -216,7 +217,7 @@ def test_warm_start_finds_the_singular_vectors(on_ranks):
 
 
 def saved():
-    """What went into a fresh state by way of `residual` and `basis` goes on as if never stopped."""
+    """A new state with the saved `residual` and `basis` continues with the same results."""
     from numba_kernels import Team
 
     team = Team()
@@ -242,7 +243,7 @@ def test_state_can_be_saved(on_ranks):
 
 
 def tree_of(rows):
-    """Adasum of all rows, from the definition: neighbours, then neighbours of these."""
+    """Adasum of all rows by its definition: of neighbours, then of neighbouring results."""
     rows = list(rows)
     while len(rows) > 1:
         rows = [adasum(*rows[i : i + 2]) for i in range(0, len(rows), 2)]
@@ -273,9 +274,9 @@ def adasums():
         x = gradients(p, n)
         np.testing.assert_allclose(ours(x), tree_of(x), rtol=1e-10, atol=1e-12)
         np.testing.assert_allclose(ours(x.astype("f4")), tree_of(x), rtol=1e-4, atol=1e-5)
-        # By a power of two the result is scaled exactly.
+        # A factor that is a power of two scales the result exactly.
         np.testing.assert_array_equal(ours(1024 * x), 1024 * ours(x))
-        # Parallel gradients, which are all the same one, are averaged.
+        # Parallel gradients (here equal ones) are averaged.
         np.testing.assert_allclose(ours(np.tile(x[0], (p, 1))), x[0], rtol=1e-12)
         # A zero gradient adds nothing; zeros alone give zero.
         alone = np.zeros((p, n))
@@ -288,7 +289,7 @@ def adasums():
     if p == 2:
         np.testing.assert_array_equal(ours(np.array([[1.0, 0], [1, 1]])), [1.25, 0.75])
 
-    # By layer: each layer on its own, wherever ranks' slices cut it; gaps belong to the one before.
+    # Each layer is combined by itself, wherever slices cut it; a gap belongs to the layer before.
     layers, n = network()
     x = gradients(p, n)
     starts = [layer.offset for layer in layers]

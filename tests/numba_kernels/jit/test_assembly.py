@@ -1,4 +1,4 @@
-"""assembly.py says of a loop what is known of it by construction, also for another processor."""
+"""assembly.py reports the known properties of loops, also for another processor."""
 
 import llvmlite.binding as llvm
 import numba
@@ -75,7 +75,7 @@ def test_lanes_and_dtype():
     single, double = widest(X, G, ETA), widest(X.astype(float), G.astype(float), 0.5)
     assert single.dtype == "float32" and double.dtype == "float64"
     assert single.lanes == 2 * double.lanes >= 4 and single.bits == double.bits
-    # A float64 that slipped in makes the arithmetic float64.
+    # One float64 operand makes the arithmetic float64.
     assert widest(X, G, 0.5).dtype == "float64"
 
 

@@ -1,4 +1,4 @@
-"""Kernels on disk: kept and loaded, whatever the home, the disk or other ranks do."""
+"""The cache of compiled kernels on disk, with unusual homes, full disks and several ranks."""
 
 import ctypes
 import json
@@ -24,7 +24,7 @@ WIDTHS = ("float32", "float64")
 
 
 def compute(order=WIDTHS[:1], at=0.0):
-    """Two kernels for each dtype, checked; prints how many were loaded, how many compiled."""
+    """Run two kernels for each dtype; print how many were loaded and how many compiled."""
     from numba_kernels.optimizers.clipping import squared_length
     from numba_kernels.optimizers.sgd import plain
 
@@ -42,9 +42,9 @@ COMPILED, LOADED = ["0", "2"], ["2", "0"]
 
 
 def started(function, *arguments, permissions=False, **env):
-    """A process that runs `function`; env: variables, None: unset.
+    """A process that runs `function` with the variables `env`.
 
-    permissions: a folder's mode binds it, even where tests run as root.
+    permissions: the process obeys a folder's mode, even if tests run as root.
     """
     given = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
     given |= {k: str(v) for k, v in env.items()}
@@ -60,13 +60,13 @@ def started(function, *arguments, permissions=False, **env):
 
 
 def obey_permissions():
-    drop = 24  # PR_CAPBSET_DROP; of CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+    drop = 24  # PR_CAPBSET_DROP, for CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
     for capability in (1, 2):
         ctypes.CDLL(None).prctl(drop, capability, 0, 0, 0)
 
 
 def ended(process):
-    """(what it printed, what it complained of)"""
+    """(the words of its standard output, its standard error)"""
     out, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return out.split(), errors
@@ -85,7 +85,7 @@ def home(tmp_path):
     (tmp_path / "home").mkdir()
     (tmp_path / "tmp").mkdir()
     yield tmp_path / "home"
-    for folder in (tmp_path / "home").rglob("*"):  # whatever was made read-only
+    for folder in (tmp_path / "home").rglob("*"):  # so that everything can be removed
         if folder.is_dir():
             folder.chmod(0o700)
 
@@ -99,7 +99,7 @@ def test_kept_in_the_home_and_loaded(home):
     assert len(kept) >= 2 and kept == kernels_in(home)
     assert run(compute, HOME=home) == (LOADED, "")
     assert kernels_in(home) == kept
-    # a home that only the login node can write serves the others all the same
+    # A home that only the login node can write to is still read by the others.
     for folder in [home, *home.rglob("*")]:
         folder.chmod(0o500 if folder.is_dir() else 0o400)
     elsewhere = home.parent / "tmp"
@@ -129,8 +129,8 @@ def test_a_home_that_cannot_be_written(home, what):
     home.chmod(0o700)
 
 
-def test_nowhere_at_all(home):
-    """Each start compiles, and says so once."""
+def test_no_folder_can_be_written(home):
+    """If no folder is writable, each start compiles and warns once."""
     (home / "file").touch()
     for _ in range(2):
         counts, errors = run(compute, HOME=home, NUMBA_CACHE_DIR=home / "file" / "x")
@@ -145,7 +145,7 @@ def test_numba_cache_dir_is_obeyed(home):
     assert run(compute, HOME=home, NUMBA_CACHE_DIR=given) == (COMPILED, "")
     assert kernels_in(given) and not kernels_in(home)
     for folder in given.rglob("*"):
-        folder.chmod(0o777)  # a project's, say; whoever names it trusts it
+        folder.chmod(0o777)  # such as a project's folder: a folder that is named is trusted
     assert run(compute, HOME=home, NUMBA_CACHE_DIR=given) == (LOADED, "")
 
 
@@ -198,7 +198,7 @@ def test_code_of_others_is_not_loaded(tmp_path, monkeypatch, how, whose):
 
 
 def little_room():
-    """The most that a file may take is less than a kernel: a write fails half-way."""
+    """Limit files to less than a kernel's size, so that a write fails half-way."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
@@ -215,7 +215,7 @@ def test_a_full_disk(home):
 
 
 def damaged():
-    """Every file damaged in each way: the kernel is compiled, and kept again."""
+    """After each kind of damage, the kernel is compiled and stored again."""
     from numba_kernels.optimizers.sgd import plain
 
     def counts():
@@ -235,7 +235,7 @@ def damaged():
         assert counts() == (0, 1), len(bad)
         assert counts() == (1, 0), len(bad)
     file.unlink()
-    file.mkdir()  # of all things
+    file.mkdir()  # a folder in place of the file
     assert counts() == (0, 1)
 
 
@@ -245,7 +245,7 @@ def test_damaged_files_are_compiled_anew(home):
 
 
 def test_ranks_that_compile_at_once(home):
-    """From an empty cache, for other types first: one compiles, nobody's code is mixed up."""
+    """From an empty cache, in different orders: each kernel is compiled once, none is mixed up."""
     at, compiled_ = time.time() + 3, 0
     orders = [WIDTHS, WIDTHS, WIDTHS[::-1], WIDTHS[::-1]]
     processes = [started(compute, order, at, HOME=home) for order in orders]
@@ -255,7 +255,7 @@ def test_ranks_that_compile_at_once(home):
         compiled_ += int(missed)
     assert compiled_ == 4  # each kernel for each dtype, once
     names = [file.name for file in kernels_in(home)]
-    assert all(len(name.rsplit("-")[-1]) == 32 for name in names)  # none is left aside
+    assert all(len(name.rsplit("-")[-1]) == 32 for name in names)  # no temporary file is left
     assert run(compute, WIDTHS, HOME=home) == (["4", "0"], "")
 
 
@@ -268,7 +268,7 @@ def test_who_cannot_compile_keeps_nobody_waiting(tmp_path):
 
 
 def in_threads(folder):
-    """Threads compile one kernel for types of their own; prints how many turns are left."""
+    """Threads compile one kernel, each for another type; print how many turns are left."""
     (Path(folder) / "own.py").write_text(MODULE)
     own = SourceFileLoader("own", str(Path(folder) / "own.py")).load_module()
     kinds = [np.float32, np.float64, np.int32, np.int64, np.uint8, np.complex64]
@@ -286,7 +286,7 @@ def test_threads_give_their_turns_back(home, tmp_path):
 
 
 def test_a_file_is_replaced_at_once(tmp_path):
-    """Who reads meanwhile finds the one or the other."""
+    """A reader finds the old or the new file, and never a mixture."""
     file, codes = tmp_path / "numba_kernels" / "kernel", [b"a" * 300_000, b"b" * 3_000_000]
     cache.write(file, codes[0])
     writer = threading.Thread(target=lambda: [cache.write(file, codes[i % 2]) for i in range(100)])
@@ -310,7 +310,7 @@ if __name__ == "__main__":
 
 
 def test_a_changed_source(home, tmp_path):
-    """A kernel whose own file has changed, and one of which something in this package has."""
+    """A kernel is compiled again after a change of its own file, or of this package."""
     own, package = tmp_path / "own.py", tmp_path / "numba_kernels"
     shutil.copytree(Path(cache.__file__).parents[1], package)
     env = {**os.environ, "XDG_CACHE_HOME": str(home), "PYTHONPATH": str(tmp_path)}
@@ -333,7 +333,7 @@ def test_a_changed_source(home, tmp_path):
     assert len(list((home / "numba_kernels").iterdir())) == 2
 
 
-def test_functions_that_no_file_tells_all_about_are_not_kept(tmp_path, monkeypatch):
+def test_closures_and_functions_without_a_file_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(cache, "folders", lambda: (tmp_path / "numba_kernels" / ("0" * 16),))
 
     def adds(number):
@@ -391,10 +391,10 @@ def test_a_version_in_use_is_not_old(home):
 
 
 def every_public_call(algorithms):
-    """From a warm cache nothing is compiled, nor is imported what only compiling needs."""
+    """With a warm cache, nothing is compiled, and modules for compiling are not imported."""
     import itertools
 
-    import ml_dtypes  # noqa: F401  (so that numpy knows of bfloat16)
+    import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
     from numba.core import event
 
     from numba_kernels import Team, compression, optimizers
@@ -435,5 +435,5 @@ def every_public_call(algorithms):
 def test_a_second_process_compiles_nothing(on_ranks):
     from numba_kernels.allreduce.calls import ALGORITHMS
 
-    on_ranks(2, every_public_call, ALGORITHMS, fresh=True)  # compiles all there is
+    on_ranks(2, every_public_call, ALGORITHMS, fresh=True)  # compiles everything
     assert on_ranks(2, every_public_call, ALGORITHMS, fresh=True).splitlines() == ["0 False"] * 2

@@ -1,4 +1,4 @@
-"""MPI's C functions in nopython code: all that are bound, called for real."""
+"""Calls every bound C function of MPI in nopython code."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def calls_in_compiled_code():
 
     @compiled(cache=False)
     def ring_of_one(x, y, handles, tags, status, flag, count):
-        """Send x to ourselves: probe for it, count it, receive it, test both requests."""
+        """Send x to this rank; probe for it, count it, receive it and test both requests."""
         request = handles.ctypes.data + 2 * handles.itemsize
         mpi.Isend(x.ctypes.data, x.size, handles[1], tags[0], 77, handles[0], request)
         while flag[0] == 0:
@@ -60,7 +60,7 @@ def test_tag_is_where_we_look(on_ranks):
 
 
 def kept_and_loaded(folder):
-    """In another process the same kernel comes from the disk."""
+    """Another process loads the same kernel from disk."""
     from numba_kernels.jit.compile import cache_folder
     from numba_kernels.optimizers.switch import apply
 

@@ -1,4 +1,4 @@
-"""Turns at compiling: whoever waits stops waiting, whatever becomes of the one who compiles."""
+"""Turns at compiling: a wait ends whatever happens to the process that compiles."""
 
 import errno
 import os
@@ -22,20 +22,20 @@ time.sleep(100)
 """
 
 
-def test_who_compiles_is_waited_for_until_he_ends(tmp_path, monkeypatch):
+def test_a_process_waits_until_the_one_that_compiles_ends(tmp_path, monkeypatch):
     file = tmp_path / "kernel"
     monkeypatch.setattr(turns, "in_vain", False)
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"taken\n"
-        began = time.monotonic()  # that it did wait is asserted, not for how long
+        began = time.monotonic()  # asserts that it waits, not for how long
         threading.Timer(0.5, file.touch).start()
-        assert turns.take(file) is None  # the other has compiled it
+        assert turns.take(file) is None  # the other process has compiled it
         assert time.monotonic() - began > 0.4
         file.unlink()
         monkeypatch.setattr(turns, "PATIENCE", 0.3)
-        assert turns.take(file) is None  # stopped, or very slow
-        assert turns.in_vain and turns.take(file) is None  # not once more
+        assert turns.take(file) is None  # the other process is stopped or very slow
+        assert turns.in_vain and turns.take(file) is None  # it does not wait a second time
         monkeypatch.setattr(turns, "PATIENCE", 30.0)
         monkeypatch.setattr(turns, "in_vain", False)
         threading.Timer(0.3, holder.kill).start()

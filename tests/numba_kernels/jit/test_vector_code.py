@@ -1,4 +1,4 @@
-"""Every loop over elements is vector code, for each dtype and at each place it is compiled into."""
+"""Every loop over elements is vector code, for each dtype and wherever it is compiled."""
 
 import ast
 import hashlib
@@ -19,7 +19,7 @@ from numba_kernels.jit import cache
 
 PACKAGE = Path(sys.modules["numba_kernels"].__file__).parent
 
-# A new kernel belongs into one of the lists; one that Python calls also into `entries`.
+# A new kernel belongs in one of the lists; one that Python calls belongs in `entries`, too.
 HOT = """
 allreduce.elementwise: combine convert divide scale
 allreduce.shared_memory: add_two
@@ -118,7 +118,7 @@ def names(text):
 
 
 def entries(dtype):
-    """What Python calls, and with what: kernels in whose code loops over `dtype` are looked for."""
+    """The kernels that Python calls, with arguments of `dtype`; tests search their code."""
     from mpi4py import MPI
 
     from numba_kernels.allreduce import (
@@ -145,7 +145,7 @@ def entries(dtype):
     yield shared_memory.reduce_scatter, (of_node, 0, x, edges, 0, 1)
     yield short.allreduce, (of_node, 0, x, 0, 1)
     yield staged.allreduce, (of_node, 0, x, edges, 0, 1, True)
-    if dtype == "float32":  # others do the same with their elements, and are left out to save time
+    if dtype == "float32":  # the other ops have the same loops; leaving them out saves time
         for algorithm in MESSAGES.values():
             yield algorithm, (link, 0, 2, x, x, 0, 1)
         there, count = types.CPointer(types.float32), types.CPointer(types.int32)
@@ -189,7 +189,7 @@ def entries(dtype):
 
 
 def every_kernel():
-    """{name: kernel} of all functions of the package that are decorated by `compiled`."""
+    """{name: kernel} of all functions of the package that `compiled` decorates."""
     found = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         functions = vector_code.decorated(ast.parse(file.read_text()))
@@ -234,7 +234,7 @@ def test_lists_are_complete(on_ranks):
 def loops_without_vectors():
     """Each rank takes its share of the dtypes: compiling all takes a minute and a half.
 
-    (Of one dtype the entries call much that is the same, which is compiled once in a process.)
+    (The entries of one dtype share many functions, which are compiled once per process.)
     """
     from mpi4py import MPI
 
@@ -256,9 +256,9 @@ def loops_without_vectors():
 
 
 def kept_answer() -> Path:
-    """Beside the compiled kernels: a file of these sources, versions and this processor.
+    """A file in the cache of kernels; its name depends on sources, versions and the processor.
 
-    So this is compiled again where anything has changed that the answer depends on, as kernels are.
+    So the loops are examined again after a change of anything that the answer depends on.
     """
     of = hashlib.sha256(cache.VERSIONS.encode())
     of.update(f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}".encode())
@@ -295,7 +295,7 @@ def chain(x, y, factor):
 @compiled(cache=False)
 def of_a_number(x, y, factor):
     for i in range(x.size):
-        x[i] += 0.3 * y[i]  # a float64, and so is what is multiplied by it
+        x[i] += 0.3 * y[i]  # 0.3 is a float64, and so is the product
 
 
 @compiled(cache=False)
@@ -319,7 +319,7 @@ def caller(x, y, factor):
 
 
 def what_is_missing():
-    """{kernel: what each of its loops lacks}, also where both kinds are called from one place."""
+    """{kernel: arithmetic that each of its loops lacks}, also for two kernels in one caller."""
     both, found = {"add", "multiply"}, {}
     with vector_code.with_lines():
         for entry in (caller, good, chain, of_a_number, from_the_middle, one_of_two):

@@ -1,4 +1,4 @@
-"""Before ranks are started: the right mpiexec, their share of the cores, who started us."""
+"""What happens before ranks start: finding mpiexec, sharing cores, detecting the launcher."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def python(code: str, *arguments: str, **options) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def asked_anew():
-    """What launch has found out is found out again, before and after."""
+    """Clear what launch has cached, before and after the test."""
     for function in (launch.mpi_library, mpiexec.mpiexec_family):
         function.cache_clear()
     yield
@@ -44,7 +44,7 @@ def program(path: Path, prints: str) -> Path:
 # Which mpiexec ---------------------------------------------------------------------------------
 
 
-def test_it_is_the_mpiexec_of_the_library():
+def test_mpiexec_is_that_of_the_mpi_library():
     done = launch.run_ranks(
         3,
         [
@@ -98,7 +98,7 @@ def test_an_mpiexec_of_another_mpi_on_path_is_passed_over(tmp_path, monkeypatch)
     program(tmp_path / "mpiexec", "mpiexec (OpenRTE) 4.1.4")
     right = launch.find_mpiexec()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    # As with a system's library in /usr/lib/x86_64-linux-gnu, beside which there is no bin.
+    # A system's library in /usr/lib/x86_64-linux-gnu has no bin folder beside it.
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "none"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none" / "python"))
     library = launch.mpi_library()._replace(path="/nowhere/lib/libmpi.so.12")
@@ -164,7 +164,7 @@ def test_set_threads_under_mpiexec():
     assert done.stdout.splitlines() == ["3 3"] * 2
 
 
-# Who started us --------------------------------------------------------------------------------
+# The launcher ----------------------------------------------------------------------------------
 
 OUTSIDE = {"PATH": os.environ["PATH"]}
 
@@ -184,7 +184,7 @@ OUTSIDE = {"PATH": os.environ["PATH"]}
             4,
             5,
         ),
-        # srun with 7 tasks on 4 nodes; this is on the third
+        # srun with 7 tasks on 4 nodes; this task is on the third node
         (
             {
                 "SLURM_PROCID": "4",
@@ -202,7 +202,7 @@ OUTSIDE = {"PATH": os.environ["PATH"]}
         ({"ALPS_APP_PE": "3"}, True, 1, 3),
     ],
 )
-def test_who_started_us(monkeypatch, environment, under, ranks_here, rank):
+def test_the_launcher_is_detected(monkeypatch, environment, under, ranks_here, rank):
     monkeypatch.setattr(os, "environ", OUTSIDE | environment)
     assert (launch.under_mpi(), launch.local_ranks(), launch.rank()) == (under, ranks_here, rank)
 
@@ -220,7 +220,7 @@ def test_a_rank_starts_no_ranks():
 
 
 def test_variables_of_a_slurm_job_without_srun_are_dropped(monkeypatch):
-    # mpiexec would see a job of Slurm and call srun for its ranks.
+    # With these variables, mpiexec would call srun to start its ranks.
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NODELIST", "elsewhere")
     monkeypatch.setenv("SLURM_NNODES", "1")

@@ -1,10 +1,10 @@
-"""Ranks that may die: a keeper process each, so that mpiexec does not end the others."""
+"""Ranks that may die: each has a rank supervisor, so that mpiexec does not end the others."""
 
 from numba_kernels import launch
 
 
-def test_one_that_dies_before_it_can_be_done_without():
-    """All end, though those in MPI's own start can't be told."""
+def test_a_rank_that_dies_before_it_may():
+    """All ranks end; a letter could not reach ranks that are still in MPI's own start."""
     code = """
 import os
 from numba_kernels import launch
@@ -16,7 +16,7 @@ from mpi4py import MPI
     assert done.returncode == 3, done.stderr
 
 
-def test_one_that_dies_when_it_can_be_done_without():
+def test_a_rank_that_dies_when_it_may():
     code = """
 import os, time
 from numba_kernels import launch

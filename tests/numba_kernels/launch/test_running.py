@@ -1,4 +1,4 @@
-"""Ranks that run under `launch`: their output, their status, and that none is left behind."""
+"""Ranks that run under `launch`: their output and status; no process is left behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_status_output_and_environment():
 
 
 def test_output_is_shown_as_it_comes(tmp_path):
-    # A progress bar: no line end for a long time. What is shown must come long before the end.
+    # A progress bar writes no line end for long. Its output must appear long before the end.
     go_on = tmp_path / "go on"
     code = (
         "import os, time; print('1/2\\r', end='', flush=True); n = 0\n"
@@ -102,7 +102,7 @@ def test_the_banner_goes_and_nothing_else(size, before, after):
     banner = Banner()
     shown = b"".join(banner.feed(data[i : i + size]) for i in range(0, len(data), size))
     shown += banner.feed(b"", last=True)
-    # The empty line above the banner is mpiexec's too, but may have been shown already.
+    # The empty line above the banner is mpiexec's, too, but may have been shown already.
     assert shown in (before + after, before + b"\n" + after)
 
 
@@ -110,13 +110,13 @@ def test_unfinished_lines_do_not_wait():
     banner = Banner()
     assert banner.feed(b"12%\r") == b"12%\r"
     assert banner.feed(b"13%\r==") == b"13%\r=="
-    assert banner.feed(b"\n==") == b"\n"  # may be a rule, so it waits
+    assert banner.feed(b"\n==") == b"\n"  # "==" may begin a rule, so it is held back
     assert banner.feed(b"= a\n[mpi") == b"=== a\n"
     assert banner.feed(b"", last=True) == b"[mpi"
 
 
 def sleepers(tmp_path, heed: bool = True) -> list[str]:
-    """Arguments of Python: a rank that writes its pid to a file and then sits there."""
+    """Arguments for Python: the rank writes its pid to a file and then sleeps."""
     code = (
         "import os, pathlib, signal, sys, time; from mpi4py import MPI\n"
         f"for s in (2, 15):\n  {'pass' if heed else 'signal.signal(s, signal.SIG_IGN)'}\n"
@@ -174,7 +174,7 @@ def test_killing_the_guard_ends_the_ranks(tmp_path):
     _, alive = psutil.wait_procs(ranks, timeout=SECONDS)
     parent.communicate(timeout=SECONDS)
     assert not alive
-    guard.remove_abandoned(before)  # which the guard had no time to do
+    guard.remove_abandoned(before)  # the guard was killed before it could
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_second_ctrl_c_kills_ranks_that_do_not_heed_the_first(tmp_path):
 
 
 def test_what_a_rank_leaves_running_ends_with_the_run(tmp_path):
-    # A daemon: a session of its own, and its parent is gone.
+    # A daemon: it has its own session, and its parent has ended.
     code = (
         "import subprocess, sys; p = subprocess.Popen(['sleep', '300'], start_new_session=True,\n"
         "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL); print(p.pid)"
@@ -231,7 +231,7 @@ def test_only_shared_memory_that_no_process_holds_is_removed(tmp_path, monkeypat
     monkeypatch.setattr(guard, "SHARED_MEMORY", str(tmp_path))
     for name in ("mpich_shm_mapped", "mpich_shm_open", "mpich_shm_older", "mpich_shm_left", "mine"):
         (tmp_path / name).write_bytes(bytes(mmap.PAGESIZE))
-    # Python's own mmap keeps a descriptor open; MPI closes it.
+    # Python's own mmap keeps a descriptor open, while MPI closes it.
     code = (
         "import ctypes, os, sys; c = ctypes.CDLL(None); c.mmap.restype = ctypes.c_void_p\n"
         "f = os.open(sys.argv[1], os.O_RDWR)\n"

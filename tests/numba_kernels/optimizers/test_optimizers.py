@@ -1,4 +1,4 @@
-"""Every optimizer against Keras, optax or the paper's equation in float64, over 100 steps."""
+"""Compares every optimizer with Keras, optax or its paper's equation, over 100 float64 steps."""
 
 import subprocess
 import sys
@@ -88,9 +88,9 @@ def test_against_others(name, keras):
         expected = keras[name]
     else:
         expected = {"optax": optax_steps, "paper": lars_as_in_the_paper}[source](rule, w, gradients)
-    assert np.median(np.abs(expected - w)) > 0.001  # there was something to get wrong
+    assert np.median(np.abs(expected - w)) > 0.001  # the test is not trivial
     np.testing.assert_allclose(ours(rule, w, gradients), expected, rtol=1e-10, atol=1e-12)
-    # in float32, to some hundred roundings
+    # In float32 the difference is some hundred roundings.
     np.testing.assert_allclose(ours(rule, w, gradients, np.float32), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -127,7 +127,7 @@ def test_sgd_on_a_parabola():
 
 
 def test_adam_first_step_is_the_learning_rate():
-    # m / sqrt(s) is the sign of the gradient after one step, whatever its size
+    # After one step, m / sqrt(s) is the sign of the gradient, whatever its size.
     g = np.array([1e-3, -5.0, 2e4])
     w = np.zeros(3)
     Adam(0.01, epsilon=1e-30).update(w, g, state := Adam(0.01).init(3, np.float64))
@@ -138,7 +138,7 @@ def test_adam_first_step_is_the_learning_rate():
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
 def test_lars_first_step_is_a_part_of_the_layer(size):
-    # without decay |dw| = eta c |w|, however large the gradient is
+    # Without decay, |dw| = eta c |w|, however large the gradient is.
     w, g = np.array([3.0, 4.0]), size * np.array([1.0, -7.0])
     rule = LARS(2.0, weight_decay=0.0)
     rule.update(w, g, rule.init(2, np.float64, [0]))
@@ -146,7 +146,7 @@ def test_lars_first_step_is_a_part_of_the_layer(size):
 
 
 def test_centered_rmsprop_of_a_constant_gradient():
-    # the variance is 0 but for rounding, which must not become the root of a negative number
+    # The variance is 0 up to rounding; rounding must not lead to the root of a negative number.
     w, rule = np.zeros(64, np.float32), RMSprop(2.0**-20, rho=0.5, centered=True)
     state = rule.init(64)
     g = np.geomspace(1, 1e4, 64).astype(np.float32)
@@ -172,7 +172,7 @@ def test_slices_equal_the_whole(rule, dtype):
         squares = sum(rule.begin(parts[cut], gradient[cut], state) for cut, state in both)
         for cut, state in both:
             rule.finish(parts[cut], gradient[cut], state, squares)
-    # to a rounding: a vector unit may fuse a multiplication and an addition, the loop's rest not
+    # They may differ by a rounding: vector code may fuse a multiplication and an addition.
     np.testing.assert_allclose(parts, w, rtol=1e-5 if dtype == "float32" else 1e-13, atol=1e-7)
 
 
@@ -204,7 +204,7 @@ def test_zero_gradient_leaves_padding_alone(rule):
 
 @every_rule
 def test_nan_passes_through(rule):
-    # into the weight it belongs to; where norms are taken, into its layer; nowhere else
+    # NaN reaches its own weight, or its layer for rules that take norms, and nothing else.
     w = np.ones(N, np.float32)
     gradient = np.ones(N, np.float32)
     gradient[60] = np.nan
@@ -219,7 +219,7 @@ def test_nan_passes_through(rule):
 
 
 def fading(rule, n=4096):
-    """A state as small as can be; gradients that are gone, going, or have a denormal square."""
+    """A denormal state, with gradients that are zero, denormal, or have a denormal square."""
     w, g = np.ones(n, np.float32), np.zeros(n, np.float32)
     g[1::3], g[2::3] = 1e-39, 1e-22
     state = rule.init(n, segments=[0])
@@ -304,13 +304,13 @@ def test_clip_by_norm(dtype):
     assert (short == g).all()
     assert clip_by_norm(short, 0.5) == pytest.approx(norm, rel=1e-12)
     np.testing.assert_allclose(short, g * (0.5 / norm), rtol=1e-6)
-    huge = np.full(4, 1e30, dtype)  # its square is no float32
+    huge = np.full(4, 1e30, dtype)  # its square overflows in float32
     assert clip_by_norm(huge, 2.0) == pytest.approx(2e30)
     np.testing.assert_allclose(huge, 1.0, rtol=1e-6)
     for bad in (np.nan, np.inf):
         g[7] = bad
         clip_by_norm(g, 1.0)
-        assert np.isnan(g).all()  # seen, not hidden
+        assert np.isnan(g).all()  # it stays visible
 
 
 def test_cut():

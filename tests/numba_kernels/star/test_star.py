@@ -1,6 +1,6 @@
-"""A star: a hub serves leaves in the order in which they ask.
+"""A star: a hub serves leaves in the order of their requests.
 
-In the node's window, over messages, and with leaves of both kinds at once.
+Leaves are in the node's window, reached by messages, or of both kinds at once.
 """
 
 import random
@@ -40,7 +40,7 @@ def serve_all(star, handle, seconds=300.0):
 
 
 def every_request(seed):
-    """All that a request can be, with vectors of several sizes and dtypes."""
+    """Every kind of request, with vectors of several sizes and dtypes."""
     from numba_kernels import Team
     from numba_kernels.star.star import HEAD, Star
 
@@ -103,7 +103,7 @@ def test_every_request(on_ranks, ranks, env):
 
 
 def stress(requests):
-    """Many requests of many leaves, at random moments: none is lost, none taken for another."""
+    """Many requests at random moments: none is lost, and none is taken for another."""
     from numba_kernels import Team
     from numba_kernels.star.star import Star
 
@@ -143,7 +143,7 @@ def test_many_requests(on_ranks, env):
 
 
 def in_order():
-    """Requests that wait are served in the order in which they came."""
+    """Waiting requests are served in the order of their arrival."""
     from mpi4py import MPI
 
     from numba_kernels import Team
@@ -155,7 +155,7 @@ def in_order():
     for turn in range(3):
         team.barrier()
         if team.rank == 0:
-            world.recv(source=order[-1])  # all of them ask meanwhile, one after the other
+            world.recv(source=order[-1])  # meanwhile all of them ask, one after the other
             time.sleep(0.3)
             came = [star.next(120) for _ in order]
             assert came == order, f"in turn {turn}: {came}"
@@ -165,7 +165,7 @@ def in_order():
             place = order.index(team.rank)
             if place:
                 world.recv(source=order[place - 1])
-                time.sleep(0.3)  # what it has said it does, it has done
+                time.sleep(0.3)  # by now that leaf has asked
             world.send("asks", [*order, 0][place + 1])
             used = time.process_time()
             assert star.ask()[0] == team.rank
@@ -178,9 +178,9 @@ def test_order_of_arrival(on_ranks):
 
 
 def woken():
-    """Who sleeps is woken: without that every request takes 4 ms more on either side.
+    """A sleeping hub or leaf is woken; otherwise each would add 4 ms to every request.
 
-    So long as a test in `make soak` says that it takes less.
+    A test in `make soak` asserts that a request takes less.
     """
     from numba_kernels import Team
     from numba_kernels.star.memory_layout import SPINS
@@ -188,7 +188,7 @@ def woken():
 
     team, turns = Team(), 60
     star = Star(team, 4, 4)
-    star._star[SPINS] = 20  # nobody looks for long
+    star._star[SPINS] = 20  # hub and leaf soon sleep
     if team.rank == 0:
         for _ in range(turns):
             leaf = star.next(120)
@@ -201,23 +201,23 @@ def woken():
             began = time.perf_counter()
             star.ask()
             took.append(time.perf_counter() - began)
-        clock.note("who sleeps is woken", np.quantile(took[5:], 0.25))
+        clock.note("a sleeping hub or leaf is woken", np.quantile(took[5:], 0.25))
     team.barrier()
 
 
-def test_who_sleeps_is_woken(on_ranks):
+def test_sleepers_are_woken(on_ranks):
     on_ranks(2, woken, env=WINDOW)
 
 
 def wrong():
-    """What can't be is said on every rank, and the team goes on; also where ranks come late."""
+    """Wrong arguments raise an error on every rank, also on late ones, and the team still works."""
     from numba_kernels import MismatchError, Team
     from numba_kernels.star.star import Star
 
     team = Team()
     me = team.rank
 
-    def late():  # ranks 0 and 1, which differ, have long compared what they call
+    def late():  # ranks 0 and 1 have compared their calls long before
         time.sleep(0.4 if me == 2 else 0)
 
     late()
@@ -257,7 +257,7 @@ def test_wrong_arguments(on_ranks, env):
 
 
 def helped():
-    """With its leaf's help a request is served to the same last bit."""
+    """A request that the leaf helps to serve gives the same bits."""
     from numba_kernels import Team, optimizers
     from numba_kernels.optimizers.serve import serve
     from numba_kernels.star import helping
@@ -265,7 +265,7 @@ def helped():
 
     team, n, turns = Team(), 1_500_007, 4
     source = np.random.default_rng(1).standard_normal(n).astype("float32")
-    chunks = {"apart": 0, "in place": 0, "swapped": 0}  # that the leaf took
+    chunks = {"apart": 0, "in place": 0, "swapped": 0}  # chunks that the leaf has taken
     for rule in (optimizers.SGD(0.1), optimizers.Adam(), optimizers.RMSprop(momentum=0.5)):
         for form in chunks:
             star = Star(team, n, n, in_place=form == "in place", kept=5 * n)
@@ -288,7 +288,7 @@ def helped():
                     rule.update(expected, (k + 1) * source, alone)
                     assert (star.into == expected).all(), (str(rule), form, k)
             star.close()
-    if team.rank == 0 and star._alone:  # a core each
+    if team.rank == 0 and star._alone:  # each rank has its own core
         assert all(chunks.values()), f"the leaf took no part: {chunks}"
     team.barrier()
 
@@ -306,7 +306,7 @@ def rules():
 
 @pytest.mark.parametrize("rule", rules(), ids=str)
 def test_served(rule):
-    """One pass over tiles gives the bits of an update and a copy."""
+    """One pass over tiles gives the same bits as an update and a copy."""
     from numba_kernels.optimizers.serve import serve
 
     n, chance = 10_037, np.random.default_rng(3)
@@ -317,7 +317,7 @@ def test_served(rule):
     for k in range(5):
         g = chance.standard_normal(n).astype("float32")
         if k == 3:
-            answer = g  # in place of what was sent
+            answer = g  # the answer takes the place of the request
         rule.update(expected, g.copy(), other)
         serve(rule, weights, g, state, answer if k != 4 else None)
         assert (weights == expected).all() and (state.slots == other.slots).all()

@@ -19,7 +19,7 @@ END = 99.0  # a word that dismisses a leaf
 
 
 def leaf_fails():
-    """Leaf 1 raises, in all places that it can: hub and other leaves don't notice, until asked."""
+    """Leaf 1 fails at each possible place; hub and other leaves go on, and `lost` reports it."""
     from numba_kernels import Team, TeamError
     from numba_kernels.star.star import Star
 
@@ -32,11 +32,11 @@ def leaf_fails():
             end = time.monotonic() + 300
             while star.leaves:
                 leaf = star.next(0.05)
-                if leaf and star.words(leaf)[0] >= 0:  # those with -1 are never answered
+                if leaf and star.words(leaf)[0] >= 0:  # requests with -1 are never answered
                     served += 1
                     done = leaf > 1 and served > 40 and 1 in lost
                     if 1 in lost:
-                        time.sleep(0.02)  # the other leaf waits so long that it reads its mail
+                        time.sleep(0.02)  # long enough for the other leaf to read its letters
                     star.answer(leaf, [END * done])
                     if done:
                         star.drop(leaf)
@@ -77,7 +77,7 @@ def test_a_leaf_fails(on_ranks, env):
 
 
 def hub_fails():
-    """The hub raises, is interrupted, or leaves the team: all leaves know."""
+    """All leaves learn that the hub has failed or was interrupted."""
     from mpi4py import MPI
 
     from numba_kernels import PeerError, Team
@@ -102,7 +102,7 @@ def hub_fails():
                 for _ in range(5):
                     star.answer(star.next(120))
                 if how == "raises":
-                    while not world.Iprobe(source=1):  # they wait, and say so
+                    while not world.Iprobe(source=1):  # until leaf 1 has reported its wait
                         time.sleep(0.01)
                     world.recv(source=1)
                     team.abort(ZeroDivisionError("in the hub"))
@@ -133,7 +133,7 @@ def test_the_hub_fails(on_ranks, env):
 
 
 def hub_is_stopped():
-    """Until a leaf has said so: also one that may wait for long."""
+    """The hub is stopped until a leaf has reported it, also a leaf that may wait for long."""
     from numba_kernels import Team
     from numba_kernels.star.star import Star
     from numba_kernels.team import stall
@@ -166,7 +166,7 @@ def test_a_stopped_hub_is_reported(on_ranks):
 
 
 def kills(seed):
-    """SIGKILL of leaf 1, of leaf 2, and at last of the hub, each at a random moment."""
+    """Leaf 1, leaf 2 and at last the hub end by SIGKILL, each at a random moment."""
     from numba_kernels import PeerError, Team, launch
     from numba_kernels.optimizers import SGD
     from numba_kernels.optimizers.serve import serve
@@ -189,7 +189,7 @@ def kills(seed):
                 star.answer(leaf)
                 served += leaf == 3
             for leaf, why in star.lost().items():
-                assert why.startswith(("its process ", "MPI reports an error"))  # who sees it first
+                assert why.startswith(("its process ", "MPI reports an error"))  # either notices
                 lost[leaf] = why
                 star.drop(leaf)
             assert time.monotonic() < end, f"{lost}, {served} served"
@@ -208,7 +208,7 @@ def kills(seed):
             asked = time.monotonic()
     clock.note("the last leaf knows of its hub's end", time.monotonic() - asked)
     print("leaf", team.rank, flush=True)
-    os._exit(0)  # MPI can't be finalised without the others
+    os._exit(0)  # MPI_Finalize would wait for the other ranks
 
 
 @pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])

@@ -1,4 +1,4 @@
-"""The synchronous step against the same update in plain numpy on the whole batch."""
+"""Compares the synchronous step with the same update in plain numpy on the whole batch."""
 
 import itertools
 import time
@@ -8,12 +8,12 @@ import pytest
 
 
 def layers_of(n):
-    """Offsets of layers of all sizes: the third lies in the slices of 2, 3 and 4 ranks."""
+    """Offsets of layers of several sizes; the third spans slices of 2, 3 and 4 ranks."""
     return sorted({0, n // 50, n // 7, n // 7 + 2 * n // 3})
 
 
 def serial(rule, w, gradients, layers, clip):
-    """One process on the whole batch, in float64 (test_optimizers.py says that this is right)."""
+    """The weights of one process on the whole batch in float64 (tested in test_optimizers.py)."""
     w = w.astype("f8")
     state = rule.init(w.size, "f8", layers)
     for g in gradients:
@@ -23,14 +23,14 @@ def serial(rule, w, gradients, layers, clip):
 
 
 def weights_in(team, place, n, dtype):
-    """Memory for weights: on their own, a row of the window a rank, or one row for all."""
+    """Memory for weights: private, one row of the window per rank, or one row for all ranks."""
     if place == "private":
         return np.zeros(n, dtype)
     return team.empty(n, dtype, common=place == "common")
 
 
 def compare(team, name, n, clip, dtype, window, place):
-    """Six rounds of one rule; `window`: whether gradients lie there."""
+    """Compare six rounds of one rule; `window`: gradients lie in the window."""
     from rules import RULES
 
     from numba_kernels.step.step import Step
@@ -47,7 +47,7 @@ def compare(team, name, n, clip, dtype, window, place):
     samples[5] += 1
     losses = generator.normal(size=(6, p))
     w = weights_in(team, place, n, dtype)
-    w[:] = start  # where it is common: the same from all
+    w[:] = start  # with common memory, all ranks write the same
     gradient = team.empty(n, dtype) if window else np.zeros(n, dtype)
     step = Step(team, rule, w, gradient, layers, clip)
     assert p == 1 or step.shared == (window and team.single_node)
@@ -66,15 +66,15 @@ def compare(team, name, n, clip, dtype, window, place):
     what = (name, n, clip, dtype, window, place, error)
     assert error < (3e-6 if dtype == "float32" else 1e-14), what
     assert (team.allgather(w) == w).all(), "ranks hold different weights"
-    # the state is cut among the ranks: together they hold it once
+    # The ranks share the state: together they hold it once.
     held = team.allreduce(np.array([step.state.slots.size], "f8"))
     assert held[0] == rule.slots * n
 
 
 def against_the_whole_batch():
-    """All rules in all sizes, with all pairs of a dtype and a place for gradients, in turn.
+    """All rules in all sizes; pairs of a dtype and a place for gradients take turns.
 
-    On 2 ranks all of these with every rule and size. Over messages there is one place only.
+    2 ranks run every pair with every rule and size. Over messages there is only one place.
     """
     from rules import RULES
 
@@ -99,9 +99,9 @@ def test_against_the_whole_batch(on_ranks, ranks, shared):
 
 
 def own_slice_elsewhere():
-    """This rank's slice of its gradient lies in pieces, at addresses; its row of the window is NaN.
+    """Each rank's own slice of the gradient lies in pieces at given addresses, outside its row.
 
-    Between layers are gaps, as between the arrays of a network; one layer is empty.
+    The slice in its row is NaN. There are gaps between layers; one layer is empty.
     """
     from numba_kernels import Team
     from numba_kernels.optimizers import Adam
@@ -120,7 +120,7 @@ def own_slice_elsewhere():
         first, last = team.slice_of(n)
         state = Adam().init(n, dtype)
         for factor in (1.0, 0.25, 1.0):
-            samples = np.arange(team.size)  # rank 0 has none: what its addresses hold is no matter
+            samples = np.arange(team.size)  # rank 0 has no samples, so its values do not matter
             gradients = random.normal(size=(team.size, n)).astype(dtype)
             for offset, size in zip([0, *(offsets + sizes)], [0, *offsets[1:], n], strict=False):
                 gradients[:, offset:size] = 0  # gaps
@@ -138,7 +138,7 @@ def own_slice_elsewhere():
             Adam().update(alone, whole.astype(dtype), state)
             error = np.abs(w - alone).max()
             assert error < (3e-6 if dtype == "float32" else 1e-14), (dtype, place, error)
-        step.gradient[:], step.own = gradients[team.rank], Step.own  # and as ever
+        step.gradient[:], step.own = gradients[team.rank], Step.own  # and in the usual way
         step(0.0, int(samples[team.rank]))
         Adam().update(alone, whole.astype(dtype), state)
         assert np.abs(w - alone).max() < (3e-6 if dtype == "float32" else 1e-14)
@@ -149,7 +149,7 @@ def test_own_slice_elsewhere(on_ranks):
 
 
 def wherever_weights_are(names=None):
-    """Weights in the window, own or common. Kernels give up every wait at once, and go on."""
+    """Weights lie in the window, in one row per rank or in common. Kernels resume every wait."""
     from rules import RULES
 
     from numba_kernels import Team
@@ -175,12 +175,12 @@ def test_wherever_weights_are(on_ranks, ranks):
 
 @pytest.mark.parametrize("env", [{"NUMBA_KERNELS_WINDOW": "0"}, {"NUMBA_KERNELS_NODE": "2"}])
 def test_wherever_weights_are_over_messages(on_ranks, env):
-    """No memory is common to all of these ranks; to every two of them in the second case."""
+    """No memory is common to all ranks; in the second case, pairs of ranks share memory."""
     on_ranks(4, wherever_weights_are, ["momentum", "adam", "lars"], env=env)
 
 
 def common_memory():
-    """What one rank writes, all of a node read; elsewhere it is everyone's own."""
+    """Ranks of a node read what one of them writes; other nodes have their own memory."""
     from numba_kernels import MismatchError, Team
 
     team = Team()
@@ -197,10 +197,10 @@ def common_memory():
     other = team.rank == 1
     asked = (10, "f4", other), (10 + other, "f4", False), (10, "f8" if other else "f4", False)
     for n, kind, common in asked:
-        time.sleep(0.4 if team.rank == 2 else 0)  # the others have long compared what they call
+        time.sleep(0.4 if team.rank == 2 else 0)  # the others have compared their calls long before
         with pytest.raises(MismatchError, match=r"empty\(.*empty\("):
             team.empty(n, kind, common)
-    team.barrier()  # it goes on
+    team.barrier()  # the team still works
 
 
 @pytest.mark.parametrize("nodes", ["1", "2", "3"])
@@ -209,7 +209,7 @@ def test_common_memory(on_ranks, nodes):
 
 
 def never_half_done(place):
-    """Ranks that are quick spoil their gradient and read the weights while others may be slow."""
+    """Fast ranks overwrite their gradient and read the weights while others are slow."""
     from numba_kernels import Team
     from numba_kernels.optimizers import SGD
     from numba_kernels.step.step import Step
@@ -219,7 +219,7 @@ def never_half_done(place):
     step = Step(team, SGD(1.0), w, g)
     for i in range(1, 61):
         if i % team.size == team.rank:
-            time.sleep(0.002)  # late, with the old weights still in use
+            time.sleep(0.002)  # this rank is late, and still uses the old weights
         assert w.min() == w.max() == 1 - i
         g[:] = 1
         step(0.0, 1)
@@ -232,7 +232,7 @@ def test_never_half_done(on_ranks, place):
 
 
 def nan_is_seen():
-    """A NaN gradient of a rank with samples reaches the weights; of one without, it does not."""
+    """NaN in the gradient of a rank reaches the weights only if the rank has samples."""
     from numba_kernels import Team
     from numba_kernels.optimizers import SGD
     from numba_kernels.step.step import Step
@@ -254,7 +254,7 @@ def test_nan(on_ranks, shared):
 
 
 def clipped_to_a_length(shared):
-    """SGD with learning rate 1 moves by the gradient itself: by clip_norm, however long that is."""
+    """With learning rate 1, weights move by the clipped gradient, however long it was before."""
     from numba_kernels import Team
     from numba_kernels.optimizers import SGD
     from numba_kernels.step.step import Step
@@ -309,7 +309,7 @@ def test_refused(on_ranks):
 
 
 def different_clipping():
-    """A rank that clips where others don't calls other collectives: that is said, on every rank."""
+    """If one rank clips and others don't, every rank raises an error, since their calls differ."""
     from numba_kernels import MismatchError, Team
     from numba_kernels.optimizers import SGD
     from numba_kernels.step.step import Step

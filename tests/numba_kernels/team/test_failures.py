@@ -1,7 +1,7 @@
-"""A rank fails, or calls something else: the others are told, and the team recovers.
+"""A rank fails, or calls something else: the others raise an error, and the team recovers.
 
-Every fault is provoked on 2, 3 and 4 ranks, in the node's window and over messages, with all calls
-one after the other on the same team: after each the team recovers and has to work.
+Every fault is provoked on 2, 3 and 4 ranks, in the node's window and over messages, in all calls
+one after the other on the same team. After each one the team recovers and has to work.
 """
 
 import os
@@ -40,7 +40,7 @@ CALLS = {
 
 
 def works(team, x):
-    """The team adds up, in its window and outside, with messages and without."""
+    """Check that the team reduces correctly, in its window and outside, also over messages."""
     n = team.size
     x[:] = team.rank
     assert (team.allreduce(x) == n * (n - 1) / 2).all()
@@ -67,11 +67,11 @@ def rank_fails():
         else:
             with pytest.raises(PeerError) as caught:
                 call(team)
-                team.barrier()  # who only sends (the root of a broadcast) waits here
+                team.barrier()  # the root of a broadcast only sends, and waits here
             failed = time.time()
             assert caught.value.rank == culprit
             assert f"rank {culprit} failed: ZeroDivisionError: in {name}" in str(caught.value)
-            with pytest.raises(PeerError):  # and the team says so from now on
+            with pytest.raises(PeerError):  # and so does every later call
                 team.barrier()
         letters = team.settle()
         assert [letter.rank for letter in letters] == [
@@ -92,7 +92,7 @@ def test_a_rank_fails(on_ranks, ranks, shared):
 
 
 def exchanges_fail():
-    """The same in what strategies are made of: a fused step, and one in passes."""
+    """A rank fails in a fused step, and in a step of several passes (with clipping)."""
     from numba_kernels import PeerError, Team
     from numba_kernels.optimizers import Adam
     from numba_kernels.step.step import Step
@@ -130,7 +130,7 @@ def test_a_rank_fails_in_a_step(on_ranks, ranks, shared):
 
 
 def mismatches():
-    """Rank 1 calls one thing, the others another: all say what both called."""
+    """Rank 1 makes another call than the others; every rank's error names both calls."""
     from numba_kernels import MismatchError, Team
 
     team = Team()
@@ -168,7 +168,7 @@ def mismatches():
             "algorithm='mpi'", "barrier()",
         ),
     }  # fmt: skip
-    if team.single_node:  # where arrays lie matters only there
+    if team.single_node:  # the place of arrays matters only there
         pairs |= {
             "window and copy": (lambda: team.allreduce(a), lambda: team.allreduce(x), "", ""),
             "two windows": (lambda: team.allreduce(a), lambda: team.allreduce(b), "", ""),
@@ -193,7 +193,7 @@ def test_calls_that_differ(on_ranks, ranks, shared):
 
 
 def an_exception_ends_a_rank():
-    """A rank that simply raises, outside all calls of the team, leaves nobody waiting."""
+    """If a rank raises outside all calls of the team, no other rank keeps waiting."""
     from numba_kernels import Team
 
     team = Team()
@@ -215,7 +215,7 @@ def test_an_exception_ends_a_rank(ranks, shared):
 
 
 def a_rank_ends():
-    """A rank's program is over, and that is no error: but the others wait for it."""
+    """A rank ends without an error while the others wait for it."""
     from numba_kernels import PeerError, Team
 
     team = Team()
@@ -240,7 +240,7 @@ def test_a_rank_ends(on_ranks, ranks, shared):
 
 
 def interrupted():
-    """SIGINT in a wait raises KeyboardInterrupt; the other ranks are told."""
+    """SIGINT in a wait raises KeyboardInterrupt there, and PeerError on the other ranks."""
     from numba_kernels import PeerError, Team
 
     team = Team()

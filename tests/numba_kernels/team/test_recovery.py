@@ -1,4 +1,4 @@
-"""Teams that failed go on: by `recover()`, or by themselves in the next cell of a notebook."""
+"""Failed teams recover: by `recover()`, or by themselves in a notebook's next cell."""
 
 import os
 import re
@@ -17,7 +17,7 @@ PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"
 
 
 def many_times(times):
-    """Failures without number leave no requests, no communicators and no memory behind."""
+    """Many failures leave no requests, no communicators and no memory behind."""
     from numba_kernels import PeerError, Team
 
     team = Team()
@@ -51,7 +51,7 @@ def test_a_hundred_failures(on_ranks, ranks, shared):
 
 
 def late_messages():
-    """What a failed call sent is never taken for data of a later one, nor written over it."""
+    """Messages of a failed call are never taken for a later call's, and overwrite nothing."""
     from numba_kernels import PeerError, Team
 
     team = Team(shared=False)
@@ -78,7 +78,7 @@ def test_late_messages(on_ranks, ranks):
 
 
 def missing():
-    """A rank that does not come is named; when it comes later, all go on."""
+    """An error names a rank that does not call recover(); when it does, all ranks continue."""
     from mpi4py import MPI
 
     from numba_kernels import DeadlineError, Team
@@ -88,7 +88,7 @@ def missing():
     if team.rank == 1:
         team.abort(ValueError("by purpose"))
         assert len(team.settle(120)) == 2
-        for other in (0, 2):  # it comes when both have missed it
+        for other in (0, 2):  # it comes after both have given up
             MPI.COMM_WORLD.recv(source=other)
     else:
         with pytest.raises(Exception, match="by purpose"):
@@ -99,7 +99,7 @@ def missing():
     team.recover(120)
     x = np.ones(5)
     assert (team.allreduce(x) == 3).all()
-    team.recover(120)  # without need: it costs nothing but time
+    team.recover(120)  # it is not needed, and does no harm
     assert (team.allreduce(np.ones(5)) == 3).all()
 
 
@@ -109,7 +109,7 @@ def test_a_rank_that_does_not_come(on_ranks, shared):
 
 
 def interrupted():
-    """Ctrl-C while it recovers: a second try succeeds, and the others need none."""
+    """Ctrl-C interrupts a rank's recovery; its second try succeeds, and the others need none."""
     from mpi4py import MPI
 
     from numba_kernels import Team
@@ -135,7 +135,7 @@ def test_interrupt_while_it_recovers(on_ranks, shared):
 
 
 def letters_that_come_late():
-    """A rank failed while it recovered, and is back: who has gone on already must not mind."""
+    """A rank that has recovered ignores a late letter that another one was interrupted."""
     from mpi4py import MPI
 
     from numba_kernels.team.mailbox import AGAIN, FAILED, RECOVERS, Letter, Mailbox
@@ -147,7 +147,7 @@ def letters_that_come_late():
     mail.next_generation()
     assert not mail.recovering and list(mail.failures) == [2]
     mail._file(Letter(1, AGAIN, "interrupted", generation=0))
-    assert [letter.rank for letter in mail.fails_again()] == [1]  # it has not come to this one
+    assert [letter.rank for letter in mail.fails_again()] == [1]  # it has not recovered yet
     mail._file(Letter(1, RECOVERS, "", generation=0))
     assert not mail.fails_again() and not mail.recovering
 
@@ -157,15 +157,15 @@ def test_letters_that_come_late(on_ranks):
 
 
 def cells():
-    """What a notebook's engines do: after a cell that failed, the next one works by itself."""
+    """On a notebook's engines, the cell after a failed one works without any call."""
     from numba_kernels import PeerError, Team, TeamError
     from numba_kernels.team.failure import abort_all, new_cell
 
     teams = {}
 
     def cell(code, late=0.0):
-        """As an engine runs it: an exception is told to all teams, whatever raised it."""
-        world.Barrier()  # the notebook sends a cell when the one before has ended everywhere
+        """Run a cell as an engine does: all teams learn of any exception."""
+        world.Barrier()  # a notebook's next cell begins when all ranks have ended the last one
         time.sleep(late)
         new_cell()
         try:
@@ -204,17 +204,17 @@ def cells():
         kind = ZeroDivisionError if rank == who else PeerError
         assert isinstance(error, kind) and "in a cell" in str(error), error
         assert cell(works) == size
-    # The failure comes after the last call: the others have noticed nothing.
+    # Rank 1 fails after its last call, so the others do not notice it.
     error = cell(lambda: (works(), 1 / (rank - 1)))
     assert isinstance(error, ZeroDivisionError) if rank == 1 else error[0] == size
     assert cell(works) == size
-    # Two cells that fail one after the other, the second one before it uses the team.
+    # Two cells fail one after the other, the second one before it uses the team.
     for who in (0, 1):
         error = cell(fails(who))
         assert isinstance(error, ZeroDivisionError if rank == who else PeerError), error
     assert cell(works) == size
 
-    # Rank 1 has failed in a cell before the others begin it: that is no failure of an earlier cell.
+    # Rank 1 fails in a cell before the others begin it. They must not take it for an old failure.
     for _ in range(2):
         error = cell(fails(1), late=0.0 if rank == 1 else 0.3)
         assert isinstance(error, ZeroDivisionError if rank == 1 else PeerError), error
@@ -222,7 +222,7 @@ def cells():
             teams["all"].barrier()
     assert cell(works) == size
 
-    # A cell that ignores the failure: in the same cell the team stays as it is.
+    # A cell ignores the failure: within the same cell the team does not recover.
     def stubborn():
         if rank == 0:
             raise ZeroDivisionError("in a cell")
@@ -232,7 +232,7 @@ def cells():
 
     cell(stubborn)
 
-    # A rank fails before it comes to make a team that the others make.
+    # A rank fails before it makes a team, while the others make it.
     def makes():
         if rank == 0:
             raise ZeroDivisionError("before a team")
@@ -244,12 +244,12 @@ def cells():
         assert rank == 0 or (isinstance(error, PeerError) and "before a team" in str(error)), error
     assert cell(make) is None
     assert cell(works) == size
-    # Other ranks wait where the team recovers, and a rank fails once more before it comes there.
+    # Other ranks wait in the recovery, and a rank fails again before it begins to recover.
     cell(fails(0))
     error = cell(fails(0))
     assert isinstance(error, ZeroDivisionError if rank == 0 else PeerError), error
     assert cell(works) == size
-    # One that came to recover in one cell, for nothing, fails in the next before the others come.
+    # A rank that recovers in vain in one cell fails in the next one before the others begin it.
     cell(fails(0))
     for who in (0, size - 1, 0):
         error = cell(fails(who), late=0.0 if rank == who else 0.3)
@@ -285,9 +285,9 @@ sys.stdout.write(f"total {total}\n")
 
 
 def stop_a_rank(ranks, shared, stall, steps, seconds=None):
-    """Runs STOPPED, whose last rank is stopped for a while; what was said of it, and the pids.
+    """Run STOPPED and stop its last rank for a while; returns the reports and the pids.
 
-    seconds: for how long; None for until others have said so twice.
+    seconds: how long it is stopped; None: until others have reported it twice.
     """
     from numba_kernels import launch
 
@@ -330,7 +330,7 @@ def test_a_rank_is_stopped(ranks, shared):
     said, pids = stop_a_rank(ranks, shared, stall=1, steps=60)
     last = ranks - 1
     waiting = {2: "rank 0 has", 3: "ranks 0 and 1 have", 4: "ranks 0, 1 and 2 have"}[ranks]
-    # After 1 s, and after 2: by one rank, not by all.
+    # One rank reports it after 1 s and after 2 s; the others do not.
     where = rf"for rank {last} \(process {pids[last]} is stopped by a signal\)"
     calls = rf"stall: {waiting} waited \d+ s in allreduce\(float32\[100000\], op='sum'.*{where}"
     assert len(re.findall(calls, said)) == 2 == len(re.findall(where, said)), said
@@ -347,14 +347,14 @@ def test_seconds_until_a_stall_is_reported(on_ranks):
 
 
 def a_process_ends():
-    """A rank of this machine whose process is gone: noticed without a word from it."""
+    """Other ranks notice that a process of this machine has ended, without a letter from it."""
     from numba_kernels import PeerError, Team
 
     team = Team()
     team.barrier()
     if team.rank == 0:
         ended = subprocess.Popen([sys.executable, "-c", ""])
-        time.sleep(0.5)  # a zombie now: nobody has asked for its status
+        time.sleep(0.5)  # now a zombie, whose status nobody has read
         team.processes[1] = ended.pid
         with pytest.raises(PeerError, match=f"rank 1 failed: its process {ended.pid} has ended"):
             team.barrier()

@@ -1,4 +1,4 @@
-"""Teams: memory that is shared and given back, collectives, and what happens when a rank fails."""
+"""Teams: their collectives, and shared memory that is allocated and freed."""
 
 import itertools
 import os
@@ -60,7 +60,7 @@ def test_collectives(on_ranks, ranks, shared):
 
 
 def barrier_orders():
-    """Nobody leaves a barrier before the last has come."""
+    """No rank leaves a barrier before the last one has reached it."""
     from numba_kernels import Team
 
     team = Team()
@@ -106,13 +106,13 @@ def test_split(on_ranks):
 
 
 def long_waits():
-    """A collective that waited long keeps nothing of what it was called with."""
+    """After a long wait, a collective keeps no reference to its arguments."""
     from numba_kernels import Team
 
     team = Team()
     x = np.full(5000, float(team.rank), "f4")
     root = (team.size - 1, 0)
-    for late in root:  # everybody but this rank waits, for much longer than one poll takes
+    for late in root:  # all other ranks wait, for much longer than one poll
         if team.rank == late:
             time.sleep(0.1)
         team.broadcast(x, root=late)
@@ -128,7 +128,7 @@ def test_long_waits(on_ranks, shared):
 
 
 def thousands():
-    """Closed teams give their communicators back; too many open ones are a clear error."""
+    """Closed teams free their communicators; too many open teams raise a clear error."""
     from numba_kernels import Team
 
     for _ in range(1500):
@@ -144,7 +144,7 @@ def test_thousands_of_teams(on_ranks):
 
 
 def shared_memory_is():
-    """Arrays of team.empty are aligned, zeroed, really shared, and given back when dropped."""
+    """Arrays of team.empty are aligned, zeroed, shared, and freed with their last reference."""
     from numba_kernels import Team
 
     def mapped():
@@ -198,7 +198,7 @@ def test_more_memory_than_there_is(on_ranks):
 
 
 def several_nodes(nodes):
-    """Ranks that can't all share memory: everything works over messages and within nodes."""
+    """If not all ranks share memory, everything works over messages and within nodes."""
     from numba_kernels import Team
     from numba_kernels.optimizers import Adam
     from numba_kernels.shared import window
@@ -240,7 +240,7 @@ def test_several_nodes(on_ranks, nodes):
 
 
 def windows_run_out():
-    """256 at once and no more; one rank that keeps its arrays is enough, and all are told."""
+    """At most 256 windows exist at once; if one rank keeps too many, every rank raises an error."""
     from numba_kernels import Team
 
     team = Team()
@@ -262,7 +262,7 @@ def test_windows_run_out(on_ranks):
 
 
 def not_our_memory():
-    """What another process's number and descriptor open here is not taken for the team's."""
+    """Another file with the same pid and descriptor is not taken for the team's memory."""
     from numba_kernels.shared import window
 
     descriptor, name = window.create(4096)
@@ -300,8 +300,8 @@ def test_ranks_a_node(on_ranks):
     on_ranks(2, no_such_node, env={"NUMBA_KERNELS_NODE": "0"})
 
 
-def test_memory_that_goes_while_other_memory_is_looked_for():
-    """The collector may run at any moment, and clear a line of the table that is being searched."""
+def test_an_array_is_freed_while_another_is_looked_up():
+    """The garbage collector may clear a line of the table while it is searched."""
     import mmap
 
     from numba_kernels.shared.window import Window

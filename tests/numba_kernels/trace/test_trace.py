@@ -1,4 +1,4 @@
-"""Spans against known durations; nothing is recorded while nobody looks, nothing lost unsaid."""
+"""Spans have the known durations; nothing is recorded unasked, and lost spans are counted."""
 
 import threading
 import time
@@ -10,8 +10,8 @@ import pytest
 from numba_kernels import spans
 from numba_kernels.trace import recording
 
-SLEEP = 0.4  # seconds, of the rank that others wait for
-# How far durations are off is noted, and asserted in `make soak`.
+SLEEP = 0.4  # seconds that the late rank sleeps
+# Errors of durations are noted here, and asserted in `make soak`.
 WAITS, OFF = "a wait is as long as what is waited for, off by", "nobody waits where nobody is late"
 
 WINDOW, MESSAGES = None, {"NUMBA_KERNELS_WINDOW": "0"}
@@ -41,7 +41,7 @@ def check_nesting(spans):
 
 
 def one_rank_sleeps(late, round_):
-    """The others wait as long, in that very call, whatever the call is."""
+    """The other ranks wait for the sleeping one, in exactly that call, for every kind of call."""
     from numba_kernels import Team, trace
 
     team = Team()
@@ -72,27 +72,27 @@ def one_rank_sleeps(late, round_):
         assert len(found) == 4 and seen.lost == 0, name
         work = [s for s in seen.spans if s[0] == "work"]
         waits = [waiting(call, seen.spans) for call in found]
-        came = team.allgather(np.array([work[round_][2]]))[late, 0]  # by the clock of all
+        came = team.allgather(np.array([work[round_][2]]))[late, 0]  # by the common clock
         if team.rank == late:
             assert seconds(work[round_]) >= SLEEP
             clock.note(OFF, waits[round_])
-        else:  # whoever came before the late one has waited for it, to the end
+        else:  # a rank that came earlier has waited until the late one came
             of_call = [s for s in inside(found[round_], seen.spans) if s[0].startswith("wait")]
             assert found[round_][2] > came, name
             assert found[round_][1] > came or of_call[-1][2] > came, name
             clock.note(WAITS, abs(waits[round_] - SLEEP))
-            # What is not waiting is communicating: a few numbers take no time.
+            # The rest of a call is communication; a few numbers take hardly any time.
             clock.note("what is not waiting", seconds(found[round_]) - waits[round_])
         clock.note(OFF, max(wait for i, wait in enumerate(waits) if i != round_))
 
 
 @ways
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_who_waits_for_a_late_rank(on_ranks, ranks, way):
+def test_ranks_wait_for_a_late_one(on_ranks, ranks, way):
     on_ranks(ranks, one_rank_sleeps, ranks - 1, 2, env=way)
 
 
-def test_who_waits_in_the_mpi_library(on_ranks):
+def test_ranks_wait_in_the_mpi_library(on_ranks):
     on_ranks(3, one_rank_sleeps, -1, 1, env=MESSAGES)
 
 
@@ -187,7 +187,7 @@ def overflow():
         assert any(wait in inside(call, seen.spans) for call in calls), "a wait of a lost call"
     names = [s[0] for s in seen.spans if s[0].isdecimal()]
     assert names == [str(30 - i) for i in range(len(names), 0, -1)], "the last ones"
-    # The ring alone: as if all waits were one's own.
+    # Test the ring by itself, with waits written by hand.
     ring[spans.COUNT] = 25
     table = ring[spans.HEAD :].reshape(10, spans.RECORD)
     for number in range(25):
@@ -282,13 +282,13 @@ def test_times_are_those_of_the_clock():
     assert [s[0] for s in seen.spans] == ["item", "item"], "none for the end of the items"
     assert all(seconds(s) >= 0.05 for s in seen.spans)
     clock.note("a span is as long as its item", max(seconds(s) - 0.05 for s in seen.spans))
-    # compiled code reads the same one
+    # Compiled code reads the same clock.
     ring = np.zeros(spans.HEAD, np.int64)
     before = time.perf_counter_ns()
     assert before <= spans.now(ring.ctypes.data) <= time.perf_counter_ns()
 
 
-def test_what_reaches_beyond_is_cut():
+def test_a_span_that_ends_after_its_outer_one_is_cut():
     from numba_kernels import trace
 
     spans = [("b", 5, 12), ("a", 0, 10), ("c", 6, 7), ("d", 10, 11), ("e", 0, 10)]
@@ -298,7 +298,7 @@ def test_what_reaches_beyond_is_cut():
 
 
 def clocks(shift):
-    """Ranks 2 and 3 run ahead by `shift` ns, and are found to."""
+    """The clocks of ranks 2 and 3 are `shift` ns ahead, and the comparison finds it."""
     from numba_kernels import Team
     from numba_kernels.team.bytes import collect
     from numba_kernels.trace import clocks as trace_ranks

@@ -1,4 +1,4 @@
-"""`python -m tutorial_dl bench`: who is measured does the same work. (Speed is not a test.)"""
+"""`python -m tutorial_dl bench`: all measured programs do the same work. Speed is not tested."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ PARAMETERS = {"mlp": 669_706, "cnn": 1_199_882, "lstm": 3_343}
 
 
 def each_rank(out):
-    """Halves of a batch on two ranks, ours, and all of it on rank 0, Keras's: the same weights."""
+    """Our training on two halves of a batch gives the weights of Keras's on the whole batch."""
     from dataclasses import replace
 
     from numba_kernels import Team
@@ -31,7 +31,7 @@ def each_rank(out):
         steps = networks.plain_steps(small, *built).values() if built else []
         ours = strategies.Synchronous(team)
         ours.attach(replica.of(mine), Adam())
-        assert ours._options  # half of the gradient stays with TensorFlow
+        assert ours._options  # half of the gradient stays in TensorFlow's memory
         before = ours.replica.parameters.copy()
         for x, y in small.batches(3, seed=5):
             half = slice(4 * team.rank, 4 * team.rank + 4)
@@ -42,7 +42,7 @@ def each_rank(out):
         assert np.abs(ours.replica.parameters - before).max() > 2e-3  # three steps of 0.001
         for model in built:
             for a, b in zip(mine.get_weights(), model.get_weights(), strict=True):
-                # Where a gradient is next to nothing, Adam's first steps are its sign alone.
+                # Where a gradient is nearly zero, Adam's first steps depend on its sign only.
                 off = np.abs(a - b) > 1e-5
                 assert off.mean() < 1e-2, (name, off.mean())
         alone = networks.gradient_alone(mine, small)
@@ -68,7 +68,7 @@ def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
         assert one["what"] == "training step, mlp" and one["parameters"] == PARAMETERS["mlp"]
         assert one["ours_us"] > 0 and one["ratio"] == pytest.approx(one["peer_us"] / one["ours_us"])
     assert [one["peer_samples"] for one in merged] == [8, 4, 4]
-    # The rest of the way, with a torch that takes 7 ms a step.
+    # Test the remaining code with a stand-in for torch that takes 7 ms per step.
     monkeypatch.setattr(bench, "one_run", lambda *_, **__: rows)
     monkeypatch.setattr(bench, "torch_steps", lambda *_: {"mlp": [0.007] * 3})
     monkeypatch.setenv(bench.TORCH, sys.executable)

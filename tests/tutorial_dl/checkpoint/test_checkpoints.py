@@ -1,4 +1,4 @@
-"""Checkpoints: training goes on bit for bit, on other ranks too, and damage is found."""
+"""Checkpoints: resumed training gives the same bits, also on other ranks; damage is found."""
 
 import os
 from itertools import count
@@ -33,7 +33,7 @@ def trainer(team, folder=None, rule="adam", compression=None, resume=False, seed
 
 
 class Cut(RuntimeError):
-    """Where a test ends a run."""
+    """The error by which a test ends a run."""
 
 
 def cut_at(step):
@@ -97,7 +97,7 @@ def bit_for_bit(folder):
             assert resumed.resume() and resumed.steps == at
             resumed.fit_to(EPOCHS)
             equal(whole, resumed)
-            again = trainer(team, place, resume=True, **options)  # of a run that has ended
+            again = trainer(team, place, resume=True, **options)  # resumes a run that has ended
             assert again.steps == 33 and len(again.fit_to(EPOCHS).epochs) == EPOCHS
 
 
@@ -107,7 +107,10 @@ def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path, ranks):
 
 
 def on_other_ranks(folder):
-    """Written on 3 ranks, resumed on 2 and 1; written on 1, resumed on 3: as one that was not."""
+    """A run resumed on another number of ranks ends like one that was never interrupted.
+
+    It is written on 3 ranks and resumed on 2 and on 1, or written on 1 and resumed on 3.
+    """
     from tutorial_dl import Team
 
     team = Team()
@@ -125,7 +128,7 @@ def on_other_ranks(folder):
         (team, Path(folder, "1_0")),
     ):
         resumed = trainer(of, place, "momentum", checkpoint_every=1000)
-        # Three teams resume from one folder; only to read it.
+        # Three teams resume from one folder, which they only read.
         assert resumed.resume() and resumed.steps == 16
         resumed.saving = None
         resumed.fit_to(EPOCHS)
@@ -141,7 +144,7 @@ def test_on_another_number_of_ranks(on_ranks, tmp_path):
 
 
 def residuals(folder):
-    """What ranks had yet to send is neither lost nor doubled: one rank sends it."""
+    """Residuals that ranks have not sent yet are neither lost nor doubled."""
     from tutorial_dl import Team
 
     team = Team()
@@ -161,7 +164,7 @@ def test_residuals_on_fewer_ranks(on_ranks, tmp_path):
 
 
 def random_numbers(folder):
-    """What Python, NumPy and the model draw next is what they would have drawn."""
+    """After a resume, Python, NumPy and the model draw the numbers that they would have drawn."""
     import random
 
     from tutorial_dl import Team
@@ -175,7 +178,7 @@ def random_numbers(folder):
     made.replica.random = np.array([team.rank, 2**32 - 1], np.int64)
     random.seed(team.rank)
     np.random.seed(team.rank)
-    random.gauss(0, 1), np.random.normal()  # each has one more in store now
+    random.gauss(0, 1), np.random.normal()  # each generator has one more number in store now
     made.fit(1)
     seeds = made.replica.random.copy()
     drawn = Drawing().on_epoch()
@@ -184,7 +187,7 @@ def random_numbers(folder):
     assert other.resume()
     np.testing.assert_array_equal(other.replica.random, seeds)
     assert Drawing().on_epoch() == drawn
-    # At the start rank 0's seeds were taken, and moved on by the rank.
+    # At the start, each rank took rank 0's seeds and advanced them by its number.
     table = team.allgather(seeds.astype(np.float64))
     assert table[0].tolist() == [0, 2**32 - 1]
     assert len({row[0] for row in table}) == team.size
@@ -195,7 +198,7 @@ def test_random_numbers(on_ranks, tmp_path):
 
 
 def damaged(folder):
-    """Every kind of damage is named, and the checkpoint before it is used."""
+    """An error names every kind of damage, and the checkpoint before it is used."""
     from contextlib import redirect_stderr
     from io import StringIO
 
@@ -310,7 +313,7 @@ def test_what_is_refused(on_ranks, tmp_path):
 
 
 def drifted(folder):
-    """Slices of different models are no checkpoint."""
+    """A checkpoint is not written if ranks hold different models."""
     from tutorial_dl import Team
     from tutorial_dl.replica.consistency import DriftError
     from tutorial_dl.training.callbacks import Callback
@@ -332,7 +335,7 @@ def test_a_model_that_drifted_is_not_saved(on_ranks, tmp_path):
 
 
 def recovered(folder):
-    """After a failure between two ranks' changes of rate, or callbacks: all ranks go on alike."""
+    """All ranks continue alike if a failure came before some had changed rate or run callbacks."""
     from numba_kernels.errors import PeerError
     from tutorial_dl import Team
     from tutorial_dl.training.callbacks import Callback, EarlyStopping
@@ -347,7 +350,7 @@ def recovered(folder):
     made = trainer(
         team, None, "momentum", compression="bf16",
         clip_norm=1.0,
-        # Epochs 1 and 2 get better and better, what comes then is far too fast.
+        # The loss falls in epochs 1 and 2; then the learning rate is far too high.
         learning_rate=lambda step: 0.1 * 0.98**step if step < 26 else 5.0,
         callbacks=[FailsOnce(), EarlyStopping(restore_best=True)],
     )  # fmt: skip
@@ -376,7 +379,7 @@ def test_after_a_failure_all_ranks_go_on_alike(on_ranks, tmp_path):
 
 
 def killed_anywhere(folder):
-    """However far writing came, what can be read is one checkpoint or the next, whole."""
+    """Wherever writing is interrupted, the old or the new checkpoint can be read, whole."""
     from tutorial_dl import Team
     from tutorial_dl.checkpoint import format
 
@@ -387,7 +390,7 @@ def killed_anywhere(folder):
     real = {name: getattr(os, name) for name in ("fsync", "rename", "open", "mkdir", "rmdir")}
 
     def write(step, before_call):
-        """Write the checkpoint of `step`, up to the n-th call of the system."""
+        """Write the checkpoint of `step`, but only up to the n-th system call."""
         calls = count()
 
         def counted(name):

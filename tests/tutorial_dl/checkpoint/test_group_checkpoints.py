@@ -1,4 +1,4 @@
-"""Checkpoints with sub-masters: every sample once an epoch, whoever fails and whoever resumes."""
+"""Checkpoints with sub-masters: every sample is used once per epoch, also after failures."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from counted_runs import EPOCHS, Cut, alike, counted, counting, cut_at, run_unti
 
 
 def groups():
-    """Sub-masters with workers of their own: each sample once an epoch, under them too."""
+    """Each sample is used once per epoch, also by workers of sub-masters."""
     from numba_kernels.team.team import Team
     from tutorial_dl.layout import Layout
 
@@ -16,7 +16,7 @@ def groups():
         trainer = counting(team, synchronous=synchronous, layout=Layout(masters=2, workers=1))
         trainer.fit(EPOCHS)
         parameters = trainer.replica.parameters
-        if not synchronous:  # (there each group's change counts by its share of the samples)
+        if not synchronous:  # (synchronous groups are weighted by their share of the samples)
             counted(trainer)
         assert alike(team, parameters)
 
@@ -33,7 +33,7 @@ def group_layouts():
 
 
 def counted_under(trainer):
-    if trainer.strategy.synchronous:  # (a group's change counts by its share of the samples)
+    if trainer.strategy.synchronous:  # (groups are weighted by their share of the samples)
         trainer.replica.parameters[:] = -EPOCHS
     elif trainer.team.rank == 0:
         assert sum(trainer.history.workers.values()) == trainer.steps
@@ -43,7 +43,7 @@ def counted_under(trainer):
 
 
 def cut_groups(folder, steps):
-    """As above, with sub-masters: before, afterwards, or both times."""
+    """Interrupt and resume runs with sub-masters before, afterwards, or both times."""
     from numba_kernels.team.team import Team
 
     team, (under, plain) = Team(), group_layouts()
@@ -60,13 +60,13 @@ def cut_groups(folder, steps):
                 counted_under(resumed)
 
 
-def test_groups_do_every_sample_once_whoever_resumes(on_ranks, tmp_path):
+def test_groups_use_every_sample_once_after_a_resume(on_ranks, tmp_path):
     on_ranks(5, cut_groups, str(tmp_path / "window"), [7, 25, 40])
     on_ranks(5, cut_groups, str(tmp_path / "messages"), [30], env={"NUMBA_KERNELS_WINDOW": "0"})
 
 
 def cut_at_word(word, monkeypatch):
-    """The run ends right after the master at the top was told this, or has ordered it."""
+    """End the run right after the top master has received the message `word` or sent that order."""
     from tutorial_dl.runtime.master.hierarchical_master import HierarchicalMaster
     from tutorial_dl.runtime.master.messages import Kind, Order
 
@@ -92,7 +92,7 @@ def cut_at_word(word, monkeypatch):
 
 
 def cut_after_a_group(folder, cases):
-    """A group loses its worker, others adopt what it leaves, and then the run ends; twice."""
+    """A group loses its worker, others adopt its shares, and then the run is ended, twice."""
     from faults import Fault, fail, strike
 
     from numba_kernels import PeerError
@@ -121,7 +121,7 @@ def cut_after_a_group(folder, cases):
         counted_under(resumed)
 
 
-def test_groups_without_workers_and_whoever_resumes(on_ranks, tmp_path):
+def test_groups_that_lose_their_workers_resume(on_ranks, tmp_path):
     cases = [
         (3, 14, 30), (3, 14, 30), (1, 9, 20, 40), (2, 9, 20, 40), (5, 25, 44), (6, 25, 44),
         (4, "REST", 40), (4, "REST", 40), (4, "ADOPT", 40), (4, "ADOPT", 40),

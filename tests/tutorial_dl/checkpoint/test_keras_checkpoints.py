@@ -7,7 +7,7 @@ pytestmark = pytest.mark.xdist_group("keras")
 
 
 def network_goes_on(folder):
-    """Same bits after a resume; dropout draws on each rank its own; predict is the model's."""
+    """A resumed run has the same bits; dropout differs between ranks; predict is the model's."""
     from pathlib import Path
 
     from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
@@ -77,7 +77,7 @@ def network_goes_on(folder):
         np.testing.assert_array_equal(one.state, other.state)
         np.testing.assert_array_equal(one.random, other.random)
         assert one.state.size == 60 and one.random.size == 2
-        assert one.random[1] > (pieces - 0.5) * whole.steps  # masks for each piece with samples
+        assert one.random[1] > (pieces - 0.5) * whole.steps  # one mask for each piece with samples
         if policy == "mixed_float16":
             assert whole.strategy.loss_scale.values == resumed.strategy.loss_scale.values
         seeds = team.allgather(one.random)

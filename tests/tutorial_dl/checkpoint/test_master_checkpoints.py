@@ -1,4 +1,4 @@
-"""Runs with a master, and everything of a Trainer: checkpoints, schedules, callbacks, timeline."""
+"""Runs with a master use all of a Trainer: checkpoints, schedules, callbacks, timeline."""
 
 import threading
 import time
@@ -32,7 +32,7 @@ def a_trainer(team, folder=None, optimizer="adam", strategy=None, samples=203, *
 
 
 def bit_for_bit(folder):
-    """The synchronous form ends with the same bits, whenever it was interrupted; SGD and Adam."""
+    """The synchronous form ends with the same bits wherever it was interrupted."""
     from numba_kernels.team.team import Team
     from tutorial_dl.training import schedules
 
@@ -46,7 +46,7 @@ def bit_for_bit(folder):
         whole = a_trainer(team, **options)
         whole.fit(EPOCHS)
         assert whole.steps == 33
-        # In the middle of an epoch; in its last round; in the first after it.
+        # Interrupt it in the middle of an epoch, in its last round, and in the round after it.
         for every, step, at in ((4, 19, {19}), (None, 11, {11}), (5, 23, {23}), (4, 22, {22})):
             place = Path(folder, f"{number}_{every}_{step}")
             cut, resumed = (
@@ -66,7 +66,7 @@ def bit_for_bit(folder):
                 assert {k: a[k] for k in a if k not in clocks} == {
                     k: b[k] for k in b if k not in clocks
                 }
-            again = a_trainer(team, place, **options)  # of a run that has ended
+            again = a_trainer(team, place, **options)  # resumes a run that has ended
             assert again.resume() and len(again.fit_to(EPOCHS).epochs) == EPOCHS
             np.testing.assert_array_equal(whole.replica.parameters, again.replica.parameters)
 
@@ -79,32 +79,32 @@ def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path):
 
 
 def every_sample(folder, steps):
-    """Interrupted in the middle of an epoch, resumed by others: no sample is lost, none twice."""
+    """A run is interrupted in an epoch and resumed on other ranks: each sample is used once."""
     from numba_kernels.team.team import Team
     from tutorial_dl.checkpoint.format import CheckpointError
     from tutorial_dl.layout import Layout
 
     team = Team()
     for synchronous in (False, True):
-        for step in steps:  # of 18 an epoch
+        for step in steps:  # an epoch has 18 steps
             place = Path(f"{folder}_{synchronous}_{step}")
             cut = counting(team, place, synchronous)
             run_until(cut, step)
             pairs = team.split(team.rank // 2)
             for of, where in (
                 (team, {}),
-                (pairs, {}),  # one worker where there were three
+                (pairs, {}),  # one worker in place of three
                 (team, {"layout": Layout(masters=1, workers=1, devices=3)}),
             ):
                 resumed = counting(of, place, synchronous, **where)
                 assert resumed.resume()
                 assert resumed.steps == step or not synchronous
-                resumed.saving = None  # several resume from it
+                resumed.saving = None  # several teams resume from the same folder
                 resumed.fit_to(EPOCHS)
                 counted(resumed)
                 assert alike(of, resumed.replica.parameters)
                 team.barrier()
-    # What can't be resumed by this trainer is named in one line, on all ranks.
+    # If this trainer can't resume the run, every rank raises a one-line error.
     for options, says in (
         ({"synchronous": False}, "was written with Downpour(every=1, synchronous=True"),
         ({"synchronous": True, "every": 2}, "Downpour(every=2, synchronous=True"),
@@ -119,7 +119,7 @@ def every_sample(folder, steps):
         counting(team, place, synchronous=True).fit(1)
 
 
-def test_every_sample_once_whoever_resumes(on_ranks, tmp_path):
+def test_every_sample_once_after_a_resume(on_ranks, tmp_path):
     on_ranks(4, every_sample, str(tmp_path / "window"), [18, 35])
     on_ranks(4, every_sample, str(tmp_path / "messages"), [23], env={"NUMBA_KERNELS_WINDOW": "0"})
 
@@ -128,7 +128,7 @@ def test_every_sample_once_whoever_resumes(on_ranks, tmp_path):
 
 
 def options(folder):
-    """Schedules, clipping, accumulation, callbacks, a second fit, files: as without a master."""
+    """Schedules, clipping, accumulation, callbacks, a second fit and files work with a master."""
     from numba_kernels.team.team import Team
     from tutorial_dl import data
     from tutorial_dl.strategies import Downpour, Serial
@@ -137,7 +137,7 @@ def options(folder):
 
     team = Team()
 
-    # The synchronous form against serial training on the same batches.
+    # Compare the synchronous form with serial training on the same batches.
     rate = schedules.warm_up(schedules.cosine(0.5, 30), 5, start=0.01)
     given = {"optimizer": "sgd", "learning_rate": rate, "clip_norm": 0.3, "accumulate": 2}
     alone = a_trainer(team, strategy=Serial(team.split(team.rank)), samples=203, **given)
@@ -157,7 +157,7 @@ def options(folder):
     unclipped.fit(EPOCHS)
     assert np.abs(unclipped.replica.parameters - alone.replica.parameters).max() > 1e-3
 
-    # Callbacks see what was validated, on the master; the best weights end up on all ranks.
+    # Callbacks on the master see the validation; all ranks end with the best weights.
     class Seeing(Callback):
         rows, weights = [], {}
 
@@ -175,7 +175,7 @@ def options(folder):
         )  # fmt: skip
         history = trainer.fit(200)  # the loss falls, so the first epoch is the best by "max"
         assert "loss has not improved since epoch 1" in trainer.stopped
-        # (Asynchronous workers go on while a slow one validates.)
+        # (Asynchronous workers go on training while a slow one validates.)
         assert len(history.epochs) == 3 if strategy.synchronous else 3 <= len(history.epochs) < 200
         if team.rank == 0:
             np.testing.assert_array_equal(trainer.replica.parameters, seeing.weights[1])
@@ -185,7 +185,7 @@ def options(folder):
     trainer = a_trainer(team, strategy=Downpour(team=team), callbacks=[Target("val_loss", 100.0)])
     assert len(trainer.fit(200).epochs) < 200 and "has reached 100" in trainer.stopped
 
-    # A second fit goes on, and what the ranks hold together can be used.
+    # A second fit continues, and collective methods work.
     trainer = a_trainer(team, strategy=Downpour(team=team), samples=1437)
     trainer.fit(2)
     first = trainer.steps
@@ -200,7 +200,7 @@ def options(folder):
     right = (outputs.argmax(1) == trainer.dataset.validation.take(slice(None))[1]).mean()
     assert right == pytest.approx(found["accuracy"])
 
-    # Files: each sample once, whatever is read ahead.
+    # With files, each sample is used once, although batches are read ahead.
     if team.rank == 0:
         x = np.arange(SAMPLES, dtype=np.float32)[:, None]
         for i, (first, end) in enumerate(pairwise((0, 0, 1, 100, SAMPLES))):
@@ -226,7 +226,7 @@ SLEEP = 0.2
 
 
 def spans(window):
-    """All ranks are seen; a worker that waits for a slow one is shown to wait."""
+    """The timeline has all ranks, and shows that a fast worker waits for a slow one."""
     from faults import Counting, numbers
 
     from numba_kernels.optimizers import SGD
@@ -253,7 +253,7 @@ def spans(window):
     assert "serve" in names[0] and "push" not in names[0]
     for worker in (1, 2):
         assert {"data", "gradient", "push", "pull", "update", "validation"} <= names[worker]
-    # 6 updates; the fast worker waits for the slow one in each: in its push, by a span inside.
+    # In each of 6 updates the fast worker waits for the slow one, in a span within its push.
     slept = 6 * SLEEP * 1e9
     fast = rows[2].end - rows[2].begin
     assert shares[2]["waiting"] > 0, shares
@@ -273,7 +273,7 @@ def test_timeline(on_ranks, window):
 
 
 def test_rounds_lose_no_sample():
-    """Whatever round a worker is lost in, the last of an epoch too, and whoever saves meanwhile."""
+    """No sample is lost if a worker is lost in any round, also if a checkpoint is written then."""
     from collections import Counter
 
     from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
@@ -289,7 +289,7 @@ def test_rounds_lose_no_sample():
                 if at == lost_at and worker == 2:
                     rounds.lose(2)
                     continue
-                assert rounds.save() == before  # nothing of this round is done
+                assert rounds.save() == before  # a round counts only when it is complete
                 rounds.done(worker)
                 pieces = [(task.first, task.low, task.high, task.parts)]
                 pieces += [task.more] if task.more[0] >= 0 else []

@@ -1,4 +1,4 @@
-"""Runs that are killed, stopped and resumed from the command line; words that can't be right."""
+"""Runs that are killed, stopped and resumed from the command line; wrong options."""
 
 import json
 import signal
@@ -69,7 +69,7 @@ def result(process) -> dict:
 
 
 def kill(process) -> None:
-    """SIGKILL of all ranks; how the command ended is in `returncode`, which is 0 if it was done."""
+    """Kill all ranks; `process.returncode` is 0 if the run had ended before."""
     ended = process.poll() is not None
     for rank in () if ended else ranks_of(process):
         with suppress(psutil.NoSuchProcess):
@@ -79,14 +79,14 @@ def kill(process) -> None:
 
 
 def test_killed_3_times(tmp_path):
-    """SIGKILL of all ranks at random moments: resumed each time, the end is the same."""
+    """All ranks are killed at random moments and resumed; the result is that of one whole run."""
     killed_again_and_again(tmp_path, 3)
 
 
 def killed_again_and_again(tmp_path, times):
-    """A run may be done before it is killed again: then the next begins, until all have happened.
+    """Kill and resume runs until there were `times` kills; returns the number of runs.
 
-    Returns how many runs there were.
+    If a run ends before it is killed again, the next one begins.
     """
     whole = result(start(tmp_path / "whole", "--json", "-"))
     expected = arrays(tmp_path / "whole", steps_in(tmp_path / "whole")[-1])
@@ -101,7 +101,7 @@ def killed_again_and_again(tmp_path, times):
             while steps_in(folder)[-1:] == before[-1:] and process.poll() is None:
                 assert time.monotonic() < end
                 time.sleep(0.01)
-            time.sleep(random.uniform(0, 0.02))  # the moment is what is tested, not waited for
+            time.sleep(random.uniform(0, 0.02))  # a random moment
         finally:
             kill(process)
         killed += process.returncode == 1
@@ -136,12 +136,12 @@ def test_sigterm_writes_one_and_ends(tmp_path):
 
 
 def test_stopped_runs(tmp_path):
-    """What stopped a run stops it when resumed; other questions are answered anew."""
+    """A run that met its target stops again when resumed with it, and trains on without it."""
     folder = tmp_path / "run"
     words = ("--target", "val_loss=100", "--json", "-")
     first = result(start(folder, *words, ranks=1))
     assert len(first["history"]) == 1
-    # Beside the checkpoints stand the options of the run, as --config takes them.
+    # The folder of checkpoints has the options of the run, in a file for --config.
     assert RunConfig.of(**read(folder / "run.toml")).tables() == first["config"]
     again = start(folder, "--resume", *words, ranks=1)
     out, err = again.communicate(timeout=600)

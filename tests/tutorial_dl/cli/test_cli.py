@@ -54,7 +54,7 @@ def nan():
 
 @pytest.fixture
 def command(tmp_path):
-    """command(*words, start=[...]) -> CompletedProcess; fails if a process is left running."""
+    """command(*words, start=[...]) -> CompletedProcess; fails if a process is left running"""
     (tmp_path / "my_file.py").write_text(USERS_FILE)
     (tmp_path / "broken.py").write_text("def build(:\n")
     mark = uuid.uuid4().hex
@@ -87,7 +87,7 @@ def of_mark(mark):
 
 
 def error_of(done, status):
-    """The single line of an error."""
+    """The error's only line."""
     lines = done.stderr.strip().splitlines()
     assert done.returncode == status, done.stderr
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
@@ -199,14 +199,14 @@ def test_results_and_every_option(command, tmp_path):
     assert first["history"][-1]["val_loss"] == first["val_loss"]
     assert 0.5 < first["val_accuracy"] <= 1
     (tmp_path / "first.json").write_text(json.dumps(first))
-    again = json.loads(command("train", "--config", "first.json").stdout)  # json is "-" there too
+    again = json.loads(command("train", "--config", "first.json").stdout)  # json is "-" here, too
     assert again["val_loss"] == first["val_loss"], "not reproducible"
     assert again["config"] == first["config"]
     others = [
         train(epochs=3), train(**{"batch-size": 64}), train(optimizer="sgd"), train(seed=1),
         train("--warm-up", "1", **{"learning-rate": 0.002}), train("--model", "softmax"),
     ]  # fmt: skip
-    assert others[4]["learning_rate"] == 0.002  # the one asked for, not that of step 0
+    assert others[4]["learning_rate"] == 0.002  # the requested rate, not that of step 0
     losses = [first["val_loss"]] + [other["val_loss"] for other in others]
     assert len(set(losses)) == len(losses)
     serial = train("--strategy", "serial")

@@ -1,4 +1,4 @@
-"""The doctor on this machine, and with parts of it really broken: exit status and remedies."""
+"""The doctor's exit status and advice on this machine, and with parts of it really broken."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_all_is_well_here_and_nothing_heavy_is_imported():
 
 
 def test_no_mpi_library_and_a_cache_that_cannot_be_written():
-    # Also root cannot write there, whom a folder's mode does not stop.
+    # Root cannot write there either, though a folder's mode does not bind root.
     done = run("--json", MPI4PY_LIBMPI="/no/such/libmpi.so", NUMBA_CACHE_DIR="/proc/cache")
     checks = checks_of(done)
     assert done.returncode == 1
@@ -76,7 +76,7 @@ def test_no_mpi_library_and_a_cache_that_cannot_be_written():
 
 
 def test_no_mpiexec(tmp_path):
-    """An environment with the MPI library but without mpiexec, as after a partial install."""
+    """The environment has the MPI library but no mpiexec, as after a partial install."""
     venv.create(tmp_path / "env", with_pip=False)
     site = next((tmp_path / "env" / "lib").glob("python*/site-packages"))
     import numpy
@@ -117,7 +117,7 @@ def test_mpiexec_of_another_mpi(tmp_path):
 
 
 def test_mpiexec_that_starts_separate_worlds(tmp_path):
-    """An mpiexec that claims to be MPICH's but starts each rank alone: only a trial shows it."""
+    """This mpiexec claims to be MPICH's but starts each rank alone, which only a trial shows."""
     does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; shift; shift; "$@" & "$@" & wait'
     done = run("--json", MPIEXEC=script(tmp_path / "mpiexec", does))
     checks = checks_of(done)

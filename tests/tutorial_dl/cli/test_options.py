@@ -1,4 +1,4 @@
-"""Options are declared once, in config.py: what is derived from them."""
+"""Options are declared once, in config.py; these tests are of what is derived from them."""
 
 import inspect
 import json
@@ -39,7 +39,7 @@ OTHERS = {
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """parsed("train", ...) -> the RunConfig that the command line makes of these words."""
+    """parsed("train", ...) -> the RunConfig that the command line makes of these words"""
 
     def run(*words, under_mpi=True):
         seen = []
@@ -72,7 +72,7 @@ def test_defaults(parsed):
 def test_each_word_goes_through(parsed, name):
     said = RunConfig.of(**{name: OTHERS[name]})
     assert said.values()[name] != RunConfig().values()[name]
-    if name == "ranks":  # is not passed on to ranks: they are there
+    if name == "ranks":  # not passed on, because the ranks have been started
         assert said.words() == ["train"]
         assert parsed("train", "-n", "2", under_mpi=False) == said
     else:
@@ -230,7 +230,7 @@ def test_every_component_has_its_table():
         ({}, 1, None),
         ({}, 3, 3),  # under mpiexec
         ({"ranks": 2}, 2, 2),
-        ({"strategy": "downpour", "workers": 2}, 3, None),  # so that --workers 3 can be said
+        ({"strategy": "downpour", "workers": 2}, 3, None),  # so that --workers 3 can be given
         ({"strategy": "downpour"}, 4, 4),
         ({"strategy": "downpour", "devices": 2}, 5, 5),
         ({"masters": 0, "workers": 2}, 2, None),

@@ -1,4 +1,4 @@
-"""A user's model and data that do not fit: one line, with what Keras or TensorFlow has to say."""
+"""Errors of a user's model and data are one line, with the message of Keras or TensorFlow."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("keras")
 
 SPARSE = "sparse_categorical_crossentropy"
 
-# As most write it: Keras is imported at once, by data and model alike.
+# As in most scripts, data and model import Keras at the top.
 FILE = """
 import keras
 import numpy as np
@@ -59,11 +59,11 @@ def test_what_does_not_fit_is_said(made_for, shape, loss, words):
     line = telling_line(str(error.value))
     assert all(word in line for word in words), line
     assert "\n" not in line and "\x1b" not in line and len(line) < 300, line
-    assert telling_line(line) == line  # where it is told on, it does not grow
+    assert telling_line(line) == line  # a shortened line does not change
 
 
 def test_a_metric_is_refused_before_it_fails():
-    """It would, by itself, on labels that are whole numbers."""
+    """The metric itself would fail, on labels that are whole numbers."""
     inputs = keras.Input((4,))
     outputs = layers.Dense(10, "softmax")(inputs)
     mine = replica.of(compiled(inputs, outputs, metrics=[keras.metrics.AUC(name="area")]))

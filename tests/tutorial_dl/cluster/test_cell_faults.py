@@ -1,4 +1,4 @@
-"""Fault after fault in the cells of one cluster, with no restart: it trains on, and rightly."""
+"""The cells of one cluster meet many faults; without a restart it still trains correctly."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ trainer = make()
 trainer.fit(1)
 """
 
-# What a cell does, and what the root cause says of it; {k} is the culprit, {s} a step.
+# A cell's code, and its root cause's message; {k} is the rank that fails, {s} a step.
 FAULTS = {
     "raises": ("fit_and_fail({k}, {s}, fails)", "rank {k}: Fault: by purpose"),
     "exits": ("fit_and_fail({k}, {s}, leaves)", "rank {k}: SystemExit: 3"),
@@ -82,7 +82,7 @@ FAULTS = {
 
 
 def provoke(c: cluster.Cluster, name: str, rank: int, step: int) -> None:
-    """Run the cell; it must end as it should. How long it took is noted."""
+    """Run the cell, check how it ends, and note how long it took."""
     code, said = FAULTS[name]
     code = code.format(k=rank, s=step)
     began = time.monotonic()
@@ -109,7 +109,7 @@ def provoke(c: cluster.Cluster, name: str, rank: int, step: int) -> None:
 
 
 def fault_after_fault(n: int, names: list[str], seed: int) -> None:
-    """These faults in the cells of one cluster of `n` engines; it trains on, and rightly."""
+    """Provoke these faults on one cluster of `n` engines, and check that it trains on correctly."""
     chance = random.Random(seed)
     with cluster.start(n=n, timeout=600) as c, pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "_running", None)
@@ -120,15 +120,15 @@ def fault_after_fault(n: int, names: list[str], seed: int) -> None:
             c.run("assert (team.allreduce(np.ones(5)) == team.size).all()")
             if turn % 10 == 9:
                 c.run("trainer.fit(1)")
-        # It still trains, on all ranks alike.
+        # It still trains, with the same result on all ranks.
         c.run("history = trainer.fit(3)\nassert history.last['val_accuracy'] > 0.88")
         c.run("w = trainer.replica.parameters\nassert (team.allgather(w) == w).all()")
-        # And from the same checkpoint to the same weights, bit for bit, as without any fault.
+        # From the same checkpoint it comes to the same bits as without any fault.
         c.run(
             "trainer = make()\ntrainer.replica.parameters[:] = checkpoint\ntrainer.fit(2)\n"
             "assert (trainer.replica.parameters == expected).all()"
         )
-        assert [engine.pid for engine in c.status()] == pids  # no restart
+        assert [engine.pid for engine in c.status()] == pids  # there was no restart
 
 
 # Every fault once in the window and once over messages, on 2, 3 and 4 ranks.
@@ -143,7 +143,7 @@ def fault_after_fault(n: int, names: list[str], seed: int) -> None:
     ids=lambda value: f"{len(value)} faults" if isinstance(value, list) else str(value),
 )
 def test_fault_after_fault(n, window, names, tmp_path, monkeypatch):
-    """In `make soak` there are 50 in a row."""
+    """`make soak` has 50 faults in a row."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("NUMBA_KERNELS_WINDOW", window)
     fault_after_fault(n, names, seed=n)

@@ -1,4 +1,4 @@
-"""Cells on engines: what a failing, blocked, killed or interrupted rank leads to."""
+"""Cells on engines with a rank that fails, is blocked, killed or interrupted."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ def team_cluster(request, shared_cluster):
 
 
 def failing(c, code: str, kind: type = CellError, took: str = "", **options) -> list[str]:
-    """The lines of the error that a cell must end with. took: what its seconds are noted as."""
+    """The lines of the error that a cell must end with; `took` labels its seconds."""
     with pytest.raises(kind) as error, clock.seconds(took):
-        c.run(code, **{"timeout": 300, **options})  # a test must not hang where a protection fails
+        c.run(code, **{"timeout": 300, **options})  # so that a test cannot hang
     return error.value.summary
 
 
 @contextlib.contextmanager
 def ctrl_c_after(seconds: float, folder):
-    """SIGINT to this process, as from the stop button; tells when. Never later than the body.
+    """Send SIGINT to this process, as the stop button does, but not after the block has ended.
 
-    The seconds are counted from when all three ranks are in the cell: see `running`.
+    The seconds count from the moment when all three ranks are in the cell (see `running`). The
+    list that it yields gets the time of the signal.
     """
     sent, ended = [], threading.Event()
 
@@ -61,7 +62,7 @@ def ctrl_c_after(seconds: float, folder):
 
 
 def running(folder, code: str) -> str:
-    """`code`, with a first line that says that a rank is there."""
+    """`code`, after a first line by which each rank shows that it is in the cell."""
     return f"open(f'{folder}/{{rank}}.runs', 'w').close()\n{code}"
 
 
@@ -124,7 +125,7 @@ def test_equal_errors_are_shown_once(shared_cluster):
     assert error.value.failures[2].name == "ZeroDivisionError"
 
 
-def test_an_error_that_comes_of_a_peers_is_no_cause(shared_cluster):
+def test_an_error_caused_by_a_peers_is_no_cause(shared_cluster):
     shared_cluster.run(TEAM)
     code = """
 if rank == 2: raise ValueError('the cause')
@@ -158,7 +159,7 @@ def test_output_comes_once_and_before_the_end(shared_cluster, capsys, tmp_path):
     assert captured.out.count("once") == 1 and "ZeroDivisionError" not in captured.err
 
 
-def test_a_rank_that_computes_is_left_to_it(shared_cluster, capfd):
+def test_a_computing_rank_is_not_interrupted(shared_cluster, capfd):
     code = "done = False\nif rank == 1: raise ValueError('early')\nif rank == 0: time.sleep(5)\n"
     summary = failing(shared_cluster, code + "done = True")
     assert summary == ["rank 1: ValueError: early"]
@@ -169,7 +170,7 @@ def test_a_rank_that_computes_is_left_to_it(shared_cluster, capfd):
 
 
 def test_ranks_that_pass_through_mpi_calls_are_not_blocked(shared_cluster):
-    # Nearly always found in the same call; but it comes back all the time.
+    # A rank is nearly always found in the same call, but the call returns all the time.
     code = """
 done = False
 if rank == 1: raise ValueError('early')
@@ -188,7 +189,7 @@ while pair.bcast(time.monotonic() - begin) < 5: pass
     "ranks, comm, call, shown",
     [
         (3, "MPI.COMM_WORLD", "y = comm.allreduce(x)", "comm.allreduce(x)"),
-        # keeps the GIL
+        # this call keeps the GIL
         (2, "MPI.COMM_WORLD.Dup()", "y = comm.allreduce(x)", "y = comm.allreduce(x)"),
         (2, "MPI.COMM_WORLD", "comm.Barrier()", "comm.Barrier()"),
     ],
@@ -205,10 +206,10 @@ def test_ranks_in_a_raw_mpi_call_are_named(request, ranks, comm, call, shown):
         f"{who} {blocked}",
         OFFER,
     ]
-    # Soon: they get 2 s to become free.
+    # The answer comes soon: blocked ranks have 2 s to become free.
     summary = failing(c, "print(1)", took="ranks that are still in a raw MPI call")
     assert summary == [f"{who} still {blocked}", OFFER]
-    c.run("1 / 1", ranks=[1])  # is free
+    c.run("1 / 1", ranks=[1])  # rank 1 is free
     c.run(call, ranks=[1])  # what the others wait for
     c.run("pass")
 
@@ -267,7 +268,7 @@ while time.monotonic() < end:
         summary = failing(shared_cluster, running(tmp_path, code), CellInterrupted)
         clock.note("a second Ctrl-C does not wait", time.monotonic() - second[0])
     assert summary[0].startswith("interrupted: 0 of 3 ranks stopped")
-    shared_cluster.run("pass")  # waits for them
+    shared_cluster.run("pass")  # waits for these ranks
 
 
 def test_ranks_that_ignore_an_interrupt_are_named(shared_cluster, tmp_path):
@@ -287,7 +288,7 @@ else: time.sleep(6)
         "interrupted: 1 of 3 ranks stopped, ranks 1, 2 did not stop",
         "ranks 1, 2 are in time.sleep(5) (line 8)",  # where the cell calls it
     ]
-    shared_cluster.run("pass")  # waits for them
+    shared_cluster.run("pass")  # waits for these ranks
 
 
 def test_a_cause_comes_before_an_interrupt(shared_cluster, tmp_path):
@@ -354,7 +355,7 @@ def controllers_guard(c) -> int:
 
 
 def test_a_dead_controller_is_no_end(own_cluster):
-    """Its engines end with it: the cell ends, and restart works."""
+    """Engines end with their controller, so the cell ends; a restart works."""
     [controller] = [
         process
         for process in psutil.Process(controllers_guard(own_cluster)).children()
@@ -380,7 +381,7 @@ def test_a_stopped_cluster_says_so():
 
 
 def test_restart_again_and_again(own_cluster):
-    for state in ("blocked", "computing", "dead"):  # idle: in the next test
+    for state in ("blocked", "computing", "dead"):  # of idle engines; the next test has others
         with contextlib.suppress(CellError, CellTimeout):
             if state == "dead":
                 os.kill(own_cluster.status()[0].pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Clusters of engines: engine id = rank, restart, and nothing left however the kernel ends."""
+"""Clusters: an engine's id is its rank, restart works, and no process outlives the kernel."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
 
 
 def gone(process: psutil.Process) -> bool:
-    """Has it ended? (A zombie has; psutil would wait until its parent looks.)"""
+    """Whether the process has ended; a zombie has, though psutil would wait for its parent."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -116,7 +116,7 @@ def test_starting_again_stops_the_former(capsys):
     second = cluster.start(n=1, timeout=SECONDS)
     assert "stopping the cluster of 2 engines that was running" in capsys.readouterr().out
     assert all(map(gone, processes))
-    first.stop()  # does not touch the second
+    first.stop()  # does not affect the second
     assert [e.alive for e in second.status()] == [True]
     second.stop()
 
@@ -153,7 +153,7 @@ def test_engines_that_do_not_come_up(tmp_path, monkeypatch, does, says):
 
 
 def test_separate_worlds_are_noticed(tmp_path, monkeypatch):
-    # What the mpiexec of another MPI does: two worlds of one rank each.
+    # The mpiexec of another MPI would start two worlds of one rank each.
     does = 'shift; shift; "$@" & "$@" & wait'
     monkeypatch.setenv("MPIEXEC", fake_mpiexec(tmp_path / "mpiexec", does))
     with pytest.raises(cluster.ClusterError, match=r"is rank 0 of 1, expected rank . of 2"):
@@ -188,14 +188,14 @@ def client_with_a_cluster(busy: str = "time.sleep(300)"):
 
 
 def test_the_cluster_ends_when_a_client_in_an_mpi_call_is_killed():
-    # The engines sit in a receive that no signal but SIGKILL ends.
+    # The engines are in a receive that only SIGKILL ends.
     busy = (
         "receive = 'from mpi4py import MPI; MPI.COMM_WORLD.recv(source=0)'\n"
         "c.client[:].execute(receive, block=False)\n"
         "time.sleep(1); print('waiting', flush=True); time.sleep(300)"
     )
     with client_with_a_cluster(busy) as (client, processes):
-        assert len(processes) >= 7  # two guards, controller, mpiexec, two engines and their nannies
+        assert len(processes) >= 7  # two guards, controller, mpiexec, two engines, two nannies
         assert client.stdout.readline() == "waiting\n"
         client.kill()
         assert_gone(processes)
@@ -253,7 +253,7 @@ def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
     kernel.start_channels()
     try:
         kernel.wait_for_ready(timeout=SECONDS)
-        for now in (False, True):  # True: SIGKILL, as Jupyter does to one that is busy
+        for now in (False, True):  # True: by SIGKILL, as Jupyter ends a busy kernel
             _, px, pids = run_notebook(kernel, NOTEBOOK)
             assert px.count("3") == 2 and "[stdout:0]" in px and "[stdout:1]" in px
             ranks = [psutil.Process(pid) for pid in json.loads(pids)]

@@ -1,4 +1,4 @@
-"""Clusters are listed, joined, left and stopped from elsewhere, and end without a client."""
+"""Clusters are listed, joined, left and stopped by other processes, and end without a client."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def processes(record: registry.Record, parts=("watcher", "controller", "engines"
 
 
 def gone(process: psutil.Process) -> bool:
-    """Has it ended? (A zombie has; psutil would wait until its parent looks.)"""
+    """Whether the process has ended; a zombie has, though psutil would wait for its parent."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -61,7 +61,7 @@ for line in sys.stdin:
 
 
 class Other:
-    """Another kernel: a process that runs lines."""
+    """Stands for another notebook's kernel: a process that runs lines."""
 
     def __init__(self, first: str):
         self.process = subprocess.Popen(
@@ -117,7 +117,7 @@ def test_a_second_notebook_joins_restarts_and_leaves():
         assert c.client[:]["x"] == [5, 5] and (c.n, c.name) == (2, "local")
         assert [e.alive for e in c.status()] == [True, True]
         assert cluster.join("local") is c
-        # New engines, which the first finds by joining too; the cluster is still its own.
+        # After a restart, the first kernel finds the new engines by joining, and keeps its cluster.
         c.restart()
         c.client[:].execute("x = 6", block=True)
         assert first.run("c = cluster.join(); print(c.client[:]['x'])") == "[6, 6]\n"
@@ -125,7 +125,7 @@ def test_a_second_notebook_joins_restarts_and_leaves():
         c.leave()
         assert all(p.is_running() for p in found) and cluster.list()[0].state == "running"
         assert first.run("c.client[:].execute('y = 1', block=True); print(c.client[:]['y'])")
-        assert first.end() == 0  # it was not kept: it ends with the kernel that started it
+        assert first.end() == 0  # it was started without keep, so it ends with its kernel
         assert_gone(found)
     assert cluster.list() == []
 
@@ -201,9 +201,9 @@ def test_a_kept_cluster_waits_for_the_next_kernel_and_ends_without_one():
         assert len(found) == 11  # three guards, watcher, controller (2), mpiexec, engines (2 each)
         first.process.kill()
         first.process.wait()
-    time.sleep(3)  # it must live through half of its lease
+    time.sleep(3)  # it must survive half of its lease
     c = cluster.join()
-    time.sleep(13)  # and, with a client, through all of it
+    time.sleep(13)  # and, with a client, all of it
     assert c.client[:]["x"] == [5, 5]
     c.leave()
     left = time.monotonic()
@@ -246,7 +246,7 @@ def test_a_lease_is_held_by_those_who_live(tmp_path):
         assert not lease.has_clients(descriptor)
         first = "from tutorial_dl.cluster import lease; from pathlib import Path\n"
         with other(first + f"held = lease.Lease(Path({str(tmp_path)!r}))") as kernel:
-            # What a kernel starts does not hold the lease for it.
+            # A process that a kernel starts does not hold the kernel's lease.
             kernel.run("import subprocess; p = subprocess.Popen(['sleep', '20']); print(p.pid)")
             child = psutil.Process(kernel.process.pid).children()[0]
             assert lease.has_clients(descriptor)
@@ -338,7 +338,7 @@ def test_restarts_whatever_the_engines_do():
 
 
 def restarts(times):
-    """Restarts of idle engines, of engines in an MPI call, of stopped and of killed ones."""
+    """Restart engines that are idle, in an MPI call, stopped by a signal, or killed."""
     with cluster.start(n=2, timeout=SECONDS) as c:
         for number in range(times):
             view = c.client[:]

@@ -1,4 +1,4 @@
-"""Profiles: what is checked in them, and the batch jobs that really run as one MPI world."""
+"""Profiles: how they are checked, and batch jobs that really run as one MPI world."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("private")
 
 @pytest.fixture
 def jobs(tmp_path, monkeypatch):
-    """Batch systems that run jobs here; the folder of their jobs."""
+    """The folder of jobs of batch systems that run them on this machine."""
     folder = batch_systems.install(tmp_path, launch.find_mpiexec())
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     yield folder
@@ -51,8 +51,8 @@ def write(text: str, name: str = "site.toml") -> Path:
 
 
 def submits(system: str, **keys: str) -> Path:
-    """A profile's file for `system`, reachable on loopback unless `keys` says otherwise."""
-    # Not from PATH: who runs these tests need not have activated the environment.
+    """Write a profile for `system`, which listens on loopback unless `keys` says otherwise."""
+    # An absolute path, because the environment need not be activated for tests.
     mpiexec = f"{launch.find_mpiexec()} -n {{n}}"
     launcher = "srun --mpi=pmix --ntasks={n}" if system == "slurm" else mpiexec
     lines = {"kind": "submit", "system": system, "launcher": launcher, "interface": "127.0.0.1"}
@@ -265,7 +265,7 @@ def test_a_job_is_one_world_and_a_restart_keeps_it(system, jobs):
         [entry] = cluster.list()
         assert entry.job.startswith("100") and entry.state == "running" and entry.profile == "site"
         before = {e.pid for e in c.status()}
-        os.kill(c.status()[1].pid, signal.SIGSTOP)  # one that can neither answer nor end
+        os.kill(c.status()[1].pid, signal.SIGSTOP)  # this engine can neither answer nor end
         c.restart()
         one_world(c)
         assert not before & {e.pid for e in c.status()} and all(e.alive for e in c.status())
@@ -391,7 +391,7 @@ def test_a_job_whose_client_was_killed_is_cancelled(jobs):
 
 
 def test_a_job_ends_when_everything_on_our_side_is_killed(jobs):
-    # Neither client nor watcher is left to cancel it: it finds out by itself.
+    # No client or watcher is left to cancel the job, so it must notice this itself.
     c = cluster.start(n=2, profile=submits("slurm"), timeout=SECONDS)
     ranks = [psutil.Process(e.pid) for e in c.status()]
     record, began = c._record, time.monotonic()
@@ -412,11 +412,11 @@ def test_a_job_ends_when_everything_on_our_side_is_killed(jobs):
     c.stop()
 
 
-# Who may listen in -----------------------------------------------------------------------------
+# Encryption ----------------------------------------------------------------------------------
 
 
 def outside() -> str | None:
-    """An address of this machine that others could reach."""
+    """An address of this machine that other machines could reach."""
     for addresses in psutil.net_if_addrs().values():
         for address in addresses:
             if address.family == socket.AF_INET and not address.address.startswith("127."):
@@ -441,8 +441,8 @@ def files_are_for_their_owner_only(found: dict[str, int]) -> None:
     assert not {name: oct(mode) for name, mode in found.items() if mode & 0o077}
 
 
-def test_who_may_listen_in(jobs):
-    """Off loopback it is encrypted, if the machine has an address there; files are one user's."""
+def test_connections_are_encrypted_and_files_private(jobs):
+    """Connections outside loopback are encrypted (if there is an address); files are private."""
     import zmq
 
     file = submits("slurm", **({"interface": f'"{outside()}"'} if outside() else {}))
@@ -458,7 +458,7 @@ def test_who_may_listen_in(jobs):
             return
         connection = profile_connection(c)
         assert connection["interface"] == f"tcp://{outside()}" and connection["curve_serverkey"]
-        # A client that knows the address but not the server's key is not answered.
+        # A client with the address but without the server's key gets no answer.
         stranger = zmq.Context().socket(zmq.DEALER)
         stranger.linger = 0
         stranger.connect(f"{connection['interface']}:{connection['registration']}")

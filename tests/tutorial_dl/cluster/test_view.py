@@ -35,7 +35,7 @@ def test_which_ranks_refuses(text):
 
 
 def until(condition, seconds: float = SECONDS):
-    """The first true value of `condition`."""
+    """Wait for a true value of `condition`, and return it."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline
@@ -62,7 +62,7 @@ def test_states_of_engines(tmp_path, monkeypatch):
         assert rows[0].call == "time.sleep(0.001) (line 4)"
         assert rows[1].call == "MPI.COMM_WORLD.recv(source=0) (line 6)"
         assert all(20 * 2**20 < row.memory < 2**31 for row in rows)
-        time.sleep(0.5)  # MPI polls: what it is measured over
+        time.sleep(0.5)  # a busy rank polls MPI; its load is measured over this time
         rows = view.rows(c)
         assert rows[1].processor > rows[2].processor
         clock.note("an engine that polls leaves of a core", 100 - rows[1].processor)
@@ -75,7 +75,7 @@ def test_states_of_engines(tmp_path, monkeypatch):
         html = view.Table(c)._repr_html_()
         assert html.count("<tr>") == 4 and "<code>time.sleep(0.001) (line 4)</code>" in html
 
-        # An engine that is stopped can't be asked; that takes no longer than a moment.
+        # A stopped engine can't be asked, and this must not take long.
         os.kill(rows[2].pid, signal.SIGSTOP)
         try:
             until(lambda: view.rows(c)[2].state == "stopped")
@@ -95,7 +95,7 @@ def test_states_of_engines(tmp_path, monkeypatch):
 
 
 class Notebook:
-    """A kernel, and what its cells show."""
+    """A notebook's kernel and the output of its cells."""
 
     def __init__(self):
         from jupyter_client.manager import KernelManager
@@ -111,7 +111,7 @@ class Notebook:
         self.manager.shutdown_kernel()
 
     def run(self, code: str, interrupt_after: float | None = None):
-        """Its reply, the text it showed, its messages, and the seconds after an interrupt."""
+        """The cell's reply, text and messages, and the seconds that it ran after an interrupt."""
         sent = []
 
         def interrupt():
@@ -221,7 +221,7 @@ def test_an_error_in_a_notebook(notebook):
     shows = "\n".join(reply["traceback"])
     assert shows.count("Traceback") == 1 and shows.startswith("rank 1: ValueError: bad batch")
     assert "rank 2: PeerError: rank 1 failed: ValueError: bad batch" in shows
-    assert "Traceback" not in text  # not streamed as well
+    assert "Traceback" not in text  # the error is not streamed as well
     notebook.ok("%%px\nteam = Team(); team.barrier(); assert kept == 7")
 
 

@@ -24,7 +24,7 @@ def random():
 def test_the_error_shrinks_by_its_own_factor_along_each_eigenvector(random):
     loss, start = bowl(random), random.standard_normal(3)
     curvatures, V = scipy.linalg.eigh(2 / 23 * loss.design.T @ loss.design)
-    eta = 1.7 / curvatures[-1]  # the stiffest direction overshoots at every step
+    eta = 1.7 / curvatures[-1]  # the direction of largest curvature overshoots at every step
     run = descend(loss, start, eta, epochs=40, gradient_tolerance=None)
     minimiser = scipy.linalg.lstsq(loss.design, loss.targets)[0]
     errors = (run.path - minimiser) @ V  # (41, 3)
@@ -95,7 +95,7 @@ def test_gradient_norm_ends_it_at_the_first_epoch_that_meets_it(random):
 
 
 def test_relative_change_ends_it_at_the_first_epoch_that_meets_it():
-    # L = w^2 and eta = 1/4: each step divides L by 4, a relative change of 3/4 for ever.
+    # L = w^2 and eta = 1/4: each step divides L by 4, so the relative change is always 3/4.
     loss = LeastSquares(np.ones((1, 1)), np.zeros(1))
     kept = {"epochs": 9, "gradient_tolerance": None}
     assert descend(loss, np.ones(1), 0.25, change_tolerance=0.74, **kept).ended_by == "epochs"
@@ -137,7 +137,7 @@ def test_history_holds_the_full_loss_of_every_epoch(random):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5])
 def test_every_sample_counts_once_an_epoch_and_the_last_batch_is_averaged_over_itself(batch_size):
-    # Sample i is parameter i alone, so a batch of b moves its own parameters, by 1 - 2 eta / b.
+    # Sample i concerns parameter i alone, so a batch of b scales b parameters by 1 - 2 eta / b.
     loss, eta, epochs = LeastSquares(np.eye(5), np.zeros(5)), 0.1, 6
     run = descend(
         loss, np.ones(5), eta, batch_size=batch_size, epochs=epochs, gradient_tolerance=None
@@ -156,7 +156,7 @@ def test_batches_come_from_the_seed_and_change_with_the_epoch():
     loss = LeastSquares(np.eye(6), np.zeros(6))
 
     def order(seed):
-        """Samples in the order they were taken: the parameter that each step moved, (2, 6)."""
+        """The samples in the order of the steps, (2, 6): the parameter that each step moved."""
         run = descend(
             loss, np.ones(6), 0.1, batch_size=1, epochs=2, gradient_tolerance=None, seed=seed
         )
@@ -217,7 +217,7 @@ def test_descend_says_what_is_wrong(random, changed, message):
 
 @pytest.mark.parametrize("eta", [0.05, 0.3, 0.8])
 def test_noise_floor_of_two_samples_by_hand(eta):
-    # A constant fitted to +1 and -1: e <- r e + 2 eta or - 2 eta, one of each in an epoch, so
+    # A constant is fitted to +1 and -1: e <- r e + 2 eta or - 2 eta, one of each per epoch, so
     # v_0 = r^4 v_0 + 4 eta^2 (1 - r)^2 at its ends and v_1 = r^2 v_0 + 4 eta^2 within; L - L* = v.
     loss = LeastSquares(np.ones((2, 1)), np.array([1.0, -1.0]))
     r = 1 - 2 * eta
@@ -228,7 +228,7 @@ def test_noise_floor_of_two_samples_by_hand(eta):
 
 @pytest.mark.parametrize(("s", "b"), [(3, 1), (3, 2), (5, 2), (5, 3), (6, 4)])
 def test_noise_floor_of_a_constant_is_the_mean_over_all_orders(random, s, b):
-    # All s! epochs are equally likely; each adds its own shift to r^steps times the error before.
+    # All s! orders are equally likely; an epoch turns e into r^steps e plus a shift of that order.
     y, eta = random.standard_normal(s), 0.2
     loss, r = LeastSquares(np.ones((s, 1)), y), 1 - 2 * eta
     shifts = []  # (orders, steps): the error after each step of an epoch that starts at w*
@@ -247,7 +247,7 @@ def test_noise_floor_of_a_constant_is_the_mean_over_all_orders(random, s, b):
 
 @pytest.mark.parametrize("batch_size", [1, 4, 7, 20])
 def test_descent_settles_at_the_noise_floor(random, batch_size):
-    # A constant: every batch has the same curvature, so the prediction is exact on average.
+    # With a constant, every batch has the same curvature, so the prediction is exact on average.
     loss = LeastSquares(np.ones((40, 1)), random.standard_normal(40))
     best = loss.minimiser()
     steps = -(-40 // batch_size)
@@ -258,7 +258,7 @@ def test_descent_settles_at_the_noise_floor(random, batch_size):
     measured = settled.mean()  # L - L* = (w - w*)^2
     spread = settled.reshape(-1, steps).mean(axis=1).std() / np.sqrt(3950 / 20)
     assert foundations.noise_floor(loss, 0.1, batch_size) == pytest.approx(measured, abs=4 * spread)
-    assert 4 * spread < 0.5 * measured  # so the comparison can fail
+    assert 4 * spread < 0.5 * measured  # so that the test is not trivial
 
 
 def test_noise_floor_at_its_ends(random):
@@ -274,7 +274,7 @@ def test_noise_floor_at_its_ends(random):
 
 
 def test_noise_floor_for_small_batches_of_many_samples(random):
-    # Far from the end of an epoch it is the textbook's eta tr(C) / (4 b).
+    # Far from the end of an epoch, it is the textbook's eta tr(C) / (4 b).
     design = np.ones((20_000, 1))
     loss = LeastSquares(design, 0.5 * random.standard_normal(20_000))
     C = 4 * np.var(loss.targets)
@@ -287,7 +287,7 @@ def test_noise_floor_for_small_batches_of_many_samples(random):
 
 @pytest.mark.parametrize("n", [1, 2, 7, 30])
 def test_the_largest_curvature_of_a_quadratic(random, n):
-    """H is any symmetric matrix, with negative eigenvalues of the same size too."""
+    """H is any symmetric matrix, also with negative eigenvalues of the same size."""
     H = random.standard_normal((n, n))
     H = H + H.T
     where = random.standard_normal(n)
@@ -312,7 +312,7 @@ def test_a_curvature_far_above_the_others_takes_few_products(random):
 
 
 def test_the_largest_curvature_is_that_of_the_place(random):
-    """L = sum w^4 / 12 has the curvatures w^2, and is no parabola."""
+    """The loss sum w^4 / 12 is not a parabola: its curvatures are w^2."""
     where = np.array([0.5, -2.0, 1.0])
     found = foundations.largest_curvature(lambda w: w**3 / 3, where, products=3)
     assert found == pytest.approx(4, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Springs on parabolas: closed forms against the rule that ranks use."""
+"""Elastic averaging on parabolas: closed forms against the rule that ranks use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tutorial_dl.strategies.scripted import Scripted
 
 
 def springs(moving_rate, gradient, workers, rate, start, rounds):
-    """Weights after synchronous rounds: (p + 1, n), the center's last."""
+    """Weights after synchronous rounds, shape (p + 1, n); the last row is the center's."""
     rule = ElasticAveraging(moving_rate=moving_rate, synchronous=True)
     run = Scripted(rule, gradient, np.zeros(len(start[0])), workers, SGD(rate))
     for x, at in zip(run.x, start, strict=True):
@@ -29,13 +29,13 @@ def test_they_rest_where_step_and_spring_cancel():
     x, center = resting_places(0.1, 0.6, minima, h)
     assert np.allclose(found, [*x, center], atol=1e-8)
     assert np.allclose(center, [-2 / 3, 1])
-    # By hand: alpha = .2, eta h = .1 and .5, so a third and five sevenths of the way.
+    # alpha = .2 and eta h = .1 and .5 give a third and five sevenths of the way.
     assert np.allclose(x[0], [-2 / 3 + (1 + 2 / 3) / 3, 1 + 5 / 7])
 
 
 @pytest.mark.parametrize(("workers", "moving_rate"), [(1, 0.5), (2, 0.9), (3, 1.3)])
 def test_the_growth_is_that_of_rounds(workers, moving_rate):
-    """The spread of all weights, 60 rounds apart, from a start without any symmetry."""
+    """Compare the spread of all weights 60 rounds apart, from a start without symmetry."""
     start = np.arange(1.0, workers + 1)[:, None] ** 2
     size = [
         np.abs(springs(moving_rate, lambda x: x, workers, 0.3, start, rounds)).max()
@@ -47,7 +47,7 @@ def test_the_growth_is_that_of_rounds(workers, moving_rate):
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_on_flat_ground_the_moving_rate_has_a_bound(workers):
-    """Of x - c a round leaves 1 - alpha - beta: stable below 2 p / (p + 1)."""
+    """A round multiplies x - c by 1 - alpha - beta; this is stable for beta below 2 p / (p + 1)."""
     bound = 2 * workers / (workers + 1)
     assert elastic_growth(0.1, 0.99 * bound, workers, 0.0) == pytest.approx(1)
     assert elastic_growth(0.1, 1.01 * bound, workers, 0.0) > 1.01
@@ -60,16 +60,16 @@ def test_on_flat_ground_the_moving_rate_has_a_bound(workers):
 
 @pytest.mark.parametrize(("workers", "moving_rate"), [(1, 0.3), (2, 0.9), (4, 0.1)])
 def test_the_center_averages(workers, moving_rate):
-    """4,000 coordinates with noise of their own are as many runs at once."""
+    """4,000 coordinates with independent noise stand for as many runs."""
     random = np.random.default_rng(0)
     end = springs(
         moving_rate, lambda x: 2 * x + 3 * random.normal(size=x.size), workers, 0.2,
         np.zeros((workers, 4000)), 150,
     )  # fmt: skip
     predicted = center_deviation(0.2, moving_rate, workers, 2.0, 3.0)
-    # A deviation of 4,000 normal numbers is known to 1 / sqrt(8,000) = 1.1%.
+    # The standard deviation of 4,000 normal numbers is known to 1 / sqrt(8,000) = 1.1%.
     assert end[-1].std() == pytest.approx(predicted, rel=0.05)
-    # Less than one process alone, whose variance is eta noise^2 / (h (2 - eta h)).
+    # It is less than that of one process, whose variance is eta noise^2 / (h (2 - eta h)).
     assert predicted < np.sqrt(0.2 * 9 / (2 * (2 - 0.4)) / workers)
 
 

@@ -12,7 +12,7 @@ from tutorial_dl.strategies import Downpour, GradientEnergyMatching, Scripted
 
 
 def pace(rule, workers, sgd):
-    """Pace of the last 100 of 300 rounds on a slope of 1; one process with momentum 0.9 has 1."""
+    """The pace of the last 100 of 300 rounds on a slope of 1; momentum 0.9 alone has pace 1."""
     run = Scripted(rule, lambda x: 1 + 0 * x, [0.0], workers, sgd)
     x = run.turns(t % workers for t in range(300 * workers))[:, 0]
     return (x[-1 - 100 * workers] - x[-1]) / 100 / (sgd.learning_rate / (1 - 0.9))

@@ -188,7 +188,7 @@ def test_a_loss_says_what_is_wrong(design, targets, message):
 
 
 def test_expected_errors_of_a_truth_within_reach(random):
-    # No bias: a share k / s of the noise moves from the training error to the held-out error.
+    # Without bias, a share k / s of the noise moves from the training to the held-out error.
     x = random.uniform(-1, 1, 25)
     training, held_out = foundations.expected_errors(
         Polynomial(4), x, x, lambda x: 1 - x**3, noise=0.3

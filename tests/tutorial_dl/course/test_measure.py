@@ -1,4 +1,4 @@
-"""Measuring: fits against known numbers, and clocks that count what they should, on ranks."""
+"""Measuring: fits against known numbers, and times of known durations on ranks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def test_the_fit_finds_latency_and_bandwidth():
     sizes = 2 ** np.arange(3, 23)
     for alpha, beta in ((2e-6, 1e-10), (5e-5, 1e-9)):
         assert measure.fit(sizes, alpha + sizes * beta) == pytest.approx((alpha, beta), rel=1e-9)
-    # Errors count relative to the time: all times 10% off, all numbers 10% off.
+    # Errors count relative to the time: if all times are 10% off, so are the results.
     assert measure.fit(sizes, 1.1 * (2e-6 + sizes * 1e-10)) == pytest.approx((2.2e-6, 1.1e-10))
     with pytest.raises(ValueError, match="measure again"):
-        measure.fit(np.array([8, 1024]), np.array([2e-6, 1e-6]))  # the longer one faster
+        measure.fit(np.array([8, 1024]), np.array([2e-6, 1e-6]))  # the longer one is faster
 
 
 def test_an_addition_counts_bytes(monkeypatch):
-    ticks = iter([0.0, 3.0, 10.0, 12.0])  # s: two additions, of 3 and 2 s
+    ticks = iter([0.0, 3.0, 10.0, 12.0])  # seconds of two additions, 3 and 2
     monkeypatch.setattr(measure, "perf_counter", lambda: next(ticks))
     assert measure.addition(1000, repeats=2) == 2 / 1000
 
@@ -48,7 +48,7 @@ def slowest_rank_counts():
     team = Team()
 
     class Slow:
-        """The team; its allreduce takes 20 ms more on rank 1, and says what it was asked."""
+        """A team whose allreduce takes 20 ms more on rank 1, and which records its calls."""
 
         def __init__(self):
             self.asked, self.seen = [], []
@@ -70,10 +70,10 @@ def slowest_rank_counts():
     seconds = measure.allreduce(slow, np.zeros(2**20, np.float32), "tree", batches=4)
     assert seconds.shape == (4,) and (seconds > 0.019).all()
     assert slow.asked == ["tree"] * 5  # one is not counted
-    assert slow.seen == [1] * 5  # written before every one
+    assert slow.seen == [1] * 5  # the vector is written before every reduction
     assert (team.allgather(seconds) == seconds).all()
 
-    # Short vectors: many cycles a batch, so that the clock's own time doesn't count.
+    # Short vectors have many cycles per batch, so that the time of reading the clock is small.
     slow.asked.clear()
     assert measure.allreduce(slow, np.zeros(2**15, np.float32), "ring", batches=2).shape == (2,)
     assert slow.asked == ["ring"] * 4 * 3
@@ -83,7 +83,7 @@ def test_a_reduction_takes_as_long_as_its_slowest_rank(on_ranks):
     on_ranks(2, slowest_rank_counts)
 
 
-@pytest.mark.parametrize("n", [1, 10**6])  # ten cycles a batch, and one
+@pytest.mark.parametrize("n", [1, 10**6])  # ten cycles per batch, and one
 def test_only_the_reduction_is_counted(monkeypatch, n):
     now = 0.0
 
@@ -121,7 +121,7 @@ def real_ones():
         x = window if algorithm == "shared_memory" else np.zeros(1000, np.float32)
         seconds = measure.allreduce(team, x, algorithm, batches=3)
         assert seconds.shape == (3,) and (seconds > 0).all()
-        assert (x == team.size).all()  # it was reduced: ones, added up
+        assert (x == team.size).all()  # the vector holds ones that were added
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -1,4 +1,4 @@
-"""One master and its workers: formulas against Erlang's sum, and against exchange by exchange."""
+"""One master and its workers: formulas against Erlang's sum and against simulated exchanges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_bound_holds_and_is_met_by_regular_times(compute, serve):
 
 
 def test_random_times_exchange_by_exchange():
-    """20,000 exchanges: the mean of so many times of one size is right to 1%."""
+    """The mean over 20,000 exchanges is right to 1%."""
     random = np.random.default_rng(0)
     compute, serve = 0.01, 0.01
     for workers, expected in ((1, 50.0), (2, 80.0), (3, 93.75)):  # 1 - 1/2, 1/5, 1/16 of 100
@@ -61,7 +61,7 @@ def test_it_saturates_where_the_two_bounds_meet():
     assert many == pytest.approx(100) and random_throughput(0, compute, serve) == 0
 
 
-def test_who_comes_first_is_served_first():
+def test_requests_are_served_in_order_of_arrival():
     rows = first_come_first_served([[5.0, 1.0], [1.0, 1.0], [2.0, 9.0]], [3.0] * 9)
     # Worker 1 is served from 1 to 4, worker 2 has asked at 2 and waits; 1 and 0 both ask at 5.
     assert rows[:3].tolist() == [[1, 1, 1, 4], [2, 2, 4, 7], [0, 5, 7, 10]]

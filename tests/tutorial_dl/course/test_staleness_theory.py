@@ -1,4 +1,4 @@
-"""Descent with old gradients: the bound, the path and the growth, each against another way."""
+"""Descent with stale gradients: the bound, the path and the growth, each computed in two ways."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_bound_has_the_known_values(tau, bound):
 
 @pytest.mark.parametrize("tau", [0, 1, 2, 3, 4, 7, 15])
 def test_the_bound_is_where_a_root_leaves_the_unit_circle(tau):
-    """Roots of z^(tau+1) - z^tau + eta h, by numpy; h = 3."""
+    """numpy computes the roots of z^(tau+1) - z^tau + eta h, with h = 3."""
 
     def largest_root(rate):
         polynomial = np.zeros(tau + 2)
@@ -60,7 +60,7 @@ def test_the_known_paths(tau, values):
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("tau", [0, 1, 3])
 def test_workers_in_turn_follow_the_path(tau, momentum):
-    """The rule that ranks use, tau + 1 workers in turn: x is the start before the start."""
+    """tau + 1 workers take turns with the ranks' own rule; before the start, x is the start."""
     run = Scripted(
         Downpour(), lambda x: 3 * x, [1.0], tau + 1, SGD(0.05, momentum=momentum)
     )  # fmt: skip
@@ -73,7 +73,7 @@ def test_the_growth_is_that_of_a_long_path(tau, momentum):
     for rate in (0.9, 1.02):
         rate *= largest_rate(tau, momentum=momentum)
         path = np.abs(delayed_descent(rate, tau, 1.0, 2000, momentum=momentum))
-        # It may swing through zero: the largest of a window, not the last one, tells the size.
+        # x may swing through zero, so the largest value of a window measures its size.
         size = [path[t : t + 200].max() for t in (800, 1800)]
         if size[1] > 1e-290:
             growth = delayed_growth(rate, tau, momentum=momentum)
@@ -82,15 +82,15 @@ def test_the_growth_is_that_of_a_long_path(tau, momentum):
 
 @pytest.mark.parametrize("mu", [0.0, 0.5, 0.9])
 def test_the_largest_rate_where_there_is_a_formula(mu):
-    # Without delay: notebook 09. With one of 1: z^2 - (1 + mu) z + mu + eta h = 0, and the product
-    # of two conjugate roots is mu + eta h.
+    # Notebook 09 has the bound without delay. A delay of 1 gives z^2 - (1 + mu) z + mu + eta h = 0,
+    # whose conjugate roots have the product mu + eta h.
     assert largest_rate(0, 2.0, mu) == pytest.approx((1 + mu) * 2 / 2, rel=1e-5)
     assert largest_rate(1, 2.0, mu) == pytest.approx((1 - mu) / 2, rel=1e-5)
     assert largest_rate(3, 2.0) == pytest.approx(delay_bound(3, 2.0), rel=1e-5)
 
 
 def test_workers_in_random_order_act_like_momentum():
-    """On average over orders, exactly: rate eta / g, momentum 1 - 1/g."""
+    """The average over orders is exactly momentum 1 - 1/g at the rate eta / g."""
     workers, rate, steps = 4, 0.4, 30
     random = np.random.default_rng(0)
     paths = [
@@ -102,11 +102,11 @@ def test_workers_in_random_order_act_like_momentum():
     predicted = random_order_path(rate, workers, 1.0, steps)
     error = np.std(paths, axis=0, ddof=1) / np.sqrt(len(paths))
     assert (np.abs(np.mean(paths, axis=0) - predicted) <= 4.5 * error + 1e-12).all()
-    # From its second step on it is momentum: x[t+1] - x[t] = q (x[t] - x[t-1]) - eta / g x[t].
+    # From the second step on: x[t+1] - x[t] = q (x[t] - x[t-1]) - eta / g x[t].
     moved = np.diff(predicted)
     q = implicit_momentum(workers)
     assert np.allclose(moved[1:], q * moved[:-1] - rate / workers * predicted[1:-1])
-    # And is not what one process with the same rate does.
+    # One process with the same rate behaves differently.
     assert np.abs(np.mean(paths, axis=0) - delayed_descent(rate, 0, 1.0, steps)).max() > 0.3
 
 

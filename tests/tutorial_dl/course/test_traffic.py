@@ -1,4 +1,4 @@
-"""Trips through memory: counted as one counts them by hand."""
+"""Trips through memory are counted as by hand."""
 
 import doctest
 

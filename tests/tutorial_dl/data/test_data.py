@@ -15,7 +15,7 @@ def numbered(n):
 
 
 def rounds(n, ranks, batch_size, epoch=0, **options):
-    """What the ranks get, joined in rank order: one array of sample numbers a round."""
+    """The samples of each round: one array of numbers, joined in rank order."""
     shares = [
         list(Batches(numbered(n), batch_size, rank=r, ranks=ranks, **options).epoch(epoch))
         for r in range(ranks)
@@ -39,7 +39,7 @@ def test_ranks_together_see_what_one_rank_sees(n, batch_size, ranks):
         assert len(together) == len(serial) == len(Batches(numbered(n), batch_size, rank=0))
         for joined, (x, _) in zip(together, serial, strict=True):
             np.testing.assert_array_equal(joined, x)
-        # Every sample once an epoch; every batch full but the last.
+        # An epoch has every sample once, and every batch but the last is full.
         np.testing.assert_array_equal(np.sort(np.concatenate([[], *together])), np.arange(n))
         assert all(len(b) == batch_size for b in together[:-1])
 
@@ -47,7 +47,7 @@ def test_ranks_together_see_what_one_rank_sees(n, batch_size, ranks):
 @pytest.mark.parametrize(("n", "batch_size"), [(103, 16), (7, 3), (3, 8), (0, 4)])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_an_epoch_goes_on_in_its_middle(n, batch_size, shuffle, monkeypatch):
-    """From round k on: what the whole epoch gives from there on, and no sample before is taken."""
+    """An epoch from round k on has the rounds of the whole one, and reads no earlier sample."""
     for rank in range(2):
         batches = Batches(numbered(n), batch_size, rank=rank, ranks=2, shuffle=shuffle)
         whole = [x.tolist() for x, _ in batches.epoch(3)]
@@ -68,7 +68,7 @@ def test_epochs_and_seeds_differ_and_repeat():
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, second)
     assert not np.array_equal(first, next(Batches(numbered(50), 50, seed=1).epoch(0))[0])
-    # (seed, epoch) is no sum: epoch 1 of seed 0 is not epoch 0 of seed 1.
+    # Seed and epoch are not simply added: epoch 1 of seed 0 is not epoch 0 of seed 1.
     assert not np.array_equal(second, next(Batches(numbered(50), 50, seed=1).epoch(0))[0])
 
 
@@ -77,7 +77,7 @@ def test_without_shuffling_the_order_is_the_data_s():
 
 
 def test_shuffling_is_uniform():
-    """Sample 0's place over 2000 epochs of 4 samples: each place 500 times, +- 5 sigma (97)."""
+    """In 2000 epochs of 4 samples, sample 0 has each place 500 times, +- 5 sigma (97)."""
     batches = Batches(numbered(4), 4)
     places = [int(np.flatnonzero(batches.order(e) == 0)[0]) for e in range(2000)]
     assert np.abs(np.bincount(places) - 500).max() < 97
@@ -116,7 +116,7 @@ def test_digits_are_scikit_learn_s_in_a_fixed_stratified_split():
     assert len(train) == 1437 and len(validation) == 360
     assert train.inputs.dtype == np.float32 and train.targets.dtype == np.int64
     assert train.inputs.min() == 0 and train.inputs.max() == 1
-    # Together they are all of scikit-learn's digits, each once, with the right label.
+    # Together the parts have each of scikit-learn's digits once, with its label.
     images, labels = load_digits(return_X_y=True)
     have = [
         (label, tuple(image.ravel() * 16))
@@ -169,7 +169,7 @@ def fails(): raise KeyError("theirs")
 
 @pytest.fixture
 def user_file(tmp_path, monkeypatch):
-    """A user's folder as the current one: users_data.py and a module that it imports."""
+    """The current folder holds a user's users_data.py and a module that it imports."""
     (tmp_path / "users_data.py").write_text(USER_FILE)
     (tmp_path / "neighbour.py").write_text("SAMPLES = 5\n")
     (tmp_path / "needs.py").write_text("import not_installed_anywhere\n")

@@ -1,4 +1,4 @@
-"""Collisions: masses, balance, jets and isolation as physics has them; sequences as LSTMs want."""
+"""Collisions: masses, momentum balance, jets and isolation agree with physics; sequences."""
 
 import numpy as np
 import pytest
@@ -28,15 +28,15 @@ def mass(p):
 
 
 def middle(values):
-    """Median, and half the distance of the quartiles."""
+    """The median, and half the distance between the quartiles."""
     low, median, high = np.percentile(values, [25, 50, 75])
     return median, (high - low) / 2
 
 
 def test_w_and_top_have_their_masses_and_widths(partons):
-    """A Breit-Wigner's quartiles are half a width from its middle; the cut takes little of them.
+    """A Breit-Wigner's quartiles are half a width from its median; the cut changes little.
 
-    The median of n such scatters by pi / 2 sqrt(n) half widths: 0.03 widths for 3000, 5 sigma 0.08.
+    The median of n masses scatters by pi / (2 sqrt(n)) half widths; 5 sigma are below 0.08 widths.
     """
     p = partons.momentum
     w = [p[N : 2 * N, 0:2].sum(1), p[2 * N :, 2:4].sum(1), p[2 * N :, 4:6].sum(1)]
@@ -69,16 +69,16 @@ def test_what_each_class_consists_of(partons):
     jets = count[hard.QUARK] + count[hard.GLUON] + count[hard.BOTTOM]
     assert [(j.min(), j.max()) for j in jets] == [(2, 4), (1, 3), (4, 6)]
     assert (count[hard.BOTTOM][2] == 2).all()
-    # As many electrons as muons: N / 2, +- 5 sigma of a coin.
+    # There are as many electrons as muons: N / 2, +- 5 sigma of a coin.
     assert abs(count[hard.MUON][1].sum() - N / 2) < 5 * np.sqrt(N) / 2
     charged = np.isin(partons.kind, (hard.ELECTRON, hard.MUON))
     np.testing.assert_array_equal(np.abs(partons.charge), charged)
 
 
 def test_a_decay_is_isotropic_where_the_parent_is_at_rest():
-    """Back to back with momentum M/2 there; boosted along z, cos(theta) is as flat as before.
+    """In the parent's rest frame, cos(theta) is flat, and both products have momentum M/2.
 
-    For massless products of a parent of energy E and momentum P along z: E1 = (E + P cos) / 2.
+    A massless product of a parent of energy E and momentum P along z has E1 = (E + P cos) / 2.
     """
     n, m, momentum = 20000, 80.0, 60.0
     random = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def test_a_decay_is_isotropic_where_the_parent_is_at_rest():
     cosine = (2 * first[:, 0] - np.hypot(m, momentum)) / momentum
     assert abs(cosine.mean()) < 5 / np.sqrt(3 * n) and np.abs(cosine).max() <= 1 + 1e-9
     assert abs((cosine**2).mean() - 1 / 3) < 5 * np.sqrt(4 / 45 / n)
-    # t -> b W: the W's momentum where the top is at rest, from tables: 67.6 GeV for these masses
+    # t -> b W: for these masses the W has 67.6 GeV in the top's rest frame.
     top = np.tile([172.5, 0.0, 0, 0], (n, 1))
     b, w = hard.decay(top, np.full(n, 4.8), np.full(n, 80.4), random)
     energy = (172.5**2 + 80.4**2 - 4.8**2) / (2 * 172.5)
@@ -113,7 +113,7 @@ def test_a_jet_s_particles_add_up_to_its_parton(partons, particles):
 
 
 def test_jets_are_collimated(partons, particles):
-    """Nine tenths of a 50 to 100 GeV jet's momentum is within 0.3; soft ones are anywhere."""
+    """Nine tenths of a 50 to 100 GeV jet's momentum are within 0.3; soft jets are wider."""
     axis = partons.momentum[particles.event, particles.parton]
     pt = np.hypot(axis[:, 1], axis[:, 2])
     jet = (
@@ -141,7 +141,7 @@ def test_bottom_hadrons_fly_some_millimetres(partons, particles):
     axis = partons.momentum[particles.event, particles.parton][:, 1:]
     unit = axis / np.maximum(np.linalg.norm(axis, axis=1, keepdims=True), 1e-9)
     np.testing.assert_allclose(particles.origin[found], (away[:, None] * unit)[found], atol=1e-12)
-    # mean flight: 0.045 cm x 0.7 p / 5.3 GeV, for each jet an exponential of that mean
+    # A jet's flight has an exponential distribution with mean 0.045 cm x 0.7 p / 5.3 GeV.
     expected = 0.045 * 0.7 * np.linalg.norm(axis[found], axis=1) / 5.3
     assert (away[found] / expected).mean() == pytest.approx(1, abs=0.1)
 
@@ -151,7 +151,7 @@ def test_the_detector_measures_to_its_precision(particles):
     assert found.energy == pytest.approx(
         np.sqrt(seen.MASS[found.kind] ** 2 + (found.momentum**2).sum(axis=1))
     )
-    # the same directions, so eta is exact; the threshold is on the true momentum
+    # Directions do not change, so eta is exact; the threshold is on the true momentum.
     assert np.abs(found.eta).max() < 2.5
     charged = particles.charge != 0
     here = charged & (particles.pt > 1) & (np.abs(particles.eta) < 2.5)
@@ -159,7 +159,7 @@ def test_the_detector_measures_to_its_precision(particles):
     here &= ~pile_up
     n = here.sum()
     assert (found.charge != 0).sum() == pytest.approx(0.95 * n, abs=5 * np.sqrt(0.0475 * n))
-    # Muons of a known momentum: 1% and 0.02% a GeV, in squares.
+    # Muons of known momentum have errors of 1% and 0.02% per GeV, added in squares.
     muons = found[:1000]
     for name, value in (("event", 0), ("parton", 0), ("kind", seen.MUON), ("charge", 1)):
         setattr(muons, name, np.full(1000, value))
@@ -170,7 +170,7 @@ def test_the_detector_measures_to_its_precision(particles):
 
 
 def test_isolation_sums_count_each_neighbour_once():
-    """Three particles 0.2 apart in a row across phi = pi, and one in another event."""
+    """Three particles lie in a row, 0.2 apart, across phi = pi; one is in another event."""
     phi = np.array([np.pi - 0.2, np.pi, -np.pi + 0.2, np.pi])
     sums = isolation_sums(
         np.array([0, 3, 4]), np.array([1.0, 10.0, 100.0, 1000.0]), np.zeros(4), phi,
@@ -215,7 +215,7 @@ def test_sequences():
     charged = kind[..., [0, 3, 4]].sum(axis=-1)
     np.testing.assert_array_equal(np.abs(x[..., 14]), charged)
     mass2 = (energy.astype(float) ** 2 - px.astype(float) ** 2 - py.astype(float) ** 2) - pz**2
-    pions = (kind[..., 0] == 1) & (energy < 1)  # below 10 GeV float32 can tell
+    pions = (kind[..., 0] == 1) & (energy < 1)  # below 10 GeV, float32 is precise enough
     assert 10 * np.sqrt(np.median(mass2[pions])) == pytest.approx(0.13957, rel=0.01)
     assert (there & (x[..., 8:11].any(axis=-1)) & (charged == 0)).sum() == 0  # no tracks
 
@@ -227,7 +227,7 @@ def test_the_seed_decides_everything():
     assert not np.array_equal(first.inputs, other.inputs)
     one = data.events(60)
     assert not np.array_equal(one.train.inputs[:15], one.validation.inputs)
-    short = data.events(60, particles=12).train.inputs  # the hardest 12
+    short = data.events(60, particles=12).train.inputs  # the 12 particles with most momentum
     np.testing.assert_array_equal(short, first.inputs[:, :12])
     crowded = data.events(9, soft=2000).train.inputs
     assert crowded.any(axis=-1).mean() > 0.9

@@ -1,4 +1,4 @@
-"""HDF5 files as data: every sample once whatever the ranks, in bounded memory, read ahead."""
+"""HDF5 files as data: every sample once on any number of ranks, in bounded memory, read ahead."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ LENGTHS = (0, 1, 999, 1000)
 
 
 def write(path, first, n, width=3, **options):
-    """A file of samples that carry their own number: features (n, width), labels number % 3."""
+    """Write a file of numbered samples: features (n, width) are the number, labels number % 3."""
     numbers = np.arange(first, first + n)
     with h5py.File(path, "w") as file:
         file.create_dataset(
@@ -30,19 +30,19 @@ def write(path, first, n, width=3, **options):
 
 @pytest.fixture
 def files(tmp_path):
-    """Files of 0, 1, 999 and 1000 samples, numbered through."""
+    """Files of 0, 1, 999 and 1000 samples, with consecutive numbers."""
     starts = np.cumsum((0, *LENGTHS))
     return [write(tmp_path / f"{i}.h5", starts[i], n) for i, n in enumerate(LENGTHS)]
 
 
 def stored(files, window=1 << 20, **names):
-    """All samples of the files, none kept out."""
+    """All samples of the files; none is kept out for validation."""
     table = hdf5_files.look(files, ["features", "labels"])
     return Hdf5Data(table, "features", "labels", window=window)
 
 
 def rounds(samples, ranks, batch_size, epoch=0, start=0, **options):
-    """What the ranks get, joined in rank order: one array of sample numbers a round."""
+    """The samples of each round: one array of numbers, joined in rank order."""
     shares = []
     for rank in range(ranks):
         batches = Batches(samples, batch_size, rank=rank, ranks=ranks, **options)
@@ -56,7 +56,7 @@ def rounds(samples, ranks, batch_size, epoch=0, start=0, **options):
     return [np.concatenate(one) for one in zip(*shares, strict=True)]
 
 
-@pytest.mark.parametrize("window", [20, 5000, 1 << 20])  # bytes: of 1 sample, of 250, of all
+@pytest.mark.parametrize("window", [20, 5000, 1 << 20])  # bytes of 1 sample, of 250 samples, of all
 def test_every_sample_once_and_the_same_batches_on_any_number_of_ranks(files, window):
     samples = stored(files, window)
     assert len(samples) == 2000
@@ -98,17 +98,17 @@ def test_an_epoch_goes_on_in_its_middle_and_reads_nothing_before(files, monkeypa
 
 
 def reads(monkeypatch):
-    """Every stretch of a file that is read from now on: (file, name, first, last)."""
-    monkeypatch.setattr(hdf5_files, "GAP", 0)  # nothing is read to be thrown away
+    """A list that gets (file, name, first, last) of every read from now on."""
+    monkeypatch.setattr(hdf5_files, "GAP", 0)  # a read must be needed
     read, stretch = [], hdf5_files.Reader._stretch
     monkeypatch.setattr(hdf5_files.Reader, "_stretch", lambda *a: read.append(a[1:]) or stretch(*a))
     return read
 
 
 def test_ranks_share_out_the_reading(tmp_path, monkeypatch):
-    """An epoch of p ranks reads every sample of the files once, and in few long stretches."""
+    """In an epoch, p ranks together read every sample once, in few long stretches."""
     n, batch_size, piece = 4096, 32, 64
-    file = write(tmp_path / "a.h5", 0, n, width=126)  # 512 bytes a sample with its label
+    file = write(tmp_path / "a.h5", 0, n, width=126)  # 512 bytes per sample with its label
     monkeypatch.setattr(hdf5_files, "PIECE", piece * 512)
     samples = stored([file], window=1024 * 512)
     read = reads(monkeypatch)
@@ -119,23 +119,23 @@ def test_ranks_share_out_the_reading(tmp_path, monkeypatch):
         for _, name, first, last in read:
             counts[first:last] += name == "features"
         np.testing.assert_array_equal(counts, 1)
-        # Blocks of n / 256 = 16 samples; a rank's part of a window may begin and end within one.
+        # A block has n / 256 = 16 samples; a rank's part of a window may begin and end within one.
         assert len(read) / 2 <= n / 16 + 4 * 2 * ranks
 
 
 def test_a_batch_takes_one_sample_of_each_stratum():
-    """3 classes in order, 3 b samples a batch: every batch has b of each class, exactly."""
+    """With 3 classes in order and batches of 3 b, every batch has exactly b of each class."""
     random = np.random.default_rng(0)
     order = blocks.mixed(np.arange(3 * 50 * 8), 3 * 8, random).reshape(50, 24)
     np.testing.assert_array_equal(order // 50, np.tile(np.arange(24), (50, 1)))  # strata of 50
     assert (np.bincount(order.ravel()) == 1).all()
-    # 167 = 24 * 6 + 23: 23 strata of 7 and one of 6, six whole batches and one of 23.
+    # 167 = 24 * 6 + 23: there are 23 strata of 7 and one of 6, so six whole batches and one of 23.
     ragged = blocks.mixed(np.arange(167), 24, random)
     stratum = np.searchsorted([167 * (j + 1) // 24 for j in range(24)], ragged, side="right")
     assert [sorted(stratum[i : i + 24]) for i in range(0, 144, 24)] == [list(range(24))] * 6
     assert len(set(stratum[144:])) == 23
     assert len(ragged[144:]) == 23 and sorted(ragged) == list(range(167))
-    # Each of the 50 is as likely in each batch: over 2000 draws 40 times, +- 5 sigma (31).
+    # Each of 50 is equally likely in each batch: 40 times in 2000 draws, +- 5 sigma (31).
     counts = np.zeros(50)
     for _ in range(2000):
         counts[np.flatnonzero(blocks.mixed(np.arange(100), 2, random)[::2] == 17)] += 1
@@ -143,7 +143,7 @@ def test_a_batch_takes_one_sample_of_each_stratum():
 
 
 def test_windows_mix_blocks_from_everywhere():
-    """10 windows of 64 blocks: each has samples of all tenths of the data."""
+    """Each of 10 windows of 64 blocks has samples from all tenths of the data."""
     first, length = np.arange(640) * 10, np.full(640, 10)
     cut = list(blocks.windows(first, length, 640, 32, (0, 0)))
     assert [len(w) for w in cut] == [640] * 10
@@ -151,14 +151,14 @@ def test_windows_mix_blocks_from_everywhere():
     for window in cut:
         assert len(set(window // 640)) == 10 and len(set(window // 10)) == 64
     assert len(set(cut[0][:32].tolist())) == 32
-    # One block has but one order: what differs is the mixing, by seed, epoch and window.
+    # With one block per window, only the mixing differs by seed, epoch and window.
     one = [
         tuple(w % 50)
         for seed in ((0, 0), (0, 1), (1, 0))
         for w in blocks.windows(np.array([0]), np.array([100]), 50, 10, seed)
     ]
     assert len(set(one)) == 6
-    for window in blocks.windows(first, length, 640, 100, None):  # as they lie; 6 batches of 100
+    for window in blocks.windows(first, length, 640, 100, None):  # in file order; 6 batches of 100
         assert (np.diff(window) == 1).all() and len(window) in (600, 400)
 
 
@@ -168,7 +168,7 @@ def test_kept_out_for_validation(files):
     assert (len(train), len(kept), dataset.classes) == (1600, 400, 3)
     numbers = [p.take(slice(None))[0][:, 0].astype(int) for p in (train, kept)]
     np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), np.arange(2000))
-    # 256 stretches of 1 or 2 at equal distances: of any 200 neighbours 40 are kept out, +- 2.
+    # 256 stretches of 1 or 2 at equal distances: of any 200 neighbours, 38 to 42 are kept out.
     every = np.bincount(numbers[1] // 200, minlength=10)
     assert np.abs(every - 40).max() <= 2
     for epoch in range(3):  # blocks that begin or end where a stretch is kept out
@@ -263,7 +263,7 @@ def test_written_and_read_again(tmp_path):
 
 
 def test_memory_is_bounded_by_the_window_not_by_the_data(tmp_path):
-    """64 MiB of samples through windows of 2 MiB: two windows, two pieces, two batches."""
+    """64 MiB of samples in windows of 2 MiB need memory for two windows, pieces and batches."""
     n, window = 8192, 2 << 20
     file = write(tmp_path / "a.h5", 0, n, width=2046)  # 8 KiB a sample
     samples = stored([file], window)
@@ -273,7 +273,7 @@ def test_memory_is_bounded_by_the_window_not_by_the_data(tmp_path):
         try:
             for x, _ in Batches(samples, 64, shuffle=shuffle).epoch():
                 seen += len(x)
-                time.sleep(1e-4)  # the thread gets ahead as far as it may
+                time.sleep(1e-4)  # time for the thread to read ahead as far as it may
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -282,12 +282,12 @@ def test_memory_is_bounded_by_the_window_not_by_the_data(tmp_path):
 
 
 def resident():
-    """Bytes of this process in memory now."""
+    """The bytes of this process that are in memory now."""
     return 4096 * int(Path("/proc/self/statm").read_text().split()[1])
 
 
 def test_what_hdf5_itself_holds_is_bounded_too(tmp_path):
-    """The C library's memory isn't Python's to count: 96 MiB compressed, and 20 files."""
+    """Bounds the C library's memory, which Python does not count: 96 MiB compressed, 20 files."""
     files = [
         write(tmp_path / f"{i}.h5", 0, 600, width=2046, chunks=(50, 2046), compression=1)
         for i in range(20)

@@ -1,4 +1,4 @@
-"""Copies on a local disk: one a node, whole or not at all, never out of date."""
+"""Copies on a local disk: one per node, always whole, and never out of date."""
 
 import errno
 import fcntl
@@ -58,7 +58,7 @@ def one(tmp_path):
 
 
 def made(monkeypatch):
-    """The files that are copied from now on."""
+    """A list that gets the files that are copied from now on."""
     names, copy = [], local_copy._copy
     monkeypatch.setattr(
         local_copy, "_copy", lambda p, *rest: names.append(p.name) or copy(p, *rest)
@@ -75,11 +75,11 @@ def test_a_copy_is_made_again_when_its_source_has_changed(one, monkeypatch):
     local_copy.copies([file], cache)
     assert place.read_bytes() == b"another size" and len(copied) == 2
     stat = file.stat()
-    file.write_bytes(b"ANOTHER SIZE")  # as large, a nanosecond later
+    file.write_bytes(b"ANOTHER SIZE")  # of the same size, a nanosecond later
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     local_copy.copies([file], cache)
     assert place.read_bytes() == b"ANOTHER SIZE" and len(copied) == 3
-    place.write_bytes(b"half")  # whatever happened to it
+    place.write_bytes(b"half")  # changed in any way
     local_copy.copies([file], cache)
     assert place.read_bytes() == b"ANOTHER SIZE" and len(copied) == 4
 
@@ -88,7 +88,7 @@ def test_what_another_process_made_meanwhile_is_not_made_again(one, monkeypatch)
     file, cache = one
     (place,) = local_copy.copies([file], cache)
     copied, same, asked = made(monkeypatch), local_copy._same, []
-    # Not there when it is first looked for, and there when the lock is held.
+    # The copy is missing at the first look, and is there when this process has the lock.
     monkeypatch.setattr(
         local_copy, "_same", lambda *a: bool(asked.append(a) or asked[1:]) and same(*a)
     )
@@ -160,7 +160,7 @@ def test_another_process_is_waited_for_as_long_as_it_copies(one):
             local_copy.copies([file], cache, seconds=0.3)
 
         def slowly():
-            for i in range(10):  # longer than 2 s in all
+            for i in range(10):  # in all, longer than the limit of 2 s
                 part.write_bytes(bytes(100 * i))
                 time.sleep(0.25)
             part.write_bytes(file.read_bytes())

@@ -1,4 +1,4 @@
-"""What can be wrong with HDF5 files: one line that names the file, before training starts."""
+"""Errors of HDF5 files are one line that names the file, before training starts."""
 
 import os
 
@@ -22,12 +22,12 @@ def table(path, n=10, shape=(3,), dtype="f4"):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Two good files, and as many ways to be bad as we know."""
+    """Two good files, and bad files of many kinds."""
     monkeypatch.chdir(tmp_path)
     for name in ("a.h5", "b.h5"):
         table(name)
     table("empty.h5", 0)
-    table("other_empty.h5", 0, shape=())  # as somebody who saves an empty list has it
+    table("other_empty.h5", 0, shape=())  # as h5py stores an empty list
     table("shape.h5", shape=(4,))
     table("dtype.h5", dtype="f8")
     write("lengths.h5", np.zeros((9, 3), "f4"), np.zeros(10, int))
@@ -138,7 +138,7 @@ def test_wrong_words(folder):
 
 
 def test_names_are_looked_up_where_the_ranks_are(folder):
-    """`check` is what the starting process does: it sees that files are there, and opens none."""
+    """The starting process only calls `check`, which tests that files exist and opens none."""
     data.loading.check("missing.h5,zero.h5", features="anything")
     with pytest.raises(DataError, match=r"there is no file nosuch\.h5"):
         data.loading.check("a.h5", validation="nosuch.h5")

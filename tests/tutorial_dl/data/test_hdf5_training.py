@@ -1,4 +1,4 @@
-"""Training on HDF5 files: p ranks as one, `train` on the command line, what fails on the way."""
+"""Training on HDF5 files: p ranks as one, `train` on the command line, and errors."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tutorial_dl import data
 
 @pytest.fixture
 def folder(tmp_path):
-    """Digits in files of 0, 1, 999 and 437 samples, and one to validate on."""
+    """Files of 0, 1, 999 and 437 digits, and one file for validation."""
     digits = data.digits()
     edges = np.cumsum((0, 0, 1, 999, 437))
     for i, (first, end) in enumerate(pairwise(edges)):
@@ -26,9 +26,9 @@ def folder(tmp_path):
 
 
 def training(folder):
-    """On all ranks as on each alone: 1437 samples, the last batch smaller than the ranks are many.
+    """All ranks together train as each one alone; the last batch has fewer samples than ranks.
 
-    The learning rule is plain, so that the order within a sum is all that differs.
+    The rule is plain SGD, so that only the order of sums differs.
     """
     import threading
 
@@ -55,8 +55,8 @@ def training(folder):
     kept = data.digits().validation
     np.testing.assert_array_equal(trainer.predict(dataset.validation), trainer.predict(kept.inputs))
 
-    # What one rank can't read ends the epoch on all, and no thread goes on reading.
-    team.barrier()  # others may still be reading, each for itself
+    # If one rank can't read, the epoch ends on all ranks, and no thread goes on reading.
+    team.barrier()  # other ranks may still be reading
     if team.rank == 1:
         dataset.train.table.files[3].rename(f"{folder}/gone")
     team.barrier()
@@ -74,7 +74,7 @@ def test_ranks_train_on_files_as_one_does(on_ranks, folder):
 
 
 def train(folder, *words):
-    """`train` in the folder: its standard output, or the one line of its error."""
+    """Run `train` in the folder; returns its standard output, or its one-line error."""
     done = subprocess.run(
         [sys.executable, "-m", "tutorial_dl", "train", "--quiet", *words], cwd=folder,
         capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL,
@@ -94,7 +94,7 @@ def test_train_on_a_list_with_a_cache(folder):
     assert result["val_accuracy"] > 0.8 and result["data"] == "files.txt"
     assert len([*(folder / "local").glob("*.h5")]) == 4
     assert len([*(folder / "local").glob("*.hdf5")]) == 1
-    # On one rank, without copies, under other names: the same batches.
+    # One rank without copies, with other file names, has the same batches.
     for file in folder.glob("*.h*5"):
         with h5py.File(file, "r+") as open_file:
             open_file.move("features", "x")
@@ -111,7 +111,7 @@ def test_what_is_wrong_is_told_once_by_all_ranks(folder):
     size = len(whole)
     assert status == 2
     assert line == f"error: 3.h5: it is truncated: only {size - 1} of {size} bytes are there"
-    # Damage inside shows when it is read, and ends the run: in one line, too.
+    # Damage within a file is found when it is read, and ends the run with one line, too.
     part = data.load("digits").train.part(slice(0, 437))
     data.write_hdf5(part, folder / "3.h5", chunks=True, compression="gzip", fletcher32=True)
     with h5py.File(folder / "3.h5") as file:

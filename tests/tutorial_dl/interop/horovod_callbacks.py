@@ -1,4 +1,4 @@
-"""Checks of tutorial_dl.horovod's callbacks, called on every rank by horovod_checks.py."""
+"""Checks of tutorial_dl.horovod's callbacks; horovod_checks.py calls them on every rank."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def metrics_are_averaged():
         model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), part, BATCH, 1,
         [hvd.callbacks.MetricAverageCallback(), last],
     ).history  # fmt: skip
-    x, y = samples()[0]  # the learning rate is 0, and ranks have equally many samples
+    x, y = samples()[0]  # with learning rate 0, and equally many samples per rank
     error = model(x) - y
     assert seen["loss"] == history["loss"][0]
     assert seen["loss"] == pytest.approx(float(np.mean(np.square(error))), rel=1e-5)
@@ -42,7 +42,7 @@ def metrics_are_averaged():
 
 
 def learning_rates():
-    """Against the formulas of the documentation, step by step."""
+    """Learning rates follow the documented formulas in every step."""
     size, rates = hvd.size(), []
     note = keras.callbacks.LambdaCallback(
         on_train_batch_begin=lambda batch, logs: rates.append(float(model.optimizer.learning_rate))
@@ -66,7 +66,7 @@ def learning_rates():
 
 
 def momentum_is_corrected():
-    """velocity' = m (new / old) velocity - new g, from the paper, on a loss of constant slope."""
+    """The paper's velocity' = m (new / old) velocity - new g holds on a loss of constant slope."""
     for correct in (True, False):
         inputs = keras.Input((1,))
         outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs)
@@ -89,7 +89,7 @@ def momentum_is_corrected():
 
 
 def checkpoints_and_loading():
-    """Rank 0 writes; a loaded model has the optimizer's state, and is trained by all ranks."""
+    """Rank 0 writes; a loaded model has the optimizer's state, and all ranks train it."""
     folder = Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
     best = folder / f"best-{hvd.rank()}.keras"
     model, (_, part) = network(), samples()
@@ -102,7 +102,7 @@ def checkpoints_and_loading():
     assert [p.name for p in folder.iterdir()] == ["best-0.keras"]
     for only, name in ((False, "best_model.keras"), (True, "best_model.weights.h5")):
         assert hvd.callbacks.BestModelCheckpoint(save_weights_only=only).filepath == name
-    plain = keras.saving.load_model(folder / "best-0.keras")  # without us: a plain optimizer
+    plain = keras.saving.load_model(folder / "best-0.keras")  # its plain optimizer
     assert type(plain.optimizer) is keras.optimizers.Adam and not hasattr(
         plain.optimizer, "horovod"
     )
@@ -120,7 +120,7 @@ def checkpoints_and_loading():
 
 
 def start_as_rank_0():
-    """Weights, slots of the optimizer, and its step count; seeds of dropout stay a rank's own."""
+    """Ranks start with rank 0's weights, optimizer slots and step count, and their own seeds."""
     rank = hvd.rank()
     inputs = keras.Input((6,))
     keras.utils.set_random_seed(rank)
@@ -146,7 +146,7 @@ def start_as_rank_0():
     assert len(seeds) == 1 and (seeds[0] == after[0]).all()
     everyone = hvd.allgather(model.layers[-1].kernel[tf.newaxis])
     assert (everyone == everyone[0]).numpy().all()
-    # A model that has no weights before its first batch.
+    # This model has no weights before its first batch.
     late = keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2)])
     keras.utils.set_random_seed(rank)
     callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)

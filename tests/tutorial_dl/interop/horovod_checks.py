@@ -1,7 +1,7 @@
-"""All checks of tutorial_dl.horovod, called on every rank (test_horovod.py).
+"""All checks of tutorial_dl.horovod; test_horovod.py calls them on every rank.
 
-Three ranks are no power of two, and can be teams of two and one: they run the collectives, and of
-training what is another thing there. Two ranks run the rest.
+Three ranks are no power of two, and can form teams of two and one. They check the collectives, and
+the parts of training that depend on this. Two ranks check the rest.
 """
 
 import sys
@@ -26,8 +26,8 @@ EVERYWHERE = [horovod_training.fit_is_serial_training]
 
 
 def run():
-    """The checks of as many ranks as there are; who fails is named."""
-    tf.get_logger().setLevel("ERROR")  # that functions are traced again
+    """Run the checks for this number of ranks; an error names the check that fails."""
+    tf.get_logger().setLevel("ERROR")  # no warnings that functions are traced again
     hvd.init()
     others = [c for c in horovod_callbacks.CHECKS + horovod_training.CHECKS if c not in ON_THREE]
     for check in [*EVERYWHERE, *ON_THREE] if hvd.size() == 3 else others:

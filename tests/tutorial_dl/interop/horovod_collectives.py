@@ -1,6 +1,6 @@
-"""Checks of tutorial_dl.horovod's collectives, called on every rank by horovod_checks.py.
+"""Checks of tutorial_dl.horovod's collectives; horovod_checks.py calls them on every rank.
 
-Expected values are numpy's, of what all ranks hold: each rank knows the others' values.
+numpy computes the expected values: each rank knows the values of all ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DTYPES = ["float32", "float64", "int32", "int64", "float16", "bfloat16", "uint8"
 
 
 def values(shape, dtype="float32", seed=0):
-    """What each rank holds: whole numbers, so that sums are exact in every dtype."""
+    """The values of each rank: whole numbers, so that sums are exact in every dtype."""
     return [
         np.random.default_rng([seed, r]).integers(1, 5, shape).astype(np.float64)
         for r in range(hvd.size())
@@ -35,7 +35,7 @@ def same(tensor, expected, **error):
 
 
 def both_ways(function):
-    """The function as it is, and as a graph."""
+    """The function itself, and the function as a graph."""
     return [function, tf.function(function)]
 
 
@@ -49,7 +49,7 @@ def who_is_where():
     assert int(hvd.size_op()) == hvd.size() and int(hvd.rank_op()) == hvd.rank()
     assert int(hvd.local_size_op()) == hvd.size() and int(hvd.local_rank_op()) == hvd.rank()
     assert int(hvd.process_set_included_op()) == 1
-    # What scripts do first.
+    # These are the first lines of most scripts.
     for gpu in tf.config.experimental.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     with pytest.raises(NotImplementedError, match="number of ranks is fixed"):
@@ -95,7 +95,7 @@ def factors_before_and_after():
     same(hvd.allreduce(mine(x), op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0),
          1.5 * np.sum(x, 0))  # fmt: skip
     same(hvd.allreduce(mine(x), prescale_factor=0.5), 0.5 * np.mean(x, 0))
-    # Before and after are not the same where numbers overflow.
+    # A factor before and one after differ if numbers overflow.
     large = tf.constant([60000.0], tf.float16)
     assert np.isinf(hvd.allreduce(large, op=hvd.Sum, postscale_factor=0.1))
     same(hvd.allreduce(large, op=hvd.Sum, prescale_factor=0.1), [6000.0 * hvd.size()], rtol=1e-3)
@@ -112,7 +112,7 @@ def halves_on_the_wire():
         assert got.dtype == tf.float32
         same(got, expected)
         whole = hvd.allreduce(mine(x, "int32"), op=hvd.Sum, compression=compression)
-        assert whole.dtype == tf.int32  # only floating-point numbers are made smaller
+        assert whole.dtype == tf.int32  # only floating-point numbers are compressed
     same(hvd.allreduce(mine(x), compression=hvd.Compression.none), np.mean(x, 0))
 
 
@@ -134,7 +134,7 @@ def groups_of_tensors():
 
 
 def adasum_is_its_equation():
-    """Of two vectors a (1 - ab / 2aa) + b (1 - ab / 2bb), each tensor by itself, up a tree."""
+    """a (1 - ab / 2aa) + b (1 - ab / 2bb), up a tree of ranks, for each tensor by itself."""
 
     def adasum(a, b):
         ab, aa, bb = a @ b, a @ a, b @ b
@@ -150,14 +150,14 @@ def adasum_is_its_equation():
     got = hvd.grouped_allreduce([mine(x), mine(y)], op=hvd.Adasum)
     same(got[0], tree(x), rtol=1e-5)
     same(got[1], tree(y), rtol=1e-5)
-    equal = hvd.allreduce(tf.constant([1.0, 2.0]), op=hvd.Adasum)  # of what agrees, the mean
+    equal = hvd.allreduce(tf.constant([1.0, 2.0]), op=hvd.Adasum)  # the mean of equal vectors
     same(equal, [1.0, 2.0])
 
 
 def rows_of_all_ranks():
     rank, size = hvd.rank(), hvd.size()
     for dtype in [*DTYPES, "bool", "uint32"]:
-        # Rank r has r rows: rank 0 none.
+        # Rank r has r rows, so rank 0 has none.
         x = [np.full((r, 2, 3), r % 2 if dtype == "bool" else r) for r in range(size)]
         for gather in both_ways(hvd.allgather):
             got = gather(tf.cast(x[rank], dtype))
@@ -183,7 +183,7 @@ def what_the_root_has():
 
 def rows_to_all_ranks():
     rank, size = hvd.rank(), hvd.size()
-    # Rank r sends r + to rows to rank `to`: nothing from 0 to 0.
+    # Rank r sends r + t rows to rank t, so rank 0 sends itself nothing.
     rows = [np.arange(sum(r + t for t in range(size))) * 10 + r for r in range(size)]
     starts = [np.cumsum([0] + [r + t for t in range(size)]) for r in range(size)]
     expected = np.concatenate([rows[r][starts[r][rank] : starts[r][rank + 1]] for r in range(size)])
@@ -193,7 +193,7 @@ def rows_to_all_ranks():
         same(got, expected)
         same(received, [r + rank for r in range(size)])
     pair = tf.reshape(tf.range(4.0 * size), (2 * size, 2)) + 100 * rank
-    got = hvd.alltoall(pair)  # without splits: equal shares, rows only
+    got = hvd.alltoall(pair)  # without splits, shares are equal, and only rows come back
     same(
         got, np.concatenate([np.arange(4).reshape(2, 2) + 4 * rank + 100 * r for r in range(size)])
     )
@@ -215,14 +215,14 @@ def shares_of_a_reduction():
     same(hvd.reducescatter(mine(x)), share)
     same(hvd.reducescatter(mine(x), prescale_factor=2.0, postscale_factor=3.0), 6 * share)
     same(hvd.reducescatter(mine(x), compression=hvd.Compression.fp16), share, rtol=1e-3)
-    # The Keras modules have their own order of arguments.
+    # The functions of the Keras modules have another order of arguments.
     same(hvd_keras.reducescatter(mine(x), "rows", hvd.Sum), hvd.size() * share)
     factors = {"prescale_factor": 2.0, "postscale_factor": 3.0}
     same(hvd_keras.reducescatter(mine(x), **factors), 6 * share)
 
 
 def gradients_of(functions):
-    """Of sum(f(x)) times r + 1 on rank r, for every pair (f, x); eagerly and in one graph."""
+    """Gradients of (r + 1) sum(f(x)) on rank r, for every pair (f, x); eagerly and in one graph."""
 
     def gradients():
         out = []
@@ -241,14 +241,14 @@ def gradients_of(functions):
 
 def gradients_are_horovod_s():
     rank, size = hvd.rank(), hvd.size()
-    total = size * (size + 1) // 2  # of the ranks' own gradients, which are r + 1
+    total = size * (size + 1) // 2  # the ranks' own gradients are r + 1
     x, ones, rows = values((3, 2)), np.ones((3, 2)), tf.ones((rank + 1, 2))  # ragged
     most, least = np.array(x) == np.max(x, 0), np.array(x) == np.min(x, 0)
     others = np.prod([v for r, v in enumerate(x) if r != rank], 0)
     splits = [rank + to for to in range(size)]
-    to = np.repeat(np.arange(size), splits)  # where each row goes: it comes back times to + 1
+    to = np.repeat(np.arange(size), splits)  # each row's target rank t; its gradient is t + 1
     owner = np.repeat(np.arange(size), [len(a) for a in np.array_split(np.arange(7), size)])
-    place = np.arange(total, dtype="float32")[:, None]  # of the ranks' rows in all of them
+    place = np.arange(total, dtype="float32")[:, None]  # ranks' rows in all results
     own_place = place[rank * (rank + 1) // 2 :][: rank + 1]
     x, fp16 = mine(x), hvd.Compression.fp16
     expected = [
@@ -257,7 +257,7 @@ def gradients_are_horovod_s():
         (lambda t: hvd.allreduce(t, op=hvd.Sum, prescale_factor=3.0), x, 3 * total * ones),
         (lambda t: hvd.allreduce(t, compression=fp16), x, total / size * ones),
         (lambda t: hvd.grouped_allreduce([t, 2 * t], op=hvd.Sum)[1], x, 2 * total * ones),
-        # True derivatives: to who holds the extreme, and the product of the others.
+        # True derivatives: 1 for the rank with the extreme; for a product, the others' product.
         (lambda t: hvd.allreduce(t, op=hvd.Max), x, total * (most / most.sum(0))[rank]),
         (lambda t: hvd.allreduce(t, op=hvd.Min), x, total * (least / least.sum(0))[rank]),
         (lambda t: hvd.allreduce(t, op=hvd.Product, postscale_factor=0.5), x,
@@ -295,7 +295,7 @@ def sparse_gradients():
 
 
 def many_in_one_graph_keep_their_order():
-    """What is ready first differs between ranks here: without an order, ranks would mix them up."""
+    """Collectives of a graph become ready in different orders on ranks, and still match."""
     variable = tf.Variable(1.0)
 
     def slow(t):
@@ -342,12 +342,12 @@ def calls_that_differ_are_named():
     for message, call in calls.items():
         with pytest.raises(MismatchError, match=message):
             call()
-    same(hvd.allreduce(1.0, op=hvd.Sum), hvd.size())  # and it goes on
+    same(hvd.allreduce(1.0, op=hvd.Sum), hvd.size())  # and later calls work
     hvd.barrier()
 
 
 def uneven_batches_and_join():
-    """Rank r has 3 r batches. Those who have none left count as zeros; an average is of all."""
+    """Rank r has 3 r batches. A rank without batches adds zeros to averages over all ranks."""
     rank, size = hvd.rank(), hvd.size()
     for batch in range(3 * rank):
         present = [r for r in range(size) if batch < 3 * r]
@@ -361,12 +361,12 @@ def uneven_batches_and_join():
     last = hvd.join()
     assert last.dtype == tf.int32 and int(last) == size - 1
     same(hvd.allreduce(1.0, op=hvd.Sum), size)
-    # Inside a graph, the other way round: rank 0 comes last.
+    # Inside a graph it is the other way round: rank 0 joins last.
     steps = tf.function(lambda: hvd.allreduce(1.0, op=hvd.Sum))
     for _ in range(2 * (size - rank)):
         steps()
     assert int(tf.function(hvd.join)()) == 0
-    # What can't do without a rank says so, on all of them.
+    # Calls that need every rank raise an error on all ranks.
     with pytest.raises(MismatchError, match=r"broadcast\(.*while rank 0 has joined"):
         hvd.join() if rank == 0 else hvd.broadcast(tf.zeros(2), 1)
     hvd.barrier()
@@ -429,7 +429,7 @@ def objects_and_variables():
 
 
 def over_again():
-    """shutdown, then init: with a communicator, and with some of the ranks."""
+    """After shutdown, init works with a communicator, and with some of the ranks."""
     from mpi4py import MPI
 
     rank, size = hvd.rank(), hvd.size()

@@ -1,4 +1,4 @@
-"""Small networks for the checks of tutorial_dl.horovod, trained by all ranks and by one.
+"""Small networks for the checks of tutorial_dl.horovod, trained by all ranks and by one rank.
 
 p ranks are compared with one: rank 0 also trains a plain Keras model on the whole batches.
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 import tutorial_dl.horovod.tensorflow.keras as hvd
 
-BATCH, STEPS = 4, 3  # samples a rank and step
+BATCH, STEPS = 4, 3  # samples per rank and step
 
 
 def network(seed=0, **options):
@@ -28,7 +28,7 @@ def embedding(seed=0):
 
 
 def samples(words=False):
-    """The whole data, and this rank's: its part of every batch of all ranks."""
+    """The whole data, and this rank's part of every global batch."""
     random, size = np.random.default_rng(3), hvd.size()
     n = STEPS * BATCH * size
     x = random.integers(0, 20, (n, 3)) if words else random.standard_normal((n, 6))
@@ -46,12 +46,12 @@ def fit(model, optimizer, data, batch, epochs=2, callbacks=(), **options):
 
 
 def on_rank_0(train):
-    """The weights of the model that `train()` gives."""
+    """Rank 0's weights of the model that `train()` returns, on all ranks."""
     return hvd.broadcast_object(train().get_weights() if hvd.rank() == 0 else None, 0)
 
 
 def serial(optimizer, make=network, epochs=2):
-    """The weights of a plain Keras model that was trained on all samples."""
+    """The weights of a plain Keras model after training on all samples."""
 
     def train():
         model = make()
@@ -63,7 +63,7 @@ def serial(optimizer, make=network, epochs=2):
 
 
 def distributed(optimizer, make=network, epochs=2, **options):
-    """The same on all ranks, which start from weights of their own: those of rank 0 count."""
+    """The weights after training on all ranks, which take rank 0's first weights."""
     model = make(seed=hvd.rank())
     _, part = samples(make is embedding)
     start = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
@@ -72,7 +72,7 @@ def distributed(optimizer, make=network, epochs=2, **options):
 
 
 def equal_everywhere(model, also=()):
-    """Bit for bit, and the weights."""
+    """The model's weights, which must have the same bits on all ranks."""
     weights = np.concatenate([np.ravel(v) for v in [*model.weights, *also]]).astype("float64")
     everyone = hvd.allgather(weights[np.newaxis]).numpy()
     assert (everyone == everyone[0]).all()

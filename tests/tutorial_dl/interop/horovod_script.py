@@ -1,9 +1,9 @@
-"""A script as Horovod's documentation teaches it; only the import lines are others.
+"""A script as Horovod's documentation teaches it, with other import lines.
 
     mpiexec -n 2 python horovod_script.py FOLDER --batch 32 --rate 0.05
     python horovod_script.py FOLDER --batch 64 --rate 0.1                # the same, on one process
 
-Once with `model.fit`, once with a loop of its own. Each rank leaves its weights in FOLDER.
+It trains with `model.fit`, and again with its own loop. Each rank writes its weights to FOLDER.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def keep(model, name):
 
 
 def with_fit():
-    keras.utils.set_random_seed(hvd.rank())  # weights that differ: rank 0's are the ones
+    keras.utils.set_random_seed(hvd.rank())  # weights differ; rank 0's are used
     model = network()
 
     # Horovod: adjust learning rate based on number of GPUs, add Horovod DistributedOptimizer.

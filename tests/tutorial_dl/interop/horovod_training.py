@@ -1,4 +1,4 @@
-"""Checks of tutorial_dl.horovod's training, called on every rank by horovod_checks.py."""
+"""Checks of tutorial_dl.horovod's training; horovod_checks.py calls them on every rank."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options_of_the_optimizer():
         optimizer = hvd.DistributedOptimizer(plain, **options)
         assert optimizer.name == options.get("name", plain.name)
         same_as(distributed(optimizer, epochs=1), whole)
-    # Sum: as if the learning rate was that much larger. bf16: rounded to 8 bits.
+    # Sum acts like a learning rate that is p times larger. bf16 rounds to 8 bits.
     rough = hvd_tf.DistributedOptimizer(
         sgd(0.1 / hvd.size()), op=hvd.Sum, compression=hvd.Compression.bf16
     )
@@ -70,7 +70,7 @@ def options_of_the_optimizer():
 
 
 def accumulated_batches():
-    """Two passes to a step are one batch that is twice as large; Adam's step count included."""
+    """Two passes per step act like one batch of twice the size, also in Adam's step count."""
     (x, y), _ = samples()
     x, y = np.concatenate([x, x]), np.concatenate([y, y])
     both = 2 * BATCH * hvd.size()
@@ -78,7 +78,7 @@ def accumulated_batches():
         (lambda passes: keras.optimizers.SGD(0.1 / passes, momentum=0.9), False),
         (lambda passes: keras.optimizers.Adam(0.01), True),
     ):
-        # 2 epochs of 3 batches: updates are made of 1, 2 | 3, 1 | 2, 3.
+        # 2 epochs of 3 batches make updates of batches 1, 2 | 3, 1 | 2, 3.
         ours = hvd.DistributedOptimizer(
             make(2), backward_passes_per_step=2, average_aggregated_gradients=average
         )
@@ -91,7 +91,7 @@ def accumulated_batches():
                 expected.train_on_batch(x[at : at + both], y[at : at + both])
             return expected
 
-        same_as(model, on_rank_0(train), also=False)  # what is accumulated is a rank's own
+        same_as(model, on_rank_0(train), also=False)  # each rank accumulates its own gradients
         assert int(model.optimizer.iterations) == 3
     with pytest.raises(
         ValueError, match="steps 2, so backward_passes_per_step must be 2 or left out, got 3"
@@ -101,12 +101,12 @@ def accumulated_batches():
 
 
 def accumulated_batches_of_a_loaded_model():
-    """What was trained, saved, loaded and trained on is what one process trains at once."""
+    """Training, saving, loading and training on gives the result of one uninterrupted process."""
     folder = Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
     file, (_, part) = str(folder / "model.keras"), samples()
 
     def half():
-        return keras.optimizers.SGD(0.1 / 2, momentum=0.9)  # sums of two batches
+        return keras.optimizers.SGD(0.1 / 2, momentum=0.9)  # gradients are sums of two batches
 
     model = distributed(hvd.DistributedOptimizer(half(), backward_passes_per_step=2))
     if hvd.rank() == 0:
@@ -116,7 +116,7 @@ def accumulated_batches_of_a_loaded_model():
     plainly = hvd.load_model(file)  # it averages, but it has the same state
     for loaded in (again, plainly):
         for v, saved in zip(loaded.optimizer.variables, model.optimizer.variables, strict=True):
-            if "accumulator" not in v.path:  # those of the file are rank 0's
+            if "accumulator" not in v.path:  # the file has rank 0's
                 np.testing.assert_array_equal(v, saved)
     again.fit(*part, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
 
@@ -143,7 +143,7 @@ def sparse_gradients_of_embeddings():
 
 
 def ragged_shards_average_ranks_alike():
-    """Rank r has r + 1 samples: the mean of the ranks' gradients, not that of all samples."""
+    """Rank r has r + 1 samples: Horovod takes the mean over ranks, not over samples."""
     rank, size = hvd.rank(), hvd.size()
     random = np.random.default_rng(1)
     data = [
@@ -164,7 +164,7 @@ def ragged_shards_average_ranks_alike():
 
 
 def scaled_losses_are_skipped_together():
-    """Rank 1's batch overflows once: all skip that step, halve their scale, and go on."""
+    """Rank 1's batch overflows once: all ranks skip that step, halve their scale, and go on."""
     for wrap in (
         lambda o: keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(o), 4.0),
         lambda o: hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(o, 4.0)),
@@ -183,7 +183,7 @@ def scaled_losses_are_skipped_together():
         assert (equal_everywhere(model)[:n] != before[:n]).any()
     whole = serial(keras.optimizers.SGD(0.1), epochs=1)
     same_as(distributed(wrap(keras.optimizers.SGD(0.1)), epochs=1), whole)
-    # Ranks that have joined overflow nowhere: the mean of the others' gradients and of zeros.
+    # Ranks that have joined contribute zeros, which do not overflow.
     weight = keras.Variable(np.zeros(3, "f"))
     optimizer = wrap(keras.optimizers.SGD(1.0))
     if hvd.rank() > 0:
@@ -192,7 +192,7 @@ def scaled_losses_are_skipped_together():
         np.testing.assert_allclose(weight, np.full(3, -2.0 * (hvd.size() - 1) / hvd.size()))
         assert float(optimizer.dynamic_scale) == 2.0
     hvd.join()
-    # As Keras wraps it by itself.
+    # Keras wraps the optimizer like this by itself.
     keras.config.set_dtype_policy("mixed_float16")
     try:
         mixed = distributed(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), epochs=1)
@@ -203,7 +203,7 @@ def scaled_losses_are_skipped_together():
 
 
 def an_optimizer_with_state():
-    """What it has learned is copied; the one that was given stays what it was."""
+    """The optimizer's state is copied, and the given optimizer does not change."""
     plain = keras.optimizers.Adam(0.01)
     model, _ = network(), fit(network(), plain, samples()[0], 8)
     copy = hvd.DistributedOptimizer(plain)
@@ -211,11 +211,11 @@ def an_optimizer_with_state():
     for ours, theirs in zip(copy.variables, plain.variables, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     assert not hasattr(plain, "horovod")
-    # Accumulation that begins later: it starts at zero, and the updates that were made count on.
+    # If accumulation begins later, it starts at zero, and the count of updates continues.
     later = hvd.DistributedOptimizer(plain, backward_passes_per_step=2)
     assert int(later.iterations) == int(plain.iterations) > 1
     assert int(later._iterations) == 2 * int(plain.iterations)
-    # One that is in the middle of accumulating goes on there: (2 + 4) / 2, on every rank.
+    # An optimizer that has begun to accumulate continues: (2 + 4) / 2 on every rank.
     weight = keras.Variable(np.zeros(3, "f"))
     plain = keras.optimizers.SGD(1.0, gradient_accumulation_steps=2)
     plain.apply([tf.fill(3, 2.0)], [weight])
@@ -296,7 +296,7 @@ def normalised(layer, seed=0):
 
 
 def batches_are_normalised_together():
-    """As plain batch normalisation of the whole batch, moving statistics included."""
+    """Results and statistics are those of plain batch normalisation of the whole batch."""
     sgd, (whole, part) = keras.optimizers.SGD, samples()
 
     def train():
@@ -313,7 +313,7 @@ def batches_are_normalised_together():
 
 
 def two_networks_of_two_teams():
-    """Rank 0 trains alone, the others train together: each set goes its own way."""
+    """Rank 0 trains alone and the others train together, independent of each other."""
     if hvd.size() == 2:
         return
     others = hvd.add_process_set(range(1, hvd.size()))
@@ -330,9 +330,9 @@ def two_networks_of_two_teams():
 
 
 def a_rank_that_fails_in_a_graph():
-    """The others, in the graph's collective, are told who and why. The last check of all.
+    """Ranks in the graph's collective learn which rank failed and why. It is the last check.
 
-    An exception that nobody catches tells the teams by itself; here it is caught, so we do.
+    An uncaught exception is reported to all teams. This one is caught, so the check reports it.
     """
     from numba_kernels.team.failure import abort_all
 

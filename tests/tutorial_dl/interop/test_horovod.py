@@ -1,4 +1,4 @@
-"""tutorial_dl.horovod: all checks on 2 or 3 ranks, a script, functions started on ranks, failures.
+"""tutorial_dl.horovod: checks on 2 or 3 ranks, a script, functions run on ranks, failures.
 
 The checks themselves are in horovod_collectives.py, horovod_callbacks.py and horovod_training.py.
 """
@@ -36,13 +36,13 @@ def test_every_function(on_ranks, n):
 
 
 def test_a_script_with_only_its_import_changed(tmp_path):
-    """Two ranks with equal weights, which are those of one process with batches twice as large."""
+    """Two ranks get the weights of one process with batches of twice the size."""
     together, alone = tmp_path / "together", tmp_path / "alone"
     together.mkdir(), alone.mkdir()
     script = HERE / "horovod_script.py"
     done = ranks(2, script, together, "--batch", 32, "--rate", 0.05)
     assert done.returncode == 0, done.stderr[-3000:]
-    serial = subprocess.run(  # no mpiexec
+    serial = subprocess.run(  # started without mpiexec
         [sys.executable, script, alone, "--batch", "64", "--rate", "0.1"],
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_run_gives_results_by_rank():
     offset = 10
 
     def function(factor, shift=0):
-        from numba_kernels.team.team import Team  # no TensorFlow: it starts in a second
+        from numba_kernels.team.team import Team  # without TensorFlow, ranks start in a second
 
         team = Team()
         total = team.allreduce(np.array([float(team.rank)]))[0]
@@ -84,7 +84,7 @@ def test_run_gives_results_by_rank():
 
 
 def test_a_rank_that_fails_is_named():
-    """One raises while the other waits; one ends without a word; one does not end."""
+    """A rank raises while the other waits; a rank ends without an error; a rank does not end."""
 
     def function():
         from numba_kernels.team.team import Team

@@ -1,4 +1,4 @@
-"""Batch normalisation over ranks against Keras's own on the concatenated batch."""
+"""Batch normalisation over ranks, compared with Keras's own on the concatenated batch."""
 
 import itertools
 
@@ -11,14 +11,14 @@ CLASSES = 3
 
 
 def share(samples, shares, rank):
-    """[first, last) of the samples that are `rank`'s."""
+    """The slice of the samples of `rank`."""
     ends = np.cumsum([0, *shares])
     assert ends[-1] == samples
     return slice(ends[rank], ends[rank + 1])
 
 
 def normalised(layer, x, dy, mask=None):
-    """y, and the gradients of sum(y dy) to x, gamma and beta."""
+    """y, and the gradients of sum(y dy) with respect to x, gamma and beta."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
@@ -41,19 +41,19 @@ CASES = {  # shape of the batch, axis, which elements are masked, shares of 3 ra
 
 
 def layers_are_equal(team, dtype):
-    """Forward and backward, eager and in a graph: what the docstring of the module promises."""
+    """Forward and backward agree, eagerly and in a graph, as the module's docstring promises."""
     import keras
     import tensorflow as tf
 
     from tutorial_dl.layers import SyncBatchNormalization
 
-    # Keras adds this to the number of elements that a mask leaves (not so without a mask).
+    # With a mask, Keras adds this epsilon to the number of elements that the mask leaves.
     keras.config.set_epsilon(1e-15)
     random = np.random.default_rng(6)
     error = 1e-12 if dtype == "float64" else 2e-6
     for name, (shape, axis, masked, shares) in CASES.items():
         shares = shares if team.size == 3 else (shares[0], shares[1] + shares[2])
-        # Far from zero, where E[x^2] - mean^2 loses digits. (That is Keras's x - mean, too.)
+        # Far from zero, E[x^2] - mean^2 loses digits. (So does Keras's x - mean.)
         x = (random.normal(size=shape) + 30).astype(dtype)
         dy = random.normal(size=shape).astype(dtype)
         mask = random.random(shape[:-1]) < 0.6 if masked else None
@@ -69,7 +69,7 @@ def layers_are_equal(team, dtype):
             layer.gamma.assign(gamma), layer.beta.assign(beta)
         expected = normalised(plain, x, dy, mask)
         for graph, average in ((False, "samples"), (True, "samples"), (True, "ranks")):
-            # This rank's loss is a mean over its samples; whoever averages weighs it so.
+            # This rank's loss is a mean over its samples, and averages over ranks weight it so.
             weight = (mine.stop - mine.start) / shape[0] if average == "samples" else 1 / team.size
             of_mine = dy[mine] / max(weight, 1e-9)
             ours.average = average
@@ -105,7 +105,7 @@ def normalised_tensors(layer, x, dy, mask):
 
 
 def network():
-    """Nested, with two branches that know nothing of each other, and layers of all options."""
+    """A nested network with two independent branches, and layers with all options."""
     import keras
     from keras import layers
 
@@ -126,7 +126,7 @@ def network():
     return model
 
 
-SAMPLES, BATCH = 31, 10  # the last round has one sample: ranks but one have none
+SAMPLES, BATCH = 31, 10  # the last round has one sample, so only one rank has any
 
 
 def images(dtype="float32"):
@@ -149,9 +149,9 @@ def train(model, strategy, dtype):
 
 
 def networks_are_equal(teams_of):
-    """Trained by p ranks and by one: the same weights, and the same moving statistics.
+    """Networks trained by p ranks and by one have the same weights and moving statistics.
 
-    teams_of: by precision, so that not every team trains in both
+    teams_of: teams by precision, so that not every team trains in both
     """
     import keras
 
@@ -170,11 +170,11 @@ def networks_are_equal(teams_of):
                 assert error <= limit, f"{what} {dtype} on {team.size}: {error}"
             losses = [t.history.column("val_loss") for t in (together, alone)]
             np.testing.assert_allclose(*losses, rtol=1e-5)
-            # A batch of none moves nothing and has no gradient, where nobody has samples.
+            # If no rank has samples, statistics do not move and there is no gradient.
             x, y = images(dtype).train.take(slice(0, 0))
             assert together.replica.compute_gradient((x, y)) == (0, 0)
             assert not together.replica.gradient.any()
-            # Equal on all ranks without being averaged, also where one has no samples.
+            # Statistics are equal on all ranks without averaging, also if a rank has no samples.
             x, y = images(dtype).train.take(slice(0, team.rank))
             together.replica.compute_gradient((x, y))
             state = team.allgather(together.replica.state.copy())
@@ -183,7 +183,7 @@ def networks_are_equal(teams_of):
 
 
 def without_samples(team):
-    """A rank without samples takes part in what is common, and keeps what is its own."""
+    """A rank without samples takes part in collectives, and its own statistics do not change."""
     import keras
 
     from tutorial_dl import replica
@@ -210,12 +210,12 @@ def without_samples(team):
         assert np.isfinite(r.gradient).all() and r.gradient.any()
     collectives = [op for f in r._functions.values() for op in f.graph.get_operations()
                    if op.type == "PyFunc"]  # fmt: skip
-    assert len(collectives) == 4  # two layers, forward and backward: each waits for the one before
+    assert len(collectives) == 4  # two layers, forward and backward, in sequence
     assert all(a in b.control_inputs for a, b in itertools.pairwise(collectives))
 
 
 def failing_rank(team):
-    """A rank that fails in the middle of its step: the others are told, in words, and in time."""
+    """A rank fails in the middle of its step: the others soon raise an error that says why."""
     import tensorflow as tf
 
     from numba_kernels import PeerError
@@ -232,7 +232,7 @@ def failing_rank(team):
         with pytest.raises(PeerError, match="rank 1 failed: ValueError: the dog ate it"):
             r.compute_gradient((x, y))
     team.recover()
-    collective_layers.cause(RuntimeError())  # asked for, as training does, it is not kept
+    collective_layers.cause(RuntimeError())  # asking for the cause clears it, as training does
     layer = SyncBatchNormalization(team)
     layer.build((None, 6))
     for how in (lambda x: layer(x, training=True), tf.function(lambda x: layer(x, training=True))):
@@ -276,7 +276,7 @@ def plain_model():
 
 
 def test_convert_keeps_all_but_how_statistics_are_computed(tmp_path):
-    """And one process is plain batch normalisation, in Keras's own fit too; saved and loaded."""
+    """One process gives plain batch normalisation, also in Keras's fit and after a reload."""
     import keras
 
     from tutorial_dl.layers import SyncBatchNormalization, convert
@@ -286,7 +286,7 @@ def test_convert_keeps_all_but_how_statistics_are_computed(tmp_path):
     plain = plain_model()
     model = plain_model()
     model.set_weights(plain.get_weights())
-    model.train_on_batch(x, y), plain.train_on_batch(x, y)  # with layers as they were
+    model.train_on_batch(x, y), plain.train_on_batch(x, y)  # with the original layers
     names = [v.path for v in model.weights]
     assert convert(model) is model
     assert [v.path for v in model.weights] == names

@@ -1,6 +1,6 @@
-"""Layouts: counts by the formulas, roles by hand, workers whole where any way would keep them so.
+"""Layouts: counts by the formula, roles by hand, and as many workers as possible on one node.
 
-`R = [1] + G F (M + N_M N_W D)` with M = 0, 1, N_M + 1; the talk counts 1 + G F N_M N_W D.
+The formula is `R = [1] + G F (M + N_M N_W D)` with M = 0, 1 or N_M + 1 masters per fold.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def test_roles_without_a_master():
     found = Layout(masters=0, workers=2, devices=2).roles()
     assert {r.role for r in found} == {"worker"}
     assert numbers_of(found) == [(0, None, 0, 0), (1, None, 0, 1), (2, None, 1, 0), (3, None, 1, 1)]
-    assert worker_ranks(found, 2) == [0, 1, 2, 3]  # all of them reduce together
+    assert worker_ranks(found, 2) == [0, 1, 2, 3]  # all ranks reduce together
     assert hub_ranks(found, 0) == [0]
 
 
@@ -96,7 +96,7 @@ def test_roles_of_a_search():
     assert of[1::2] == [("worker", *b, 1 + 2 * n) for n, b in enumerate(blocks)]
     assert hub_ranks(found, 0) == [0, 1, 3, 5, 7] and hub_ranks(found, 3) == [3, 4]
     assert worker_ranks(found, 0) == []
-    # Without masters the first rank of each group speaks for it.
+    # Without masters, the first rank of each group represents it.
     assert hub_ranks(Layout(groups=2, masters=0, workers=3).roles(), 0) == [0, 1, 4]
 
 
@@ -126,7 +126,7 @@ def test_whatever_the_nodes_all_have_their_place(layout, random):
     assert counts["worker"] == blocks * max(layout.masters, 1) * layout.workers * layout.devices
     first = "coordinator" if layout.search else "master" if layout.masters else "worker"
     assert found[0].role == first
-    # Every worker has each device once, and all its ranks report to one master of its block.
+    # Every worker has each device once, and all its ranks belong to one master of its block.
     workers = {}
     for r in found:
         if r.role == "worker":
@@ -140,7 +140,7 @@ def test_whatever_the_nodes_all_have_their_place(layout, random):
             assert over.role == ("sub_master" if subs else "master")
             assert (over.group, over.fold) == (ranks[0].group, ranks[0].fold)
             assert worker_ranks(found, ranks[-1].rank) == [r.rank for r in ranks]
-    # A star is a master with the first ranks of `workers` workers, or the master of sub-masters.
+    # A star is a master with the first ranks of `workers` workers, or a master of sub-masters.
     for r in found:
         if r.role in ("master", "sub_master"):
             hub, *leaves = hub_ranks(found, r.rank)
@@ -154,7 +154,7 @@ def test_whatever_the_nodes_all_have_their_place(layout, random):
 
 
 def whole(found, nodes):
-    """How many workers have all their ranks on one node."""
+    """The number of workers with all their ranks on one node."""
     of = {}
     for r in found:
         if r.worker is not None:
@@ -163,7 +163,7 @@ def whole(found, nodes):
 
 
 def arrangements(letters):
-    """All different orders of the letters."""
+    """All distinct orders of the letters."""
     if not letters:
         yield ()
     for letter in sorted(set(letters)):
@@ -184,12 +184,12 @@ SMALL = [
 
 @pytest.mark.parametrize(("layout", "letters"), SMALL, ids=lambda x: str(x).split(":")[0])
 def test_as_many_workers_are_whole_as_any_way_has(layout, letters):
-    """Every way to give out the ranks after rank 0's is tried, on every pattern of three nodes."""
-    leads = layout.ranks - len(letters)  # rank 0, where it is a master or a coordinator
+    """Compare with all ways to distribute the other ranks, on every pattern of three nodes."""
+    leads = layout.ranks - len(letters)  # rank 0, if it is a master or a coordinator
     ways = [("x",) * leads + order for order in arrangements(letters)]
     best_of = {}
     for nodes in product(range(3), repeat=layout.ranks):
-        # How many ranks each node has decides, apart from rank 0.
+        # Apart from rank 0, only the number of ranks of each node matters.
         key = (nodes[0] if leads else None, tuple(sorted(nodes[leads:])))
         if key not in best_of:
             alike = (*nodes[:leads], *sorted(nodes[leads:]))
@@ -208,10 +208,10 @@ def test_places_on_nodes_by_hand():
     layout = Layout(masters=2, workers=3, devices=2)
     found = layout.roles([0] * 8 + [1] * 7)
     assert found == layout.roles()  # nothing to improve: 1 + 1 + 6 ranks, and 1 + 6
-    names = ["a", "b", "c"] * 5  # in turn, as some batch systems place ranks: five on each
+    names = ["a", "b", "c"] * 5  # round robin, as some batch systems place ranks: five on each
     found = layout.roles(names)
     assert whole(found, names) == 6 and found[0].role == "master"
-    # A sub-master and a worker have room on one node; 1 + 3 x 2 = 7 have not.
+    # A sub-master and a worker fit on one node; 1 + 3 x 2 = 7 ranks do not.
     for sub in (r for r in found if r.role == "sub_master"):
         assert any(r.master == sub.rank and names[r.rank] == names[sub.rank] for r in found)
 
@@ -303,7 +303,7 @@ def test_ranks_that_fit_nothing(said, parts):
 @settings(max_examples=60, deadline=None)
 @given(numbers, some.integers(1, 40))
 def test_what_a_message_names_does_fit(layout, ranks):
-    """Every 'N fit masters ...' and 'N ranks for masters ...' in it is true."""
+    """Every 'N fit masters ...' and 'N ranks for masters ...' in a message is true."""
     if layout.ranks == ranks:
         assert layout.check_ranks(ranks) is None
         return
@@ -312,7 +312,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
     told, _, near = str(error.value).partition("; ")
     assert told == f"{fitting._count(ranks)}, but {fitting.words(layout)} need {layout.ranks}"
     named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
-    named = named if near else []  # no other number of anything needs fewer ranks
+    named = named if near else []  # no smaller number of anything needs fewer ranks
     exact = f"{ranks} fit" in near
     for one in named:
         count, _, what = one.partition(" for ")
@@ -321,7 +321,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
         other = Layout(**given, search=layout.search)
         assert other.ranks == (ranks if exact else int(count.split()[0]))
         assert sum(getattr(layout, name) != value for name, value in given.items()) == 1
-    if not exact:  # none that differs in one number fits exactly
+    if not exact:  # no layout that differs in one number fits exactly
         for name, value in product(("masters", "workers", "devices"), range(1, ranks + 1)):
             given = {n: getattr(layout, n) for n in ("groups", "folds", "masters", "workers")}
             given |= {"devices": layout.devices, "search": layout.search, name: value}
@@ -389,7 +389,7 @@ def test_any_layout_can_be_drawn(layout):
     if layout.ranks > 100:
         assert any("more" in text for text in texts(figure))
     if layout.ranks == 1:
-        assert layout._repr_png_().startswith(b"\x89PNG")  # as a notebook shows it
+        assert layout._repr_png_().startswith(b"\x89PNG")  # as a notebook does
         with style.axes() as ax:
             assert plotting.draw_layout(layout, ax=ax) is ax.figure
 

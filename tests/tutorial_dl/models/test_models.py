@@ -1,4 +1,4 @@
-"""Models by name, users' own models, and that they learn what they should."""
+"""Models by name and users' own models: they are built correctly, and learn."""
 
 import sys
 
@@ -75,13 +75,13 @@ def test_seed_does_not_touch_the_global_generators():
 
 
 def test_cnn_reads_digits():
-    """The project's promise: at least 0.97 of the digits kept out, after a few epochs."""
+    """At least 0.97 of the validation digits are right after a few epochs."""
     metrics = train(models.build("cnn", DIGITS, seed=0), DIGITS, epochs=6, learning_rate=0.001)
     assert metrics["samples"] == 360 and metrics["accuracy"] >= 0.97
 
 
 def test_lstm_is_the_benchmark_s_and_tells_collisions_apart():
-    """3,343 parameters on the default events; 0.33 is chance, 0.94 was reached in 4 epochs."""
+    """It has 3,343 parameters on the default events; 4 epochs reached 0.94 (chance is 0.33)."""
     whole = models.lstm(data.events(1))
     assert whole.count_params() == 3343 == 4 * (20 * 20 + 20 * 20 + 20) + 20 * 3 + 3
     assert whole.input_shape == (None, 338, 20)
@@ -89,7 +89,7 @@ def test_lstm_is_the_benchmark_s_and_tells_collisions_apart():
     replica = models.build("lstm", EVENTS)
     metrics = train(replica, EVENTS, epochs=4, learning_rate=0.02, batch_size=25)
     assert metrics["samples"] == 375 and metrics["accuracy"] > 0.8
-    # Padding changes nothing: 25 places or 40, the same outputs.
+    # Padding to 25 or to 40 places gives the same outputs.
     x = EVENTS.validation.inputs[:20]
     padded = np.pad(x, ((0, 0), (0, 15), (0, 0)))
     model = replica.model
@@ -100,7 +100,7 @@ def test_lstm_is_the_benchmark_s_and_tells_collisions_apart():
 
 
 def test_lstm_puts_several_inputs_together():
-    """Momenta and the other features as two inputs, as a tuple and by name: the same network."""
+    """Momenta and other features as two inputs, as a tuple and by name, give the same network."""
     x, y = EVENTS.train.take(slice(0, 30))
     one = models.build("lstm", Dataset("one", Data.of(x, y), Data.of(x, y), 3))
     for parts in ((x[..., :8], x[..., 8:]), {"a": x[..., :8], "b": x[..., 8:]}):
@@ -121,7 +121,7 @@ def test_lstm_puts_several_inputs_together():
 
 
 def test_one_hot_labels_are_classes():
-    """The same network, loss and gradient as of the classes' numbers; other rows are numbers."""
+    """One-hot labels give the network, loss and gradient of class numbers; other rows do not."""
     x, y = DIGITS.train.take(slice(0, 200))
     rows, other = Data.of(x, np.eye(10, dtype="f4")[y]), Data.of(x, np.eye(10, dtype="f4")[y] / 2)
     by_row = models.build("mlp", Dataset("rows", rows, rows))
@@ -134,7 +134,7 @@ def test_one_hot_labels_are_classes():
 
 
 def test_lstm_on_files(tmp_path):
-    """As on the arrays that were written, in whatever order batches come: the same gradients."""
+    """Gradients on files equal those on the arrays that were written, in any order of batches."""
     data.write_hdf5(EVENTS.train.part(slice(0, 100)), tmp_path / "a.h5")
     files = data.load(str(tmp_path / "a.h5"))
     on_files, on_arrays = models.build("lstm", files), models.build("lstm", EVENTS)
@@ -151,7 +151,7 @@ def test_classifiers_learn(name, accuracy):
 
 @pytest.mark.parametrize(("name", "epochs"), [("curve", 80), ("dense", 80), ("mlp", 40)])
 def test_regressions_reach_the_noise(name, epochs):
-    """Noise of 0.05: no model does better than 0.0025 on samples it has not seen."""
+    """With noise of 0.05, no model has a loss below 0.0025 on new samples."""
     dataset = data.curve(n=400, noise=0.05)
     replica = models.build(name, dataset)
     before = replica.evaluate([dataset.validation.take(slice(None))])["loss"]
@@ -207,7 +207,7 @@ def test_a_user_s_model_in_numpy(user_file):
 
 def test_a_keras_model_without_input_is_built_on_a_sample(user_file):
     r = models.build("users_model:without_input", DIGITS)
-    assert [s.shape for s in r.segments] == [(1, 10), (10,)]  # a dense layer on the channels
+    assert [s.shape for s in r.segments] == [(1, 10), (10,)]  # a dense layer over the channels
 
 
 def test_a_model_itself():

@@ -1,4 +1,4 @@
-"""TensorFlow's chatter. In processes of their own, for this one may have long imported it."""
+"""TensorFlow's start-up messages, in new processes, since this one may have imported it."""
 
 import os
 import subprocess
@@ -26,8 +26,8 @@ def run_import(before, **environment):
 
 
 def test_start_up_chatter_is_hidden_and_nothing_else():
-    """What others write to stderr while TensorFlow is imported comes through, in order."""
-    # Something that writes during TensorFlow's import: a hook on one of the modules it loads.
+    """Other output to stderr during TensorFlow's import is shown, in order."""
+    # A hook on one of the modules that TensorFlow loads writes during the import.
     before = (
         "class Hook:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
@@ -45,8 +45,8 @@ def test_start_up_chatter_is_hidden_and_nothing_else():
     ]
 
 
-def test_chatter_is_shown_to_who_asks_for_it():
-    # It says this when its libraries are loaded; what comes then takes seconds and is not needed.
+def test_chatter_is_shown_on_request():
+    # TensorFlow writes this when it loads its libraries. The rest takes seconds and is not needed.
     before = (
         "class Hook:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
@@ -60,7 +60,7 @@ def test_chatter_is_shown_to_who_asks_for_it():
 
 
 def test_a_failing_import_of_tensorflow_shows_its_error():
-    """Not only the exception: also what was written to stderr on the way to it."""
+    """The user sees the exception and what was written to stderr before it."""
     before = (
         "class Hook:\n"
         "    def find_spec(self, name, path=None, target=None):\n"

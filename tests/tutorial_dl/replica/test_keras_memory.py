@@ -1,4 +1,4 @@
-"""Where the weights of a Keras model lie, and how long."""
+"""Where the weights of a Keras model lie in memory, and for how long."""
 
 import gc
 
@@ -35,7 +35,7 @@ def test_weights_lie_in_parameters_wherever_those_are(name):
 
 
 def test_memory_lives_as_long_as_tensorflow_looks_at_it():
-    """The vector goes out of our scope, other memory is taken: weights must not change."""
+    """Weights do not change when our reference to the vector is gone and memory is reused."""
     model, _ = build("convolutional")
     r = replica.KerasReplica(model)
     n = len(r.parameters)
@@ -58,7 +58,7 @@ def test_memory_lives_as_long_as_tensorflow_looks_at_it():
     for v, w in zip(model.trainable_variables, weights, strict=True):
         np.testing.assert_array_equal(v.numpy(), w)
     model.predict(IMAGES, verbose=0)
-    # And no longer: weights elsewhere, memory free.
+    # When the weights lie elsewhere, the memory is freed.
     replica.KerasReplica(model)
     gc.collect()
     assert len(clutter) == 50 and freed == [1]
@@ -93,7 +93,7 @@ def test_weights_assigned_by_tensorflow_are_noticed(how):
     r.compute_gradient(batch)
     if how == "set_weights":
         model.set_weights([w + 1 for w in model.get_weights()])
-    elif how == "assign_add":  # just one of the four
+    elif how == "assign_add":  # only one of the four
         model.trainable_weights[2].assign_add(np.ones(model.trainable_weights[2].shape))
     else:
         model.fit(*batch, verbose=0)
@@ -103,7 +103,7 @@ def test_weights_assigned_by_tensorflow_are_noticed(how):
     assert "\n" not in str(error.value)
     with pytest.raises(RuntimeError, match="no longer lie"):
         r.place(aligned(len(r.parameters)), aligned(len(r.parameters)))
-    # The remedy that the message names.
+    # The message names this remedy.
     weights = model.get_weights()
     again = replica.KerasReplica(model)
     again.compute_gradient(batch)

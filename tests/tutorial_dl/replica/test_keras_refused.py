@@ -1,4 +1,4 @@
-"""Keras models that cannot be trained by others' steps: told in one line."""
+"""Keras models that our strategies cannot train: the error is one line."""
 
 import pytest
 from keras_networks import IMAGES, LABELS, VALUES, compiled, convolutional, keras, layers

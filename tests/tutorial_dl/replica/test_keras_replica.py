@@ -49,7 +49,7 @@ def test_gradient_is_keras_s(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_changing_parameters_changes_the_network(name):
-    """An update by our hands gives the weights and the loss of Keras's own SGD step."""
+    """Our update of the parameters gives the weights and loss of Keras's own SGD step."""
     theirs, batch = build(name)
     theirs.optimizer = keras.optimizers.SGD(0.1)
     theirs.train_on_batch(*batch)
@@ -64,7 +64,7 @@ def test_changing_parameters_changes_the_network(name):
     assert after != before
     assert after == pytest.approx(theirs.evaluate(*batch, verbose=0, return_dict=True)["loss"],
                                   rel=1e-5)  # fmt: skip
-    # And the next gradient, through the function traced before the update, is the next one.
+    # The next gradient, through the function traced before the update, uses the new weights.
     expected_loss, _ = plain_gradient(theirs, batch)
     assert r.compute_gradient(batch)[0] == pytest.approx(expected_loss, rel=1e-5)
 
@@ -72,7 +72,7 @@ def test_changing_parameters_changes_the_network(name):
 @pytest.mark.parametrize("name", [n for n in MODELS if n != "normalised"])
 @pytest.mark.parametrize("ranks", [2, 5, 16])
 def test_weighted_average_of_shares_is_the_whole_batch(name, ranks):
-    """Ragged shares and empty ones, regularisers included. (Batch statistics are a share's own.)"""
+    """Shares may be unequal or empty, and models regularised. Batch statistics are left out."""
     model, batch = build(name)
     r = replica.KerasReplica(model)
     loss, _ = r.compute_gradient(batch)
@@ -105,7 +105,7 @@ def test_sizes_of_batches_do_not_retrace():
 
 
 def test_recurrent_networks_have_graphs_of_a_few_sizes():
-    """Each of the first sizes has its own, all others share one; the gradient is the same."""
+    """The first sizes have a graph each, all others share one; gradients are the same."""
     from tutorial_dl.replica.keras_tensorflow import SIZES
 
     model = keras.Sequential(
@@ -121,7 +121,7 @@ def test_recurrent_networks_have_graphs_of_a_few_sizes():
     gradients = [key for key in r._functions if key[1][0] == "_gradient_step"]
     assert len(gradients) == SIZES + 1 and sum(samples is None for samples, _ in gradients) == 1
     np.testing.assert_array_equal(found[0][1], found[-1][1])
-    single = [  # sample by sample, through the graph for one
+    single = [  # sample by sample, through the graph for one sample
         (r.compute_gradient((x[i : i + 1], y[i : i + 1]))[0], r.gradient.copy()) for i in range(9)
     ]
     for samples, (loss, gradient) in zip((9, 1, 2, 3, 4, 5, 6, 9), found, strict=True):
@@ -133,8 +133,8 @@ def test_recurrent_networks_have_graphs_of_a_few_sizes():
 @pytest.fixture
 def precision(request):
     """Keras's default precision, "float32" or "float64"."""
-    keras.config.set_floatx(request.param)  # of losses
-    keras.config.set_dtype_policy(request.param)  # of layers
+    keras.config.set_floatx(request.param)  # the precision of losses
+    keras.config.set_dtype_policy(request.param)  # the precision of layers
     yield request.param
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")
@@ -166,7 +166,7 @@ def test_gradient_in_float64_is_the_slope_of_the_loss(precision):
 @pytest.mark.parametrize("ours", ["cross_entropy", "mse"])
 @pytest.mark.parametrize("precision", ["float32", "float64"], indirect=True)
 def test_the_dense_network_in_numpy_is_keras_s(activation, ours, precision):
-    """Two implementations, the same weights: the same loss, gradients and accuracy."""
+    """Two implementations with the same weights have the same loss, gradients and accuracy."""
     own = DenseReplica((36, 8, 5, 3), activation, ours, seed=3, dtype=precision)
     own.parameters += np.random.default_rng(0).uniform(-0.2, 0.2, len(own.parameters))
     x = inputs = keras.Input((6, 6, 1))
@@ -208,7 +208,7 @@ def test_evaluate_over_ragged_batches_is_keras_s_on_the_whole(name):
     assert metrics.keys() == expected.keys()
     for key, value in expected.items():
         assert metrics[key] == pytest.approx(value, rel=1e-5)
-    again = r.evaluate(pieces[-1:])  # starts anew: nothing of the 13 is left in it
+    again = r.evaluate(pieces[-1:])  # it starts again, without the 13 samples before
     assert again["samples"] == 6 and again["loss"] != metrics["loss"]
 
 
@@ -241,15 +241,15 @@ def test_state_is_the_moving_statistics():
     np.testing.assert_allclose(r.state, expected, rtol=1e-5, atol=1e-7)
     moved = r.state
     r.compute_gradient(part(batch, slice(0, 0)))
-    np.testing.assert_array_equal(r.state, moved)  # no samples, no statistics
+    np.testing.assert_array_equal(r.state, moved)  # a batch without samples leaves them
     r.evaluate([batch])
-    np.testing.assert_array_equal(r.state, moved)  # nor does evaluation move them
+    np.testing.assert_array_equal(r.state, moved)  # evaluation does not change them
     r.state = moved / 2
     np.testing.assert_array_equal(r.state, moved / 2)
     bn = next(v for v in model.non_trainable_weights if "moving_mean" in v.path)
     np.testing.assert_array_equal(bn.numpy(), moved[:4] / 2)
     with pytest.raises(ValueError, match="read-only"):
-        r.state[:] = 0  # would change a copy: no effect, no error, were it not for this
+        r.state[:] = 0  # otherwise this would silently change a copy
     with pytest.raises(ValueError, match=r"state of shape \(7,\): expected \(8,\)"):
         r.state = np.zeros(7)
 
@@ -261,4 +261,4 @@ def test_seeds_and_counters_are_no_state():
     assert len(r.state) == 0
     x = np.ones((400, 4))
     first = r.compute_gradient((x, np.zeros(400, int)))[0]
-    assert r.compute_gradient((x, np.zeros(400, int)))[0] != first  # dropout is on, and moves on
+    assert r.compute_gradient((x, np.zeros(400, int)))[0] != first  # another dropout

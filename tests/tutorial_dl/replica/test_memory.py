@@ -1,11 +1,11 @@
-"""Peak memory of p ranks that train n parameters with Adam: docs/memory.md, measured."""
+"""Peak memory of p ranks that train n parameters with Adam, compared with docs/memory.md."""
 
 import numpy as np
 import pytest
 
 
 def floats(ranks, one_copy):
-    """What docs/memory.md says, in units of n floats: weights, gradients, Adam's two averages."""
+    """The number in docs/memory.md, in n floats: weights, gradients, Adam's two averages."""
     return (1 if one_copy else ranks) + ranks + 2
 
 
@@ -46,7 +46,7 @@ def test_step(on_ranks, ranks, one_copy):
 
 
 def trainer(one_copy):
-    """A network with its weights in one layer: the worst case for what comes and goes."""
+    """A network with all weights in one layer, the worst case for temporary memory."""
     import memory
 
     from tutorial_dl import Team, Trainer, data, strategies
@@ -63,7 +63,7 @@ def trainer(one_copy):
         whole = data.Dataset("random", part, part, outputs)
         trained = Trainer(model, whole, strategy, "adam", batch_size=16, progress=False)
         trained.fit(2)
-        return trained  # with all its memory
+        return trained  # now it has allocated all its memory
 
     train(300, 10)
     with memory.Peak(team) as peak:

@@ -1,4 +1,4 @@
-"""Each way to break the contract of replicas is found by its own rule (see test_replicas.py)."""
+"""Each violation of the contract of replicas is found by its own rule (see test_replicas.py)."""
 
 import re
 
@@ -23,7 +23,7 @@ def test_objects_that_only_have_the_methods_keep_it(tmp_path):
     replica.check(noting, [(numbered, LINE[1])])
     counts = np.arange(4), np.zeros(4)
     assert not replica.of(Counting(4)).can_swap
-    # The loss of this one does not depend on its weights, and it accepts any memory.
+    # This replica's loss does not depend on its weights, and it accepts any memory.
     replica.check(Counting(4), [counts], skip=["slope", "outside", "place"])
 
 
@@ -187,7 +187,7 @@ def test_each_way_to_break_it_is_found_by_its_rule(broken, rule, words):
 
 
 def test_random_state_is_put_back():
-    """A model with masks is the same each time if its random state is."""
+    """A model with random masks is deterministic if its random state is restored."""
 
     class Masked(DenseReplica):
         random = np.zeros(2, np.int64)

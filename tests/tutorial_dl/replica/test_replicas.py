@@ -1,4 +1,4 @@
-"""Numpy replicas against finite differences, closed forms, and each other in pieces."""
+"""Numpy replicas against finite differences, closed forms, and batches in pieces."""
 
 import subprocess
 import sys
@@ -81,7 +81,7 @@ def test_gradient_is_the_slope_of_the_loss(name):
         below = model.evaluate([batch])["loss"]
         model.parameters[i] = at
         measured[i] = (above - below) / (2 * step)
-    # Central differences: error of step^2 and of rounding / step, both some 1e-10.
+    # Errors of central differences are step^2 and rounding / step, both about 1e-10.
     np.testing.assert_allclose(analytic, measured, rtol=1e-6, atol=2e-9)
     assert np.abs(analytic).max() > 1e-2
     assert samples == 13
@@ -91,13 +91,13 @@ def test_gradient_is_the_slope_of_the_loss(name):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 20])
 @pytest.mark.parametrize("name", MODELS)
 def test_weighted_average_of_shares_is_the_whole_batch(name, ranks):
-    """13 samples over up to 20 ranks: sum s_i g_i / sum s_i = g, and the loss likewise."""
+    """13 samples over up to 20 ranks: sum s_i g_i / sum s_i = g, and so for the loss."""
     model, batch = build(name)
     loss, _ = model.compute_gradient(batch)
     whole = model.gradient.copy()
     average, mean_loss, seen = np.zeros_like(whole), 0.0, 0
     for rank in range(ranks):
-        model.gradient[:] = np.nan  # whatever was there must not matter, not even for no samples
+        model.gradient[:] = np.nan  # old contents must not matter, even without samples
         share_loss, samples = model.compute_gradient(part(batch, data.share(13, rank, ranks)))
         average += samples / 13 * model.gradient
         mean_loss += samples / 13 * share_loss
@@ -116,14 +116,14 @@ def test_float32_stays_float32_and_float64_is_float64_all_through(name):
         model.compute_gradient(batch)
     assert single.gradient.dtype == np.float32 and double.gradient.dtype == np.float64
     difference = np.abs(single.gradient - double.gradient).max()
-    # Agreement to float32's precision, and no better: a float64 that went through float32
-    # somewhere would make the two equal.
+    # They agree only to float32's precision. If float64 went through float32 somewhere, they
+    # would be equal.
     assert 0 < difference < 2e-6 * max(1, np.abs(double.gradient).max())
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_float64_sees_what_float32_cannot(name):
-    """A shift of 1e-11 in inputs or targets: lost in float32, there in float64."""
+    """A shift of 1e-11 in inputs or targets is lost in float32 and kept in float64."""
     model, (x, y) = build(name)
     loss, _ = model.compute_gradient((x, y))
     gradient = model.gradient.copy()
@@ -159,8 +159,8 @@ def test_place_moves_values_and_works_there(name):
     np.testing.assert_array_equal(elsewhere, gradient)
     elsewhere[:] = 0
     model.compute_gradient(batch)
-    np.testing.assert_array_equal(elsewhere, gradient)  # written into the new memory
-    parameters[:] = 0  # and read from it
+    np.testing.assert_array_equal(elsewhere, gradient)  # gradients are written into the new memory
+    parameters[:] = 0  # and are read from it
     model.compute_gradient(batch)
     assert not np.array_equal(elsewhere, gradient)
 
@@ -184,7 +184,7 @@ def test_place_refuses_memory_that_does_not_fit():
 
 
 def test_curve_descends_to_the_least_squares_fit():
-    """Where the gradient is zero, the curve is numpy's own polynomial fit of the same data."""
+    """At zero gradient, the curve is numpy's polynomial fit of the same data."""
     model = CurveReplica(degree=3, dtype="float64")
     x, y = data.curve(n=50, noise=0.2, seed=2).train.take(slice(None))
     model.parameters[:] = np.polynomial.Polynomial.fit(x, y, 3).convert().coef
@@ -194,7 +194,7 @@ def test_curve_descends_to_the_least_squares_fit():
 
 
 def test_softmax_with_zero_weights_guesses():
-    """p = 1/k for every class: loss ln k, bias gradient 1/k - frequency of the class."""
+    """With p = 1/k for every class, the loss is ln k, the bias gradient 1/k - class frequency."""
     model = SoftmaxReplica(5, 4, dtype="float64")
     model.parameters[:] = 0
     loss, _ = model.compute_gradient((X, LABELS))
@@ -204,7 +204,7 @@ def test_softmax_with_zero_weights_guesses():
 
 
 def test_cross_entropy_of_huge_logits_is_finite():
-    """Logits (1000, 0): the loss is 0 or 1000, and exp(1000) must not appear."""
+    """With logits (1000, 0) the loss is 0 or 1000; exp(1000) must not be computed."""
     model = SoftmaxReplica(1, 2, dtype="float32")
     model.weights[0][:] = [[1000, 0]]
     model.weights[1][:] = 0
@@ -237,7 +237,7 @@ def test_seed_decides_the_first_weights():
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, other)
     kernel = DenseReplica((300, 200, 10), seed=0).weights[0]
-    limit = np.sqrt(6 / 500)  # Glorot's: uniform, so of variance limit^2 / 3
+    limit = np.sqrt(6 / 500)  # Glorot's uniform distribution has variance limit^2 / 3
     assert np.abs(kernel).max() <= limit
     assert kernel.std() == pytest.approx(limit / np.sqrt(3), rel=0.01)
 
@@ -296,7 +296,7 @@ def test_of():
 
 
 def test_importing_loads_neither_tensorflow_nor_the_other_slow_ones():
-    """In a process of its own: this one may have them all."""
+    """Import in a new process, since this one may have imported everything."""
     code = (
         "import sys, tutorial_dl.data, tutorial_dl.replica, tutorial_dl.models\n"
         "slow = {'tensorflow', 'keras', 'matplotlib', 'sklearn', 'mpi4py.MPI', 'numba'}\n"

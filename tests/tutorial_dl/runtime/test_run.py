@@ -1,10 +1,10 @@
-"""A Run by itself: its clock, its team, and the objects it is made of."""
+"""A Run without a Trainer: its clock, its team, and the objects given to it."""
 
 import numpy as np
 
 
 class Ticks:
-    """A clock that moves on by a second each time it is looked at."""
+    """A clock that advances by a second each time it is read."""
 
     def __init__(self):
         self.seconds = 0.0
@@ -32,7 +32,7 @@ def made(team, clock=None, callbacks=()):
 
 
 def with_a_clock():
-    """Seconds are those of the run's clock; without a Trainer, callbacks see the run."""
+    """Times come from the run's clock; without a Trainer, callbacks get the run."""
     from tqdm import tqdm
 
     from numba_kernels.team.team import Team
@@ -52,7 +52,7 @@ def test_seconds_come_from_the_clock_of_the_run(on_ranks):
 
 
 def on_a_part():
-    """A strategy without a team of its own trains on the given one, and makes no other."""
+    """A strategy without its own team trains on the run's team, and makes no other."""
     from numba_kernels.team import team as teams
     from tutorial_dl import Trainer, data, models, strategies
 
@@ -75,7 +75,7 @@ def on_a_part():
     whole.barrier()
 
 
-def test_nothing_makes_a_team_behind_the_callers_back(on_ranks):
+def test_a_run_makes_no_team_of_its_own(on_ranks):
     on_ranks(3, on_a_part)
 
 

@@ -1,4 +1,4 @@
-"""p ranks = serial: the same parameters after 50 steps, whatever the ranks and their shares."""
+"""p ranks have the same parameters as one process after 50 steps, for any shares."""
 
 import threading
 
@@ -61,7 +61,7 @@ def numpy_replicas(algorithm, one_copy=False):
             for (name, one, data), (_, mine, _) in zip(of_one, of_all, strict=True):
                 serial, alone = train(strategies.Serial(), one, data, rule)
                 if team.rank > 0:
-                    mine.parameters[:] = 7  # rank 0's weights are what counts
+                    mine.parameters[:] = 7  # rank 0's weights are used
                 parallel, together = train(
                     strategies.Synchronous(team, algorithm, one_copy), mine, data, rule
                 )
@@ -108,7 +108,7 @@ def test_one_copy_is_refused_where_every_rank_updates(on_ranks):
 
 
 def more_ranks_than_samples():
-    """Rounds in which some ranks have no sample, and validation on fewer samples than ranks."""
+    """Some ranks have no sample in some rounds; validation has fewer samples than ranks."""
     from tutorial_dl import Team, Trainer, data, strategies
     from tutorial_dl.replica import CurveReplica
 
@@ -131,7 +131,7 @@ def test_more_ranks_than_samples(on_ranks):
 
 
 def keras_networks(folder):
-    """On 1, 2 and 3 of these ranks, one after the other."""
+    """Train on 1, 2 and 3 of these ranks, one after the other."""
     from tutorial_dl import Team
 
     everybody = Team()
@@ -144,7 +144,7 @@ def keras_networks(folder):
 
 
 def networks(team, out):
-    """Every rank: a dense network and one of two inputs with batch statistics, SGD and Adam."""
+    """Train a dense network, and one with two inputs and batch statistics, with SGD and Adam."""
     import keras
 
     from tutorial_dl import Trainer, data, optimizers
@@ -158,7 +158,7 @@ def networks(team, out):
     two_inputs = data.Dataset("two", part, part, 5)
 
     def network():
-        keras.utils.set_random_seed(8 + team.rank)  # rank 0's first weights are what counts
+        keras.utils.set_random_seed(8 + team.rank)  # rank 0's first weights are used
         return keras.Sequential(
             [keras.Input((7,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(5, "softmax")]
         )
@@ -189,7 +189,7 @@ def networks(team, out):
 
 
 def moving_statistics(team, whole):
-    """After an epoch all ranks hold the same ones: the mean of the ranks', by samples."""
+    """After an epoch, all ranks hold the mean of their statistics, weighted by samples."""
     import keras
 
     from tutorial_dl import Trainer
@@ -200,7 +200,7 @@ def moving_statistics(team, whole):
     model.compile(loss="sparse_categorical_crossentropy")
     trainer = Trainer(model, whole, "synchronous", batch_size=SAMPLES, team=team, progress=False)
     trainer.fit(1)
-    # One batch, and no memory of an earlier one: each rank's statistics are those of its share.
+    # With one batch and momentum 0, each rank's statistics are those of its share.
     own = next(iter(trainer.batches.epoch(0)))[0]
     shares = [own.mean(axis=0), own.var(axis=0)]
     weighted = np.append(np.concatenate(shares).astype("f8"), 1) * len(own)
@@ -209,7 +209,7 @@ def moving_statistics(team, whole):
 
 
 def with_keras_itself():
-    """The same, by Keras's own optimizers and its own loop, in this process."""
+    """The same training by Keras's own optimizers and loop, in this process."""
     import keras
 
     from tutorial_dl import data
@@ -255,7 +255,7 @@ def ranks_that_disagree(what):
     trainer = Trainer(
         CurveReplica(2 + (what == "parameters" and team.rank == 1)),
         data.Dataset("line", part, part),
-        # (the fused step would mend a drift: weights come from the rank that owns their slice)
+        # (The fused step would hide a drift: weights come from the rank that owns their slice.)
         strategies.Synchronous(team, "auto" if what == "drift" else "fused"),
         seed=int(what == "seed" and team.rank == 1),
         batch_size=5,
@@ -297,7 +297,7 @@ def test_nan_names_step_and_rank(on_ranks):
 
 
 def overlapped_is_the_mean():
-    """Layer by layer on a thread, or all of it afterwards: the same gradient; and errors come."""
+    """Reducing layer by layer on a thread gives the same gradient, and errors are raised."""
     from numba_kernels.errors import PeerError
     from tutorial_dl import Team
     from tutorial_dl.course.overlap import Overlapped, seconds
@@ -320,7 +320,7 @@ def overlapped_is_the_mean():
     assert all(t > 0 for t in took.values())
     assert not threading.active_count() - threads
 
-    if team.size > 1:  # a rank that never comes
+    if team.size > 1:  # rank 0 never calls it
         with Overlapped(team, other) as overlapped:
             team.barrier()
             if team.rank == 0:

@@ -1,4 +1,4 @@
-"""Ranks that raise, die or sleep in `train` and in cells: what its users see."""
+"""Ranks raise, die or sleep in `train` and in cells: tests of what users see."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from on_ranks import __file__ as on_ranks_file
 
 EPOCHS = 10
-# Asynchronous updates come in another order each time: ten epochs end between .925 and .96.
+# Asynchronous updates have a random order, so the accuracy after ten epochs is .925 to .96.
 LEARNED = 0.9
 
 # `train` on the command line -------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_a_worker_dies_under_train(folder):
     assert result["val_accuracy"] >= LEARNED and len(result["history"]) == EPOCHS
     assert len(result["lost"]) == 1 and "the worker on rank 2 is lost" in result["lost"][0]
     assert json.loads((folder / "t.json").read_text())
-    out, err = other.communicate(timeout=6000)  # what failed shows where
+    out, err = other.communicate(timeout=6000)  # what the ranks print shows where it failed
     assert other.returncode == 0, err
     assert err.count("Traceback") == 1 and 'raise Fault("by purpose")' in err
     assert "note: the worker on rank 1 is lost: Fault: by purpose" in err
@@ -173,7 +173,7 @@ def test_a_master_is_lost(folder, how, rank, layout):
 
 
 def test_signals(folder):
-    """Interrupt ends all ranks; SIGTERM writes a checkpoint, from which training goes on."""
+    """Ctrl-C ends all ranks; SIGTERM writes a checkpoint, from which training continues."""
     long = ("--strategy", "downpour", "-n", "3", "--epochs", "100000")
     process = start(folder, *long, "--checkpoint", "run", "--checkpoint-every", "50", model="plain")
     wait_for(lambda: list(folder.glob("run/step_*")), process)
@@ -188,7 +188,7 @@ def test_signals(folder):
     assert f"going on from step {last}" in err
     assert json.loads(out)["stopped"].endswith("has reached 0.9")
 
-    # With a worker lost before, and after it had been stopped for a while.
+    # Send SIGINT to a run that has lost a worker.
     process = start(folder, *long, "--checkpoint", "other", "--checkpoint-every", "50",
                     RANK=1, MOMENT="gradient", TURN=20, HOW="die")  # fmt: skip
     wait_for(lambda: list(folder.glob("other/step_*")), process)
@@ -200,7 +200,7 @@ def test_signals(folder):
 
 
 def test_a_worker_sleeps_for_a_while(folder):
-    """SIGSTOP for a while: others go on; it comes back, and nothing is lost."""
+    """A worker is stopped for a while: the others go on, it returns, and nothing is lost."""
     process = start(folder, *DOWNPOUR, RANK=1, MOMENT="gradient", TURN=30, HOW="sleep")
     out, _ = ended(process, 0, 0)
     result = json.loads(out)
@@ -211,7 +211,7 @@ def test_a_worker_sleeps_for_a_while(folder):
 
 
 def test_a_worker_dies_when_all_is_done(folder):
-    """It has the last word already: nothing is missing."""
+    """The worker dies after its last message, so nothing is missing."""
     process = start(folder, *DOWNPOUR, RANK=2, MOMENT="told", TURN=1, HOW="die")
     result = json.loads(ended(process, 0, 0)[0])
     assert len(result["history"]) == EPOCHS and result["val_accuracy"] >= LEARNED
@@ -270,7 +270,7 @@ history = trainer.fit(4)
 
 
 def test_in_cells(tmp_path, monkeypatch):
-    """A worker raises in a cell: others return trained, its error is shown, the next cell works."""
+    """A worker raises in a cell: the others train to the end, and the next cell works."""
     from tutorial_dl import cluster
     from tutorial_dl.cluster import engines
     from tutorial_dl.cluster.cell_errors import CellError

@@ -1,11 +1,11 @@
-"""Hogwild: what holds whoever is first. Samples, updates, checkpoints, and a rank that fails."""
+"""Hogwild: properties that hold in any order of updates, checkpoints, and a rank that fails."""
 
 import numpy as np
 import pytest
 
 
 def a_trainer(team, samples=190, batch_size=10, optimizer="sgd", **options):
-    """A trainer whose model counts, in `counts`, the samples that this rank's gradients are of."""
+    """A trainer whose model counts in `counts` how often this rank used each sample."""
     from tutorial_dl import Trainer, data
     from tutorial_dl.replica import SoftmaxReplica
     from tutorial_dl.strategies import Hogwild
@@ -47,7 +47,7 @@ def every_sample():
         trainer.fit(1)
         assert (counted(team, trainer) == 2).all()
         assert trainer.steps == 2 * per_epoch and len(history.epochs) == 2
-        # Down to what the schedule says of the last step that all ranks make together.
+        # The rate is the schedule's at the last step that all ranks make together.
         assert history.last["learning_rate"] == pytest.approx(rate(2 * per_epoch - team.size))
         weights = trainer.replica.parameters
         assert (team.allgather(weights) == weights).all() and np.abs(weights - before).max() > 1e-4
@@ -59,7 +59,7 @@ def test_every_sample_once_an_epoch(on_ranks, ranks):
 
 
 def interrupted(folder):
-    """In the middle of an epoch: a resumed run does the rest of it. Alone, with the same bits."""
+    """A run interrupted in an epoch is resumed for the rest of it; one rank gets the same bits."""
     from numba_kernels import PeerError
     from numba_kernels.team.team import Team
     from tutorial_dl.training.callbacks import Callback

@@ -1,4 +1,4 @@
-"""Mixed precision and loss scaling, against Keras's own rule and its own training."""
+"""Mixed precision and loss scaling, compared with Keras's own rule and training."""
 
 import numpy as np
 import pytest
@@ -74,7 +74,7 @@ def test_the_rule_is_keras_s():
         assert ours.good == int(theirs.step_counter)
         np.testing.assert_allclose(variable.numpy(), w, rtol=1e-6)
         scales.append(ours.scale)
-    assert len(set(scales)) > 3  # it went up and down
+    assert len(set(scales)) > 3  # the scale went up and down
 
 
 def test_endless_overflow_is_an_error():
@@ -125,7 +125,7 @@ def test_which_scale():
 # Training
 
 STEPS, BATCH = 8, 12
-LARGE = (2, 5)  # steps in which one sample's gradient overflows, at any scale that is reached
+LARGE = (2, 5)  # in these steps, one sample's gradient overflows at any scale
 
 
 def network(policy):
@@ -147,12 +147,12 @@ def batches(large):
         x = random.normal(size=(BATCH, 5)).astype("float32")
         y = random.normal(size=(BATCH, 2)).astype("float32")
         if large and step in LARGE:
-            y[-1] = 3e4  # of the last rank
+            y[-1] = 3e4  # in the last rank's share
         yield x, y
 
 
 def of_keras(policy, large, scale):
-    """[(loss, scale, weights) after each step] of Keras alone, on whole batches."""
+    """[(loss, scale, weights) after each step] of Keras's own training on whole batches."""
     import keras
 
     model, rule = network(policy), keras.optimizers.SGD(0.05)
@@ -197,7 +197,7 @@ def trained_on_ranks():
             for step, (a, b) in enumerate(zip(found, expected, strict=True)):
                 assert a[1] == b[1], f"step {step}: scale {a[1]}, Keras's is {b[1]}"
                 np.testing.assert_allclose(a[0], b[0], rtol=0.02)
-                # Shares round differently in half precision, which has 11 bits or 8.
+                # Shares are rounded differently in half precision, which has 11 or 8 bits.
                 limit = 2e-3 if policy == "mixed_float16" else 2e-2
                 np.testing.assert_allclose(a[2], b[2], atol=limit, err_msg=f"{policy} {step}")
                 if large and step in LARGE:
@@ -212,13 +212,13 @@ def trained_on_ranks():
 
 
 def trainers(team):
-    """The Trainer scales the loss by itself if a model is in float16, also with accumulation."""
+    """The Trainer scales the loss by itself for a float16 model, also with accumulation."""
     from numba_kernels import PeerError
     from tutorial_dl import Trainer, data
     from tutorial_dl.training import TrainingError
 
     x, y = next(batches(False))
-    y[0] = 3e4  # overflows, in one piece of one rank
+    y[0] = 3e4  # one piece of one rank's batch overflows
     part = data.Data.of(x, y)
     whole = data.Dataset("large", part, part)
     for accumulate in (1, 3):
@@ -234,7 +234,7 @@ def trainers(team):
         assert {v.dtype for v in model.trainable_weights} == {"float32"}
     model = network("mixed_float16")
     model.compile(loss="mse")
-    either = TrainingError, PeerError  # of this rank's sample, or of the other one's
+    either = TrainingError, PeerError  # the loss of this rank's sample, or of the other rank's
     with pytest.raises(either, match="not finite at a loss scale of 4096"):
         Trainer(model, whole, "synchronous", loss_scale=4096, **options).fit(1)
 

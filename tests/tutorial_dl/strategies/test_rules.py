@@ -51,7 +51,7 @@ def test_downpour_with_a_fixed_delay():
     (True, [0.45, 0.9, 1.35]), (False, [0.45, 1.1025, 1.1475]),
 ])  # fmt: skip
 def test_elastic_averaging(synchronous, expected):
-    """From x = (1, 2), c = 0; EQUATIONS.md's alpha of .45 is a moving rate of .9 on 2 workers."""
+    """From x = (1, 2) and c = 0; with 2 workers, alpha = .45 is a moving rate of .9."""
     run = on_parabola(ElasticAveraging(moving_rate=0.9, synchronous=synchronous), 2)
     run.center[:], run.worker(0)[:], run.worker(1)[:] = 0, 1, 2
     if synchronous:
@@ -86,11 +86,11 @@ def test_gradient_energy_matching(kappa, workers, expected):
     np.testing.assert_allclose(path[1:], expected, rtol=0, atol=1e-6)
 
 
-# Against the papers' equations, written again in numpy
+# The papers' equations, in numpy
 
 
 def gradient(worker):
-    """The gradient of a quadratic in 5 weights, a different one for each worker."""
+    """The gradient of a quadratic in 5 weights, which differs between workers."""
     random = np.random.default_rng(worker)
     half = random.normal(size=(5, 5)) / 3
     matrix, target = half @ half.T + np.eye(5) / 4, random.normal(size=5)
@@ -131,7 +131,7 @@ def test_algorithms_1_and_2_of_elastic_averaging(every, delta):
 
 
 def test_equations_2_and_3_of_elastic_averaging():
-    """Synchronous, every second step."""
+    """Synchronous form, with an exchange every second step."""
     eta, alpha = 0.05, 0.9 / 3
     center, own = X0.copy(), [X0.copy() for _ in range(3)]
     run = scripted(ElasticAveraging(every=2, synchronous=True), 3, SGD(eta))
@@ -145,7 +145,7 @@ def test_equations_2_and_3_of_elastic_averaging():
 
 
 def test_section_3_of_gradient_energy_matching():
-    """arXiv 1805.08469, with clipping: pi is 0 for some weights, 5 for some, and in between."""
+    """arXiv 1805.08469, with clipping: pi is 0 for some weights, 5 for some, or in between."""
     eta, mu, kappa, seen = 0.1, 0.7, 1.3, []
     theta = X0.copy()
     m, s, x = ([value.copy() for _ in range(3)] for value in (0 * X0, X0, X0))
@@ -165,7 +165,7 @@ def test_section_3_of_gradient_energy_matching():
 @pytest.mark.parametrize("every", [2, 3])
 @pytest.mark.parametrize("synchronous", [False, True])
 def test_downpour_every_few_steps(every, synchronous):
-    """A worker's own steps are plain descent; it sends the sum of its gradients to the master."""
+    """A worker takes its own steps by plain descent, and sends the sum of its gradients."""
     eta, workers = 0.05, 3
     center, own = X0.copy(), [X0.copy() for _ in range(workers)]
     total, clock = [np.zeros(5) for _ in range(workers)], [0] * workers
@@ -188,7 +188,7 @@ def test_downpour_every_few_steps(every, synchronous):
 
 
 def test_synchronous_downpour_is_one_process():
-    """With any optimizer: an update with the mean of all gradients."""
+    """With any optimizer, each update uses the mean of all workers' gradients."""
     for name in sorted(optimizers.NAMES):
         optimizer, x = optimizers.get(name), X0.copy()
         state = optimizer.init(5, np.float64, [0])
@@ -203,7 +203,7 @@ def test_synchronous_downpour_is_one_process():
 
 
 def test_asynchronous_downpour_with_an_optimizer_of_the_master():
-    """The optimizer's state is shared: v sees the gradients of all workers."""
+    """The master has one state: its velocity v contains the gradients of all workers."""
     x, v, own = X0.copy(), np.zeros(5), [X0.copy() for _ in range(3)]
     run = scripted(Downpour(), 3, SGD(0.05, momentum=0.6))
     for i in order_of(3, 30):
@@ -240,7 +240,7 @@ def test_a_staleness_aware_rate():
         own[i], pulled[i] = x, update + 1
     assert max(run.staleness) > 3
     assert run.center[0] == pytest.approx(x, abs=1e-12)
-    # So it is stable at a rate where plain Downpour is not: 4 workers, 3 times the bound.
+    # With 4 workers it is stable at 3 times the bound, where plain Downpour is not.
     rate = 3 * 0.4450
     aware = path_of(Downpour(staleness_aware=True), 4, 500, rate=rate)
     assert abs(aware[-1]) < 1e-3 < 1e3 < abs(path_of(Downpour(), 4, 500, rate=rate)[-1])
@@ -277,7 +277,7 @@ def test_every_option_changes_the_result():
         momentum = {"momentum": 0.5} if isinstance(one, Downpour) else {}
         paths = [path_of(rule, 2, 12, **momentum)[-1] for rule in (one, other)]
         assert abs(paths[0] - paths[1]) > 1e-3
-        assert str(one) != str(other)  # a checkpoint identifies the rule of a run by it
+        assert str(one) != str(other)  # a checkpoint identifies a run's rule by its str
 
 
 def test_the_synchronous_form_is_another():
@@ -329,7 +329,7 @@ def test_what_can_not_be():
 
 
 class Average(Rule):
-    """As in rule.py: the master keeps a running mean of its workers."""
+    """The example in rule.py: the master keeps a running mean of its workers' weights."""
 
     def step(self, x, g, server, due):
         x -= self.rate * g
@@ -343,7 +343,7 @@ class Average(Rule):
 
 def test_a_rule_of_ones_own():
     run = on_parabola(Average(every=2), 2)
-    # Worker 0: .9, then .81 is sent: c = .905. Worker 1: .9 .81: c = .8575
+    # Worker 0 steps to .9 and sends .81, so c = .905. Worker 1 does the same, so c = .8575.
     np.testing.assert_allclose(run.turns([0, 0, 1, 1])[:, 0], [1, 0.905, 0.8575], atol=1e-12)
     assert run.worker(0)[0] == pytest.approx(0.905)
     with pytest.raises(NotImplementedError):

@@ -1,4 +1,4 @@
-"""The predicted speed-up against its closed forms, and its measurements on a clock of our own."""
+"""The predicted speed-up against its closed forms, and its measurements with a fake clock."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def test_all_in_the_batch_is_shared_out(p):
 
 @pytest.mark.parametrize("p", [2, 4, 8])
 def test_what_every_rank_does_alike_is_amdahls_law(p):
-    """A share f of the time that all ranks pay in full: 1 / (f + (1 - f)/p)."""
+    """If all ranks spend the share f of the time in full, the speed-up is 1 / (f + (1 - f)/p)."""
     f = 0.2
     c = gradient_seconds(f, (1 - f) / 256, 256)
     assert speed_up(p, gradient_seconds=c, **FREE) == pytest.approx(1 / (f + (1 - f) / p))
@@ -47,7 +47,7 @@ def test_the_update_is_cut_among_the_ranks():
 
 @pytest.mark.parametrize(("itemsize", "seconds"), [(4, 0.032), (8, 0.064)])
 def test_the_reduction_moves_2_p_n_b_bytes(itemsize, seconds):
-    """4 ranks, a million parameters, 1 GB/s: 2 x 4 x 1e6 x 4 bytes take 32 ms. One rank: none."""
+    """4 ranks, 1e6 parameters, 1 GB/s: 2 x 4 x 1e6 x 4 bytes take 32 ms; one rank moves none."""
     c = dict.fromkeys((1, 4), 0.0)
     arguments = {"parameters": 10**6, "cores": 1, "bytes_per_second": 1e9, "itemsize": itemsize}
     assert step_seconds(4, c, 0.0, **arguments) == pytest.approx(seconds)
@@ -55,7 +55,7 @@ def test_the_reduction_moves_2_p_n_b_bytes(itemsize, seconds):
 
 
 def test_a_step_in_numbers():
-    """(3 ms + 1 ms / 2) x 1, and 2 x 2 x 1000 x 4 bytes at 16 MB/s, 1 ms: 4.5 ms of 7 ms."""
+    """3 ms + 1 ms / 2, and 1 ms for 2 x 2 x 1000 x 4 bytes at 16 MB/s: 4.5 ms in place of 7 ms."""
     measured = {
         "gradient_seconds": {1: 6e-3, 2: 3e-3}, "update_seconds": 1e-3, "parameters": 1000,
         "cores": 2, "bytes_per_second": 16e6,
@@ -68,7 +68,7 @@ def test_a_step_in_numbers():
 
 
 class Clock:
-    """Stands in for the module `time`: time passes only when somebody says so."""
+    """Stands for the module `time`; time passes only when a test advances it."""
 
     def __init__(self):
         self.now = 0.0
@@ -85,7 +85,7 @@ def clock(monkeypatch):
 
 
 def calls(clock, durations):
-    """A function whose calls take these seconds, one after the other."""
+    """A function whose successive calls take these seconds."""
     durations = iter(durations)
 
     def call():
@@ -96,16 +96,16 @@ def calls(clock, durations):
 
 def test_the_median_leaves_out_the_first_call_and_is_not_moved_by_a_slow_one(clock):
     assert median_seconds(calls(clock, [0, 1, 2, 3, 4, 1000]), 5, 0) == 3
-    assert median_seconds(calls(clock, [0, 1, 2, 4, 1000]), 4, 0) == 3  # an even number
+    assert median_seconds(calls(clock, [0, 1, 2, 4, 1000]), 4, 0) == 3  # an even number of times
 
 
 def test_it_is_repeated_for_the_time_given(clock):
     assert median_seconds(calls(clock, [1, 1, 1, 2, 2, 2, 2]), least=2, seconds=10) == 2
-    assert clock.now == 11  # the first call is over at 1, so those from 1 to 11 count: six
+    assert clock.now == 11  # the first call ends at 1, so six calls from 1 to 11 count
 
 
 class Model:
-    """A replica and an optimizer that take 1 s a sample, and 7 s an update."""
+    """A replica and an optimizer that take 1 s per sample and 7 s per update."""
 
     def __init__(self, clock, samples, batch_size):
         from tutorial_dl.data import Data, Dataset
@@ -134,7 +134,7 @@ def test_the_profile_times_the_largest_share_of_each_number_of_ranks(clock):
         "gradient_seconds": {1: 30, 2: 15, 4: 8},
         "update_seconds": 7,
     }
-    assert (model.parameters == [0, 1, 2]).all()  # as they were
+    assert (model.parameters == [0, 1, 2]).all()  # the weights are as before
 
 
 def test_a_batch_has_no_more_samples_than_there_are(clock):
@@ -142,7 +142,7 @@ def test_a_batch_has_no_more_samples_than_there_are(clock):
 
 
 def profile_of_a_model_of_ours():
-    """It leaves the weights as they were, and is what `speed_up` takes."""
+    """It does not change the weights, and `speed_up` accepts it."""
     from tutorial_dl import Trainer, data, models, strategies
 
     digits = data.digits()
@@ -169,7 +169,7 @@ def test_predicting_needs_no_mpi():
 
 
 def test_copying_counts_bytes_read_and_written(monkeypatch):
-    """With every copy of 1 MiB taking 2 s: 2 MiB / 2 s."""
+    """If every copy of 1 MiB takes 2 s, the result is 2 MiB / 2 s."""
     ticks = iter(range(0, 1000, 2))
     monkeypatch.setattr(prediction.time, "perf_counter", lambda: next(ticks))
     assert prediction.copy_bandwidth(1, repeats=3) == 2**20

@@ -74,7 +74,7 @@ RATES = (0.1, 0.2, 0.4, 0.04, 0.0, 0.3)
 
 
 def velocity_without_rates(w, gradients, mu):
-    """v <- mu v + g; w <- w - eta v: nothing to correct where the rate changes."""
+    """v <- mu v + g; w <- w - eta v needs no correction when the rate changes."""
     v = np.zeros_like(w)
     for rate, g in zip(RATES[:4], gradients, strict=False):
         v = mu * v + g
@@ -110,5 +110,5 @@ def test_whose_velocity_is_scaled():
         expected = np.ones_like(state.slots)
         expected[scaled] = 3
         np.testing.assert_allclose(state.slots, expected, rtol=1e-6)
-        rule.at_rate(0.0).at_rate(0.5, state)  # from 0 on: nothing to scale by
+        rule.at_rate(0.0).at_rate(0.5, state)  # from a rate of 0 there is no factor
         np.testing.assert_allclose(state.slots, expected, rtol=1e-6)

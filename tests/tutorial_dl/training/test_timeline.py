@@ -1,4 +1,4 @@
-"""Timelines: what they say of known runs, and that other programs can read them."""
+"""Timelines of known runs, and their files for other programs."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from tutorial_dl.training.span_kinds import KINDS, flat, kind, share_out
 
 
 def random_spans(rng, begin, end, depth=0):
-    """Spans that nest, in order of their begins."""
+    """Random nested spans, in the order in which they begin."""
     names = ["gradient", "data", "reduce", "allreduce", "wait", "update", "mine"]
     times = np.sort(rng.integers(begin, end + 1, 2 * rng.integers(0, 4)))
     found = []
@@ -32,8 +32,10 @@ def random_spans(rng, begin, end, depth=0):
 
 
 def innermost(spans, time):
-    """By definition: of those that hold [time, time + 1), the last; inside of a communication,
-    what communicates is part of it."""
+    """The kind of span to show at [time, time + 1): the innermost one.
+
+    Within a communicating span, other communicating spans belong to it.
+    """
     shown = None
     for name, begin, end in spans:
         if begin <= time < end:
@@ -74,7 +76,7 @@ def taken(rank, spans, begin=0, end=1000, **more):
 
 
 def test_clocks_are_put_right():
-    """Rank 1's clock is ahead by 500 at its time 10,000, by 700 at 30,000: a line in between."""
+    """Rank 1's clock is ahead by 500 at its time 10,000, by 700 at 30,000, and linearly between."""
     line = [[10_000, 500, 3], [30_000, 700, 2]]
     whole = timeline.gather(
         [
@@ -87,13 +89,13 @@ def test_clocks_are_put_right():
     assert (first.begin, second.begin) == (0, 100)
     assert second.spans == first.spans == [("x", 10_000, 14_950)]
     assert whole.notes() == ["the clocks of nodes agree within 0.0 us"]
-    # without a comparison, the time of day
+    # Without a comparison, the time of day is used.
     whole = timeline.gather(
         [taken(0, [["x", 5, 6]], wall=100), taken(1, [["x", 25, 26]], 20, 1020, node="b", wall=80)]
     )
     assert whole.rows[0].spans == whole.rows[1].spans == [("x", 5, 6)]
     assert whole.notes() == ["nodes are aligned by their time of day, which may differ by some ms"]
-    # on one node there is one clock, whatever its time of day
+    # Ranks of one node have one clock, whatever their time of day.
     whole = timeline.gather([taken(0, [], wall=100), taken(1, [], 10, 1010, wall=80)])
     assert [row.begin for row in whole.rows] == [0, 10] and whole.notes() == []
 
@@ -151,7 +153,7 @@ def test_the_checker_of_the_format_finds(change):
 
 
 def steps_of(rank, steps, **more):
-    """Steps of 5 ms: 1 of data, 2 of gradient, 2 of reduce + update, half of it a wait."""
+    """Steps of 5 ms: 1 ms of data, 2 of gradient, 2 of reduce + update, of which half is a wait."""
     spans = []
     for step in range(steps):
         b = 5_000_000 * step
@@ -179,7 +181,7 @@ def test_figure(ranks, steps):
     assert [t.get_text() for t in ax.get_yticklabels()] == [f"rank {r}" for r in range(ranks)]
     first, last = ax.get_xlim()
     assert first >= 0 and last <= 5 * steps
-    if steps > 8:  # four whole steps of the middle, no end of an epoch in them
+    if steps > 8:  # four whole steps in the middle of an epoch
         assert 20 <= last - first <= 21 and abs(first + last - 5 * steps) < 2 * 10 * 5
         low, high = np.ceil(first / 5), np.floor(last / 5)
         assert high - low == 4 and all(step % 10 != 9 for step in range(int(low), int(high)))
@@ -205,7 +207,7 @@ def test_figure_of_everything_at_once():
         figure.canvas.draw()
     (ax,) = figure.axes
     assert ax.get_xlim() == (0, 12_500) and "shares of every 62.5 ms" in ax.get_xlabel()
-    # Each of them is as much of the row as it is of the time.
+    # Each kind covers as much of the row as of the time.
     height = {}
     areas = [area.get_paths()[0].vertices[:, 1] for area in ax.collections]
     assert min(y.min() for y in areas) == pytest.approx(-0.38), "one on the other, to the top"

@@ -1,4 +1,4 @@
-"""What a Trainer records: who waits for whom, sums, bounded memory; and recording by hand."""
+"""Spans that a Trainer records: waits, sums, bounded memory; and recording by hand."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from tutorial_dl import timeline
 from tutorial_dl.training.span_kinds import KINDS
 
 SLEEP = 0.4  # seconds
-# How far durations are off is noted, and asserted in `make soak`.
+# Errors of durations are noted here, and asserted in `make soak`.
 WAITS, OFF = "who waits for a straggler, off by", "who waits for nobody"
 MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 NODES = {"NUMBA_KERNELS_NODE": "2"}
@@ -44,7 +44,7 @@ class Slow:
 
 
 def a_trainer(seen, seconds=lambda step: 0, algorithm="fused"):
-    """A Trainer of 10 steps an epoch."""
+    """A Trainer with 10 steps per epoch."""
     from tutorial_dl import Team, Trainer, data, models, strategies
 
     digits = data.digits()
@@ -68,7 +68,7 @@ def inside(outer, spans):
 
 
 def straggler(late, when, algorithm):
-    """One rank sleeps in step `when`: the others wait as long in that very step, and it is seen."""
+    """One rank sleeps in step `when`; the timeline shows that the others wait in that step."""
     from tutorial_dl import Team
 
     rank, ranks = Team().rank, Team().size
@@ -102,7 +102,7 @@ def straggler(late, when, algorithm):
         else:
             clock.note(OFF, gradient)
             clock.note(WAITS, abs(waits[when] - SLEEP))
-            # By one clock: the others begin to wait before the late one is there, and end after.
+            # On a common clock, the others begin to wait before the late rank comes, and end later.
             came = named("gradient", seen.rows[late].spans)[when][2]
             of_step = [s for s in seen.rows[each].spans if s[0].startswith("reduce")][when]
             assert came < of_step[2] and (waits[when] > 0 or of_step[1] > came)
@@ -121,7 +121,7 @@ def test_a_straggler(on_ranks, ranks, algorithm, env):
 
 
 def sums():
-    """Spans of the first level fill the time of training, and tracing changes no result."""
+    """Top-level spans fill the time of training, and recording changes no result."""
     seen, other = timeline.Timeline(), None
     trainer = a_trainer(seen, lambda step: 0.02)
     trainer.fit(3)
@@ -141,7 +141,7 @@ def sums():
             names = ("data", "gradient", "reduce + update", "update")
             of_epoch = [s for s in spans if first[1] <= s[1] and s[2] <= last[2]]
             covered = sum(e - b for name, b, e in of_epoch if name in names)
-            # Some of the very first step is not training: it compares the weights of all ranks.
+            # A part of the first step is not training: it compares the weights of all ranks.
             assert covered <= took
             first_of_all = "the first epoch is" if epoch == 0 else "an epoch is"
             clock.note(f"{first_of_all} not covered by", 1 - covered / took)
@@ -155,11 +155,11 @@ def test_sums_of_spans(on_ranks, ranks):
 
 
 def overhead():
-    """What is recorded of a step of the digits' network: what it costs is noted.
+    """Note the cost of recording one step of the network for digits.
 
-    Two runs, with and without, differ by more than that on a machine with other work to do: so the
-    spans of a step are counted by kind, and the cost of one of each kind is measured apart, between
-    runs: a moment at which something else had the cores is none that counts.
+    On a busy machine, two runs with and without recording differ by more than that cost. So the
+    spans of a step are counted by kind, and the cost of each kind is measured separately, between
+    runs. The minimum of several measurements excludes moments when other programs had the cores.
     """
     from timeit import repeat
 
@@ -201,13 +201,13 @@ def overhead():
     of_item, of_span, of_call, of_wait = np.min(costs, axis=0)
     found = seen.ranks[0]["spans"]
     starts = [b for name, b, _ in found if name == "data"]
-    first, last = starts[len(starts) // 3], starts[-1]  # without what is compiled at first
+    first, last = starts[len(starts) // 3], starts[-1]  # in the first third, code is compiled
     step = np.median(np.diff(starts)[len(starts) // 3 :]) / 1e9
     steps = len(starts) - len(starts) // 3 - 1
     count = Counter(name for name, b, _ in found if first <= b < last)
     number = [count.pop("data"), count.pop("gradient")]
     in_kernels = sum(count.pop(name, 0) for name in announced.WAITS)
-    number += [count.total(), in_kernels]  # what is left: calls of a Step, and the few of an epoch
+    number += [count.total(), in_kernels]  # the rest: calls of a Step, and a few per epoch
     assert 3 <= sum(number) / steps < 8
     cost = np.dot(number, [of_item, of_span, of_call, of_wait]) / steps
     clock.note("recording costs of a step", 100 * cost / step)
@@ -250,7 +250,7 @@ def test_memory_is_bounded(on_ranks):
 
 
 def fails():
-    """A rank that fails in `fit`: the error is what it was, and every rank has its own spans."""
+    """If a rank fails in `fit`, its error is unchanged, and every rank has its own spans."""
     from numba_kernels import PeerError
     from tutorial_dl import Team
 

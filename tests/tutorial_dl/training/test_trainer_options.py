@@ -1,10 +1,10 @@
-"""What a Trainer can be asked for: p ranks = serial with all of it, and when training stops."""
+"""Options of a Trainer: with all of them p ranks train like one process; when training stops."""
 
 import numpy as np
 import pytest
 
 BATCH = 20
-SAMPLES = 182  # the last batch has 2 samples: of 3 or more ranks one has none
+SAMPLES = 182  # the last batch has 2 samples, too few for 3 ranks
 EPOCHS = 3
 
 
@@ -66,7 +66,7 @@ def test_p_ranks_are_one(on_ranks, ranks):
 
 
 def small_pieces():
-    """Accumulation changes no update, and no piece is larger than it should be."""
+    """Accumulation changes no update, and no micro-batch is too large."""
     from tutorial_dl import Trainer, data, models
 
     digits = data.digits()
@@ -92,7 +92,7 @@ def small_pieces():
 
 
 def moved():
-    """A replica that has computed before it moves: nothing of its old memory is kept."""
+    """A replica that has computed and is then placed elsewhere keeps no old memory."""
     from numba_kernels.shared.window import aligned
     from tutorial_dl import data
     from tutorial_dl.replica import SoftmaxReplica
@@ -109,7 +109,7 @@ def moved():
     plain.compute_gradient(batch)
     assert pieces.gradient is inner.gradient is memory[1]
     np.testing.assert_allclose(memory[1], plain.gradient, atol=1e-6)
-    pieces.random = np.arange(2)  # is the inner one's
+    pieces.random = np.arange(2)  # the inner replica's attribute
     assert inner.random is pieces.random
 
 
@@ -119,7 +119,7 @@ def test_accumulation_is_in_small_pieces(on_ranks):
 
 
 def best_statistics():
-    """`restore_best` brings back moving statistics along with the weights they belong to."""
+    """`restore_best` restores the moving statistics together with their weights."""
     from tutorial_dl import Team, Trainer, data, models
     from tutorial_dl.training.callbacks import EarlyStopping
 
@@ -152,7 +152,7 @@ def test_best_statistics(on_ranks):
 
 
 def disagreements():
-    """Ranks that would train by different rules are told, though their weights would be equal."""
+    """Ranks with different rules raise an error, even if their weights would be equal."""
     from tutorial_dl import Team, Trainer, data, models
     from tutorial_dl.training import schedules
 
@@ -167,7 +167,7 @@ def disagreements():
         with pytest.raises(ValueError, match="checksum of optimizer, learning rates"):
             trainer.fit(1)
         team.recover()
-    # Two ranks of different first weights: rank 0's are taken before anything is evaluated.
+    # If ranks begin with different weights, all take rank 0's before any evaluation.
     trainer = Trainer(models.dense(digits, seed=team.rank), digits, team=team, progress=False)
     found = trainer.predict(digits.validation.inputs[:9])
     right = models.dense(digits, seed=0).predict(digits.validation.inputs[:9])
@@ -201,7 +201,7 @@ def stopping():
     fallen = trainer(Target("val_loss", 1.2)).fit(20).column("val_loss")
     assert fallen[-1] <= 1.2 < min(fallen[:-1])
 
-    # A rate that is far too high after epoch 2: the best weights are those of its end.
+    # The rate is far too high after epoch 2, so the best weights are those at its end.
     best = trainer()
     best.fit(2)
     steps = best.steps
@@ -214,7 +214,7 @@ def stopping():
         assert len(stopped.fit(20).epochs) == 4 and "not improved since epoch 2" in stopped.stopped
         assert np.array_equal(stopped.replica.parameters, best.replica.parameters) == same
 
-    # What one rank alone wishes, all do; and training can go on.
+    # If one rank wants to stop, all stop; training can continue afterwards.
     class Wish(Callback):
         def on_epoch_end(self, trainer, row):
             if row["epoch"] == 3 and trainer.team.rank == trainer.team.size - 1:
@@ -248,7 +248,7 @@ def test_when_training_stops(on_ranks, ranks):
 
 
 def drifts():
-    """A weight that one rank changes is found within `check_every` steps, by its layer's name."""
+    """If one rank changes a weight, an error names its layer within `check_every` steps."""
     from tutorial_dl import Team, Trainer, data, models
     from tutorial_dl.replica.consistency import DriftError
     from tutorial_dl.training.callbacks import Callback
@@ -259,13 +259,13 @@ def drifts():
         def on_step_end(self, trainer, loss, samples):
             if trainer.steps == 12 and trainer.team.rank == 1:
                 segment = next(s for s in trainer.replica.segments if s.name == "layer_2/bias")
-                # Below its smallest bit, the next update would swallow it.
+                # A smaller change could be lost in the rounding of the next update.
                 segment.of(trainer.replica.parameters)[...] += 1.0
 
     trainer = Trainer(
         models.dense(digits), digits, team=team, progress=False, check_every=10, callbacks=[Bend()]
     )
-    # The fused step hands out weights from the rank that owns them: this slice is not rank 1's.
+    # The fused step copies weights from the rank that owns them; rank 1 does not own this slice.
     with pytest.raises(DriftError, match="first in layer 'layer_2/bias'"):
         trainer.strategy.algorithm, trainer.strategy.two_steps = "ring", True
         trainer.fit(1)
@@ -293,7 +293,7 @@ def test_predict(on_ranks, ranks, samples):
 
 
 def compressed():
-    """Every method trains; halves nearly as the exact one, on the same weights everywhere."""
+    """Every method trains, with equal weights on all ranks; halves train almost like no method."""
     from tutorial_dl import Team, Trainer, data, models, strategies
     from tutorial_dl.replica.consistency import check_same_weights
 
@@ -301,7 +301,7 @@ def compressed():
     ends = {}
     for method in (None, "fp16", "bf16", "top_k", "powersgd", "adasum"):
         strategy = strategies.Synchronous(team, compression=method)
-        # Adam would divide small gradients by their size, and so make much of any rounding.
+        # (Adam divides small gradients by their size, and so would amplify rounding errors.)
         trainer = Trainer(
             models.softmax(digits), digits, strategy, "momentum", learning_rate=0.05, progress=False
         )

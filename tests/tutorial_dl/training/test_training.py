@@ -1,4 +1,4 @@
-"""The training loop: history, validation shared out over ranks, and what it refuses."""
+"""The training loop: history, validation shared among ranks, and refused arguments."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_history():
     history = History(rows(1.0, 30.0, 10.0, 20.0))
     assert history.column("epoch") == [1, 2, 3, 4]
     assert history.seconds == 8 and history.last["epoch"] == 4
-    assert history.samples_per_second == 20  # the median without the first
+    assert history.samples_per_second == 20  # the median without the first epoch
     assert History(rows(7.0)).samples_per_second == 7
     assert History(rows(7.0, 1.0, 3.0)).samples_per_second == 2
     assert repr(history) == "History(4 epochs; the last: loss 1)"
@@ -27,7 +27,7 @@ def test_history():
 
 
 def shares_of_validation(n):
-    """p ranks' metrics are those of one process over all samples, exactly once each."""
+    """The metrics of p ranks are those of one process over all samples, each counted once."""
     from tutorial_dl import Team, data, models
     from tutorial_dl.runtime.evaluation import evaluate
 
@@ -50,7 +50,7 @@ def test_validation_is_shared_out(on_ranks, ranks, n):
 
 
 def epochs_go_on():
-    """fit(2) then fit(3) is fit(5): optimizer, order of samples and history go on."""
+    """fit(2) and fit(3) equal fit(5): optimizer, order of samples and history continue."""
     from tutorial_dl import Trainer, data, models
 
     digits = data.digits()
@@ -61,7 +61,7 @@ def epochs_go_on():
     np.testing.assert_array_equal(whole.replica.parameters, parts.replica.parameters)
     assert history.column("loss") == whole.history.column("loss")
     assert history.column("epoch") == [1, 2, 3, 4, 5]
-    # the loss of an epoch is the mean over its samples, ragged last batch included
+    # The loss of an epoch is the mean over its samples, also with a smaller last batch.
     assert parts.evaluate(digits.train)["loss"] == pytest.approx(history.last["loss"], rel=0.1)
 
 
@@ -91,7 +91,7 @@ def refused():
     trainer = Trainer(model, digits, strategies.Synchronous(team), progress=False)
     with pytest.raises(ValueError, match="epochs must be at least 1, got 0"):
         trainer.fit(0)
-    trainer.fit(1)  # nothing was lost
+    trainer.fit(1)  # the trainer still works
 
 
 def test_what_is_refused(on_ranks):

@@ -1,4 +1,4 @@
-"""Figures of allreduces: they show the messages of numba_kernels/allreduce/schedules.py."""
+"""Figures of allreduces show the messages of numba_kernels/allreduce/schedules.py."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_two_ranks_have_no_way_round_the_back():
 
 
 def digits(ax):
-    """What the tiles of a table say, as rank -> chunk -> digits."""
+    """The texts in the tiles of a table, as rank -> chunk -> digits."""
     ranks = len(ax.get_xticks())
     words = [["" for _ in range(ranks)] for _ in range(ranks)]
     for text in sorted(ax.texts, key=lambda text: text.get_position()[0]):
@@ -68,7 +68,7 @@ def test_the_strip_of_the_ring():
         "before", "add, step 1", "add, step 2", "copy, step 3", "copy, step 4",
     ]  # fmt: skip
     assert digits(tables[0]) == [["001"] * 3, ["010"] * 3, ["100"] * 3]
-    # By the table in numba_kernels/allreduce/ring.py: +chunk 1, 2, 0 on ranks 0, 1, 2.
+    # numba_kernels/allreduce/ring.py has this table: ranks 0, 1, 2 add chunks 1, 2, 0.
     assert digits(tables[1]) == [
         ["001", "101", "001"], ["010", "010", "011"], ["110", "100", "100"],
     ]  # fmt: skip
@@ -87,7 +87,7 @@ def test_the_film_of_the_ring_moves_and_ends_with_the_sum():
     assert len(pictures) > 4
     first, last = pictures[0], pictures[-1]
     assert np.array_equal(first[2, 2], [255, 255, 255])
-    # Stripes: half of each tile at first, all of it at the end.
+    # Stripes fill half of each tile at first, and all of it at the end.
     coloured = [(np.ptp(p, axis=2) > 40).sum() for p in (first, last)]
     assert coloured[1] == pytest.approx(2 * coloured[0], rel=0.05)
 
@@ -104,14 +104,14 @@ def test_times_predicted_beside_measured():
     naive, ring, limit, medians = (line.get_ydata() for line in drawn)
     np.testing.assert_array_equal(naive, predicted["naive"])
     np.testing.assert_array_equal(ring, predicted["ring"])
-    np.testing.assert_array_equal(limit, [np.nan, 1e-6, 1e-3])  # from where it counts
+    np.testing.assert_array_equal(limit, [np.nan, 1e-6, 1e-3])  # from where the bandwidth counts
     np.testing.assert_array_equal(medians, [4e-6, 6e-6, 2e-3])
     bars = ax.collections[0].get_segments()
     np.testing.assert_allclose(
         [bar[:, 1] for bar in bars], [[3e-6, 4e-6], [6e-6] * 2, [1e-3, 2e-3]]
     )
     low, high = ax.get_ylim()
-    assert low < 1e-6 and high > 2e-3  # nothing is cut off
+    assert low < 1e-6 and high > 2e-3  # the axis shows all points
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert [ax.xaxis.get_major_formatter()(n) for n in sizes] == ["64", "4 Ki", "1 Mi"]
     assert ax.get_xlabel() == "vector (bytes)"

@@ -1,4 +1,4 @@
-"""Figures of batch normalisation: they show the data they are given."""
+"""Figures of batch normalisation show the data they are given."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_figure_is_drawn():
 
 
 def test_a_sample_becomes_what_each_ranks_mean_and_deviation_make_of_it():
-    """Shares (0, 2), mean 1 and deviation 1; (1, 5, 9): 5, sqrt(32/3); all: 3.4, sqrt(10.64)."""
+    """Mean, deviation: (0, 2): 1 and 1; (1, 5, 9): 5 and sqrt(32/3); all: 3.4 and sqrt(10.64)."""
     left, right = plotting.normalised_apart([[0.0, 2.0], [1.0, 5.0, 9.0]], sample=2.0).axes
     assert right.get_title(loc="left") == "One sample becomes -0.92 to 1.00"
     x, y = of(right, "rank 0")

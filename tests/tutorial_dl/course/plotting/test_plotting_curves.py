@@ -1,4 +1,4 @@
-"""Figures of curves and descents: they show the data they are given, and leave nothing behind."""
+"""Figures of curves and descents show the data they are given, and leave nothing behind."""
 
 import io
 import subprocess
@@ -29,7 +29,7 @@ def loss():
 def runs(loss):
     return {
         name: descend(loss, np.zeros(2), 0.1, batch_size=b, epochs=6, gradient_tolerance=None)
-        for name, b in (("full", 20), ("mini", 8))  # 1 and 3 steps an epoch
+        for name, b in (("full", 20), ("mini", 8))  # 1 and 3 steps per epoch
     }
 
 
@@ -40,7 +40,7 @@ def line(ax, label):
 
 
 def draw_all(loss, runs):
-    """One of each figure."""
+    """Draw one figure of each kind."""
     x = np.linspace(0, 1, 5)
     return {
         "fits": plotting.fits(x, x**2, {"square": np.square}, np.square, held_out=(x, x)),
@@ -89,7 +89,7 @@ def test_fits_shows_samples_curves_truth_and_held_out():
     assert (grid[0], grid[-1]) == (-1, 3)
     np.testing.assert_array_equal(double, 2 * grid)
     np.testing.assert_array_equal(line(ax, "truth")[1], np.sin(grid))
-    assert ax.get_ylim() == (3.5, 6.5)  # samples and a margin, wherever the curves go
+    assert ax.get_ylim() == (3.5, 6.5)  # the samples' range and a margin, whatever the curves are
 
 
 def test_errors_show_predicted_beside_measured():
@@ -119,7 +119,7 @@ def test_paths_lie_on_the_contours_of_the_loss(loss, runs):
     (ax,) = plotting.loss_paths(loss, runs).axes
     np.testing.assert_array_equal(line(ax, "full"), runs["full"].path.T)
     np.testing.assert_array_equal(line(ax, "minimum")[:, 0], loss.minimiser())
-    assert ax.get_aspect() == 1  # or right angles would not look right
+    assert ax.get_aspect() == 1  # otherwise right angles would be distorted
 
     contours = ax.collections[-1]
     levels, paths = contours.levels, contours.get_paths()
@@ -161,7 +161,7 @@ def test_a_film_moves_and_shows_itself(loss, runs, tmp_path):
     assert min(changed) > 0
     assert np.array_equal(frames[-1][2, 2], [255, 255, 255])
 
-    # On the map, the left half: markers from the first frame on, and paths that grow.
+    # The map in the left half has markers from the first frame on, and paths that grow.
     orange = np.array(to_rgb(style.COLOURS[1])) * 255
     left = [frame[:, : frame.shape[1] // 2] for frame in frames]
     seen = [(np.abs(frame - orange).max(axis=2) < 8).sum() for frame in left]

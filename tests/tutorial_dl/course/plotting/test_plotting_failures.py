@@ -1,4 +1,4 @@
-"""Figures of ranks that fail: what they show is what they were given."""
+"""Figures of ranks that fail show the data they are given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arrows(ax):
     ("waits", "caught"),
     [
         ({0: 1, 1: 2, 2: 0}, {0, 1, 2}),
-        ({0: 1, 1: 0, 2: 0}, {0, 1}),  # rank 2 waits for the circle, and is not in it
+        ({0: 1, 1: 0, 2: 0}, {0, 1}),  # rank 2 waits for a rank of the circle, and is not in it
         ({2: 0, 0: 1, 1: 0}, {0, 1}),
         ({1: 2, 2: 0}, set()),
         ({}, set()),

@@ -1,4 +1,4 @@
-"""Figures of hierarchies: they show the data they are given."""
+"""Figures of hierarchies show the data they are given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_what_is_served_is_predicted_lines_and_measured_markers():
     figure = plotting.served([1, 2, 3], predicted, {"two": {2: 1.5}}, unit="samples per second")
     (ax,) = figure.axes
     assert (of(ax, "one, predicted") == [[1, 2, 3], [1, 2, 2]]).all()
-    assert (of(ax, "two, predicted") == [[2, 3], [2, 4]]).all()  # where it can be had
+    assert (of(ax, "two, predicted") == [[2, 3], [2, 4]]).all()  # only where a layout is possible
     assert (of(ax, "two, measured") == [[2], [1.5]]).all()
     colours = {line.get_label(): line.get_color() for line in ax.get_lines()}
     assert colours["two, predicted"] == colours["two, measured"] != colours["one, predicted"]

@@ -1,4 +1,4 @@
-"""Figures of kernels: what is drawn is what was counted and measured."""
+"""Figures of kernels show the given counts and measurements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_cell_says_what_happens_to_a_vector():
     assert one.get_title("left") == "one:\n1 trip, 3 numbers per weight"
     assert [label.get_text() for label in two.get_yticklabels()] == ["multiply", "add"]
     assert two.get_ylim() == one.get_ylim() and two.get_ylim()[0] > two.get_ylim()[1]
-    # Every cell has its box, in the shade of the legend.
+    # Every cell has a box in the legend's shade.
     shades = {handle.get_facecolor() for handle in figure.legends[0].get_patches()}
     assert len(two.patches) == 6 and len(shades) == 3
     assert {box.get_facecolor() for box in two.patches} - {(1.0, 1.0, 1.0, 1.0)} == shades

@@ -1,4 +1,4 @@
-"""Figures of large batches: what is drawn is what was given."""
+"""Figures of large batches show the data they are given."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_errors_have_the_mean_and_the_range_of_the_seeds():
     assert np.allclose(linear.lines[0].get_ydata(), [3, 1, 90])
     ends = np.array([bar[:, 1] for bar in same.lines[2][0].get_segments()])
     assert np.allclose(ends, [[2, 4], [5, 5], [10, 20]])
-    # 0% would fall off the axis: it is drawn at the floor instead.
+    # 0% is not on a logarithmic axis, so it is drawn at the floor.
     ends = np.array([bar[:, 1] for bar in linear.lines[2][0].get_segments()])
     assert np.allclose(ends, [[2, 4], [large_batches.FLOOR, 2], [90, 90]])
-    # Side by side, and never nearer to another batch.
+    # Markers stand side by side, and never nearer to another batch.
     x = np.array([of.lines[0].get_xdata() for of in (same, linear)])
     assert (x[0] < x[1]).all() and np.abs(np.log2(x / BATCHES)).max() < 0.25
     assert ax.get_title("left") == "message" and ax.get_yscale() == "log"

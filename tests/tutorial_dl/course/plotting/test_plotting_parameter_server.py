@@ -1,4 +1,4 @@
-"""Figures of one master and many workers: they show the data they are given."""
+"""Figures of one master and many workers show the data they are given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def of(ax, label):
 
 
 def test_vectors_through_the_busiest_rank_are_those_of_the_messages():
-    """Counted from the messages of both algorithms, ranks W for the ring, W + 1 with a master."""
+    """Count the messages of both algorithms, on W ranks in a ring and on W + 1 with a master."""
     figure = plotting.many_to_few(workers=6)
     star, ring, lines = figure.axes
     for W, vectors in of(lines, "master: 2W").T:
@@ -36,13 +36,13 @@ def test_vectors_through_the_busiest_rank_are_those_of_the_messages():
         plotting.many_to_few(1)
 
 
-def test_who_is_served_when():
+def test_the_order_of_service():
     rows = foundations.first_come_first_served([[0.002] * 3] * 2, [0.001] * 3)
     figure = plotting.service({"two": (rows, 2)}, until=0.01)
     (ax,) = figure.axes
     bars = {(round(b.get_y() + 0.35), round(b.get_x(), 6)): b for b in ax.patches}
     widths = {where: round(bar.get_width(), 6) for where, bar in bars.items()}
-    # The master serves worker 0, worker 1, and worker 0 again; the second waited a millisecond.
+    # The master serves worker 0, worker 1, and worker 0 again; worker 1 waited a millisecond.
     assert widths == {
         (0, 2.0): 1.0, (0, 3.0): 1.0, (0, 5.0): 1.0,
         (1, 0.0): 2.0, (1, 2.0): 1.0, (1, 3.0): 2.0, (1, 5.0): 1.0,
@@ -77,7 +77,7 @@ def test_a_master_that_is_full():
     colours = {line.get_label(): line.get_color() for line in ax.get_lines()}
     assert colours["slow: measured"] == colours["slow: random times"]
     assert colours["slow: measured"] != colours["fast: regular times"]
-    assert len(ax.get_lines()) == 4 + 2 + 1  # and one mark, as the other lies far outside
+    assert len(ax.get_lines()) == 4 + 2 + 1  # and one mark, because the other lies outside
     with pytest.raises(ValueError, match="no prediction for none; there is one for slow, fast"):
         plotting.saturated([1, 2, 3], predicted, {"none": {1: 1.0}})
     assert set(parameter_server.__all__) <= set(dir(plotting))

@@ -1,4 +1,4 @@
-"""Figures of staleness, elastic averaging and energy matching: what is drawn is what was given."""
+"""Figures of staleness, elastic averaging and energy matching show the data they are given."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_map_has_the_growth_the_bound_and_the_runs():
     ax = plotting.delay_map(RATES, GROWTH, np.array([0.4, 0.2]), runs).axes[0]
     (picture,) = ax.get_images()
     assert (picture.get_array() == GROWTH).all()
-    # The middles of the outer cells are the outer rates and delays.
+    # The centers of the outer cells are at the outer rates and delays.
     assert np.allclose(picture.get_extent(), [0.05, 0.35, -0.5, 1.5])
     assert picture.origin == "lower" and (picture.norm.vmin + picture.norm.vmax) / 2 == 1
     assert line(ax, "bound, predicted") == [[0.4, 0.4, 0.2, 0.2], [-0.5, 0.5, 0.5, 1.5]]
@@ -166,7 +166,7 @@ def test_shares_of_pi_fill_the_bar():
 
 
 def test_every_figure_has_a_title_and_all_names_are_offered():
-    # (That they can be drawn is seen in notebooks 12 to 14, which are tests, too.)
+    # (Notebooks 12 to 14, which are tests, too, show that they can be drawn.)
     ones, x = np.ones(2), np.zeros((2, 2, 2))
     figures = {
         "delay_map": plotting.delay_map(RATES, GROWTH, np.array([0.4, 0.2])),

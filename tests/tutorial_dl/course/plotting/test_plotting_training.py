@@ -1,4 +1,4 @@
-"""Figures of training: they show the data they are given, and say no more than it does."""
+"""Figures of training show the data they are given, and claim nothing beyond it."""
 
 import json
 import subprocess
@@ -74,8 +74,8 @@ def test_every_figure_is_drawn_and_the_global_style_is_left_alone():
     assert set(figures) == {*training.__all__, *synchronous.__all__, *scaling.__all__}
     for name, figure in figures.items():
         assert all(ax.get_title(loc="left") for ax in figure.axes), name
-        if name != "fused_step":  # a drawing: no axes
-            ticks = name == "throughput"  # "1 rank", "2 ranks": they say it themselves
+        if name != "fused_step":  # a drawing without axes
+            ticks = name == "throughput"  # "1 rank", "2 ranks" need no label
             assert all(ax.get_xlabel() or ticks for ax in figure.axes), name
             assert all(ax.get_ylabel() or name == "step_parts" for ax in figure.axes), name
         assert figure._repr_png_().startswith(b"\x89PNG"), name
@@ -110,7 +110,7 @@ def test_only_runs_that_agree_are_called_the_same():
 
     assert titles(RESULTS) == [
         "dense: the same loss on any number of ranks",
-        "cnn: loss by epoch",  # one run agrees with nothing
+        "cnn: loss by epoch",  # a single run has none to agree with
     ]
     off = [*LOSSES[:-1], 1.1 * LOSSES[-1]]
     assert titles([RESULTS[0], result("dense", "downpour", 4, off)]) == ["dense: loss by epoch"]
@@ -120,7 +120,7 @@ def test_only_runs_that_agree_are_called_the_same():
 
 
 def test_lines_on_each_other_can_all_be_seen():
-    """The first run is a wide band; no two others have a marker at the same epoch."""
+    """The first run is drawn as a wide band; no two others have a marker at the same epoch."""
     losses = list(np.geomspace(2, 0.1, 40))
     runs = [result("dense", "synchronous", p, losses) for p in (1, 2, 3, 4)]
     first, *others = plotting.histories(runs).axes[0].get_lines()
@@ -151,7 +151,7 @@ def test_losses_are_labelled_in_plain_numbers():
 
 
 def test_what_the_command_line_writes_is_what_is_drawn():
-    """A round trip through JSON makes no difference: keys are words, numbers are numbers."""
+    """The figure is the same after a round trip through JSON."""
     through = json.loads(json.dumps(RESULTS))
     assert (line(plotting.histories(through).axes[0], "serial, 1 rank")[1] == LOSSES).all()
 
@@ -188,7 +188,7 @@ def test_taking_turns_is_said_where_ranks_do():
     assert texts(plotting.speed_up(ROWS, 1).axes[0]) == ["beyond 1 core: ranks take turns"]
 
 
-# Samples a second, and the parts of a step -----------------------------------------------------
+# Samples per second, and the parts of a step ---------------------------------------------------
 
 
 def sum_of(containers):
@@ -235,7 +235,7 @@ def test_errors_are_drawn_as_given_from_many_samples_to_few():
     (ax,) = plotting.mean_of_means([4, 2, 1], [0.0, 0.5, 1.0], [0.1, 0.4, 1.1]).axes
     assert (line(ax, "predicted") == [[4, 2, 1], [0, 0.5, 1]]).all()
     assert (line(ax, "measured, weighted equally")[1] == [0.1, 0.4, 1.1]).all()
-    assert ax.get_xlim()[0] > ax.get_xlim()[1]  # to the right: fewer
+    assert ax.get_xlim()[0] > ax.get_xlim()[1]  # fewer samples to the right
 
 
 def test_equal_weights_stay_on_a_logarithmic_axis():
@@ -257,7 +257,7 @@ def test_the_bars_of_overlap_are_what_was_measured():
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 9])
 def test_the_window_shows_who_works_where(ranks):
-    """Rows by their owners, then slices across all rows, then rows again."""
+    """Each rank works in its own row, then in its slice of all rows, then in its row again."""
 
     def rank_of(ax, x, y):
         (cell,) = [p for p in ax.patches if p.get_xy() == (x, y)]

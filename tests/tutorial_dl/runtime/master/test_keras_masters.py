@@ -43,7 +43,7 @@ def each_rank():
             assert (rows == rows[0]).all()
         row = trainer.history.last
         assert max(trainer.history.column("val_accuracy")) >= least, row
-        # All hold what was validated last.
+        # All ranks hold the weights that were validated last.
         np.testing.assert_allclose(trainer.evaluate()["loss"], row["val_loss"], rtol=1e-4)
 
     for policy in ("float32", "mixed_bfloat16", "mixed_float16"):

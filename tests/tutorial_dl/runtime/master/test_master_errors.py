@@ -1,4 +1,4 @@
-"""Runs with masters in which numbers or rules go wrong."""
+"""Runs with masters in which a gradient overflows, training diverges or a rule is wrong."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ import pytest
 
 
 class Overflowing:
-    """A model said to compute in float16, of which one gradient overflows, and its loss too.
+    """A model that claims to compute in float16; one gradient overflows, and its loss, too.
 
-    `turn`: which gradient, from 1; None is none. `left_out`: how many samples it was of.
+    `turn`: the number of that gradient, from 1, or None. `left_out`: its number of samples.
     """
 
     loss_scale, computes_in_float16 = 1.0, True
@@ -37,7 +37,7 @@ class Overflowing:
 
 
 def overflows():
-    """Batches whose gradient overflows are left out, and counted in no loss."""
+    """Batches whose gradient overflows are left out, also of the loss."""
     from numba_kernels.optimizers import SGD, Adam
     from numba_kernels.team.team import Team
     from tutorial_dl import Trainer, data, models
@@ -52,8 +52,8 @@ def overflows():
         (ElasticAveraging(team=team, synchronous=True), SGD(0.5)),
         (GradientEnergyMatching(team=team), SGD(0.1)),
     ):
-        # Out of step one worker may be so quick that the other gets fewer than 5 batches, or gets
-        # its fifth in the second epoch: so each has one that overflows.
+        # In asynchronous training, one worker may be so quick that the other gets fewer than 5
+        # batches, or its fifth in the second epoch. So each has a gradient that overflows.
         synchronous = getattr(rule, "synchronous", False)
         turn = 5 if not synchronous or team.rank == team.size - 1 else None
         model = Overflowing(models.softmax(digits, seed=1), turn)
@@ -89,7 +89,7 @@ def test_gradients_that_overflow(on_ranks):
 
 
 def diverges(folder):
-    """Under sub-masters too it is no checkpoint that one would go on from, and says which rank."""
+    """A diverging run with sub-masters writes no more checkpoints, and the error names the rank."""
     from numba_kernels.optimizers import SGD
     from numba_kernels.team.team import Team
     from tutorial_dl import Trainer, data, models
@@ -115,7 +115,7 @@ def test_a_run_under_sub_masters_diverges(on_ranks, tmp_path):
 
 
 def eager():
-    """A rule that pushes when nothing is due: told, where it would lose what there is to do."""
+    """A rule that pushes when no exchange is due raises an error, since shares would be lost."""
     from faults import Counting, numbers
 
     from numba_kernels.optimizers import SGD

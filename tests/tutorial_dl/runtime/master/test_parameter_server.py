@@ -1,4 +1,4 @@
-"""Runs with masters on real ranks: they learn, synchronous ones exactly; samples are counted."""
+"""Runs with masters on real ranks learn; synchronous ones are exact; samples are counted."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def strategy_of(form, team, layout=None, **options):
 
 
 def part_of(team, ranks):
-    """The first so many ranks as a team; None on the others. Collective."""
+    """A team of the first `ranks` ranks; None on the others. Collective."""
     mine = team.rank < ranks
     part = team.split(mine) if ranks < team.size else team
     return part if mine else None
@@ -47,15 +47,15 @@ LATE = slice(5, 10)  # epochs
 
 
 def learn(kinds):
-    """At the pace of plain descent, at equal samples; whoever steps slower has a larger rate.
+    """Every strategy learns as fast as plain descent at equal samples.
 
-    One epoch's loss of one run is off by 10%, now and then by 50%, in either direction: what counts
-    is the median over the late epochs of five runs.
+    An epoch's loss in one run is off by 10%, sometimes by 50%, in either direction. So the test
+    takes the median over the late epochs of five runs.
 
-    W workers and a center are W + 1 that W gradients move, one step of each for W of one process:
-    elastic averaging takes W + 1 times the rate. Gradient energy matching takes the steps of all W
-    workers off that of momentum, which leaves 1 / (W + 1) of it. Momentum .5 is worth a factor
-    2, and .9 one of 7 to 10.
+    Strategies with shorter steps get a larger learning rate. In elastic averaging, W gradients move
+    W + 1 vectors (workers and center) once, while one process makes W steps; so it gets W + 1 times
+    the rate. Gradient energy matching subtracts the steps of all W workers from that of momentum,
+    which leaves 1 / (W + 1) of it. Momentum .5 is worth a factor 2, and .9 one of 7 to 10.
     """
     from numba_kernels import Team
     from numba_kernels.optimizers import SGD
@@ -78,7 +78,7 @@ def learn(kinds):
             for form in FORMS:
                 factor = {"elastic": (workers + 1) / 2, "energy": (workers + 1) / 7}
                 own = SGD(rate * factor.get(form.split()[0], 1))
-                # A batch of elastic averaging, synchronous, is of all workers together.
+                # In synchronous elastic averaging, a batch is that of all workers together.
                 size_of = 32 * (workers if form == "elastic synchronous" else 1)
                 model = make(*size, seed=seed)
                 trainer = fit(model, digits, strategy_of(form, team), own, 10, size_of, seed=seed)
@@ -98,7 +98,7 @@ def learn(kinds):
 
 @pytest.mark.parametrize(("ranks", "kind"), [(2, "softmax"), (3, "dense"), (4, "softmax")])
 def test_all_strategies_learn(on_ranks, ranks, kind):
-    """Both kinds on each of these in `make soak`."""
+    """`make soak` runs both kinds of models on each number of ranks."""
     on_ranks(ranks, learn, [kind])
 
 
@@ -108,7 +108,7 @@ SAMPLES = 197  # 20 batches of 10, the last one of 7
 
 
 def random_data(samples=SAMPLES, dtype="float64"):
-    """The first value of a sample says which it is."""
+    """Random data; a sample's first value is its number / samples."""
     from tutorial_dl import data
 
     generator = np.random.default_rng(3)
@@ -119,7 +119,7 @@ def random_data(samples=SAMPLES, dtype="float64"):
 
 
 def synchronous_is_exact(places):
-    """Twice the same bits; downpour: the weights of one process."""
+    """Two runs have the same bits; Downpour has the weights of one process."""
     from numba_kernels import Team, optimizers
     from numba_kernels.optimizers import SGD
     from tutorial_dl import strategies
@@ -130,7 +130,7 @@ def synchronous_is_exact(places):
     for numbers in places:
         layout = Layout(**numbers)
         team = part_of(everybody, layout.ranks)
-        rules = [SGD(0.1)]  # sub-masters have states of their own: here there is none
+        rules = [SGD(0.1)]  # sub-masters have states of their own; this rule has none
         if layout.masters == 1:
             rules = [SGD(0.1, 0.5), optimizers.get("adam")]
         for dtype in ("float32", "float64") if team else ():
@@ -144,7 +144,7 @@ def synchronous_is_exact(places):
                     weights, losses = [], []
                     for _ in range(2 if dtype == "float32" else 1):
                         model = DenseReplica((7, 11, 5), "tanh", seed=1, dtype=dtype)
-                        model.parameters[:] += team.rank  # the first rank's are what counts
+                        model.parameters[:] += team.rank  # the first rank's weights are used
                         no_momentum = {"momentum": 0.0} if form.startswith("elastic") else {}
                         of_it = strategy_of(form, team, layout, **no_momentum)
                         run = fit(model, data, of_it, rule, 3, 10)
@@ -179,7 +179,7 @@ def test_synchronous_forms_are_exact_in_layouts(on_ranks):
 
 
 def recording(model, samples):
-    """A model that counts the samples its gradients are of, by what `random_data` says of them."""
+    """Let the model count how often it sees each sample of `random_data`."""
     model.counts, compute = np.zeros(samples), model.compute_gradient
 
     def counting(batch, *rest, **options):
@@ -192,7 +192,7 @@ def recording(model, samples):
 
 
 def every_sample(places, sizes, forms):
-    """In one epoch once, in two twice; all ranks end with weights that have moved."""
+    """Each sample is used once per epoch; all ranks end with equal weights, which have changed."""
     from numba_kernels import Team
     from numba_kernels.optimizers import SGD
     from tutorial_dl.layout import Layout
@@ -223,7 +223,7 @@ def every_sample(places, sizes, forms):
 
 
 def counted(history, run, form, layout, samples, batch_size, what):
-    """Staleness by updates, batches by workers."""
+    """Check how the history counts updates by staleness and batches by workers."""
     workers = layout.workers_each
     if "synchronous" in form:
         assert not history.staleness, what
@@ -238,20 +238,20 @@ def counted(history, run, form, layout, samples, batch_size, what):
             for share in range(workers)
             if (n := min(batch_size * workers, samples - first))
             and n * (share + 1) // workers > n * share // workers
-        )  # shares that are not empty
+        )  # the number of shares that are not empty
         if layout.masters < 2:
             assert updates == full, what
             mean = sum(tau * n for tau, n in history.staleness.items()) / updates
             rows = np.average(history.column("staleness"))
             assert rows == pytest.approx(mean, abs=0.3), what
-        else:  # of sub-masters, which exchange every third time, and at the end of epochs
+        else:  # sub-masters relay every third update, and at the end of epochs
             assert full / 3 <= updates <= full, what
     if workers == 1:
         assert set(history.staleness) <= {0}, what
     assert history.lost == []
 
 
-SIZES = [(200, 10), (190, 10), (2, 1)]  # 20 and 19 batches; fewer than workers
+SIZES = [(200, 10), (190, 10), (2, 1)]  # 20 batches; 19; fewer samples than workers
 
 
 def test_every_sample_once_an_epoch(on_ranks):
@@ -271,7 +271,7 @@ def test_every_sample_once_over_messages(on_ranks, env):
 
 
 def options_matter():
-    """With one worker the order of everything is fixed: runs differ by their options alone."""
+    """With one worker the order of events is fixed, so runs differ by their options only."""
     from numba_kernels import Team
     from numba_kernels.optimizers import SGD
     from tutorial_dl.replica import SoftmaxReplica
@@ -286,7 +286,7 @@ def options_matter():
         return run.replica.parameters.copy()
 
     class Old(Downpour):
-        """As if every gradient were two updates old."""
+        """Pretend that every gradient is two updates old."""
 
         def serve(self, center, sent, answer):
             self.staleness = 2
@@ -294,7 +294,7 @@ def options_matter():
 
     if team:
         down = weights(Downpour(team=team))
-        assert (weights(Downpour(team=team)) == down).all()  # fixed, indeed
+        assert (weights(Downpour(team=team)) == down).all()  # the order is fixed
         often, seldom = (weights(Downpour(e, team=team), optimizer="adam") for e in (1, 3))
         assert np.abs(often - seldom).max() > 1e-4
         for kind, one, other in (
@@ -315,7 +315,7 @@ def options_matter():
 
     from tutorial_dl.layout import Layout
 
-    # Of several workers: what the master made of it.
+    # With several workers, check what the master has made of the options.
     run = fit(
         SoftmaxReplica(7, 5), data, Downpour(lower_momentum=True), SGD(0.1, 0.9), 1, batch_size=10
     )
@@ -331,10 +331,10 @@ def options_matter():
     for upward in relays:
         rule = Counting(layout=Layout(masters=2, workers=1), upward=upward)
         run = fit(SoftmaxReplica(7, 5), data, rule, SGD(0.1), 1, batch_size=10)
-        assert sum(run.history.staleness.values()) == 20  # of every update of both groups
+        assert sum(run.history.staleness.values()) == 20  # counts every update of both groups
         assert run.history.workers == {2: 10, 4: 10}
     if everybody.rank == 0:
-        assert relays == {1: 20, 4: 6}  # 10 batches a group: 4, 4 and 2
+        assert relays == {1: 20, 4: 6}  # 10 batches per group: 4, 4 and 2
     for numbers, leaders in (
         ({"workers": 4}, [1, 2, 3, 4]),
         ({"workers": 2, "devices": 2}, [1, 3]),
@@ -351,7 +351,7 @@ def test_options_change_the_result(on_ranks):
 
 
 class Plain:
-    """A model whose class says nothing of vectors that change places."""
+    """A model whose class does not say whether its vectors may be swapped."""
 
     def __init__(self, replica):
         self.__dict__.update(_replica=replica)
@@ -364,7 +364,7 @@ class Plain:
 
 
 def answers_in_place():
-    """Where weights come in the gradient's place, training has the same bits as elsewhere."""
+    """Training has the same bits if weights arrive in the gradient's place."""
     from numba_kernels import Team
     from numba_kernels.optimizers import Adam
     from tutorial_dl.replica import DenseReplica
@@ -373,7 +373,7 @@ def answers_in_place():
     team, data = Team(), random_data(dtype="float32")
     found = []
     for kind in (Plain, lambda replica: replica):
-        model, places = DenseReplica((7, 6000, 5), seed=3), set()  # so large that the worker helps
+        model, places = DenseReplica((7, 6000, 5), seed=3), set()  # the worker helps
         compute = model.compute_gradient
 
         def noting(batch, model=model, compute=compute, places=places):
@@ -392,14 +392,14 @@ def test_answers_in_place(on_ranks):
     on_ranks(2, answers_in_place, env={"NUMBA_KERNELS_WINDOW": "1"})
 
 
-def test_who_may_change_places():
+def test_which_models_and_rules_swap():
     from tutorial_dl import replica
     from tutorial_dl.replica import DenseReplica
     from tutorial_dl.strategies import Downpour, ElasticAveraging
 
     class Late(Downpour):
         def serve(self, center, sent, answer):
-            answer[:] = center  # what is sent is not read yet
+            answer[:] = center  # the request has not been read yet
             center -= self.rate * sent
 
     class Views(DenseReplica):
@@ -425,7 +425,7 @@ def test_who_may_change_places():
 
 
 def refused(words):
-    """The one line that `train` says, from the command line."""
+    """The one-line error of `train` on the command line."""
     from typer.testing import CliRunner
 
     from tutorial_dl.cli.commands import app

@@ -1,4 +1,4 @@
-"""What masters hand out, without ranks: every sample once an epoch, whoever does it and fails."""
+"""Tasks of masters, without ranks: every sample once per epoch, whichever workers fail."""
 
 import json
 import random
@@ -17,7 +17,7 @@ SEED = 7
 
 
 class Readers:
-    """All ranks of all workers, as they look their samples up; the sample's number is its input."""
+    """All ranks of all workers, which look up samples; a sample's input is its number."""
 
     def __init__(self, samples: int, devices: int = 1):
         numbers = np.arange(samples)
@@ -26,7 +26,7 @@ class Readers:
         self.make = lambda: [TaskBatches(part, SEED, device, devices) for device in range(devices)]
 
     def read(self, worker: int, task: Task) -> list[int]:
-        task = Task.of_words([float(word) for word in task.words()])  # as it goes over
+        task = Task.of_words([float(word) for word in task.words()])  # as the task is sent
         found = []
         for number in range(task.count):
             for items in self.items.setdefault(worker, self.make()):
@@ -35,19 +35,19 @@ class Readers:
 
 
 class Group:
-    """Workers of one master do what there is, in a random order.
+    """The workers of one master, which do their tasks in a random order.
 
-    `seen` counts (epoch, sample) of each task that is done, those of a round when it is complete.
+    `seen` counts (epoch, sample) of each finished task, in rounds when the round is complete.
     """
 
     def __init__(self, tasks, readers, chance, seen):
         self.tasks, self.readers, self.chance, self.seen = tasks, readers, chance, seen
         self.workers, self.at, self.of_round = sorted(tasks.of_test), {}, Counter()
         self.ended: list[int] = []
-        self.untold: set[int] = set()  # epochs of which more was done since they were said to end
+        self.untold: set[int] = set()  # epochs with work done after their reported end
 
     def turn(self, losing: float = 0.0, last_stays: bool = True) -> None:
-        """Something happens to a worker; it fails with a chance of `losing`."""
+        """A random worker begins or ends a task, or fails with the probability `losing`."""
         tasks, at = self.tasks, self.at
         if isinstance(tasks, SynchronousTasks):
             tasks.begin()
@@ -56,7 +56,7 @@ class Group:
         if fails and (len(self.workers) > 1 or not last_stays):
             self.workers.remove(worker)
             if worker in at:
-                self.readers.read(worker, at.pop(worker))  # for nothing
+                self.readers.read(worker, at.pop(worker))  # this work is lost
             tasks.lose(worker)
         elif worker in at:
             task = at.pop(worker)
@@ -72,12 +72,12 @@ class Group:
         ended = tasks.complete()
         self.ended += ended
         self.untold -= set(ended)
-        if isinstance(tasks, SynchronousTasks):  # as masters do after everything that happens
+        if isinstance(tasks, SynchronousTasks):  # as masters do after every event
             tasks.begin()
 
 
 def work(tasks, readers, chance, seen, losing=0.0, events=20000):
-    """Until all is done, or so much has happened; the last worker stays. The epochs that ended."""
+    """Work until all is done, or for `events`; one worker never fails. Returns the ended epochs."""
     group = Group(tasks, readers, chance, seen)
     while not tasks.over and events > 0:
         events -= 1
@@ -102,7 +102,7 @@ def everything(samples, epochs):
 
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_every_sample_once_an_epoch(kind):
-    """All numbers of workers, masters, ranks a worker; sizes that leave some without samples."""
+    """Tries numbers of workers, masters and ranks per worker; some ranks have no samples."""
     chance = random.Random(1)
     for workers in range(1, 6):
         for masters in (1, 2, 3):
@@ -116,8 +116,8 @@ def test_every_sample_once_an_epoch(kind):
 
 
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
-def test_every_sample_whoever_fails(kind):
-    """Workers fail at random moments of random runs; also while they do what others left."""
+def test_every_sample_once_if_workers_fail(kind):
+    """Workers fail at random moments of random runs, also in shares that others left."""
     failed = 0
     for number in range(200):
         chance = random.Random(number)
@@ -135,7 +135,7 @@ def test_every_sample_whoever_fails(kind):
 
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_every_sample_when_all_workers_of_a_master_fail(kind):
-    """Others adopt what they leave, at any moment: also of epochs that they are through with."""
+    """Other groups adopt their shares at any moment, also shares of epochs that they have ended."""
     left_early = 0
     for number in range(200):
         chance, seen, left = random.Random(2000 + number), Counter(), []
@@ -166,9 +166,9 @@ def test_every_sample_when_all_workers_of_a_master_fail(kind):
 
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_what_is_left_after_a_checkpoint(kind):
-    """At any moment, with workers lost: on the same and on other numbers of workers, repeatedly.
+    """Save and resume at any moment, with lost workers, repeatedly, on any number of workers.
 
-    What workers are at is not done. Rounds are saved as they were before the one that is going on.
+    Tasks in progress are saved as not done, and a round in progress as not begun.
     """
     begun = 0
     for number in range(150):
@@ -191,7 +191,7 @@ def test_what_is_left_after_a_checkpoint(kind):
 
 
 class Runs:
-    """A run with sub-masters as its master sees it: groups, exchanges, and what is handed over."""
+    """A run with sub-masters as its top master sees it: groups, relays and adopted shares."""
 
     def __init__(self, chance, kind, samples, batch_size, first, saved):
         workers, masters, every = chance.randint(1, 3), chance.randint(1, 4), chance.choice([1, 3])
@@ -207,7 +207,7 @@ class Runs:
             g: Group(tasks, Readers(samples), chance, Counter()) for g, tasks in enumerate(made())
         }
         self.books = Ledger(dict(enumerate(made())))
-        self.told = {g: [] for g in self.groups}  # to be adopted, by sub-masters
+        self.told = {g: [] for g in self.groups}  # shares that each sub-master has to adopt
         self.ended = {g: set() for g in self.groups}
         self.left: list[Rest] = []
 
@@ -249,7 +249,7 @@ class Runs:
             if self.left and self.chance.random() < 0.3:
                 self.hand_over(g)
         if not ended and group.workers and self.chance.random() < 0.1:
-            return  # the run ends here, or says it again
+            return  # the run ends before the relay, or the group repeats it
         self.books.enter(g)
         self.in_weights.update(group.seen)
         group.seen.clear()
@@ -262,7 +262,7 @@ class Runs:
 
 @pytest.mark.parametrize("kind", [AsynchronousTasks, SynchronousTasks])
 def test_what_is_left_after_a_checkpoint_of_groups(kind):
-    """As above with sub-masters, of whose work that is done which has come to the master."""
+    """As above with sub-masters: work counts as done when it has reached the top master."""
     begun, left = 0, 0
     for number in range(300):
         chance = random.Random(3000 + number)
@@ -276,7 +276,7 @@ def test_what_is_left_after_a_checkpoint_of_groups(kind):
                 run.turn(losing)
             seen += run.in_weights
             first, saved = run.next_epoch, run.books.save(run.next_epoch, run.left)
-            if len(run.told) == 1 and chance.random() < 0.5:  # one without sub-masters
+            if len(run.told) == 1 and chance.random() < 0.5:  # a run without sub-masters
                 seen += run.groups[0].seen
                 saved = run.groups[0].tasks.save()
             begun += bool(saved)
@@ -287,7 +287,7 @@ def test_what_is_left_after_a_checkpoint_of_groups(kind):
 
 
 def test_rounds_that_go_back_twice_leave_everything_once():
-    """From epoch 2 to 1, from there to 0, and then the last worker is lost."""
+    """A group goes back from epoch 2 to 1 and to 0, and then loses its last worker."""
     (tasks,) = groups_of(SynchronousTasks, 1, 2, 8, 4, last=4)[:1]
     group = Group(tasks, Readers(8), random.Random(0), Counter())
     while tasks.number < 2:
@@ -306,7 +306,7 @@ def test_rounds_that_go_back_twice_leave_everything_once():
 
 
 def test_nobody_is_two_epochs_ahead():
-    """Of one that stopped at its first share: its epoch could not be validated any more."""
+    """No worker is two epochs ahead of a stopped one, whose epoch is not yet validated."""
     (tasks,) = groups_of(AsynchronousTasks, 2, 1, 20, 1, last=5)
     stopped, epochs, order = tasks.next(2), set(), []
     while task := tasks.next(1):
@@ -321,8 +321,8 @@ def test_nobody_is_two_epochs_ahead():
     assert order == [0, 1, 2, 3, 4] and tasks.over
 
 
-def test_one_that_is_slow_leaves_its_column_to_others():
-    """Asynchronous: worker 2 needs ten times as long, and does no more than it can."""
+def test_other_workers_take_a_slow_ones_shares():
+    """In asynchronous training, worker 2 takes ten times as long, and worker 1 takes its shares."""
     (tasks,) = groups_of(AsynchronousTasks, 2, 1, 220, 1, last=1)
     done, clock = Counter(), 0
     while not tasks.over and clock < 2000:
@@ -333,7 +333,7 @@ def test_one_that_is_slow_leaves_its_column_to_others():
                 tasks.next(worker)
         tasks.complete()
     assert sum(done.values()) == 220
-    assert clock < 225  # alone at its own column, worker 2 would have taken 1100
+    assert clock < 225  # worker 2 alone would need 1100 for its column
     assert 15 <= done[2] <= 25
 
 
@@ -356,4 +356,4 @@ def test_nothing_is_handed_out_after_a_stop():
 def test_words():
     task = Task(3, 40, 5, 2, 1, 2, 4, (7, 0, 1, 2))
     assert Task.of_words(task.words()) == task
-    assert len(task.words()) == 11  # what an order has room for
+    assert len(task.words()) == 11  # an order has room for 11 words

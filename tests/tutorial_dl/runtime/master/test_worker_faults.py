@@ -1,4 +1,4 @@
-"""Workers that raise, die, sleep or compute nonsense: the others train on, and say so."""
+"""Workers raise, die, sleep or compute NaN: the others train on and report it."""
 
 import json
 import os
@@ -19,7 +19,7 @@ MESSAGES = {"NUMBA_KERNELS_WINDOW": "0"}
 
 
 def rule_of(form: str, team, **where):
-    """(a new rule, its optimizer): settings with which softmax on digits is above 0.93."""
+    """(a new rule, its optimizer) with which softmax on digits is above 0.93."""
     from numba_kernels.optimizers import SGD, Adam
     from tutorial_dl.strategies import Downpour, ElasticAveraging, GradientEnergyMatching
 
@@ -46,16 +46,16 @@ def a_trainer(team, form, folder, turn, delay=None, batch_size=32, **where):
 
 
 def moment_of(chance, form, ranks) -> tuple[int, str, int]:
-    """(worker's rank, moment, at which time)"""
+    """(worker's rank, moment, the turn at which it fails)"""
     from faults import MOMENTS
 
     moment = chance.choice([m for m in MOMENTS if m != "waiting"])
-    # Early: on a busy machine one worker may come late to nearly everything.
+    # The turn is early, because on a busy machine one worker may get very few tasks.
     return chance.randrange(1, ranks), moment, chance.randrange(1, 4 if moment[0] == "v" else 60)
 
 
 def check_end(trainer, folder, lost: list[int], samples: int, batch: int):
-    """What must hold where training ended well without some of its workers."""
+    """Check a run that ended well without some of its workers."""
     from faults import noted
 
     history = trainer.history
@@ -65,11 +65,11 @@ def check_end(trainer, folder, lost: list[int], samples: int, batch: int):
     for rank in lost:
         (line,) = [line for line in history.lost if f"the worker on rank {rank} " in line]
         assert " is lost" in line
-    # What came to the master in each epoch: every sample, exactly once.
+    # In each epoch, every sample has reached the master exactly once.
     for row in history.epochs:
         seen = row["samples_per_second"] * row["seconds"]
         assert seen == pytest.approx(samples, abs=1e-3), (row["epoch"], seen)
-    # What was computed: nothing was left out; only what a lost worker was at was done again.
+    # Every sample was computed, and only tasks of lost workers were computed again.
     times = noted(folder)
     assert len(times) == samples and times.min() == EPOCHS
     assert EPOCHS * samples <= times.sum() <= EPOCHS * samples + len(lost) * batch
@@ -79,7 +79,7 @@ def check_end(trainer, folder, lost: list[int], samples: int, batch: int):
 
 
 def raising(folder, seed):
-    """Fault after fault in one world: all forms, at random moments."""
+    """Provoke one fault after the other in one world, with all forms and at random moments."""
     from faults import Fault, fail, strike
 
     from numba_kernels.team.team import Team
@@ -101,13 +101,13 @@ def raising(folder, seed):
                 assert "Fault: by purpose" in trainer.history.lost[0]
         undo()
         team.recover()
-        if turn == 0:  # the same trainer goes on, with all ranks
+        if turn == 0:  # the same trainer continues with all ranks
             history = trainer.fit(1)
             assert len(history.epochs) == EPOCHS + 1 and len(history.lost) == 1
             weights = trainer.replica.parameters
             assert (team.allgather(weights) == weights).all()
             assert trainer.evaluate()["accuracy"] == history.last["val_accuracy"]
-    # All workers fail: one error, on the master.
+    # If all workers fail, the master raises one error.
     trainer = a_trainer(team, "downpour", folder, "all")
     undo = strike("gradient", 5, fail) if team.rank else lambda: None
     with pytest.raises(Fault if team.rank else TrainingError) as caught:
@@ -117,7 +117,7 @@ def raising(folder, seed):
         assert "\n" not in str(caught.value)
     undo()
     team.recover()
-    # A loss or a gradient that is no number: one error, named on all ranks.
+    # If a loss or gradient is NaN, all ranks raise one error that names it.
     trainer = a_trainer(team, "downpour", folder, "nan")
     if team.rank == 2:
         right = trainer.replica._replica.compute_gradient
@@ -145,7 +145,7 @@ def test_workers_that_raise(on_ranks, tmp_path, ranks, env):
 
 
 def killed(folder, seed, form, kills, devices):
-    """`kills` workers end by SIGKILL; each is of one rank, or of several of which any one dies."""
+    """`kills` workers end by SIGKILL; in a worker of several ranks, any one of them dies."""
     from faults import MOMENTS, die, strike
 
     from numba_kernels import launch
@@ -157,7 +157,7 @@ def killed(folder, seed, form, kills, devices):
     launch.can_be_lost()
     workers = (team.size - 1) // devices
     moments = MOMENTS if devices == 1 else ("data", "gradient", "validating")
-    # The master knows the first rank of each worker.
+    # The master identifies each worker by its first rank.
     lost = [1 + number * devices for number in chance.sample(range(workers), kills)]
     for leader in lost:
         mate, moment = chance.randrange(devices), chance.choice(moments)
@@ -175,7 +175,7 @@ def killed(folder, seed, form, kills, devices):
         assert trainer.history.last["val_accuracy"] >= 0.93, trainer.history
         status = 0
     except Exception as error:
-        # Mates of a rank that died have nobody to compute with: their worker is lost as a whole.
+        # A worker whose rank has died is lost as a whole, with its other ranks.
         mates = {rank + mate for rank in lost for mate in range(devices)}
         if team.rank not in mates:
             traceback.print_exception(error)
@@ -184,7 +184,7 @@ def killed(folder, seed, form, kills, devices):
 
 
 def group_killed(folder, seed, form, workers, masters):
-    """All workers of all sub-masters but one end by SIGKILL, one after the other."""
+    """All workers end by SIGKILL, except those of one sub-master."""
     from faults import MOMENTS, die, strike
 
     from numba_kernels import launch
@@ -200,7 +200,7 @@ def group_killed(folder, seed, form, workers, masters):
     lost = [rank for rank, master in own.items() if master != kept]
     if team.rank in lost:
         own = random.Random(seed + team.rank)
-        # (Of several who may validate one may do nearly all of it.)
+        # (With several workers, one of them may validate nearly everything.)
         moments = MOMENTS if workers == 1 else MOMENTS[:-1]
         moment = own.choice(moments)
         strike(moment, own.randrange(1, 4 if moment == "validating" else 60), die)
@@ -217,7 +217,7 @@ def group_killed(folder, seed, form, workers, masters):
 
 
 def rests(folder, seed, form):
-    """A group has nothing left to train, and loses its only worker while that validates."""
+    """A group without further shares loses its only worker while that validates."""
     from faults import die, strike
 
     from numba_kernels import launch
@@ -230,7 +230,7 @@ def rests(folder, seed, form):
     layout = Layout(masters=2, workers=1)
     workers = [role.rank for role in layout.roles() if role.role == "worker"]
     lost = random.Random(seed).choice(workers)
-    if team.rank in workers:  # the other one leaves it a part of the data
+    if team.rank in workers:  # so that the other worker leaves it a part of the validation
         strike("validating", 1, die if team.rank == lost else lambda: time.sleep(1))
     status = 1
     try:
@@ -254,9 +254,9 @@ def rests(folder, seed, form):
 
 
 def stays_away(folder, seed, masters, what):
-    """Who is given up: a worker that is stopped for good, at once or later; nobody else.
+    """The master gives up only a worker that is stopped for good, at once or later.
 
-    what: "later", "at once", "the job" (all ranks are stopped for a while), "validates" (for long).
+    what: "later", "at once", "the job" (all ranks are stopped for a while), "validates" (slowly).
     """
     from faults import strike
 
@@ -270,27 +270,27 @@ def stays_away(folder, seed, masters, what):
 
     team, chance = Team(), random.Random(seed)
     launch.can_be_lost()
-    # Other ranks get a core now and then only: the first task is where they load what is compiled.
+    # The first task has more time, because ranks load compiled code in it and share few cores.
     hub.FIRST_PATIENCE = 10 if what == "at once" else 60
     hub.PATIENCE, hub.TIMES = (1, 20) if what == "validates" else (4, 1)
     layout = Layout(masters=masters, workers=2 if masters == 1 else 1)
     away = chance.choice([role.rank for role in layout.roles() if role.role == "worker"])
     lost = [away] if what in ("later", "at once") else []
-    status, ranks = 1, team.processes  # (those of the others)
+    status, ranks = 1, team.processes  # (pids of the other ranks)
 
     def stop(*_):
         if what == "the job":
-            time.sleep(0.3)  # the others wait for this one
+            time.sleep(0.3)  # meanwhile the others wait for this rank
             pids = " ".join(map(str, [*ranks.values(), os.getpid()]))
             os.system(f"(sleep 6; kill -CONT {pids}) & kill -STOP {pids}")
-            time.sleep(1)  # the master is awake before
+            time.sleep(1)  # the master wakes up before this rank
         else:
             os.kill(os.getpid(), signal.SIGSTOP)
 
     def lose(self, leaf, why, right=hub.Master.lose):
         right(self, leaf, why)
         with suppress(ProcessLookupError):
-            os.kill(ranks[away], signal.SIGCONT)  # it comes back, and hears of it
+            os.kill(ranks[away], signal.SIGCONT)  # it goes on, and is told
 
     hub.Master.lose = lose
     if what == "validates":
@@ -305,7 +305,7 @@ def stays_away(folder, seed, masters, what):
         trainer.fit(EPOCHS)
         check_end(trainer, Path(folder, "away"), lost, 1437, 32)
         status = 0
-    except (GivenUp, PeerError) as error:  # in the middle of the run, or after it
+    except (GivenUp, PeerError) as error:  # the worker learns it during the run, or after it
         if team.rank not in lost:
             traceback.print_exception(error)
     except Exception as error:
@@ -317,12 +317,12 @@ def stays_away(folder, seed, masters, what):
 @pytest.mark.parametrize("what", ["later", "at once"])
 @pytest.mark.parametrize("masters", [1, 2])
 def test_a_worker_that_stays_away_is_given_up(tmp_path, masters, what):
-    """Of two, or of the only one of a group: the others take over its samples."""
+    """The other workers take over its samples, also if it is the only one of its group."""
     run_killed(tmp_path, 5 if masters == 2 else 3, masters, 1, what, function="stays_away")
 
 
 @pytest.mark.parametrize(("masters", "what"), [(1, "the job"), (1, "validates"), (2, "validates")])
-def test_who_only_takes_long_is_not_given_up(tmp_path, masters, what):
+def test_a_slow_worker_is_not_given_up(tmp_path, masters, what):
     run_killed(tmp_path, 5 if masters == 2 else 3, masters, 0, what, function="stays_away")
 
 
@@ -345,7 +345,7 @@ def test_workers_that_are_killed(tmp_path, form):
     run_killed(tmp_path, 4, form, 2, 2, 1)
 
 
-@pytest.mark.parametrize("form", FORMS[0::2])  # all of them in `make soak`
+@pytest.mark.parametrize("form", FORMS[0::2])  # `make soak` runs all of them
 def test_workers_that_are_killed_over_messages(tmp_path, form):
     run_killed(tmp_path, 3, form, 1, 1, 1, env=MESSAGES)
 
@@ -354,15 +354,15 @@ def test_one_rank_of_a_worker_is_killed(tmp_path):
     run_killed(tmp_path, 5, "downpour", 1, 1, 2)
 
 
-@pytest.mark.parametrize("form", FORMS[0::2])  # all of them in `make soak`
+@pytest.mark.parametrize("form", FORMS[0::2])  # `make soak` runs all of them
 def test_all_workers_of_a_sub_master_are_killed(tmp_path, form):
-    """The others do its samples, too."""
+    """The other workers take over its samples."""
     run_killed(tmp_path, 5, form, 1, 1, 2, function="group_killed")
 
 
 @pytest.mark.parametrize("form", ["downpour", "elastic synchronous"])
 def test_all_workers_of_two_sub_masters_are_killed(tmp_path, form):
-    """What the first one left may be on its way to the second one, which has just lost its own."""
+    """The second sub-master may lose its workers while the first one's shares come to it."""
     run_killed(tmp_path, 7, form, 2, 1, 3, function="group_killed")
 
 
