@@ -11,11 +11,17 @@ import sys
 import tempfile
 import uuid
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 # tests/ is no package, so that no test's name can clash with an installed one.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+# OpenBLAS reads this once, when it is loaded. Its waiting threads would take cores from the ranks.
+with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
+    import numpy  # noqa: F401
+    import scipy.linalg  # noqa: F401
 
 import leftovers
 from clusters import (  # noqa: F401  (fixtures)
