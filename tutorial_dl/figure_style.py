@@ -29,7 +29,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
-from matplotlib.patches import Patch
+from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.ticker import NullLocator
 
 __all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
@@ -190,12 +190,15 @@ def one_panel(
         properties: of the axes, as for `Axes.set` (yscale, ylim, ...).
     """
 
+    labels = {"xlabel": xlabel, "ylabel": ylabel}
+    labels = {which: words for which, words in labels.items() if words}
+
     def figure_of(draw: Callable[..., None]) -> Callable[..., Figure]:
         @wraps(draw)
         def drawn(*data, title: str = title, ax: Axes | None = None, **options) -> Figure:
             with axes(ax, width, height) as ax:
                 draw(ax, *data, **options)
-                ax.set(title=title, xlabel=xlabel, ylabel=ylabel, **properties)
+                ax.set(title=title, **labels, **properties)
                 if legend == "beside":
                     legend_beside(ax)
                 elif legend:
@@ -355,6 +358,11 @@ def note(
     `within` tells for x and y whether they are "data" or an "axes fraction".
     """
     ax.annotate(words, at, xycoords=within, xytext=offset, textcoords="offset points", **look)
+
+
+def arrow(ax: Axes, start, end, **look) -> None:
+    """Draw an arrow from one (x, y) to another."""
+    ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", **look))
 
 
 def level(ax: Axes, y: float, words: str) -> None:
