@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.foundations.staleness import delay_bound, delayed_descent
+from tutorial_dl.course.foundations.rules import delay_bound, delayed_descent
 
 from .checking import NotYet, call, close, must_have, must_return
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.course.foundations.energy import matched_pace
+from tutorial_dl.course.foundations.rules import matched_pace
 
 from .checking import NotYet, close, must_be_function, must_have, must_return
 
