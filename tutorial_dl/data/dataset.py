@@ -44,11 +44,7 @@ class Data:
 
     @classmethod
     def of(cls, inputs: Any, targets: Any) -> Data:
-        """Build data from anything array-like, and check that all numbers of samples agree.
-
-        Raises:
-            ValueError: If lengths differ, or an array has no samples axis.
-        """
+        """Build data from anything array-like, and check that all numbers of samples agree."""
         listed = [
             tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
         ]
@@ -65,9 +61,7 @@ class Data:
                 )
         if len({len(a) for a in arrays.values()}) != 1:
             have = ", ".join(f"{name} {len(a)}" for name, a in arrays.items())
-            raise ValueError(
-                f"arrays of different numbers of samples: {have or 'no arrays at all'}"
-            )
+            raise ValueError(f"arrays of different numbers of samples: {have}")
         return cls(inputs, targets)
 
     def __len__(self) -> int:
@@ -76,14 +70,11 @@ class Data:
 
     def take(self, indices: np.ndarray | slice) -> Batch:
         """Return the samples at `indices` as (inputs, targets): a view for a slice, else a copy."""
-        if isinstance(indices, slice):
-            return each_array(lambda a: a[indices], self.inputs), each_array(
-                lambda a: a[indices], self.targets
-            )
-        return (
-            each_array(lambda a: a.take(indices, axis=0), self.inputs),
-            each_array(lambda a: a.take(indices, axis=0), self.targets),
-        )
+
+        def taken(a: np.ndarray) -> np.ndarray:
+            return a[indices] if isinstance(indices, slice) else a.take(indices, axis=0)
+
+        return each_array(taken, self.inputs), each_array(taken, self.targets)
 
     def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
         """Yield the sample indices in windows, in an order set by `seed` (None: unshuffled).

@@ -27,7 +27,7 @@ def hdf5(
     """Build a Dataset from HDF5 files; samples are read only when they are needed.
 
     Args:
-        files: See `files.paths`.
+        files: Paths and patterns, as `files.paths` takes them.
         features, labels: Name of the dataset in every file. For a model with several inputs or
             outputs: several names, joined by commas or as a tuple; or a dict from the model's names
             to the datasets' names, as text "image=pixels,angle=alpha".
@@ -39,10 +39,7 @@ def hdf5(
         name: Name of the dataset.
 
     Returns:
-        A Dataset whose parts are `Hdf5Data`.
-
-    Raises:
-        DataError: One line that says what is wrong with which file.
+        A Dataset whose parts are `Hdf5Data`. DataError says what is wrong with which file.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1 byte, got {window}")

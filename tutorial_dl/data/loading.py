@@ -6,11 +6,9 @@ import os
 from typing import Any
 
 from tutorial_dl import user_function
+from tutorial_dl.data.built_in import curve, digits, events
 from tutorial_dl.data.dataset import Data, Dataset, classes
-from tutorial_dl.data.events import events
 from tutorial_dl.data.files import named, paths
-from tutorial_dl.data.handwritten import digits
-from tutorial_dl.data.noisy_curve import curve
 
 NAMES = {"curve": curve, "digits": digits, "events": events}
 
@@ -60,8 +58,10 @@ def dataset_of(made: object, name: str = "data") -> Dataset:
     try:
         (x, y), (x_val, y_val) = made
     except (TypeError, ValueError):
+        what = f"a {type(made).__name__}"
+        what += f" of {len(made)}" if isinstance(made, (tuple, list, dict)) else ""
         raise TypeError(
-            f"data '{name}': the function returned {_describe(made)}; expected a Dataset or "
+            f"data '{name}': the function returned {what}; expected a Dataset or "
             "((x, y), (x_val, y_val))"
         ) from None
     try:
@@ -80,9 +80,8 @@ def check(
 
         paths(spec)
         return check_words(features, labels, validation)
-    for word, value in dict(
-        features=features, labels=labels, validation=validation, cache=cache
-    ).items():
+    given = dict(features=features, labels=labels, validation=validation, cache=cache)
+    for word, value in given.items():
         if value is not None:
             raise ValueError(f"{word} {value!r} is for HDF5 files; data '{spec}' has none")
     if spec not in NAMES and not user_function.is_reference(spec):
@@ -91,8 +90,3 @@ def check(
             f"data '{spec}': expected {known}, module:function or path/to/file.py:function, or "
             "HDF5 files (*.h5, *.hdf5, or a list of them, *.txt)"
         )
-
-
-def _describe(value: object) -> str:
-    kind = type(value).__name__
-    return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list, dict)) else f"a {kind}"

@@ -20,8 +20,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from numba_kernels.jit.compile import compiled
 from tutorial_dl.data import collisions as hard
-from tutorial_dl.data.isolation import isolation_sums
 
 CHARGED_HADRON, NEUTRAL_HADRON, PHOTON, ELECTRON, MUON = range(5)
 MASS = np.array([0.13957, 0.49761, 0.0, 0.000511, 0.10566])  # GeV: pi+, K_L, photon, e, mu
@@ -189,3 +189,33 @@ def sequences(particles: Particles, events: int, places: int) -> np.ndarray:
     for feature, column in enumerate(columns):
         out[found.event[kept], place[kept], feature] = column[kept]
     return out
+
+
+def isolation_sums(starts, pt, eta, phi, group, cone: float) -> np.ndarray:
+    """Sum the other particles' pT within sqrt(d_eta^2 + d_phi^2) < cone, by group: (N, 3).
+
+    The sums are small for a W's lepton, large within a jet.
+
+    Args:
+        starts: (events + 1,): event e has the particles starts[e] up to starts[e + 1].
+        pt, eta, phi: (N,).
+        group: (N,), the sum in which a particle counts: 0, 1 or 2; -1 counts in none.
+    """
+    sums = np.zeros((len(pt), 3))
+    _sum_pairs(starts, pt, eta, phi, group, cone, sums)
+    return sums
+
+
+@compiled
+def _sum_pairs(starts, pt, eta, phi, group, cone, sums):
+    for event in range(starts.size - 1):
+        for i in range(starts[event], starts[event + 1]):
+            for j in range(starts[event], i):
+                d_phi = abs(phi[i] - phi[j])
+                if d_phi > np.pi:
+                    d_phi = 2 * np.pi - d_phi
+                if d_phi**2 + (eta[i] - eta[j]) ** 2 < cone**2:
+                    if group[j] >= 0:
+                        sums[i, group[j]] += pt[j]
+                    if group[i] >= 0:
+                        sums[j, group[i]] += pt[i]
