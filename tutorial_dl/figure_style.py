@@ -385,6 +385,11 @@ def circle(n: int) -> np.ndarray:
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
+def title(figure: Figure, words: str) -> None:
+    """Give a figure of several panels a title that looks like those of panels."""
+    figure.suptitle(words, x=0.01, ha="left", weight="bold", size=11)
+
+
 def legend_beside(ax: Axes) -> None:
     """Put the legend to the right of the axes, where it hides nothing."""
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,21 +30,15 @@ LOOKS = {
 }
 
 
-def timetable(
-    ranks: int = 4, algorithms: Sequence[str] = ("naive", "tree", "ring")
-) -> style.Figure:
-    """All messages of each algorithm as slanted arrows from rank to rank, with time running down.
+def timetable(ranks: int = 4) -> style.Figure:
+    """All messages of naive, tree and ring as arrows from rank to rank, with time running down.
 
     In the upper row every message takes equally long (a short vector: latency); in the lower row
     it takes a time proportional to its bytes (a long vector).
-
-    Args:
-        ranks: how many, 2 or more.
-        algorithms: names that `rounds` knows, one column each.
     """
     if ranks < 2:
         raise ValueError(f"ranks must be at least 2 to have messages, got {ranks}")
-    plans = {name: rounds(name, ranks) for name in algorithms}
+    plans = {name: rounds(name, ranks) for name in ("naive", "tree", "ring")}
     size = {"width": 3.1, "height": 3.0}
     with style.panels(2, len(plans), **size, sharex=True, sharey="row") as (figure, grid):
         for (name, plan), (short, long) in zip(plans.items(), grid.T, strict=True):

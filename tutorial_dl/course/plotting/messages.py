@@ -70,10 +70,7 @@ def ranks(
 
 
 def message_times(
-    sizes: np.ndarray,
-    seconds: np.ndarray,
-    lines: Mapping[str, tuple[float, float]],
-    title: str = "A message costs a latency plus its bytes",
+    sizes: Numbers, seconds: Numbers, lines: Mapping[str, tuple[float, float]]
 ) -> style.Figure:
     """Time and bandwidth of a message by its size: measured, and predicted by alpha + n beta.
 
@@ -102,6 +99,7 @@ def message_times(
             ax.axvline(half, color=style.GREY, linewidth=1)
             ax.set_xlabel("message (bytes)")
             ax.set_xscale("log", base=2)
+        title = "A message costs a latency plus its bytes"
         time.set(yscale="log", ylabel="time (µs)", title=title)
         bandwidth.set(yscale="log", ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
         words, where = f"n½ = {_bytes(half)}", ("data", "axes fraction")
@@ -254,10 +252,7 @@ def slowest_of(
     style.log_x(ax, ranks)
 
 
-def how_long(
-    rows: Sequence[tuple[str, float, float]],
-    title: str = "Every failed cell came to an end",
-) -> style.Figure:
+def how_long(rows: Sequence[tuple[str, float, float]]) -> style.Figure:
     """Seconds until failed cells ended, and the predicted latest end.
 
     Args:
@@ -269,7 +264,8 @@ def how_long(
             ax.plot([measured], [place], "o", color=style.MEASURED, markersize=8)
         style.rows(ax, [name for name, _, _ in rows])
         ax.tick_params(axis="y", length=0)
-        ax.set(title=title, xlabel="seconds until the cell ended", xlim=(0, None))
+        ax.set_title("Every failed cell came to an end")
+        ax.set(xlabel="seconds until the cell ended", xlim=(0, None))
         handles = [*ax.lines[:1], Patch(facecolor="white", edgecolor=style.PREDICTED)]
         ax.legend(handles, ["measured", "predicted: at the latest"])
     return ax.figure

@@ -48,19 +48,13 @@ def unit_errors(ax, units: Sequence[int], measured: Numbers, predicted: Numbers)
 
 
 def gradient_check(
-    predicted: np.ndarray,
-    measured: np.ndarray,
-    groups: Mapping[str, slice],
-    title: str = "Backpropagation agrees with finite differences",
+    predicted: np.ndarray, measured: np.ndarray, groups: Mapping[str, slice]
 ) -> style.Figure:
-    """Each element of a gradient from backpropagation, beside its finite difference.
+    """Each element of a gradient, its finite difference over backpropagation's; the difference.
 
     Args:
         predicted, measured: gradients, shape (n,), in loss per unit of the parameter.
         groups: legend entry -> which of the n elements.
-
-    Returns:
-        A figure of two panels: measured over predicted, and their difference.
     """
     with style.panels(2, 1, height=2.6, sharex=True, height_ratios=[2, 1]) as (figure, grid):
         values, differences = grid[:, 0]
@@ -71,7 +65,8 @@ def gradient_check(
             look = style.marks(number)
             values.plot(predicted[which], measured[which], label=label, **look)
             differences.plot(predicted[which], (measured - predicted)[which], **look)
-        values.set(ylabel="measured: finite difference", title=title)
+        values.set_title("Backpropagation agrees with finite differences")
+        values.set_ylabel("measured: finite difference")
         values.legend()
         differences.set(xlabel="predicted: backpropagation", ylabel="difference")
     return figure
@@ -134,5 +129,5 @@ def training_strip(
         panels[0, 0].set_ylim(y.min() - margin, y.max() + margin)
         handles, labels = panels[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        style.title(figure, title)
     return figure

@@ -168,7 +168,6 @@ def served(
     predicted: Lines,
     measured: Mapping[str, Mapping[int, float]],
     unit: str = "updates per second",
-    title: str = "One master saturates, a tree of masters scales further",
 ) -> style.Figure:
     """What all workers together get done per second, by their number; one line per layout.
 
@@ -178,7 +177,8 @@ def served(
         measured: layout -> {workers: rate in `unit`}, for those that were run.
         unit: the unit of both, for the axis.
     """
-    figure = unseen(workers, predicted, measured, title=title)  # the same but for the labels
+    title = "One master saturates, a tree of masters scales further"
+    figure = unseen(workers, predicted, measured, title=title)  # the same but for the words
     figure.axes[0].set(xlabel="ranks that compute", ylabel=unit)
     return figure
 

@@ -74,16 +74,15 @@ def delayed_paths(ax, predicted: Lines, measured: Lines):
     "On average, workers in random order act like momentum",
     "updates", "x", width=7.2,
 )  # fmt: skip
-def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers, shown: int = 30):
-    """Paths of runs with workers in random order, their mean, and what was predicted for it.
+def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
+    """Paths of 30 runs with workers in random order, the mean of all, and its prediction.
 
     Args:
         paths: x after each update, shape (runs, t).
         momentum: x of one process with the implicit momentum, (t,).
         alone: x of one process with the same rate and no momentum, (t,).
-        shown: how many runs are drawn.
     """
-    ax.plot(np.transpose(paths[:shown]), color=style.GREY, linewidth=0.5, alpha=0.5)
+    ax.plot(np.transpose(paths[:30]), color=style.GREY, linewidth=0.5, alpha=0.5)
     ax.plot([], color=style.GREY, linewidth=0.5, label="one order")
     ax.plot(momentum, color=style.PREDICTED, label="momentum, predicted")
     ax.plot(alone, color=style.ORANGE, linestyle="--", label="one process, no momentum")
@@ -206,11 +205,7 @@ def center_noise(
 
 
 def periods(
-    every: Sequence[int],
-    predicted: Numbers,
-    measured: Numbers,
-    losses: Lines,
-    titles: tuple[str, str] = ("Traffic falls with the period", "The loss hardly notices"),
+    every: Sequence[int], predicted: Numbers, measured: Numbers, losses: Lines
 ) -> style.Figure:
     """Traffic and loss by the period: the steps from one exchange to the next.
 
@@ -218,29 +213,27 @@ def periods(
         every: steps, (k,).
         predicted, measured: megabytes sent in the whole run, (k,) each.
         losses: name -> validation loss at the end, (k,).
-        titles: the titles of both panels.
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         style.predicted_measured(left, every, predicted, measured)
+        left.set_title("Traffic falls with the period")
         left.set(ylabel="megabytes per run", yscale="log")
         for number, (name, values) in enumerate(losses.items()):
             right.plot(every, values, **style.marks(number) | {"linestyle": "-"}, label=name)
         highest = max(max(values) for values in losses.values())
+        right.set_title("The loss hardly notices")
         right.set(ylabel="validation loss", ylim=(0, 1.3 * highest))
-        for ax, title in zip((left, right), titles, strict=True):
+        for ax in (left, right):
             ax.legend()
             style.log_x(ax, every)
-            ax.set(title=title, xlabel="steps from one exchange to the next")
+            ax.set_xlabel("steps from one exchange to the next")
     return figure
 
 
 # Gradient energy matching ----------------------------------------------------------------------
 
 
-def commits(
-    runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]],
-    title: str = "A worker does what the others have left",
-) -> style.Figure:
+def commits(runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]]) -> style.Figure:
     """The weight after each update (above), and pi of each update by its worker (below).
 
     Args:
@@ -264,7 +257,7 @@ def commits(
                 lower.legend()
         axes[0, 0].set_ylabel("x")
         axes[1, 0].set_ylabel("π")
-        figure.suptitle(title, x=0.01, ha="left", weight="bold", size=11)
+        style.title(figure, "A worker does what the others have left")
     return figure
 
 

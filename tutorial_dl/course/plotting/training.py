@@ -130,7 +130,6 @@ def step_parts(
     seconds: Mapping[int, np.ndarray],
     parts: Sequence[str],
     predicted: Mapping[int, float] | None = None,
-    title: str = "Where a step's time goes",
 ) -> style.Figure:
     """What each rank does during a step, one bar per rank.
 
@@ -169,7 +168,7 @@ def step_parts(
             y = at[-1] + 1.7
         ax.set_yticks(places, labels)
         ax.invert_yaxis()
-        ax.set(title=title, xlabel="time (ms)")
+        ax.set(title="Where a step's time goes", xlabel="time (ms)")
         ax.grid(visible=False, axis="y")
         style.legend_beside(ax)
     return ax.figure
