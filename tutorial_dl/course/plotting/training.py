@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Numbers
@@ -52,7 +51,7 @@ def histories(results: list[dict]) -> style.Figure:
                 )
             ax.set(title=f"{model}: {_message(runs)}", xlabel="epoch", ylabel="validation loss")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            _logarithmic(ax)
+            style.log_y(ax)
             ax.legend()
     return figure
 
@@ -245,20 +244,6 @@ def _message(runs: list[dict]) -> str:
     lengths = {len(of_run) for of_run in losses}
     together = len(runs) > 1 and len(lengths) == 1 and np.allclose(losses, losses[0], rtol=SAME)
     return "the same loss on any number of ranks" if together else "loss by epoch"
-
-
-def _logarithmic(ax: Axes) -> None:
-    """A logarithmic y axis with plain numbers: 0.2, not 2 x 10^-1."""
-    ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    few = {1, 2, 5} if high / low < 300 else {1}
-
-    def label(value: float, _) -> str:
-        leading = round(value / 10 ** np.floor(np.log10(value) + 1e-9))
-        return f"{value:g}" if leading in few else ""
-
-    ax.yaxis.set_major_formatter(FuncFormatter(label))
-    ax.yaxis.set_minor_formatter(FuncFormatter(label) if len(few) > 1 else NullFormatter())
 
 
 def _thousands(value: float) -> str:
