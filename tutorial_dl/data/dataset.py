@@ -31,13 +31,7 @@ def _names(arrays: Any, what: str) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Data:
-    """Samples and their targets.
-
-    Attributes:
-        inputs: Array of shape (n, ...), or a tuple or dict of such arrays (for a model with several
-            inputs).
-        targets: The same, with the same n.
-    """
+    """Samples and their targets: arrays of shape (n, ...), or tuples or dicts of such arrays."""
 
     inputs: Any
     targets: Any
@@ -103,29 +97,22 @@ def of_arrays(values: list) -> bool:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training data (`train`) and data held out for validation (`validation`).
+    """Training data (`train`) and data held out for validation (`validation`)."""
 
-    Attributes:
-        name: Name shown in tables and plots.
-        classes: Number of classes if the targets are class labels 0 ... classes - 1, else None.
-    """
-
-    name: str
+    name: str  # shown in tables and plots
     train: Data
     validation: Data
-    classes: int | None = None
+    classes: int | None = None  # if the targets are class labels 0 ... classes - 1
 
     def __post_init__(self) -> None:
         for part in ("train", "validation"):
             if len(getattr(self, part)) == 0:
                 raise ValueError(f"dataset '{self.name}': its {part} part has no samples")
-        shapes = [
-            each_array(lambda a: a.shape[1:], p.inputs) for p in (self.train, self.validation)
-        ]
-        if shapes[0] != shapes[1]:
+        kept = each_array(lambda a: a.shape[1:], self.validation.inputs)
+        if self.inputs_shape != kept:
             raise ValueError(
-                f"dataset '{self.name}': one sample's inputs have shape {shapes[0]} for training "
-                f"but {shapes[1]} for validation; expected the same shape"
+                f"dataset '{self.name}': one sample's inputs have shape {self.inputs_shape} for "
+                f"training but {kept} for validation; expected the same shape"
             )
 
     @property

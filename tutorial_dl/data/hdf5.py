@@ -76,11 +76,7 @@ class Hdf5Data:
         return blocks.windows(*self._blocks, window, batch_size, seed)
 
     def read(self, windows: Iterable[list[np.ndarray]]) -> Iterator[Batch]:
-        """Yield the samples at each array of indices, while the next window is being read.
-
-        Raises:
-            DataError: If a file can't be read, or reading takes more than 10 minutes.
-        """
+        """Yield the samples at each array of indices, while the next window is being read."""
         arrays = None
         readings = ahead(windows, self._reading)
         try:
@@ -177,11 +173,7 @@ class Hdf5Data:
 
 
 class Column:
-    """One dataset of the files, described like a numpy array but not held in memory.
-
-    Attributes:
-        shape, dtype, ndim, size: As for a numpy array, samples first.
-    """
+    """One dataset of the files, described like a numpy array but not held in memory."""
 
     def __init__(self, data: Hdf5Data, name: str) -> None:
         self._data, self._field = data, data.table.fields[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from tutorial_dl import user_function
@@ -14,11 +13,7 @@ NAMES = {"curve": curve, "digits": digits, "events": events}
 
 
 def load(
-    spec: Any,
-    features: Any = None,
-    labels: Any = None,
-    validation: Any = None,
-    cache: str | os.PathLike | None = None,
+    spec: Any, features: Any = None, labels: Any = None, validation: Any = None, cache: Any = None
 ) -> Dataset:
     """Load the dataset that `spec` names.
 
@@ -29,10 +24,6 @@ def load(
             paths joined by commas, a pattern, a text file of paths, or a list. A Dataset is
             returned as it is.
         features, labels, validation, cache: For HDF5 files only; see `hdf5`.
-
-    Raises:
-        ValueError: If there is no such name, module, function or file, or lengths of arrays differ.
-        TypeError: If the function returned something else.
     """
     if isinstance(spec, Dataset):
         return spec
@@ -48,11 +39,7 @@ def load(
 
 
 def dataset_of(made: object, name: str = "data") -> Dataset:
-    """Turn `made`, a Dataset or arrays ((x, y), (x_val, y_val)), into a Dataset.
-
-    Raises:
-        TypeError, ValueError: If that is not possible; the message calls the data `name`.
-    """
+    """Turn `made`, a Dataset or arrays ((x, y), (x_val, y_val)), into a Dataset called `name`."""
     if isinstance(made, Dataset):
         return made
     try:

@@ -40,23 +40,14 @@ GEV = 1 / 10  # energies, momenta and isolation sums are in units of 10 GeV
 
 @dataclass
 class Particles:
-    """Particles of all events in one list.
+    """Particles of all events in one list."""
 
-    Attributes:
-        event: (N,), index of the event.
-        parton: (N,), the place of the parton it comes from; -1 for soft particles.
-        momentum: (N, 3), GeV.
-        kind: (N,), CHARGED_HADRON to MUON.
-        charge: (N,).
-        origin: (N, 3), cm from the event's primary vertex.
-    """
-
-    event: np.ndarray
-    parton: np.ndarray
-    momentum: np.ndarray
-    kind: np.ndarray
-    charge: np.ndarray
-    origin: np.ndarray
+    event: np.ndarray  # (N,), index of the event
+    parton: np.ndarray  # (N,), the place of the parton it comes from; -1 for soft particles
+    momentum: np.ndarray  # (N, 3), GeV
+    kind: np.ndarray  # (N,), CHARGED_HADRON to MUON
+    charge: np.ndarray  # (N,)
+    origin: np.ndarray  # (N, 3), cm from the event's primary vertex
 
     def __getitem__(self, which: np.ndarray) -> Particles:
         return Particles(*(getattr(self, f.name)[which] for f in fields(self)))
@@ -88,9 +79,8 @@ def produced(partons: hard.Partons, soft: float, random: np.random.Generator) ->
     Neutrinos leave no trace in the detector and are left out.
     """
     parts = [_jets(partons, random), _leptons(partons), _soft(len(partons.kind), soft, random)]
-    return Particles(
-        *(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Particles))
-    )
+    names = [field.name for field in fields(Particles)]
+    return Particles(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
 def _jets(partons: hard.Partons, random: np.random.Generator) -> Particles:
@@ -98,9 +88,8 @@ def _jets(partons: hard.Partons, random: np.random.Generator) -> Particles:
     axis, flavour = partons.momentum[event, place, 1:], partons.kind[event, place]  # (jets, 3)
     size = np.linalg.norm(axis, axis=1)
     # The mean number grows with the logarithm of the jet's pT, and is 1.5 times higher for gluons.
-    mean = (1 + np.log1p(np.hypot(axis[:, 0], axis[:, 1]) / 3)) * np.where(
-        flavour == hard.GLUON, 5.5, 3.7
-    )
+    mean = 1 + np.log1p(np.hypot(axis[:, 0], axis[:, 1]) / 3)
+    mean *= np.where(flavour == hard.GLUON, 5.5, 3.7)
     count = 2 + random.poisson(mean)
     jet = np.repeat(np.arange(len(count)), count)  # the jet of each particle
     starts = np.cumsum(count) - count

@@ -31,25 +31,15 @@ GROWTH = 1e12  # a loss above this multiple of the first one counts as divergenc
 
 @dataclass(frozen=True)
 class Descent:
-    """What a descent did, and why it ended.
+    """What a descent did, and why it ended. Losses and norms are those of all samples."""
 
-    Attributes:
-        path: parameters before the first step and after each step, shape (steps + 1, k)
-        losses: loss of all samples before the first epoch and after each, shape (epochs + 1,)
-        gradient_norms: norm of the gradient of all samples at the same times, shape (epochs + 1,)
-        steps_per_epoch: updates per epoch
-        samples_per_epoch: samples whose gradient is computed per epoch
-        ended_by: "gradient norm", "relative change", "divergence" or "epochs"
-        reason: the same as a sentence, with the numbers
-    """
-
-    path: np.ndarray
-    losses: np.ndarray
-    gradient_norms: np.ndarray
+    path: np.ndarray  # parameters before the first step and after each step, (steps + 1, k)
+    losses: np.ndarray  # before the first epoch and after each, (epochs + 1,)
+    gradient_norms: np.ndarray  # at the same times, (epochs + 1,)
     steps_per_epoch: int
-    samples_per_epoch: int
-    ended_by: str
-    reason: str
+    samples_per_epoch: int  # whose gradient is computed
+    ended_by: str  # "gradient norm", "relative change", "divergence" or "epochs"
+    reason: str  # the same as a sentence, with the numbers
 
     @property
     def parameters(self) -> np.ndarray:
