@@ -88,11 +88,8 @@ class Figure(MatplotlibFigure):
 class Film:
     """An animation: a GIF, which needs no player and no script.
 
-    Args:
-        figure: its canvas is captured once per frame.
-        frames: yields after each frame is drawn on `figure`.
-        milliseconds: how long each frame is shown.
-        hold: how long the last frame is shown, in milliseconds.
+    `frames` yields after each frame is drawn on `figure`. A frame is shown for so many
+    milliseconds, the last one for `hold`.
     """
 
     def __init__(
@@ -114,9 +111,8 @@ class Film:
 
         data = io.BytesIO()
         waits = [milliseconds] * (len(pictures) - 1) + [hold]
-        pictures[0].save(
-            data, "gif", save_all=True, append_images=pictures[1:], duration=waits, loop=0
-        )
+        more = {"save_all": True, "append_images": pictures[1:], "duration": waits, "loop": 0}
+        pictures[0].save(data, "gif", **more)
         self.gif = data.getvalue()
         self.frames = len(pictures)
 
@@ -189,7 +185,6 @@ def one_panel(
         legend: its place on the axes, or "beside" them; None: no legend.
         properties: of the axes, as for `Axes.set` (yscale, ylim, ...).
     """
-
     labels = {"xlabel": xlabel, "ylabel": ylabel}
     labels = {which: words for which, words in labels.items() if words}
 
@@ -242,9 +237,8 @@ def line(number: int) -> dict[str, Any]:
 
 def marks(number: int) -> dict[str, Any]:
     """Colour and marker `number` without a line, for `ax.plot(x, y, **marks(0))`."""
-    return {
-        "color": colour(number), "marker": MARKERS[number % len(MARKERS)], "linestyle": "none",
-    }  # fmt: skip
+    marker = MARKERS[number % len(MARKERS)]
+    return {"color": colour(number), "marker": marker, "linestyle": "none"}
 
 
 def counted(number: int, what: str) -> str:
@@ -253,11 +247,7 @@ def counted(number: int, what: str) -> str:
 
 
 def predicted_measured(
-    ax: Axes,
-    x: Sequence[float],
-    predicted: Sequence[float],
-    measured: Sequence[float],
-    labels: tuple[str, str] = ("predicted", "measured"),
+    ax: Axes, x: Numbers, predicted: Numbers, measured: Numbers, labels=("predicted", "measured")
 ) -> None:
     """Draw a prediction as a black line and measurements as blue markers, all of shape (k,)."""
     ax.plot(x, predicted, color=PREDICTED, label=labels[0])
@@ -265,21 +255,12 @@ def predicted_measured(
 
 
 def predicted_measured_each(
-    ax: Axes,
-    x: Sequence[float],
-    predicted: Mapping[str, Sequence[float]],
-    measured: Mapping[str, Sequence[float]],
-    every: int = 1,
+    ax: Axes, x: Numbers, predicted: Lines, measured: Lines, every: int = 1
 ) -> None:
     """Draw a predicted line and measured markers for each name, in a colour of its own.
 
-    The legend names the markers only, so the label of an axis should say "lines: predicted".
-
-    Args:
-        ax: where to draw.
-        x: (k,).
-        predicted, measured: name -> (k,); the same names.
-        every: one marker per so many measurements.
+    The legend names the markers only, so the label of an axis should say "lines: predicted". There
+    is one marker per `every` measurements.
     """
     if set(predicted) != set(measured):
         raise ValueError(
@@ -298,11 +279,7 @@ def points(ax: Axes, found: Mapping[float, float], **look) -> None:
 
 
 def stacked(
-    ax: Axes,
-    rows: Sequence,
-    parts: Mapping[str, Sequence[float]],
-    looks: Sequence[Mapping[str, Any]],
-    height: float = 0.6,
+    ax: Axes, rows: Sequence, parts: Lines, looks: Sequence[Mapping[str, Any]], height: float = 0.6
 ) -> np.ndarray:
     """Draw horizontal bars made of parts, name -> widths (rows,), and return where they end."""
     ends = np.zeros(len(rows))

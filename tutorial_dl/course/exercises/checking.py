@@ -35,11 +35,18 @@ def check(name: str, answer: Any) -> bool:
     Raises:
         ValueError: there is no exercise `name` (an error in the notebook, not in the answer)
     """
-    judge = _find(name)
+    notebook, _, exercise = name.partition(".")
+    path = f"tutorial_dl.course.exercises.notebook_{notebook}"
+    if not (notebook.isdigit() and find_spec(path)):
+        raise ValueError(f"no exercises for {name!r}; names look like '01.degree'")
+    judges = _judges(import_module(path))
+    if exercise not in judges:
+        known = ", ".join(f"{notebook}.{e}" for e in sorted(judges))
+        raise ValueError(f"unknown exercise {name!r}; this notebook has {known}")
     try:
         if _unfinished(answer):
             raise NotYet("put your answer in place of the `...`")
-        praise = judge(answer)
+        praise = judges[exercise](answer)
     except NotYet as far_off:
         return _say("not yet", far_off, False)
     except NotImplementedError:
@@ -207,18 +214,6 @@ def must_be_a_ring(
 def listed(ranks: list[int]) -> str:
     """The ranks, separated by commas."""
     return ", ".join(map(str, ranks))
-
-
-def _find(name: str) -> Callable[[Any], str]:
-    notebook, _, exercise = name.partition(".")
-    path = f"tutorial_dl.course.exercises.notebook_{notebook}"
-    if not (notebook.isdigit() and find_spec(path)):
-        raise ValueError(f"no exercises for {name!r}; names look like '01.degree'")
-    judges = _judges(import_module(path))
-    if exercise not in judges:
-        known = ", ".join(f"{notebook}.{e}" for e in sorted(judges))
-        raise ValueError(f"unknown exercise {name!r}; this notebook has {known}")
-    return judges[exercise]
 
 
 def _judges(module: ModuleType) -> dict[str, Callable[[Any], str]]:

@@ -115,7 +115,12 @@ def descend(
             if ended:
                 break
 
-            for rows in _batches(loss.samples, batch_size, (seed, len(losses) - 1)):
+            batches = [None]  # all samples in their stored order
+            if batch_size < loss.samples:
+                order = np.random.default_rng((seed, len(losses) - 1)).permutation(loss.samples)
+                firsts = range(0, loss.samples, batch_size)
+                batches = [order[first : first + batch_size] for first in firsts]
+            for rows in batches:
                 eta = rate(len(path) - 1)
                 if not eta > 0:
                     step = len(path) - 1
@@ -133,14 +138,6 @@ def descend(
         ended_by=ended_by,
         reason=f"{why} after {len(path) - 1} steps" if ended_by != "epochs" else why,
     )
-
-
-def _batches(samples: int, batch_size: int, seed: tuple[int, int]) -> list[np.ndarray | None]:
-    """Indices of each batch of an epoch; None stands for all samples in their stored order."""
-    if batch_size == samples:
-        return [None]
-    order = np.random.default_rng(seed).permutation(samples)
-    return [order[first : first + batch_size] for first in range(0, samples, batch_size)]
 
 
 def _ended(

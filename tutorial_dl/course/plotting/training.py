@@ -49,7 +49,11 @@ def histories(results: list[dict]) -> style.Figure:
                     label=f"{run['strategy']}, {style.counted(run['ranks'], 'rank')}",
                     **look,
                 )
-            ax.set(title=f"{model}: {_message(runs)}", xlabel="epoch", ylabel="validation loss")
+            losses = [[row["val_loss"] for row in run["history"]] for run in runs]
+            same = len(runs) > 1 and len({len(of_run) for of_run in losses}) == 1
+            same = same and np.allclose(losses, losses[0], rtol=SAME)
+            words = "the same loss on any number of ranks" if same else "loss by epoch"
+            ax.set(title=f"{model}: {words}", xlabel="epoch", ylabel="validation loss")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             style.log_y(ax)
             ax.legend()
@@ -236,14 +240,6 @@ def overlapped(ax, seconds: dict[str, float], hidden: float):
     ax.set_ylim(last + 0.95, -0.5)  # the first bar on top
     ax.set_xlim(0, 1.15e3 * max(*seconds.values(), hidden))
     ax.grid(axis="y", visible=False)
-
-
-def _message(runs: list[dict]) -> str:
-    """The title of a panel: only runs that agree at every epoch are called the same."""
-    losses = [[row["val_loss"] for row in run["history"]] for run in runs]
-    lengths = {len(of_run) for of_run in losses}
-    together = len(runs) > 1 and len(lengths) == 1 and np.allclose(losses, losses[0], rtol=SAME)
-    return "the same loss on any number of ranks" if together else "loss by epoch"
 
 
 def _thousands(value: float) -> str:
