@@ -20,8 +20,8 @@ def each_array(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:
     return function(arrays)
 
 
-def _names(arrays: Any, what: str) -> dict[str, np.ndarray]:
-    """Each array by the name that error messages use for it."""
+def by_name(arrays: Any, what: str = "") -> dict[str, Any]:
+    """One array, or each of a tuple or dict, by the name that error messages use for it."""
     if isinstance(arrays, dict):
         return {f"{what}[{name!r}]": a for name, a in arrays.items()}
     if isinstance(arrays, tuple):
@@ -43,7 +43,7 @@ class Data:
             tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
         ]
         inputs, targets = (each_array(np.asarray, a) for a in listed)
-        named = [_names(inputs, "inputs"), _names(targets, "targets")]
+        named = [by_name(inputs, "inputs"), by_name(targets, "targets")]
         if not all(named):
             raise ValueError("inputs and targets must have at least one array each")
         arrays = named[0] | named[1]
@@ -60,7 +60,7 @@ class Data:
 
     def __len__(self) -> int:
         """Number of samples."""
-        return len(next(iter(_names(self.inputs, "").values())))
+        return len(next(iter(by_name(self.inputs).values())))
 
     def take(self, indices: np.ndarray | slice) -> Batch:
         """Return the samples at `indices` as (inputs, targets): a view for a slice, else a copy."""
