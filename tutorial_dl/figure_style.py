@@ -2,12 +2,12 @@
 
     from tutorial_dl import figure_style as style
 
-    def latency(sizes, predicted, measured):
-        with style.axes() as ax:
-            style.predicted_measured(ax, sizes, predicted, measured)
-            style.log_x(ax, sizes)
-            ...
-        return ax.figure
+    @style.one_panel("A ring has no bottleneck", "ranks", "seconds")
+    def latency(ax, ranks, predicted, measured):
+        style.predicted_measured(ax, ranks, predicted, measured)
+        style.log_x(ax, ranks)
+
+    latency(ranks, predicted, measured, title="Another title")      # returns a Figure
 
 The colours are those of Okabe and Ito ("Color universal design", 2008), which people with any of
 the usual colour deficiencies can tell apart. Colour never carries a meaning alone: predictions are
@@ -16,9 +16,11 @@ lines, measurements are markers.
 
 from __future__ import annotations
 
+import inspect
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 import matplotlib
@@ -27,6 +29,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure as MatplotlibFigure
+from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.ticker import NullLocator
 
 __all__ = ["Figure", "Film"]  # the rest is for the files of this package: style.axes, style.BLUE
@@ -40,6 +43,9 @@ COLOURS = (BLUE, ORANGE, GREEN, RED, PINK, SKY, BLACK)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PREDICTED, MEASURED = BLACK, BLUE
+
+Numbers = Sequence[float] | np.ndarray  # (k,)
+Lines = Mapping[str, Numbers]  # name -> (k,)
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches, one panel
 
@@ -82,11 +88,8 @@ class Figure(MatplotlibFigure):
 class Film:
     """An animation: a GIF, which needs no player and no script.
 
-    Args:
-        figure: its canvas is captured once per frame.
-        frames: yields after each frame is drawn on `figure`.
-        milliseconds: how long each frame is shown.
-        hold: how long the last frame is shown, in milliseconds.
+    `frames` yields after each frame is drawn on `figure`. A frame is shown for so many
+    milliseconds, the last one for `hold`.
     """
 
     def __init__(
@@ -108,9 +111,8 @@ class Film:
 
         data = io.BytesIO()
         waits = [milliseconds] * (len(pictures) - 1) + [hold]
-        pictures[0].save(
-            data, "gif", save_all=True, append_images=pictures[1:], duration=waits, loop=0
-        )
+        more = {"save_all": True, "append_images": pictures[1:], "duration": waits, "loop": 0}
+        pictures[0].save(data, "gif", **more)
         self.gif = data.getvalue()
         self.frames = len(pictures)
 
@@ -161,14 +163,59 @@ def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -
         yield ax
 
 
+def one_panel(
+    title: str,
+    xlabel: str = "",
+    ylabel: str = "",
+    *,
+    width: float = WIDTH,
+    height: float = HEIGHT,
+    legend: str | None = "best",
+    **properties,
+) -> Callable[[Callable[..., None]], Callable[..., Figure]]:
+    """Turn a function that draws on axes into one that returns a figure of one panel.
+
+    The new function takes the same arguments without the axes, and two more: `title`, and `ax`, the
+    axes to draw on if not those of a new figure.
+
+    Args:
+        title: if the caller gives no other.
+        xlabel, ylabel: of the axes.
+        width, height: in inches.
+        legend: its place on the axes, or "beside" them; None: no legend.
+        properties: of the axes, as for `Axes.set` (yscale, ylim, ...).
+    """
+    labels = {"xlabel": xlabel, "ylabel": ylabel}
+    labels = {which: words for which, words in labels.items() if words}
+
+    def figure_of(draw: Callable[..., None]) -> Callable[..., Figure]:
+        @wraps(draw)
+        def drawn(*data, title: str = title, ax: Axes | None = None, **options) -> Figure:
+            with axes(ax, width, height) as ax:
+                draw(ax, *data, **options)
+                ax.set(title=title, **labels, **properties)
+                if legend == "beside":
+                    legend_beside(ax)
+                elif legend:
+                    ax.legend(loc=legend)
+            return ax.figure
+
+        of_draw, added = inspect.signature(draw), inspect.signature(drawn, follow_wrapped=False)
+        own = [added.parameters[name] for name in ("title", "ax")]
+        parameters = [*list(of_draw.parameters.values())[1:], *own]
+        drawn.__signature__ = added.replace(parameters=parameters)
+        return drawn
+
+    return figure_of
+
+
 @contextmanager
 def panels(
     rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, **options
 ) -> Iterator[tuple[Figure, np.ndarray]]:
     """Yield a new figure and its axes, shape (rows, columns), with the common look in effect.
 
-    `width` and `height` are those of one panel, in inches. `options` go to `Figure.subplots`
-    (sharex, sharey, width_ratios, ...).
+    `width` and `height` are those of one panel. `options` go to `Figure.subplots`.
     """
     with matplotlib.rc_context(RULES):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -190,48 +237,30 @@ def line(number: int) -> dict[str, Any]:
 
 def marks(number: int) -> dict[str, Any]:
     """Colour and marker `number` without a line, for `ax.plot(x, y, **marks(0))`."""
-    return {
-        "color": colour(number), "marker": MARKERS[number % len(MARKERS)], "linestyle": "none",
-    }  # fmt: skip
+    marker = MARKERS[number % len(MARKERS)]
+    return {"color": colour(number), "marker": marker, "linestyle": "none"}
+
+
+def counted(number: int, what: str) -> str:
+    """The number and its noun: 1 rank, 2 ranks."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def predicted_measured(
-    ax: Axes,
-    x: Sequence[float],
-    predicted: Sequence[float],
-    measured: Sequence[float],
-    labels: tuple[str, str] = ("predicted", "measured"),
+    ax: Axes, x: Numbers, predicted: Numbers, measured: Numbers, labels=("predicted", "measured")
 ) -> None:
-    """Draw a prediction as a black line and measurements as blue markers.
-
-    Args:
-        ax: where to draw.
-        x, predicted, measured: (k,).
-        labels: their entries in the legend.
-    """
+    """Draw a prediction as a black line and measurements as blue markers, all of shape (k,)."""
     ax.plot(x, predicted, color=PREDICTED, label=labels[0])
     ax.plot(x, measured, "o", color=MEASURED, label=labels[1])
 
 
 def predicted_measured_each(
-    ax: Axes,
-    x: Sequence[float],
-    predicted: Mapping[str, Sequence[float]],
-    measured: Mapping[str, Sequence[float]],
-    every: int = 1,
+    ax: Axes, x: Numbers, predicted: Lines, measured: Lines, every: int = 1
 ) -> None:
     """Draw a predicted line and measured markers for each name, in a colour of its own.
 
-    The legend names the markers only, so the label of an axis should say "lines: predicted".
-
-    Args:
-        ax: where to draw.
-        x: (k,).
-        predicted, measured: name -> (k,); the same names.
-        every: one marker per so many measurements.
-
-    Raises:
-        ValueError: different names.
+    The legend names the markers only, so the label of an axis should say "lines: predicted". There
+    is one marker per `every` measurements.
     """
     if set(predicted) != set(measured):
         raise ValueError(
@@ -241,6 +270,23 @@ def predicted_measured_each(
     for number, name in enumerate(predicted):
         ax.plot(x, predicted[name], **line(number))
         ax.plot(x, measured[name], **marks(number), markevery=every, label=name)
+
+
+def points(ax: Axes, found: Mapping[float, float], **look) -> None:
+    """Draw x -> y as markers with a white edge, which stand out from lines and from each other."""
+    look = {"markersize": 8, "markeredgecolor": "white"} | look
+    ax.plot(list(found), list(found.values()), **look)
+
+
+def stacked(
+    ax: Axes, rows: Sequence, parts: Lines, looks: Sequence[Mapping[str, Any]], height: float = 0.6
+) -> np.ndarray:
+    """Draw horizontal bars made of parts, name -> widths (rows,), and return where they end."""
+    ends = np.zeros(len(rows))
+    for (name, widths), look in zip(parts.items(), looks, strict=False):
+        ax.barh(rows, widths, left=ends, height=height, label=name, edgecolor="white", **look)
+        ends = ends + widths
+    return ends
 
 
 # Axes ------------------------------------------------------------------------------------------
@@ -276,15 +322,57 @@ def rows(ax: Axes, names: Sequence[str]) -> None:
     ax.grid(visible=False, axis="y")
 
 
+def note(
+    ax: Axes,
+    words: str,
+    at: tuple[float, float],
+    offset: tuple[float, float] = (0, 0),
+    within: tuple[str, str] = ("data", "data"),
+    **look,
+) -> None:
+    """Write words at (x, y) plus an offset in points.
+
+    `within` tells for x and y whether they are "data" or an "axes fraction".
+    """
+    ax.annotate(words, at, xycoords=within, xytext=offset, textcoords="offset points", **look)
+
+
+def arrow(ax: Axes, start, end, **look) -> None:
+    """Draw an arrow from one (x, y) to another."""
+    ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", **look))
+
+
 def level(ax: Axes, y: float, words: str) -> None:
     """Draw a thin grey line at `y`, with words above its right end."""
     ax.axhline(y, color=GREY, linewidth=1)
-    ax.annotate(
-        words, (1, y), xycoords=("axes fraction", "data"), xytext=(0, 3),
-        textcoords="offset points", ha="right", color=GREY, size=9,
-    )  # fmt: skip
+    note(ax, words, (1, y), (0, 3), ("axes fraction", "data"), ha="right", color=GREY, size=9)
+
+
+def bare(ax: Axes) -> None:
+    """Leave the labels of the axes, without ticks, grid and frame."""
+    ax.tick_params(length=0)
+    ax.grid(False)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def circle(n: int) -> np.ndarray:
+    """Places on the unit circle, clockwise from the top: (n, 2)."""
+    angles = np.pi / 2 - 2 * np.pi * np.arange(n) / n
+    return np.column_stack([np.cos(angles), np.sin(angles)])
+
+
+def title(figure: Figure, words: str) -> None:
+    """Give a figure of several panels a title that looks like those of panels."""
+    figure.suptitle(words, x=0.01, ha="left", weight="bold", size=11)
 
 
 def legend_beside(ax: Axes) -> None:
     """Put the legend to the right of the axes, where it hides nothing."""
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def patch_legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]], **options) -> None:
+    """Put a legend of coloured boxes, name -> look, below all axes."""
+    handles = [Patch(label=name, **look) for name, look in looks.items()]
+    figure.legend(handles=handles, **{"loc": "outside lower center", "ncols": len(looks)} | options)

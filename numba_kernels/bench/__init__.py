@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
@@ -39,8 +40,7 @@ def main(words: list[str] | None = None) -> int:
         The exit status: 0, or 2 after an error.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m numba_kernels",
-        description="Kernels for distributed deep learning.",
+        prog="python -m numba_kernels", description="Kernels for distributed deep learning."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     bench = commands.add_parser(
@@ -49,21 +49,12 @@ def main(words: list[str] | None = None) -> int:
     bench.add_argument("what", choices=[*KINDS, "all"], help="The kernels to measure.")
     bench.add_argument("-n", "--ranks", type=int, default=2, help="Ranks to start (default 2).")
     bench.add_argument("--json", metavar="FILE", help="Write the rows to FILE; - prints them.")
-    bench.add_argument(
-        "--plot",
-        metavar="FILE",
-        help="Plot the rows to FILE, .png, .svg or .pdf (default: beside the --json FILE).",
-    )
-    bench.add_argument(
-        "--full",
-        action="store_true",
-        help="Measure more sizes, with more starts; takes minutes instead of seconds.",
-    )
-    bench.add_argument(
-        "--seconds",
-        type=float,
-        help=f"Seconds to measure each kind (default {SECONDS:g}, with --full {FULL_SECONDS:g}).",
-    )
+    plot = "Plot the rows to FILE, .png, .svg or .pdf (default: beside the --json FILE)."
+    bench.add_argument("--plot", metavar="FILE", help=plot)
+    full = "Measure more sizes, with more starts; takes minutes instead of seconds."
+    bench.add_argument("--full", action="store_true", help=full)
+    seconds = f"Seconds to measure each kind (default {SECONDS:g}, with --full {FULL_SECONDS:g})."
+    bench.add_argument("--seconds", type=float, help=seconds)
     options = parser.parse_args(words)
     if options.seconds is None:
         options.seconds = FULL_SECONDS if options.full else SECONDS
@@ -91,10 +82,11 @@ def check_options(options) -> Path | None:
     launch.check_ranks(options.ranks)
     if not 0 < options.seconds < 3600:
         raise ValueError(f"--seconds must be above 0 and below 3600, got {options.seconds}")
-    if options.what in ("allreduce", "predictions", "all") and options.ranks < 2:
-        raise ValueError(f"-n must be at least 2 for an allreduce, got {options.ranks}")
-    if options.what == "parameter-server" and options.ranks < 2:
-        raise ValueError(f"-n must be at least 2 for a parameter server, got {options.ranks}")
+    pairs = dict.fromkeys(("allreduce", "predictions", "all"), "an allreduce")
+    pairs["parameter-server"] = "a parameter server"
+    if options.what in pairs and options.ranks < 2:
+        what = pairs[options.what]
+        raise ValueError(f"-n must be at least 2 for {what}, got {options.ranks}")
     file = check_file(options.json) if options.json and options.json != "-" else None
     if options.plot:
         return check_plot(check_file(options.plot))
@@ -112,31 +104,38 @@ def check_file(name: str) -> Path:
 
 
 def measure(options) -> dict:
-    """Return what --json writes: {"machine", "load", "seconds", "starts", "rows"}.
+    """Return what --json writes; see `facts`."""
+    from .rows import merge
 
-    "load" is the number of runnable processes in the minute before; above 1, all times are those of
-    a busy machine. "starts" is the number of times the ranks of each part were started.
-    """
-    from .timing import machine
-
-    began, rows, starts = time.monotonic(), [], {}
-    load = round(os.getloadavg()[0], 1)
+    about = facts()
+    rows, starts = [], {}
     for kind in KINDS if options.what == "all" else [options.what]:
         ranks = 1 if kind == ALONE else options.ranks
         for part, times, share in KINDS[kind]:
             starts[part] = times * (FULL if options.full else 1)
             seconds = options.seconds * share / starts[part]
-            rows += all_starts(part, ranks, starts[part], seconds, options.full)
-    took = round(time.monotonic() - began, 1)
-    facts = {"machine": machine(), "load": load, "seconds": took, "starts": starts}
-    return facts | {"rows": rows}
+            of_part = [one_run(part, ranks, seconds, options.full) for _ in range(starts[part])]
+            rows += merge(of_part)
+    return about(starts, rows)
 
 
-def all_starts(part: str, ranks: int, times: int, seconds: float, full: bool) -> list[dict]:
-    """Start the ranks several times, and measure for `seconds` each time."""
-    from .rows import merge
+def facts() -> Callable[[dict, list], dict]:
+    """Return a function (starts, rows) -> {"machine", "load", "seconds", "starts", "rows"}.
 
-    return merge([one_run(part, ranks, seconds, full) for _ in range(times)])
+    "load" is the number of runnable processes in the minute before this call; above 1, all times
+    are those of a busy machine. "seconds" have passed since this call. "starts" is the number of
+    times the ranks of each part were started.
+    """
+    from .timing import machine
+
+    began, load = time.monotonic(), round(os.getloadavg()[0], 1)
+
+    def about(starts: dict, rows: list) -> dict:
+        took = round(time.monotonic() - began, 1)
+        whole = {"machine": machine(), "load": load, "seconds": took}
+        return whole | {"starts": starts, "rows": rows}
+
+    return about
 
 
 def one_run(part: str, ranks: int, seconds: float, full: bool) -> list[dict]:

@@ -6,7 +6,6 @@ compared in full cycles (timing.py); the usual measurement, a repeated call, is 
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import numpy as np
@@ -15,7 +14,7 @@ from mpi4py import MPI
 from ..team.team import Team
 from .peers import gloo
 from .rows import BY_MESSAGES, row
-from .timing import copy_bandwidth, interleaved, net, slowest
+from .timing import copy_bandwidth, interleaved, net, shares
 
 KIB = (1, 16, 64, 256, 1024, 4096, 16384, 65536)
 FULL_KIB = tuple(2**k for k in range(17))
@@ -29,13 +28,11 @@ def rows(seconds: float, full: bool) -> list[dict]:
     team = Team()
     bandwidth = copy_bandwidth(team.barrier)
     sizes = FULL_KIB if full else KIB
-    end = time.perf_counter() + seconds
     found: list[dict] = []
     with gloo() as gloos:
         # The largest first: if they exceed their share of the time, smaller sizes get less.
-        for done, kib in enumerate(reversed(sizes)):
-            left = slowest(end - time.perf_counter()) / (len(sizes) - done)
-            found[:0] = rows_of(team, gloos, kib, max(0.01, float(left)), bandwidth)
+        for kib, left in shares(sizes[::-1], seconds):
+            found[:0] = rows_of(team, gloos, kib, left, bandwidth)
     return found
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 import numpy as np
 
@@ -84,8 +85,12 @@ def numpy_update(name: str, n: int) -> Callable[[], None] | None:
 
 
 def keras_update(name: str, n: int, xla: bool = False) -> Callable[[], None] | None:
-    """Keras's own optimizer in a compiled graph, on one thread. (It has no LARS.)"""
-    if name == "lars" or (modules := keras_on_tensorflow()) is None:
+    """Keras's own optimizer in a compiled graph, on one thread. (It has no LARS.)
+
+    XLA fuses it; that is off by default, and measured for Adam only, as compiling takes long.
+    """
+    left_out = name == "lars" or (xla and name != "adam")
+    if left_out or (modules := keras_on_tensorflow()) is None:
         return None
     keras, tf = modules
     rule = optimizers.get(name)
@@ -95,11 +100,6 @@ def keras_update(name: str, n: int, xla: bool = False) -> Callable[[], None] | N
     g = tf.constant(np.full(n, 1e-3, np.float32))
     theirs.build([w])
     return tf.function(lambda: theirs.apply([g], [w]), jit_compile=xla)
-
-
-def keras_xla_update(name: str, n: int) -> Callable[[], None] | None:
-    """The same, fused by XLA, which is off by default; Adam only, as compiling takes long."""
-    return keras_update(name, n, xla=True) if name == "adam" else None
 
 
 def torch_update(name: str, n: int) -> Callable[[], None] | None:
@@ -119,6 +119,6 @@ def torch_update(name: str, n: int) -> Callable[[], None] | None:
 PEERS = {
     "numpy": numpy_update,
     "keras": keras_update,
-    "keras, XLA": keras_xla_update,
+    "keras, XLA": partial(keras_update, xla=True),
     "torch fused": torch_update,
 }

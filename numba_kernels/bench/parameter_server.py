@@ -28,6 +28,7 @@ from ..optimizers.serve import serve
 from ..star.star import Star
 from ..team.team import Team
 from .rows import FULL_CYCLE, row
+from .step import name_of
 from .timing import copy_bandwidth, interleaved, net
 
 SIZES = (669_706,)  # a network of 784-512-512-10
@@ -57,12 +58,9 @@ def rows(seconds: float, full: bool) -> list[dict]:
                 ("parameter server", net(own, only_vectors), net(peer, only_vectors)),
                 (FULL_CYCLE, own, peer),
             ):
-                algorithm = f"{name}, {type(rule).__name__.lower()}"
-                one = row(
-                    what, team.size, {"parameters": n}, algorithm, mine, "MPI Send + Recv",
-                    theirs, moved(n, rule), bandwidth,
-                )  # fmt: skip
-                found.append(one)
+                key = (what, team.size, {"parameters": n}, f"{name}, {name_of(rule)}")
+                peers = ("MPI Send + Recv", theirs)
+                found.append(row(*key, mine, *peers, moved(n, rule), bandwidth))
         for star in stars.values():
             star.close()
         team.barrier()

@@ -6,7 +6,6 @@ perfect. It uses only `costs.measure`, and predicts repeated calls.
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from ..allreduce import costs
 from ..team.team import Team
 from .rows import row
-from .timing import copy_bandwidth, interleaved, slowest
+from .timing import copy_bandwidth, interleaved, shares
 
 KIB = tuple(4**k for k in range(2, 8))  # 16 KiB to 16 MiB
 WHAT, PREDICTED = "allreduce, repeated call", "costs.predict"
@@ -25,23 +24,17 @@ def rows(seconds: float, full: bool) -> list[dict]:
     team = Team()
     bandwidth = copy_bandwidth(team.barrier)
     machine = costs.measure(team)
-    end = time.perf_counter() + seconds
     sizes = [kib * 512 for kib in (*KIB, 2 * KIB[-1])] if full else []  # between those of KIB
     sizes = sorted({*sizes, *(kib * 1024 for kib in KIB)}, reverse=True)
     found: list[dict] = []
-    for done, nbytes in enumerate(sizes):
-        left = slowest(end - time.perf_counter()) / (len(sizes) - done)
+    for nbytes, left in shares(sizes, seconds):
         calls = contestants(team, nbytes // 4)
-        times = interleaved(list(calls.values()), team.barrier, max(0.01, float(left))).T
+        times = interleaved(list(calls.values()), team.barrier, left).T
         for algorithm, measured in zip(calls, times, strict=True):
             predicted = np.array([costs.predict(algorithm, nbytes, team.size, machine)])
+            key = (WHAT, team.size, {"bytes": nbytes}, algorithm)
             moved = 2 * team.size * nbytes
-            found.append(
-                row(
-                    WHAT, team.size, {"bytes": nbytes}, algorithm, measured,
-                    PREDICTED, predicted, moved, bandwidth,
-                )
-            )  # fmt: skip
+            found.append(row(*key, measured, PREDICTED, predicted, moved, bandwidth))
     return found[::-1]
 
 

@@ -24,16 +24,9 @@ def row(
 ) -> dict:
     """Return the row of one pair (ours and a peer) in one start.
 
-    Args:
-        what: what was measured.
-        ranks: number of ranks.
-        size: {"bytes": n} or {"parameters": n}.
-        algorithm: name of ours.
-        ours: seconds of each round, shape (rounds,).
-        peer: name of the peer.
-        theirs: seconds of each round, shape (rounds,).
-        moved: the least bytes that all ranks together must read and write.
-        bandwidth: bytes per second, from `timing.copy_bandwidth`.
+    `size` is {"bytes": n} or {"parameters": n}. `ours` and `theirs` are seconds of each round.
+    `moved` is the least bytes that all ranks together must read and write, and `bandwidth` comes
+    from `timing.copy_bandwidth`.
     """
     return {
         "what": what,
@@ -80,13 +73,11 @@ def merge(starts: Sequence[list[dict]]) -> list[dict]:
 
 def best_of_messages(rows: list[dict]) -> list[dict]:
     """Return a row per size for the fastest algorithm that uses messages."""
-    best: dict[tuple, dict] = {}
+    by_size: dict[tuple, list[dict]] = {}
     for one in rows:
         if one["what"] == BY_MESSAGES:
-            key = one["ranks"], one["bytes"]
-            if key not in best or one["ours_us"] < best[key]["ours_us"]:
-                best[key] = one
-    return [one | {"what": BEST} for one in best.values()]
+            by_size.setdefault((one["ranks"], one["bytes"]), []).append(one)
+    return [min(of, key=lambda one: one["ours_us"]) | {"what": BEST} for of in by_size.values()]
 
 
 def size_of(one: dict) -> str:
@@ -99,30 +90,17 @@ def table(result: dict) -> str:
     heads = ("what", "ranks", "size", "ours", "us", "peer", "us", "ratio", "(quarters)")
     lines = [(*heads, "MB moved", "of limit")]
     for one in result["rows"]:
-        lines.append(
-            (
-                one["what"],
-                str(one["ranks"]),
-                size_of(one),
-                one["algorithm"],
-                f"{one['ours_us']:.1f}",
-                one["peer"],
-                f"{one['peer_us']:.1f}",
-                f"{one['ratio']:.2f}",
-                f"({one['ratio_from']:.2f} to {one['ratio_to']:.2f})",
-                f"{one['moved_bytes'] / 1e6:.2f}",
-                f"{one['fraction_of_limit']:.2f}",
-            )
-        )
+        quarters = f"({one['ratio_from']:.2f} to {one['ratio_to']:.2f})"
+        lines.append((
+            one["what"], str(one["ranks"]), size_of(one), one["algorithm"],
+            f"{one['ours_us']:.1f}", one["peer"], f"{one['peer_us']:.1f}", f"{one['ratio']:.2f}",
+            quarters, f"{one['moved_bytes'] / 1e6:.2f}", f"{one['fraction_of_limit']:.2f}",
+        ))  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    left = (0, 3, 5)  # columns of words, aligned left; numbers are aligned right
-    return "\n".join(
-        [f"{result['machine']}, load {result['load']} before"]
-        + [
-            "  ".join(
-                word.ljust(width) if i in left else word.rjust(width)
-                for i, (word, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
-        ]
-    )
+    # Words are aligned left, numbers right.
+    sides = ["<" if heading in ("what", "ours", "peer") else ">" for heading in lines[0]]
+    printed = [f"{result['machine']}, load {result['load']} before"]
+    for line in lines:
+        words = zip(line, sides, widths, strict=True)
+        printed.append("  ".join(f"{word:{side}{width}}" for word, side, width in words).rstrip())
+    return "\n".join(printed)

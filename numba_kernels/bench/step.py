@@ -18,48 +18,45 @@ FULL_SIZES = (10_000, *SIZES, 30_000_000)
 def rows(seconds: float, full: bool) -> list[dict]:
     """One row per rule and size; both sides write the gradient first, as backpropagation does."""
     team = Team()
-    comm, p = MPI.COMM_WORLD, team.size
     bandwidth = copy_bandwidth(team.barrier)
     cases = [
         (rule, n) for rule in (SGD(0.01), Adam(0.001)) for n in (FULL_SIZES if full else SIZES)
     ]
     found = []
     for rule, n in cases:
-        source = np.full(n, 1e-3, np.float32)
-        w, g = team.empty(n), team.empty(n)
-        w[:] = 1
-        step = Step(team, rule, w, g)
-        v, h = np.ones(n, np.float32), np.zeros(n, np.float32)
-        state = rule.init(n)
-
-        def ours(g=g, source=source, step=step):
-            np.copyto(g, source)
-            step(0.0, 32)
-
-        def peer(v=v, h=h, source=source, state=state, rule=rule):
-            np.copyto(h, source)
-            comm.Allreduce(MPI.IN_PLACE, h)
-            h.__imul__(1 / p)
-            rule.update(v, h, state)
-
-        def only_write(h=h, source=source):
-            np.copyto(h, source)
-
-        times = interleaved([ours, peer, only_write], team.barrier, seconds / len(cases)).T
+        calls = contestants(team, rule, n)
+        ours, peer, only_write = interleaved(calls, team.barrier, seconds / len(cases)).T
+        key = ("synchronous step", team.size, {"parameters": n}, f"fused {name_of(rule)}")
+        theirs = ("MPI Allreduce + update", net(peer, only_write))
         found.append(
-            row(
-                "synchronous step",
-                p,
-                {"parameters": n},
-                "fused " + type(rule).__name__.lower(),
-                net(times[0], times[2]),
-                "MPI Allreduce + update",
-                net(times[1], times[2]),
-                moved(p, n, rule),
-                bandwidth,
-            )
+            row(*key, net(ours, only_write), *theirs, moved(team.size, n, rule), bandwidth)
         )
     return found
+
+
+def name_of(rule) -> str:
+    return type(rule).__name__.lower()
+
+
+def contestants(team: Team, rule, n: int) -> list:
+    """Our step, the peer's, and the writing of the gradient that both contain."""
+    source = np.full(n, 1e-3, np.float32)
+    w, g = team.empty(n), team.empty(n)
+    w[:] = 1
+    step = Step(team, rule, w, g)
+    v, h, state = np.ones(n, np.float32), np.zeros(n, np.float32), rule.init(n)
+
+    def ours():
+        np.copyto(g, source)
+        step(0.0, 32)
+
+    def peer():
+        np.copyto(h, source)
+        MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, h)
+        h.__imul__(1 / team.size)
+        rule.update(v, h, state)
+
+    return [ours, peer, lambda: np.copyto(h, source)]
 
 
 def moved(ranks: int, n: int, rule) -> int:

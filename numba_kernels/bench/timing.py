@@ -26,14 +26,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 BATCHES = 10  # per turn, at most
 LEAST = 3  # rounds
 RESOLUTION = 0.01  # of a cycle: a shorter reduction can't be distinguished from noise
-
-
 CORES = sorted(os.sched_getaffinity(0))  # those that this process may use, before it is pinned
 
 
@@ -59,7 +58,7 @@ def interleaved(
     seconds: float = 1.0,
     rounds: int = 9,
 ) -> np.ndarray:
-    """Time all calls in turns.
+    """Return the seconds of each call, timed in turns: (rounds, calls), the same on all ranks.
 
     Args:
         calls: the contestants. Each gets one turn per round, with several batches of calls.
@@ -67,9 +66,6 @@ def interleaved(
         seconds: total time. It determines the length of turns; if even single calls take longer,
             there are fewer rounds, but at least `LEAST`.
         rounds: the most rounds.
-
-    Returns:
-        Seconds of one call, shape (rounds, calls), the same on all ranks.
     """
 
     def turn(call, batches=1, repeats=1):
@@ -107,6 +103,14 @@ def slowest(times) -> np.ndarray:
     times = np.array(times, np.float64)
     MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
     return times
+
+
+def shares(items: Sequence, seconds: float) -> Iterator[tuple[Any, float]]:
+    """Yield each item with its share of the time left: what one takes too much, others get less."""
+    end = time.perf_counter() + seconds
+    for done, item in enumerate(items):
+        left = slowest(end - time.perf_counter()) / (len(items) - done)
+        yield item, max(0.01, float(left))
 
 
 def net(cycle: np.ndarray, nothing: np.ndarray, least: float = 0.0) -> np.ndarray:

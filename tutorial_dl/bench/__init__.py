@@ -11,12 +11,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
 from numba_kernels import launch
-from numba_kernels.bench import check_file, one_run
+from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
@@ -41,10 +40,8 @@ def main(ranks: int, seconds: float, file: str | None) -> None:
         path.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result) if file == "-" else table(result))
     if torch is None:
-        print(
-            f"note: no torch found; set {TORCH}=/path/to/python to compare with DDP",
-            file=sys.stderr,
-        )
+        words = f"note: no torch found; set {TORCH}=/path/to/python to compare with DDP"
+        print(words, file=sys.stderr)
 
 
 def torch_python() -> str | None:
@@ -59,34 +56,23 @@ def torch_python() -> str | None:
 
 def measure(ranks: int, seconds: float, torch: str | None) -> dict:
     """Measure; returns what --json writes, as `numba_kernels.bench.measure` does."""
-    from numba_kernels.bench.timing import machine
-
-    began, load = time.monotonic(), round(os.getloadavg()[0], 1)
+    about = facts()
     starts = []
     for _ in range(STARTS):
         ours = one_run(PART, ranks, seconds / STARTS, full=False)
         theirs = torch_steps(torch, ranks, seconds / STARTS / 3) if torch else {}
-        starts.append(ours + [against(one, theirs[one["network"]]) for one in firsts(ours, theirs)])
-    took = round(time.monotonic() - began, 1)
-    facts = {"machine": machine(), "load": load, "seconds": took, "starts": {PART: STARTS}}
+        # One row of each network again, with DDP's times in place of its peer's.
+        firsts = {one["network"]: one for one in reversed(ours)}
+        against = [
+            one | {"peer": DDP, "peer_us": [1e6 * t for t in theirs[network]],
+                   "peer_samples": one["samples"]}
+            for network, one in firsts.items() if network in theirs
+        ]  # fmt: skip
+        starts.append(ours + against)
     rows = merge(starts)
     order = list(dict.fromkeys(one["network"] for one in rows))
-    return facts | {"rows": sorted(rows, key=lambda one: order.index(one["network"]))}
-
-
-def firsts(rows: list[dict], theirs: dict) -> list[dict]:
-    """One row for each network in `theirs`."""
-    by_network = {one["network"]: one for one in reversed(rows)}
-    return [one for network, one in by_network.items() if network in theirs]
-
-
-def against(one: dict, theirs: list[float]) -> dict:
-    """The row `one` with DDP's times in place of its peer's."""
-    return one | {
-        "peer": DDP,
-        "peer_us": [1e6 * t for t in theirs],
-        "peer_samples": one["samples"],
-    }
+    rows.sort(key=lambda one: order.index(one["network"]))
+    return about({PART: STARTS}, rows)
 
 
 def torch_steps(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:
@@ -96,12 +82,8 @@ def torch_steps(python: str, ranks: int, seconds: float) -> dict[str, list[float
         file = Path(folder, "times.json")
         words = [python, str(program), str(ranks), str(seconds), str(file)]
         # The guard leaves none of its processes behind.
-        done = subprocess.run(
-            launch.guarded(words, os.getpid()),
-            capture_output=True,
-            text=True,
-            timeout=120 + 5 * seconds,
-        )
+        guarded, limit = launch.guarded(words, os.getpid()), 120 + 5 * seconds
+        done = subprocess.run(guarded, capture_output=True, text=True, timeout=limit)
         if done.returncode:
             why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
             raise ValueError(f"{python} {program.name} failed: {why[0]}")

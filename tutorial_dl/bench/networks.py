@@ -63,26 +63,13 @@ def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: 
     times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
     check_same_weights(team, ours.replica)
     samples = network.samples * team.size
-    return [
-        row(
-            f"training step, {name}",
-            team.size,
-            {"parameters": n},
-            "synchronous adam",
-            times[0],
-            peer,
-            theirs,
-            moved(team.size, n, Adam()),
-            bandwidth,
-        )
-        | {"network": name, "samples": samples, "peer_samples": of_peer}
-        for peer, theirs, of_peer in zip(
-            (GRADIENT, *PLAIN),
-            times[1:],
-            (samples, network.samples, network.samples),
-            strict=True,
-        )
-    ]
+    key = (f"training step, {name}", team.size, {"parameters": n}, "synchronous adam", times[0])
+    of_peers = (samples, network.samples, network.samples)
+    found = []
+    for peer, theirs, of_peer in zip((GRADIENT, *PLAIN), times[1:], of_peers, strict=True):
+        one = row(*key, peer, theirs, moved(team.size, n, Adam()), bandwidth)
+        found.append(one | {"network": name, "samples": samples, "peer_samples": of_peer})
+    return found
 
 
 def build(network: Network):

@@ -43,10 +43,8 @@ class Lstm(nn.Module):
 
 def build(name: str) -> nn.Module:
     if name == "mlp":
-        linear = nn.Linear
-        return nn.Sequential(
-            linear(784, 512), nn.ReLU(), linear(512, 512), nn.ReLU(), linear(512, 10)
-        )
+        sizes = nn.Linear(784, 512), nn.Linear(512, 512), nn.Linear(512, 10)
+        return nn.Sequential(sizes[0], nn.ReLU(), sizes[1], nn.ReLU(), sizes[2])
     if name == "cnn":
         return nn.Sequential(
             nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
@@ -76,12 +74,8 @@ def measure(name: str, seconds: float) -> list[float]:
     shape, samples, classes = NETWORKS[name]
     model = nn.parallel.DistributedDataParallel(build(name))
     optimizer, loss = torch.optim.Adam(model.parameters(), 1e-3, fused=True), nn.CrossEntropyLoss()
-    batches = cycle(
-        [
-            (torch.rand(samples, *shape), torch.randint(0, classes, (samples,)))
-            for _ in range(BATCHES)
-        ]
-    )
+    inputs = (torch.rand(samples, *shape) for _ in range(BATCHES))
+    batches = cycle([(x, torch.randint(0, classes, (samples,))) for x in inputs])
 
     def steps(count: int) -> float:
         dist.barrier()
@@ -102,13 +96,10 @@ def measure(name: str, seconds: float) -> list[float]:
     return [steps(count) for _ in range(ROUNDS)]
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 if __name__ == "__main__":
     ranks, seconds, file = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-    arguments = (ranks, free_port(), seconds, file)
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        free_port = one.getsockname()[1]
+    arguments = (ranks, free_port, seconds, file)
     multiprocessing.spawn(rank_of, arguments, nprocs=ranks)

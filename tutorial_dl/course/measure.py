@@ -24,9 +24,6 @@ def ping_pong(comm, sizes: Sequence[int], repeats: int = 50) -> np.ndarray:
 
     Returns:
         Seconds one way, shape (k,); each rank uses its own clock.
-
-    Raises:
-        ValueError: the caller is not rank 0 or 1 of at least 2 ranks
     """
     if comm.rank > 1 or comm.size < 2:
         raise ValueError(
@@ -59,10 +56,8 @@ def fit(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
         seconds: one message of each size, shape (k,)
 
     Returns:
-        (alpha, beta): the latency in s, and the time per byte in s/byte.
-
-    Raises:
-        ValueError: a negative latency or bandwidth would fit best
+        (alpha, beta): the latency in s, and the time per byte in s/byte. ValueError if one of them
+        would not be above 0.
 
     Example:
         >>> alpha, beta = fit(np.array([0, 1e6]), np.array([2e-6, 102e-6]))
@@ -81,14 +76,9 @@ def fit(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
 
 
 def addition(nbytes: int, repeats: int = 50) -> float:
-    """Measure the time of `x += y` on float32 vectors.
+    """Measure the seconds per byte of x of `x += y`, on float32 vectors of `nbytes`, at least 4.
 
-    Args:
-        nbytes: length of x, at least 4
-        repeats: the fastest of so many additions counts
-
-    Returns:
-        Seconds per byte of x.
+    The fastest of `repeats` additions counts.
     """
     x, y = np.ones(nbytes // 4, np.float32), np.ones(nbytes // 4, np.float32)
     best = np.inf
@@ -123,11 +113,8 @@ def allreduce(team, x: np.ndarray, algorithm: str, batches: int = 7) -> np.ndarr
         team.allreduce(x, algorithm=algorithm)
 
     _cycles(team, x, cycles, reduce)  # the first call may compile, and allocates memory
-    with_it = np.empty(batches)
-    without = np.empty(batches)
-    for i in range(batches):
-        with_it[i] = _cycles(team, x, cycles, reduce)
-        without[i] = _cycles(team, own, cycles)
+    times = [(_cycles(team, x, cycles, reduce), _cycles(team, own, cycles)) for _ in range(batches)]
+    with_it, without = np.transpose(times)
     # The fastest cycle without reducing is subtracted, because other programs can only add time.
     return team.allreduce(with_it - without.min(), op="max")
 

@@ -50,11 +50,7 @@ class Overlapped:
     def gradient(self, batch: Batch) -> float:
         """Fill `replica.gradient` with the mean over ranks; returns this rank's mean loss.
 
-        Args:
-            batch: this rank's samples, equally many on all ranks, at least one
-
-        Raises:
-            ValueError: the batch is empty
+        The batch has this rank's samples: equally many on all ranks, at least one.
         """
         self._count = 0
         loss, samples = self.replica.compute_gradient(batch, ready=self._ready)
@@ -95,10 +91,7 @@ def seconds(team: Team, replicas: dict[str, DenseReplica], batch: Batch, rounds:
         team: the ranks that take part
         replicas: by name, "alone", "in turn" and "overlapped", each with its own memory
         batch: this rank's samples
-        rounds: timed rounds, after 5 that are not counted
-
-    Returns:
-        Median seconds by name.
+        rounds: timed rounds, after 5 that are not counted; the result is the median of each
     """
     with Overlapped(team, replicas["overlapped"]) as overlapped:
         in_turn = replicas["in turn"]

@@ -25,15 +25,9 @@ import numpy as np
 
 
 class Trip(NamedTuple):
-    """One pass over some vectors.
+    """One pass over some vectors, which are given by their names."""
 
-    Attributes:
-        operation: name of the numpy operation, or "copy"
-        reads: names of the vectors it reads
-        writes: names of the vectors it writes
-    """
-
-    operation: str
+    operation: str  # name of the numpy operation, or "copy"
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
@@ -57,9 +51,7 @@ def trips(function: Callable, **vectors: np.ndarray) -> list[Trip]:
 
     Returns:
         The trips, in order. A result without `out=` is a vector of its own: "new 1", "new 2", ...
-
-    Raises:
-        ValueError: an operation is not elementwise (a sum, a matrix product)
+        ValueError for an operation that is not elementwise (a sum, a matrix product).
     """
     log: list[Trip] = []
     watched = {
@@ -98,7 +90,8 @@ class _Watched(np.ndarray):
         places = None if out is None else tuple(map(_plain, out))
         result = ufunc(*map(_plain, inputs), out=places, **options)
         if out is None:
-            target = _Watched.of(result, f"new {self._new()}", self.log)
+            made = {w for trip in self.log for w in trip.writes if w.startswith("new ")}
+            target = _Watched.of(result, f"new {1 + len(made)}", self.log)
         else:
             (target,) = out
         self._note(ufunc.__name__, inputs, target)
@@ -109,9 +102,6 @@ class _Watched(np.ndarray):
             return  # x[2:5] += 1 assigns what it has already written in place
         super().__setitem__(key, _plain(value))
         self._note("copy", [value], self)
-
-    def _new(self) -> int:
-        return 1 + len({w for trip in self.log for w in trip.writes if w.startswith("new ")})
 
     def _note(self, operation: str, inputs, target) -> None:
         reads = dict.fromkeys(x.name for x in inputs if isinstance(x, _Watched))  # each once

@@ -27,18 +27,14 @@ SECONDS = 5.0  # for which a rank of `patient_team` waits for the others before 
 class Watch:
     """A record of what one rank did: the states of its vector, and its messages.
 
-    Attributes:
-        states: copies of x, one before each exchange and one at the end; so states[k] is x after k
-            exchanges, and what the function did until the next one
-        sent: (target rank, how many numbers) of each message
-        error: the exception that the function raised, or None
+    states[k] is x after k exchanges, and what the function did until the next one.
     """
 
     def __init__(self, x: np.ndarray):
         self.x = x
-        self.states: list[np.ndarray] = []
-        self.sent: list[tuple[int, int]] = []
-        self.error: BaseException | None = None
+        self.states: list[np.ndarray] = []  # one before each exchange and one at the end
+        self.sent: list[tuple[int, int]] = []  # (target rank, how many numbers) of each message
+        self.error: BaseException | None = None  # what the function raised
 
     def note(self, sendbuf: np.ndarray, dest: int) -> None:
         """Record the state and the message; to be called before every exchange."""
@@ -75,15 +71,8 @@ def rehearse(
     """Call `function(comm, vectors[rank])` on as many ranks as there are vectors, all at once.
 
     Every rank's vector is recorded after every exchange, so that a check can say when it went
-    wrong. An error on one rank ends the waits of the others.
-
-    Args:
-        function: what each rank does; its result is ignored
-        vectors: float64, one per rank; the function may change them
-        seconds: how long a rank waits for a message before it raises TimeoutError
-
-    Returns:
-        One Watch per rank; its `error` holds what the function raised there.
+    wrong. An error on one rank ends the waits of the others; a rank that waits longer than
+    `seconds` for a message raises TimeoutError. Returns one Watch per rank.
     """
     size, failed = len(vectors), Event()
     doors = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
@@ -148,22 +137,19 @@ class Patient(_Rank):
     ones MPI's may return at once, so that a wrong order goes unnoticed until the messages grow.)
 
     Args:
-        comm: an mpi4py communicator; all its ranks must create the Patient together. (It is
-            duplicated, so that an abandoned message cannot be taken for a later one.)
+        comm: an mpi4py communicator; all its ranks must create the Patient together
         seconds: how long a call waits before it raises TimeoutError
         watch: records every Sendrecv, if given
-
-    Attributes:
-        sent: (target rank, how many numbers) of each message, in order
     """
 
     def __init__(self, comm, seconds: float = 2.0, watch: Watch | None = None):
-        self.comm, self.seconds, self.watch = comm.Dup(), seconds, watch
+        self.comm = comm.Dup()  # so that an abandoned message cannot be taken for a later one
+        self.seconds, self.watch = seconds, watch
         self.rank, self.size = comm.rank, comm.size
-        self.sent: list[tuple[int, int]] = []
+        self.sent: list[tuple[int, int]] = []  # (target rank, how many numbers) of each message
 
     def Send(self, buf: np.ndarray, dest: int) -> None:
-        self._wait_for_receipt(dest, self._post(buf, dest))
+        self._wait(self._post(buf, dest), f"for rank {dest} to receive")
 
     def Recv(self, buf: np.ndarray, source: int) -> None:
         request = self.comm.Irecv(buf, source, DATA)
@@ -175,7 +161,7 @@ class Patient(_Rank):
             self.watch.note(sendbuf, dest)
         receipt = self._post(sendbuf, dest)
         self.Recv(recvbuf, source)
-        self._wait_for_receipt(dest, receipt)
+        self._wait(receipt, f"for rank {dest} to receive")
 
     def _post(self, buf: np.ndarray, dest: int):
         buf = np.ascontiguousarray(buf)
@@ -184,9 +170,6 @@ class Patient(_Rank):
         self.sent.append((dest, buf.size))
         self.comm.Isend(buf, dest, DATA).Wait()
         return self.comm.Irecv(np.empty(0), dest, RECEIPT)
-
-    def _wait_for_receipt(self, dest: int, receipt) -> None:
-        self._wait(receipt, f"for rank {dest} to receive")
 
     def _wait(self, request, what: str) -> None:
         deadline = time.monotonic() + self.seconds

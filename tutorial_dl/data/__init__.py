@@ -5,31 +5,14 @@ for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
 """
 
 from tutorial_dl.data.batches import Batches
+from tutorial_dl.data.built_in import cubic, curve, digits, events
 from tutorial_dl.data.dataset import Data, Dataset, shard, share
-from tutorial_dl.data.events import events
 from tutorial_dl.data.files import DataError
-from tutorial_dl.data.handwritten import digits
 from tutorial_dl.data.hdf5 import Hdf5Data
 from tutorial_dl.data.hdf5_dataset import hdf5, write_hdf5
 from tutorial_dl.data.loading import NAMES, check, dataset_of, load
-from tutorial_dl.data.noisy_curve import cubic, curve
 
 __all__ = [
-    "NAMES",
-    "Batches",
-    "Data",
-    "DataError",
-    "Dataset",
-    "Hdf5Data",
-    "check",
-    "cubic",
-    "curve",
-    "dataset_of",
-    "digits",
-    "events",
-    "hdf5",
-    "load",
-    "shard",
-    "share",
-    "write_hdf5",
-]
+    "NAMES", "Batches", "Data", "DataError", "Dataset", "Hdf5Data", "check", "cubic", "curve",
+    "dataset_of", "digits", "events", "hdf5", "load", "shard", "share", "write_hdf5",
+]  # fmt: skip

@@ -33,16 +33,10 @@ def ahead(
 ) -> Iterator[Any]:
     """Yield `work(item)` for each of `items`, computed ahead of time on a thread.
 
-    An exception of `items`, `worker` or `work` is raised here when its turn comes.
-
-    Args:
-        items: What to work on; iterated on the thread, too.
-        worker: `with worker(check) as work:` is entered on the thread; `work` calls `check()` now
-            and then, which raises `Stopped` once the results are no longer wanted.
-        seconds: Longest wait for one result.
-
-    Raises:
-        Waited: If a result took longer than `seconds`.
+    `items` are iterated on the thread, too. There, `with worker(check) as work:` is entered; `work`
+    calls `check()` now and then, which raises `Stopped` once the results are no longer wanted.
+    Exceptions of all three are raised here when their turn comes; Waited, if a result takes longer
+    than `seconds`.
     """
     wanted = threading.Semaphore(2)  # results that may exist
     results: queue.SimpleQueue = queue.SimpleQueue()

@@ -29,18 +29,13 @@ import numpy as np
 
 
 def windows(
-    first: np.ndarray,
-    length: np.ndarray,
-    window: int,
-    batch_size: int,
-    seed: tuple[int, ...] | None,
+    first: np.ndarray, length: np.ndarray, window: int, batch_size: int, seed: tuple | None
 ) -> Iterator[np.ndarray]:
     """Yield the sample indices of an epoch in order, one window at a time.
 
     Args:
         first, length: First sample and number of samples of each block, shape (blocks,).
-        window: Number of samples to shuffle together; rounded to a multiple of `batch_size`, at
-            least one batch.
+        window: Samples to shuffle together; rounded to a multiple of `batch_size`.
         batch_size: Samples per global batch.
         seed: Seed of this epoch; None leaves the samples in the order of the files.
     """

@@ -36,17 +36,11 @@ LEPTON_MASS = {ELECTRON: 0.000511, MUON: 0.10566}
 
 @dataclass(frozen=True)
 class Partons:
-    """The hard processes of n events.
+    """The hard processes of n events."""
 
-    Attributes:
-        momentum: (n, PARTONS, 4), GeV; zeros for an empty place.
-        kind: (n, PARTONS), NONE to NEUTRINO.
-        charge: (n, PARTONS), charge of a lepton; 0 for all others.
-    """
-
-    momentum: np.ndarray
-    kind: np.ndarray
-    charge: np.ndarray
+    momentum: np.ndarray  # (n, PARTONS, 4), GeV; zeros for an empty place
+    kind: np.ndarray  # (n, PARTONS), NONE to NEUTRINO
+    charge: np.ndarray  # (n, PARTONS), charge of a lepton; 0 for all others
 
 
 def hard_process(labels: np.ndarray, random: np.random.Generator) -> Partons:
@@ -56,9 +50,8 @@ def hard_process(labels: np.ndarray, random: np.random.Generator) -> Partons:
     other W. For W + jets, places 0 and 1 hold the lepton and its neutrino. All other jets follow.
     """
     n = len(labels)
-    made = Partons(
-        np.zeros((n, PARTONS, 4)), np.zeros((n, PARTONS), int), np.zeros((n, PARTONS), int)
-    )
+    shape = (n, PARTONS)
+    made = Partons(np.zeros((*shape, 4)), np.zeros(shape, int), np.zeros(shape, int))
     for label, make in ((QCD, _qcd), (W_JETS, _w_jets), (TTBAR, _ttbar)):
         where = np.flatnonzero(labels == label)
         for place, (momentum, kind, charge) in enumerate(make(len(where), random)):
@@ -72,9 +65,8 @@ def _qcd(n: int, random: np.random.Generator) -> list:
     leading = _jet(_falling(60, n, random), random)
     extra = _extra(n, (0.6, 0.3, 0.1), random)
     last = _balance([leading, *(p for p, *_ in extra)], np.zeros(n), random)
-    flavour = ((GLUON, QUARK, BOTTOM), (0.6, 0.35, 0.05))
-    jets = [leading, last]
-    return [(p, random.choice(flavour[0], n, p=flavour[1]), 0) for p in jets] + extra
+    kinds, chances = (GLUON, QUARK, BOTTOM), (0.6, 0.35, 0.05)
+    return [(p, random.choice(kinds, n, p=chances), 0) for p in (leading, last)] + extra
 
 
 def _w_jets(n: int, random: np.random.Generator) -> list:
@@ -90,13 +82,11 @@ def _ttbar(n: int, random: np.random.Generator) -> list:
     first = _along(random.gamma(2, 55, n), random.normal(0, 0.8, n), masses[0], random)
     extra = _extra(n, (0.5, 0.35, 0.15), random)
     second = _balance([first, *(p for p, *_ in extra)], masses[1], random)
-    b, w = zip(
-        *(
-            decay(top, np.full(n, B_MASS), _mass(W_MASS, W_WIDTH, n, random), random)
-            for top in (first, second)
-        ),
-        strict=True,
-    )
+    b, w = [], []
+    for top in (first, second):
+        products = decay(top, np.full(n, B_MASS), _mass(W_MASS, W_WIDTH, n, random), random)
+        b.append(products[0])
+        w.append(products[1])
     zero = np.zeros(n)
     quarks = [(p, np.full(n, QUARK), 0) for p in decay(w[1], zero, zero, random)]
     bottoms = [(p, np.full(n, BOTTOM), 0) for p in b]

@@ -20,8 +20,8 @@ def each_array(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:
     return function(arrays)
 
 
-def _names(arrays: Any, what: str) -> dict[str, np.ndarray]:
-    """Each array by the name that error messages use for it."""
+def by_name(arrays: Any, what: str = "") -> dict[str, Any]:
+    """One array, or each of a tuple or dict, by the name that error messages use for it."""
     if isinstance(arrays, dict):
         return {f"{what}[{name!r}]": a for name, a in arrays.items()}
     if isinstance(arrays, tuple):
@@ -31,29 +31,19 @@ def _names(arrays: Any, what: str) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Data:
-    """Samples and their targets.
-
-    Attributes:
-        inputs: Array of shape (n, ...), or a tuple or dict of such arrays (for a model with several
-            inputs).
-        targets: The same, with the same n.
-    """
+    """Samples and their targets: arrays of shape (n, ...), or tuples or dicts of such arrays."""
 
     inputs: Any
     targets: Any
 
     @classmethod
     def of(cls, inputs: Any, targets: Any) -> Data:
-        """Build data from anything array-like, and check that all numbers of samples agree.
-
-        Raises:
-            ValueError: If lengths differ, or an array has no samples axis.
-        """
+        """Build data from anything array-like, and check that all numbers of samples agree."""
         listed = [
             tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
         ]
         inputs, targets = (each_array(np.asarray, a) for a in listed)
-        named = [_names(inputs, "inputs"), _names(targets, "targets")]
+        named = [by_name(inputs, "inputs"), by_name(targets, "targets")]
         if not all(named):
             raise ValueError("inputs and targets must have at least one array each")
         arrays = named[0] | named[1]
@@ -65,25 +55,20 @@ class Data:
                 )
         if len({len(a) for a in arrays.values()}) != 1:
             have = ", ".join(f"{name} {len(a)}" for name, a in arrays.items())
-            raise ValueError(
-                f"arrays of different numbers of samples: {have or 'no arrays at all'}"
-            )
+            raise ValueError(f"arrays of different numbers of samples: {have}")
         return cls(inputs, targets)
 
     def __len__(self) -> int:
         """Number of samples."""
-        return len(next(iter(_names(self.inputs, "").values())))
+        return len(next(iter(by_name(self.inputs).values())))
 
     def take(self, indices: np.ndarray | slice) -> Batch:
         """Return the samples at `indices` as (inputs, targets): a view for a slice, else a copy."""
-        if isinstance(indices, slice):
-            return each_array(lambda a: a[indices], self.inputs), each_array(
-                lambda a: a[indices], self.targets
-            )
-        return (
-            each_array(lambda a: a.take(indices, axis=0), self.inputs),
-            each_array(lambda a: a.take(indices, axis=0), self.targets),
-        )
+
+        def taken(a: np.ndarray) -> np.ndarray:
+            return a[indices] if isinstance(indices, slice) else a.take(indices, axis=0)
+
+        return each_array(taken, self.inputs), each_array(taken, self.targets)
 
     def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
         """Yield the sample indices in windows, in an order set by `seed` (None: unshuffled).
@@ -112,29 +97,22 @@ def of_arrays(values: list) -> bool:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training data (`train`) and data held out for validation (`validation`).
+    """Training data (`train`) and data held out for validation (`validation`)."""
 
-    Attributes:
-        name: Name shown in tables and plots.
-        classes: Number of classes if the targets are class labels 0 ... classes - 1, else None.
-    """
-
-    name: str
+    name: str  # shown in tables and plots
     train: Data
     validation: Data
-    classes: int | None = None
+    classes: int | None = None  # if the targets are class labels 0 ... classes - 1
 
     def __post_init__(self) -> None:
         for part in ("train", "validation"):
             if len(getattr(self, part)) == 0:
                 raise ValueError(f"dataset '{self.name}': its {part} part has no samples")
-        shapes = [
-            each_array(lambda a: a.shape[1:], p.inputs) for p in (self.train, self.validation)
-        ]
-        if shapes[0] != shapes[1]:
+        kept = each_array(lambda a: a.shape[1:], self.validation.inputs)
+        if self.inputs_shape != kept:
             raise ValueError(
-                f"dataset '{self.name}': one sample's inputs have shape {shapes[0]} for training "
-                f"but {shapes[1]} for validation; expected the same shape"
+                f"dataset '{self.name}': one sample's inputs have shape {self.inputs_shape} for "
+                f"training but {kept} for validation; expected the same shape"
             )
 
     @property

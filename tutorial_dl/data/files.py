@@ -35,9 +35,7 @@ def paths(spec: str | os.PathLike | Iterable[str | os.PathLike], what: str = "da
             line, relative to its own folder; # begins a comment.
         what: What the files are for, in error messages.
 
-    Raises:
-        DataError: If a file is missing or named twice, a pattern matches nothing, or no file is
-            named at all.
+    DataError if a file is missing or named twice, a pattern matches nothing, or no file is named.
     """
     if isinstance(spec, (str, os.PathLike)):
         spec = str(spec).split(",") if isinstance(spec, str) else [spec]

@@ -9,6 +9,7 @@ blocks.py defines the order, ahead.py reads ahead on a thread, files.py finds th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -29,14 +30,11 @@ class Hdf5Data:
 
     Args:
         table: The files.
-        inputs, targets: Name of a dataset, or a tuple or dict of names.
+        inputs, targets: Name of a dataset, or a tuple or dict of names; as attributes, a `Column`
+            in place of each name.
         stretches: Which samples, in order: rows (file, first, number of samples), shape (k, 3);
             None: all.
-        window: Bytes that are shuffled and read together, over all ranks; at most two windows are
-            held in memory.
-
-    Attributes:
-        inputs, targets: `Column`, or a tuple or dict of them.
+        window: As for `hdf5`.
     """
 
     def __init__(
@@ -78,11 +76,7 @@ class Hdf5Data:
         return blocks.windows(*self._blocks, window, batch_size, seed)
 
     def read(self, windows: Iterable[list[np.ndarray]]) -> Iterator[Batch]:
-        """Yield the samples at each array of indices, while the next window is being read.
-
-        Raises:
-            DataError: If a file can't be read, or reading takes more than 10 minutes.
-        """
+        """Yield the samples at each array of indices, while the next window is being read."""
         arrays = None
         readings = ahead(windows, self._reading)
         try:
@@ -138,15 +132,13 @@ class Hdf5Data:
     @cached_property
     def _blocks(self) -> tuple[np.ndarray, np.ndarray]:
         """First sample and length of each block: a piece of a file, shorter for small data."""
-        size = min(self.table.piece, -(-len(self) // 256))
-        size = max(1, size)
+        size = max(1, min(self.table.piece, -(-len(self) // 256)))
         low, high = self._first // size, -(-(self._first + self._length) // size)
         count = high - low
         stretch = np.repeat(np.arange(len(count)), count)
         nth = np.arange(len(stretch)) - np.repeat(np.cumsum(count) - count, count)
         begin = np.maximum((low[stretch] + nth) * size, self._first[stretch])
-        end = (low[stretch] + nth + 1) * size
-        end = np.minimum(end, (self._first + self._length)[stretch])
+        end = np.minimum((low[stretch] + nth + 1) * size, (self._first + self._length)[stretch])
         sample = begin - self._first[stretch] + (self._ends - self._length)[stretch]
         return sample, end - begin
 
@@ -164,37 +156,24 @@ class Hdf5Data:
         offset = indices - (self._ends - self._length)[stretch]
         return self._file[stretch], self._first[stretch] + offset
 
-    def _reading(self, check) -> _Windows:
-        return _Windows(self, check)
+    @contextmanager
+    def _reading(self, check):
+        """The thread's work: read a window's samples, return them with the size of each round."""
+        with Reader(self.table, check) as reader:
+
+            def read(window: list[np.ndarray]) -> tuple[list[int], dict[str, np.ndarray]]:
+                sizes = [len(indices) for indices in window]
+                return sizes, reader.take(*self._places(np.concatenate(window)))
+
+            yield read
 
     def _batch(self, arrays: Mapping[str, np.ndarray], samples: slice) -> Batch:
         inputs, targets = (each_array(lambda key: arrays[key][samples], n) for n in self._names)
         return inputs, targets
 
 
-class _Windows:
-    """The thread's work: read a window's samples and return them with the size of each round."""
-
-    def __init__(self, data: Hdf5Data, check) -> None:
-        self.data, self.reader = data, Reader(data.table, check)
-
-    def __enter__(self):
-        return self._read
-
-    def __exit__(self, *error) -> None:
-        self.reader.__exit__(*error)
-
-    def _read(self, window: list[np.ndarray]) -> tuple[list[int], dict[str, np.ndarray]]:
-        places = self.data._places(np.concatenate(window))
-        return [len(indices) for indices in window], self.reader.take(*places)
-
-
 class Column:
-    """One dataset of the files, described like a numpy array but not held in memory.
-
-    Attributes:
-        shape, dtype, ndim, size: As for a numpy array, samples first.
-    """
+    """One dataset of the files, described like a numpy array but not held in memory."""
 
     def __init__(self, data: Hdf5Data, name: str) -> None:
         self._data, self._field = data, data.table.fields[name]

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tutorial_dl.data.dataset import Data, Dataset, classes
+from tutorial_dl.data.dataset import Data, Dataset, by_name, classes
 from tutorial_dl.data.files import DataError, paths
 from tutorial_dl.data.hdf5 import WINDOW, Hdf5Data
 from tutorial_dl.data.hdf5_files import Table, look
@@ -27,7 +27,7 @@ def hdf5(
     """Build a Dataset from HDF5 files; samples are read only when they are needed.
 
     Args:
-        files: See `files.paths`.
+        files: Paths and patterns, as `files.paths` takes them.
         features, labels: Name of the dataset in every file. For a model with several inputs or
             outputs: several names, joined by commas or as a tuple; or a dict from the model's names
             to the datasets' names, as text "image=pixels,angle=alpha".
@@ -39,15 +39,12 @@ def hdf5(
         name: Name of the dataset.
 
     Returns:
-        A Dataset whose parts are `Hdf5Data`.
-
-    Raises:
-        DataError: One line that says what is wrong with which file.
+        A Dataset whose parts are `Hdf5Data`. DataError says what is wrong with which file.
     """
     if window < 1:
         raise ValueError(f"window must be at least 1 byte, got {window}")
     inputs, targets = names(features, "features"), names(labels, "labels")
-    keys = [*_leaves(inputs), *_leaves(targets)]
+    keys = [*by_name(inputs).values(), *by_name(targets).values()]
     share, others = share_or_files(validation)
     table = _table(paths(files), keys, cache)
     train = Hdf5Data(table, inputs, targets, window=window)
@@ -104,24 +101,10 @@ def names(spec: Any, what: str) -> Any:
             spec = parts if len(parts) > 1 else parts[0]
     elif isinstance(spec, list):
         spec = tuple(spec)
-    every = _leaves(spec)
+    every = by_name(spec).values()
     if not every or not all(isinstance(n, str) and n and "=" not in n for n in every):
         raise ValueError(f"{what} {given!r}: expected NAME, NAME,NAME or INPUT=NAME,INPUT=NAME")
     return spec
-
-
-def _leaves(spec: Any) -> list:
-    """The leaves (names or arrays) of a tuple, dict or single value, as a list."""
-    if isinstance(spec, dict):
-        return list(spec.values())
-    return list(spec) if isinstance(spec, tuple) else [spec]
-
-
-def _kind(spec: Any) -> object:
-    """A key for the structure of `spec`; equal keys mean that two structures match."""
-    if isinstance(spec, dict):
-        return set(spec)
-    return len(spec) if isinstance(spec, tuple) else None
 
 
 def _table(files: list[Path], keys: list[str], cache: Any, like: Table | None = None) -> Table:
@@ -148,24 +131,22 @@ def write_hdf5(
         features, labels: Names of the datasets in the file, in the same structure as the data's
             inputs and targets (see `hdf5`).
         options: Options of h5py's create_dataset: compression="gzip", chunks=(100, 338, 20).
-
-    Raises:
-        ValueError: If the names don't fit the data.
     """
     import h5py
 
     path, keys = Path(path), []
     for spec, what in ((features, "inputs"), (labels, "targets")):
-        arrays, spec = getattr(data, what), names(spec, what)
-        if _kind(spec) != _kind(arrays):
+        whole, spec = getattr(data, what), names(spec, what)
+        arrays, named = by_name(whole), by_name(spec)
+        if named.keys() != arrays.keys():
             raise ValueError(
                 f"names {spec!r} don't fit the data's {what}: expected one for each of "
-                + (f"{sorted(arrays)}" if isinstance(arrays, dict) else f"{len(_leaves(arrays))}")
+                + (f"{sorted(whole)}" if isinstance(whole, dict) else f"{len(arrays)}")
             )
-        keys += [spec[name] for name in arrays] if isinstance(spec, dict) else _leaves(spec)
+        keys += [named[place] for place in arrays]
     if len(set(keys)) < len(keys):
         raise ValueError(f"datasets {', '.join(keys)}: expected each name only once")
-    columns = [*_leaves(data.inputs), *_leaves(data.targets)]
+    columns = [*by_name(data.inputs).values(), *by_name(data.targets).values()]
     here = path.with_name(f"{path.name}.{os.getpid()}.part")
     step = max(1, (1 << 20) // max(1, sum(c.dtype.itemsize * prod(c.shape[1:]) for c in columns)))
     try:
@@ -174,7 +155,7 @@ def write_hdf5(
                 file.create_dataset(key, column.shape, column.dtype, **options)
             for first in range(0, len(data), step):
                 batch = data.take(slice(first, first + step))
-                arrays = [*_leaves(batch[0]), *_leaves(batch[1])]
+                arrays = (array for part in batch for array in by_name(part).values())
                 for key, array in zip(keys, arrays, strict=True):
                     file[key][first : first + len(array)] = array
         os.replace(here, path)

@@ -39,17 +39,12 @@ class Field:
 class Table:
     """Files that hold the same fields.
 
-    Attributes:
-        files: Files to read, in order.
-        shown: Paths that error messages show (the originals where `files` are copies).
-        rows: Number of samples of each file.
-        fields: The fields by name.
-        chunk: Samples that a file stores (and compresses) together; 1 if it is stored contiguously.
+    `chunk` is how many samples a file stores (and compresses) together; 1 if it is contiguous.
     """
 
     files: tuple[Path, ...]
-    shown: tuple[Path, ...]
-    rows: tuple[int, ...]
+    shown: tuple[Path, ...]  # what error messages show: the originals where `files` are copies
+    rows: tuple[int, ...]  # samples of each file
     fields: dict[str, Field]
     chunk: int
 
@@ -72,22 +67,11 @@ def look(
     shown: Iterable[Path] | None = None,
     like: Table | None = None,
 ) -> Table:
-    """Open every file and check what it holds, without reading samples.
+    """Open every file and check what it holds, without reading samples; DataError names the file.
 
-    Args:
-        files: HDF5 files, each with a dataset of every name, samples first, all of one length.
-        names: Names of the datasets to use.
-        shown: Paths that error messages show.
-        like: A table whose samples these must match; if None, they must match the first of `files`
-            that has samples.
-
-    Returns:
-        The files as a table.
-
-    Raises:
-        DataError: One line that names the file, if it is missing, damaged or not an HDF5 file, if a
-            dataset is missing or does not hold numbers, if lengths differ, if samples differ in
-            shape or type from those of earlier files, or if there are no samples at all.
+    Each file has a dataset of every name, samples first, all of one length. Samples must match
+    those of the table `like`, or else of the first file that has samples. Error messages show the
+    paths `shown`.
     """
     files, names = tuple(files), tuple(dict.fromkeys(names))
     shown = files if shown is None else tuple(shown)
@@ -108,14 +92,17 @@ def look(
                 first, fields = name, here
             chunk = chunk or max(one.chunks[0] if one.chunks else 1 for one in found)
             for key in names:
-                _check_like(here[key], name, fields[key], first)
+                for what in ("shape", "dtype"):
+                    have, want = getattr(here[key], what), getattr(fields[key], what)
+                    if have != want:
+                        raise DataError(
+                            f"{name}: {key!r} has samples of {what} {have}, but {first} has {want}"
+                        )
     if sum(rows) == 0:
-        raise DataError(f"no samples at all in {shown[0]}" + _others(len(files)))
+        more = len(files) - 1
+        others = f" and {more} other file{'s' * (more > 1)}" if more else ""
+        raise DataError(f"no samples at all in {shown[0]}{others}")
     return Table(files, shown, tuple(rows), fields, chunk)
-
-
-def _others(files: int) -> str:
-    return f" and {files - 1} other file{'s' * (files > 2)}" if files > 1 else ""
 
 
 def open_file(path: Path, shown: Path):
@@ -128,15 +115,14 @@ def open_file(path: Path, shown: Path):
             # The format begins at 0, or at 512, 1024, 2048 ... after a user block.
             places = [0] + [512 << i for i in range(64) if 512 << i < size]
             if not any(file.seek(p) == p and file.read(8) == SIGNATURE for p in places):
-                what = "is not an HDF5 file, or its header is lost"
-                what = "is empty (0 bytes)" if size == 0 else what
-                raise DataError(f"{shown}: it {what}")
+                what = "not an HDF5 file, or its header is lost" if size else "empty (0 bytes)"
+                raise DataError(f"{shown}: it is {what}")
         return h5py.File(path, "r", locking="best-effort")
     except FileNotFoundError:
         raise DataError(f"{shown}: there is no such file") from None
+    except DataError:
+        raise
     except (OSError, RuntimeError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
         whole = re.search(r"truncated file: .*stored_eof = (\d+)", str(error))
         if whole:
             told = f"it is truncated: only {size} of {whole[1]} bytes are there"
@@ -171,21 +157,10 @@ def _field(key: str, dataset) -> Field:
     return Field(key, tuple(dataset.shape[1:]), dataset.dtype.newbyteorder("="))
 
 
-def _check_like(field: Field, shown: Path, expected: Field, first: Path) -> None:
-    for what in ("shape", "dtype"):
-        have, want = getattr(field, what), getattr(expected, what)
-        if have != want:
-            raise DataError(
-                f"{shown}: {field.name!r} has samples of {what} {have}, but {first} has {want}"
-            )
-
-
 class Reader:
     """Reads samples of a table's files and keeps a few files open. Not thread-safe.
 
-    Args:
-        table: The files to read from.
-        check: Called between two pieces; whatever it raises ends the reading.
+    `check` is called between two pieces; whatever it raises ends the reading.
     """
 
     def __init__(self, table: Table, check: Callable[[], None] = lambda: None) -> None:
@@ -206,9 +181,6 @@ class Reader:
 
         Whatever the order, every file is read from front to back; samples close to each other are
         read together, at most one piece at a time.
-
-        Raises:
-            DataError: If a file has changed, or a part of it can't be read.
         """
         names = self.table.fields if names is None else names
         fields = [self.table.fields[name] for name in names]

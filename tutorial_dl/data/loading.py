@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from tutorial_dl import user_function
+from tutorial_dl.data.built_in import curve, digits, events
 from tutorial_dl.data.dataset import Data, Dataset, classes
-from tutorial_dl.data.events import events
 from tutorial_dl.data.files import named, paths
-from tutorial_dl.data.handwritten import digits
-from tutorial_dl.data.noisy_curve import curve
 
 NAMES = {"curve": curve, "digits": digits, "events": events}
 
 
 def load(
-    spec: Any,
-    features: Any = None,
-    labels: Any = None,
-    validation: Any = None,
-    cache: str | os.PathLike | None = None,
+    spec: Any, features: Any = None, labels: Any = None, validation: Any = None, cache: Any = None
 ) -> Dataset:
     """Load the dataset that `spec` names.
 
@@ -31,10 +24,6 @@ def load(
             paths joined by commas, a pattern, a text file of paths, or a list. A Dataset is
             returned as it is.
         features, labels, validation, cache: For HDF5 files only; see `hdf5`.
-
-    Raises:
-        ValueError: If there is no such name, module, function or file, or lengths of arrays differ.
-        TypeError: If the function returned something else.
     """
     if isinstance(spec, Dataset):
         return spec
@@ -50,18 +39,16 @@ def load(
 
 
 def dataset_of(made: object, name: str = "data") -> Dataset:
-    """Turn `made`, a Dataset or arrays ((x, y), (x_val, y_val)), into a Dataset.
-
-    Raises:
-        TypeError, ValueError: If that is not possible; the message calls the data `name`.
-    """
+    """Turn `made`, a Dataset or arrays ((x, y), (x_val, y_val)), into a Dataset called `name`."""
     if isinstance(made, Dataset):
         return made
     try:
         (x, y), (x_val, y_val) = made
     except (TypeError, ValueError):
+        what = f"a {type(made).__name__}"
+        what += f" of {len(made)}" if isinstance(made, (tuple, list, dict)) else ""
         raise TypeError(
-            f"data '{name}': the function returned {_describe(made)}; expected a Dataset or "
+            f"data '{name}': the function returned {what}; expected a Dataset or "
             "((x, y), (x_val, y_val))"
         ) from None
     try:
@@ -80,9 +67,8 @@ def check(
 
         paths(spec)
         return check_words(features, labels, validation)
-    for word, value in dict(
-        features=features, labels=labels, validation=validation, cache=cache
-    ).items():
+    given = dict(features=features, labels=labels, validation=validation, cache=cache)
+    for word, value in given.items():
         if value is not None:
             raise ValueError(f"{word} {value!r} is for HDF5 files; data '{spec}' has none")
     if spec not in NAMES and not user_function.is_reference(spec):
@@ -91,8 +77,3 @@ def check(
             f"data '{spec}': expected {known}, module:function or path/to/file.py:function, or "
             "HDF5 files (*.h5, *.hdf5, or a list of them, *.txt)"
         )
-
-
-def _describe(value: object) -> str:
-    kind = type(value).__name__
-    return f"a {kind} of {len(value)}" if isinstance(value, (tuple, list, dict)) else f"a {kind}"

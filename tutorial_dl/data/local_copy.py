@@ -28,13 +28,9 @@ _PIECE = 4 << 20  # bytes
 def copies(files: Iterable[Path], folder: Path, seconds: float = SECONDS) -> list[Path]:
     """Return the paths of the copies in `folder`; makes those that are missing or out of date.
 
-    Args:
-        files: Files to copy.
-        folder: On a local disk; made if it isn't there. Any number of processes may use it at once.
-        seconds: Longest wait for another process that makes no progress with its copy.
-
-    Raises:
-        DataError: One line: the folder can't be written, the disk is full, or a file is gone.
+    The folder is on a local disk, and made if it isn't there. Any number of processes may use it at
+    once; `seconds` is the longest wait for one that makes no progress with its copy. DataError says
+    in one line that the folder can't be written, the disk is full, or a file is gone.
     """
     files = list(files)
     try:
@@ -109,8 +105,7 @@ def _copy(path: Path, source: os.stat_result, place: Path, folder: Path) -> None
     """Copy while holding the lock; an existing .part file was left by a process that died."""
     part = _part(place)
     part.unlink(missing_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < source.st_size:
+    if shutil.disk_usage(folder).free < source.st_size:
         raise OSError(errno.ENOSPC, "No space left on device")
     try:
         with open(path, "rb") as original, open(part, "wb") as copy:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from numba_kernels.jit.compile import compiled
 from tutorial_dl.data import collisions as hard
-from tutorial_dl.data.isolation import isolation_sums
 
 CHARGED_HADRON, NEUTRAL_HADRON, PHOTON, ELECTRON, MUON = range(5)
 MASS = np.array([0.13957, 0.49761, 0.0, 0.000511, 0.10566])  # GeV: pi+, K_L, photon, e, mu
@@ -40,23 +40,14 @@ GEV = 1 / 10  # energies, momenta and isolation sums are in units of 10 GeV
 
 @dataclass
 class Particles:
-    """Particles of all events in one list.
+    """Particles of all events in one list."""
 
-    Attributes:
-        event: (N,), index of the event.
-        parton: (N,), the place of the parton it comes from; -1 for soft particles.
-        momentum: (N, 3), GeV.
-        kind: (N,), CHARGED_HADRON to MUON.
-        charge: (N,).
-        origin: (N, 3), cm from the event's primary vertex.
-    """
-
-    event: np.ndarray
-    parton: np.ndarray
-    momentum: np.ndarray
-    kind: np.ndarray
-    charge: np.ndarray
-    origin: np.ndarray
+    event: np.ndarray  # (N,), index of the event
+    parton: np.ndarray  # (N,), the place of the parton it comes from; -1 for soft particles
+    momentum: np.ndarray  # (N, 3), GeV
+    kind: np.ndarray  # (N,), CHARGED_HADRON to MUON
+    charge: np.ndarray  # (N,)
+    origin: np.ndarray  # (N, 3), cm from the event's primary vertex
 
     def __getitem__(self, which: np.ndarray) -> Particles:
         return Particles(*(getattr(self, f.name)[which] for f in fields(self)))
@@ -88,9 +79,8 @@ def produced(partons: hard.Partons, soft: float, random: np.random.Generator) ->
     Neutrinos leave no trace in the detector and are left out.
     """
     parts = [_jets(partons, random), _leptons(partons), _soft(len(partons.kind), soft, random)]
-    return Particles(
-        *(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Particles))
-    )
+    names = [field.name for field in fields(Particles)]
+    return Particles(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
 def _jets(partons: hard.Partons, random: np.random.Generator) -> Particles:
@@ -98,9 +88,8 @@ def _jets(partons: hard.Partons, random: np.random.Generator) -> Particles:
     axis, flavour = partons.momentum[event, place, 1:], partons.kind[event, place]  # (jets, 3)
     size = np.linalg.norm(axis, axis=1)
     # The mean number grows with the logarithm of the jet's pT, and is 1.5 times higher for gluons.
-    mean = (1 + np.log1p(np.hypot(axis[:, 0], axis[:, 1]) / 3)) * np.where(
-        flavour == hard.GLUON, 5.5, 3.7
-    )
+    mean = 1 + np.log1p(np.hypot(axis[:, 0], axis[:, 1]) / 3)
+    mean *= np.where(flavour == hard.GLUON, 5.5, 3.7)
     count = 2 + random.poisson(mean)
     jet = np.repeat(np.arange(len(count)), count)  # the jet of each particle
     starts = np.cumsum(count) - count
@@ -189,3 +178,33 @@ def sequences(particles: Particles, events: int, places: int) -> np.ndarray:
     for feature, column in enumerate(columns):
         out[found.event[kept], place[kept], feature] = column[kept]
     return out
+
+
+def isolation_sums(starts, pt, eta, phi, group, cone: float) -> np.ndarray:
+    """Sum the other particles' pT within sqrt(d_eta^2 + d_phi^2) < cone, by group: (N, 3).
+
+    The sums are small for a W's lepton, large within a jet.
+
+    Args:
+        starts: (events + 1,): event e has the particles starts[e] up to starts[e + 1].
+        pt, eta, phi: (N,).
+        group: (N,), the sum in which a particle counts: 0, 1 or 2; -1 counts in none.
+    """
+    sums = np.zeros((len(pt), 3))
+    _sum_pairs(starts, pt, eta, phi, group, cone, sums)
+    return sums
+
+
+@compiled
+def _sum_pairs(starts, pt, eta, phi, group, cone, sums):
+    for event in range(starts.size - 1):
+        for i in range(starts[event], starts[event + 1]):
+            for j in range(starts[event], i):
+                d_phi = abs(phi[i] - phi[j])
+                if d_phi > np.pi:
+                    d_phi = 2 * np.pi - d_phi
+                if d_phi**2 + (eta[i] - eta[j]) ** 2 < cone**2:
+                    if group[j] >= 0:
+                        sums[i, group[j]] += pt[j]
+                    if group[i] >= 0:
+                        sums[j, group[i]] += pt[i]

@@ -22,10 +22,7 @@ ROWS = {
     "sub_master": ("sub-masters", "hold a copy each"),
     "worker": ("workers", "compute gradients"),
 }
-COLOURS = {
-    "coordinator": style.PINK, "master": style.RED, "sub_master": style.ORANGE,
-    "worker": style.BLUE,
-}  # fmt: skip
+COLOURS = dict(coordinator=style.PINK, master=style.RED, sub_master=style.ORANGE, worker=style.BLUE)
 INCH = 0.38  # side of a square, which is the unit of all lengths here
 GAP, ROW, LABELS = 0.6, 2.2, 3.7  # between workers; between rows; for names on the left
 WIDEST = 34.0  # width of a tree; wider trees are shortened
@@ -48,9 +45,6 @@ def draw_layout(
         nodes: the node of each rank, numbers or names, (ranks,).
         title: the figure's title; by default the numbers of the layout.
         ax: where to draw; a new figure if None.
-
-    Raises:
-        ValueError: `nodes` does not have one entry per rank of the layout.
     """
     roles = layout.roles(nodes)
     for most in (8, 5, 4, 3):
@@ -77,7 +71,8 @@ def draw_layout(
                 does += "\nframe: one batch"
             _row_name(ax, y, name, does, COLOURS.get(kind, style.BLACK))
         if not layout.masters and not layout.search and layout.ranks > 1:
-            _frame(ax, -0.3, heights["worker"] - 1.1, left - GAP + 0.6, 1.9, style.GREY, "--", 0.5)
+            low, look = heights["worker"] - 1.1, {"linestyle": "--", "zorder": 0.5}
+            _frame(ax, -0.3, low, left - GAP + 0.6, 1.9, style.GREY, **look)
             ax.text(-0.2, 0.85, "all reduce together", size=8, color=style.GREY)
         left = 0.0
         for name, lines in machine:
@@ -105,9 +100,8 @@ def _width(knot: Knot) -> float:
     """The width of a knot with everything below it."""
     if knot.role == "worker":
         return max(len(knot.ranks), 1.3) if len(knot.ranks) <= SQUARES else 4.0
-    return max(
-        2.6 if knot.role == "more" or "group" in knot.label else 1.0, _side_by_side(knot.below)
-    )
+    least = 2.6 if knot.role == "more" or "group" in knot.label else 1.0
+    return max(least, _side_by_side(knot.below))
 
 
 def _side_by_side(knots: Sequence[Knot]) -> float:
@@ -186,9 +180,8 @@ def _machine(nodes: Sequence[Hashable], roles: Sequence[Role]) -> list[tuple[str
 
 
 def _node_width(lines: Lines) -> float:
-    return (
-        max((sum(_piece_width(ranks) for ranks, *_ in line) for line in lines), default=2.6) + 0.4
-    )
+    widths = (sum(_piece_width(ranks) for ranks, *_ in line) for line in lines)
+    return max(widths, default=2.6) + 0.4
 
 
 def _piece_width(ranks: Sequence[int]) -> float:
@@ -211,7 +204,7 @@ def _draw_node(ax: Axes, name: str, lines: Lines, left: float, top: float) -> No
             for place, rank in enumerate(ranks if len(ranks) <= SQUARES else ()):
                 _square(ax, x + 0.5 + place, y, str(rank), role)
             if not whole:
-                _frame(ax, x, y - 0.5, width, 1.0, style.RED, "--")
+                _frame(ax, x, y - 0.5, width, 1.0, style.RED, linestyle="--")
             elif len(ranks) > 1:
                 _frame(ax, x, y - 0.5, width, 1.0, style.BLUE)
             x += width + 0.25
@@ -230,22 +223,10 @@ def _square(ax: Axes, x: float, y: float, text: str, role: str, width: float = 0
     ax.text(x, y, text, ha="center", va="center", zorder=3, **look)
 
 
-def _frame(
-    ax: Axes,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    colour: str,
-    linestyle: str = "-",
-    zorder: float = 1,
-    facecolor: str = "white",
-) -> None:
-    box = FancyBboxPatch(
-        (x + 0.08, y + 0.08), width - 0.16, height - 0.16, boxstyle="round,pad=0.08",
-        facecolor=facecolor, edgecolor=colour, linestyle=linestyle, linewidth=1.2, zorder=zorder,
-    )  # fmt: skip
-    ax.add_patch(box)
+def _frame(ax: Axes, x: float, y: float, width: float, height: float, colour: str, **look) -> None:
+    look = {"facecolor": "white", "edgecolor": colour, "linewidth": 1.2, "zorder": 1} | look
+    size = (width - 0.16, height - 0.16)
+    ax.add_patch(FancyBboxPatch((x + 0.08, y + 0.08), *size, boxstyle="round,pad=0.08", **look))
 
 
 def _row_name(ax: Axes, y: float, name: str, does: str, colour: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
 from tutorial_dl.training.span_kinds import KINDS, Row, flat, kind, share_out
 
@@ -16,6 +15,7 @@ PIECES = 250  # if a row has more pieces, it is drawn as shares of the time
 COLUMNS = 200  # columns of such a row
 STEPS = 4  # how many are shown where there are many
 OTHER = "no span"
+EDGE = {"edgecolor": "#777777", "linewidth": 0.4}
 
 # Waiting is hatched, so that it is visible without colours too.
 LOOKS = {
@@ -53,16 +53,17 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
     names = dict.fromkeys(name for _, pieces in drawn for name, _, _ in pieces)
     looks = _looks(sorted(names, key=_place))
     crowded = max((len(pieces) for _, pieces in drawn), default=0) > PIECES
-    unit, per_unit = _unit(end - begin)
-
-    height = 0.9 + 0.42 * len(rows) + 0.25
-    with style.panels(1, 1, width=9.6, height=max(2.4, height)) as (figure, axes):
-        ax = axes[0, 0]
+    unit, per_unit = ("s", 1e9) if end - begin > 20e9 else ("ms", 1e6)  # per_unit: in ns
+    with style.axes(width=9.6, height=max(2.4, 1.15 + 0.42 * len(rows))) as ax:
         for place, (row, pieces) in enumerate(drawn):
             draw = _draw_shares if crowded else _draw_pieces
             draw(ax, place, pieces, looks, begin, end, per_unit)
-            _write_shares(ax, place, share_out(pieces, *_part(row, begin, end)))
-        _lines_between_nodes(ax, rows)
+            shares = share_out(pieces, *_part(row, begin, end))
+            text = " / ".join(f"{100 * shares[kind]:.0f} %" for kind in KINDS)
+            beside = {"transform": ax.get_yaxis_transform(), "va": "center", "fontsize": 9}
+            ax.text(1.01, place, text, **beside)
+            if place and row.node != rows[place - 1].node:  # a line between nodes
+                ax.axhline(place - 0.5, color=style.BLACK, linewidth=0.8)
         ax.text(
             1.01, -0.62, " / ".join(KINDS), transform=ax.get_yaxis_transform(), fontsize=8,
             va="bottom", color=style.GREY,
@@ -78,12 +79,9 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
         ax.set_yticks(range(len(rows)), [f"rank {row.rank}" for row in rows])
         ax.tick_params(axis="y", length=0)
         ax.grid(False, axis="y")
-        handles = [Patch(**look, edgecolor="#777777", linewidth=0.4) for look in looks.values()]
-        figure.legend(
-            handles, list(looks), loc="outside lower left", ncols=min(7, max(1, len(looks))),
-            fontsize=9,
-        )  # fmt: skip
-    return figure
+        legend = {"loc": "outside lower left", "ncols": min(7, max(1, len(looks))), "fontsize": 9}
+        style.patch_legend(ax.figure, {name: EDGE | look for name, look in looks.items()}, **legend)
+    return ax.figure
 
 
 def _window(rows: list[Row], window) -> tuple[int, int]:
@@ -127,13 +125,11 @@ def _in_the_middle(starts: list[int], row: Row) -> tuple[int, int]:
         aside = (high - low) // 50  # ranks are never quite in step
         windows.append((low - aside, high + aside))
     middle = len(windows) // 2  # by count, not time: the first step may take very long
-    order = sorted(range(len(windows)), key=lambda number: abs(number - middle))
-    without = (windows[i] for i in order if not _overlap(ends, *windows[i]))
-    return next(without, windows[middle])
-
-
-def _overlap(times: np.ndarray, low: int, high: int) -> bool:
-    return bool(((times[:, 0] < high) & (times[:, 1] > low)).any())
+    nearest = sorted(range(len(windows)), key=lambda number: abs(number - middle))
+    for low, high in (windows[number] for number in nearest):
+        if not ((ends[:, 0] < high) & (ends[:, 1] > low)).any():
+            return low, high
+    return windows[middle]
 
 
 def _within(pieces, row: Row, begin: int, end: int):
@@ -159,7 +155,7 @@ def _part(row: Row, begin: int, end: int) -> tuple[int, int]:
 def _draw_pieces(ax: Axes, place: int, pieces, looks, begin, end, per_unit) -> None:
     for name, look in looks.items():
         bars = [(b / per_unit, (e - b) / per_unit) for each, b, e in pieces if each == name]
-        ax.broken_barh(bars, (place - 0.38, 0.76), edgecolor="#777777", linewidth=0.4, **look)
+        ax.broken_barh(bars, (place - 0.38, 0.76), **EDGE, **look)
 
 
 def _draw_shares(ax: Axes, place: int, pieces, looks, begin, end, per_unit) -> None:
@@ -191,17 +187,6 @@ def _covered(intervals, edges: np.ndarray) -> np.ndarray:
     return np.diff(np.interp(edges, times, so_far))
 
 
-def _write_shares(ax: Axes, place: int, shares: dict[str, float]) -> None:
-    text = " / ".join(f"{100 * shares[kind]:.0f} %" for kind in KINDS)
-    ax.text(1.01, place, text, transform=ax.get_yaxis_transform(), va="center", fontsize=9)
-
-
-def _lines_between_nodes(ax: Axes, rows: list[Row]) -> None:
-    for place in range(1, len(rows)):
-        if rows[place].node != rows[place - 1].node:
-            ax.axhline(place - 0.5, color=style.BLACK, linewidth=0.8)
-
-
 def _looks(names) -> dict[str, dict]:
     used = [LOOKS[name] for name in names if name in LOOKS]
     spare = (look for look in SPARE if look not in used)
@@ -216,11 +201,6 @@ def _place(name: str) -> tuple:
     known = list(LOOKS)
     last = name == OTHER or kind(name) == KINDS[-1]
     return (last, known.index(name) if name in known else len(known), name)
-
-
-def _unit(time: float) -> tuple[str, float]:
-    """ms, or s for long times: (name, ns)."""
-    return ("s", 1e9) if time > 20e9 else ("ms", 1e6)
 
 
 def _title(rows: list[Row], begin: int, end: int) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.course.foundations.elastic import center_deviation, elastic_growth, resting_places
+from tutorial_dl.course.foundations.rules import center_deviation, elastic_growth, resting_places
 from tutorial_dl.strategies.elastic_averaging import ElasticAveraging
 from tutorial_dl.strategies.scripted import Scripted
 

@@ -7,7 +7,7 @@ import doctest
 import pytest
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.course.foundations import energy
+from tutorial_dl.course.foundations import rules
 from tutorial_dl.strategies import Downpour, GradientEnergyMatching, Scripted
 
 
@@ -19,14 +19,14 @@ def pace(rule, workers, sgd):
 
 
 def test_the_examples():
-    assert doctest.testmod(energy).failed == 0
+    assert doctest.testmod(rules).failed == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 16])
 @pytest.mark.parametrize("kappa", [0.5, 1.0, 2.0])
 def test_in_turn_they_keep_the_pace(workers, kappa):
     found = pace(GradientEnergyMatching(kappa, 0.9), workers, SGD(0.01))
-    assert found == pytest.approx(energy.matched_pace(workers, kappa, 0.9), rel=1e-3)
+    assert found == pytest.approx(rules.matched_pace(workers, kappa, 0.9), rel=1e-3)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -36,4 +36,4 @@ def test_the_unit_is_one_process_and_downpour_is_faster_by_its_workers(workers):
 
 def test_no_workers():
     with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
-        energy.matched_pace(0, 1.0, 0.9)
+        rules.matched_pace(0, 1.0, 0.9)

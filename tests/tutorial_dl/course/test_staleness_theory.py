@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from numba_kernels.optimizers import SGD
-from tutorial_dl.course.foundations import staleness
-from tutorial_dl.course.foundations.staleness import (
+from tutorial_dl.course.foundations import rules
+from tutorial_dl.course.foundations.rules import (
     delay_bound,
     delayed_descent,
     delayed_growth,
@@ -22,7 +22,7 @@ from tutorial_dl.strategies.scripted import Scripted
 
 
 def test_the_examples():
-    assert doctest.testmod(staleness).failed == 0
+    assert doctest.testmod(rules).failed == 0
 
 
 @pytest.mark.parametrize(("tau", "bound"), enumerate([2, 1, 0.6180, 0.4450, 0.3473]))

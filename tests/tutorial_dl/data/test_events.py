@@ -6,7 +6,7 @@ import pytest
 from tutorial_dl import data
 from tutorial_dl.data import collisions as hard
 from tutorial_dl.data import particles as seen
-from tutorial_dl.data.isolation import isolation_sums
+from tutorial_dl.data.particles import isolation_sums
 
 N = 3000
 

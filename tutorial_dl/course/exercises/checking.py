@@ -7,7 +7,8 @@ raises nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import isfunction
@@ -34,11 +35,18 @@ def check(name: str, answer: Any) -> bool:
     Raises:
         ValueError: there is no exercise `name` (an error in the notebook, not in the answer)
     """
-    judge = _find(name)
+    notebook, _, exercise = name.partition(".")
+    path = f"tutorial_dl.course.exercises.notebook_{notebook}"
+    if not (notebook.isdigit() and find_spec(path)):
+        raise ValueError(f"no exercises for {name!r}; names look like '01.degree'")
+    judges = _judges(import_module(path))
+    if exercise not in judges:
+        known = ", ".join(f"{notebook}.{e}" for e in sorted(judges))
+        raise ValueError(f"unknown exercise {name!r}; this notebook has {known}")
     try:
         if _unfinished(answer):
             raise NotYet("put your answer in place of the `...`")
-        praise = judge(answer)
+        praise = judges[exercise](answer)
     except NotYet as far_off:
         return _say("not yet", far_off, False)
     except NotImplementedError:
@@ -52,14 +60,9 @@ def close(answer: Any, right: Any, what: str, rtol: float = 1e-6, atol: float = 
     """Raise NotYet unless `answer` equals `right` within rtol |right| + atol, elementwise.
 
     Args:
-        answer: the learner's number or array; may be any object
-        right: the right number or array
+        answer, right: the learner's number or array, which may be any object, and the right one
         what: what the number is, for the message: "the learning rate"
-        rtol: relative tolerance
-        atol: absolute tolerance, in the unit of `right`; needed where `right` may be 0
-
-    Raises:
-        NotYet: `answer` is unfinished, not numeric, not finite, of another shape, or too far off
+        rtol, atol: relative and absolute tolerance; the latter is needed where `right` may be 0
     """
     if _unfinished(answer):
         raise NotYet(f"{what} is {answer!r} so far")
@@ -85,34 +88,76 @@ def close(answer: Any, right: Any, what: str, rtol: float = 1e-6, atol: float = 
 
 
 def call(function: Any, *arguments: Any) -> Any:
-    """Call the learner's function and return its result.
+    """Call the learner's function and return its result; raise NotYet if it cannot be called.
 
-    Args:
-        function: what the learner wrote
-        arguments: arrays are passed as copies, so that a function that writes into them cannot
-            spoil the check
-
-    Raises:
-        NotYet: `function` is not callable
+    Arrays are passed as copies, so that a function that writes into them cannot spoil the check.
     """
     must_be_function(function)
     return function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
 
 
 def call_on_ranks(function: Any, team: Any, *arguments: Any) -> Any:
-    """Call the learner's function on every rank, with the team and the arguments, and return it.
-
-    Raises:
-        NotYet: `function` is not callable, or returns nothing
-    """
+    """As `call`, on every rank, with the team before the arguments; it must return something."""
     must_be_function(function)
-    try:
+    with aborting(team):
         found = function(team, *arguments)
-    except BaseException as error:
-        team.abort(error)  # the others need not wait for this rank
-        raise
     must_return(found, f"rank {team.rank}: ")
     return found
+
+
+@contextmanager
+def aborting(team: Any) -> Iterator[None]:
+    """Leave the team if the body fails, so that the others need not wait for this rank."""
+    try:
+        yield
+    except BaseException as error:
+        team.abort(error)
+        raise
+
+
+def same(found: Any, value: Any, **tolerance: float) -> bool:
+    """Whether what a learner found is, nearly, this number or array."""
+    try:
+        found = np.asarray(found, float)
+    except (TypeError, ValueError):
+        return False
+    return found.shape == np.shape(value) and np.allclose(found, value, **tolerance)
+
+
+def must_not_be(
+    found: Any, right: Any, mistakes: Mapping[str, Any], what: str, **tolerance: float
+) -> None:
+    """Raise NotYet with a hint if `found` is what one of the usual mistakes gives.
+
+    Args:
+        found, right: what the learner found, and the right number or array
+        mistakes: hint -> the number or array that this mistake gives
+        what: which case it is, for the message
+    """
+    for hint, wrong in mistakes.items():
+        if same(found, wrong, **tolerance) and not same(wrong, right, **tolerance):
+            raise NotYet(f"{what}: {hint}")
+
+
+def must_reduce_once(team: Any, what: str) -> None:
+    """Raise NotYet unless the learner's function has made one allreduce."""
+    if team.calls != 1:
+        raise NotYet(
+            f"rank {team.rank}: {what} is right, but took {team.calls} allreduces; one is enough"
+        )
+
+
+def whose(x: np.ndarray, weights: np.ndarray, ranks: int) -> list[int] | None:
+    """How often each rank's values are in `x`; None if `x` is no sum of ranks' values.
+
+    Those of rank r are weights 10^r: one decimal digit per rank, so that a sum tells what is in it.
+    """
+    totals = x / weights
+    if not (np.isfinite(totals).all() and np.ptp(totals) == 0 and 0 <= totals[0] < 10**ranks):
+        return None
+    if totals[0] != round(totals[0]):
+        return None
+    return [int(totals[0]) // 10**rank % 10 for rank in range(ranks)]
 
 
 def must_be_function(answer: Any) -> None:
@@ -169,18 +214,6 @@ def must_be_a_ring(
 def listed(ranks: list[int]) -> str:
     """The ranks, separated by commas."""
     return ", ".join(map(str, ranks))
-
-
-def _find(name: str) -> Callable[[Any], str]:
-    notebook, _, exercise = name.partition(".")
-    path = f"tutorial_dl.course.exercises.notebook_{notebook}"
-    if not (notebook.isdigit() and find_spec(path)):
-        raise ValueError(f"no exercises for {name!r}; names look like '01.degree'")
-    judges = _judges(import_module(path))
-    if exercise not in judges:
-        known = ", ".join(f"{notebook}.{e}" for e in sorted(judges))
-        raise ValueError(f"unknown exercise {name!r}; this notebook has {known}")
-    return judges[exercise]
 
 
 def _judges(module: ModuleType) -> dict[str, Callable[[Any], str]]:

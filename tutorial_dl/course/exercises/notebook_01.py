@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .checking import NotYet, call, close
 
 
-def degree(answer: Any) -> str:
+def degree(answer) -> str:
     """The degree with the smallest expected held-out error for 100 samples instead of 20."""
     from tutorial_dl.course.foundations import Polynomial, expected_errors
     from tutorial_dl.data import curve
@@ -33,7 +31,7 @@ def degree(answer: Any) -> str:
     return f"held-out error {held_out[best]:.4f}, close to the noise variance {noise**2:.4f}"
 
 
-def ridge(answer: Any) -> str:
+def ridge(answer) -> str:
     """The w that minimises |A w - y|^2 / s + strength |w|^2."""
     random = np.random.default_rng(1)
     for s, k, strength in ((20, 4, 0.1), (30, 12, 1e-3), (8, 8, 2.0)):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .checking import NotYet, call, close
 
 
-def rate(answer: Any) -> str:
+def rate(answer) -> str:
     """The largest stable learning rate for the line's loss when x is ten times as large."""
     from tutorial_dl.data import curve
 
@@ -21,7 +19,7 @@ def rate(answer: Any) -> str:
     return f"above {2 / largest:.4g} every step makes the error larger"
 
 
-def descent(answer: Any) -> str:
+def descent(answer) -> str:
     """Full-batch gradient descent, compared with its closed form."""
     random = np.random.default_rng(2)
     for s, k, eta, steps in ((10, 1, 0.1, 0), (10, 1, 0.1, 1), (30, 3, 0.05, 7), (40, 4, 0.2, 50)):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from .checking import NotYet, call, close, must_be_whole, must_have
 
 
-def units(answer: Any) -> str:
+def units(answer) -> str:
     """The fewest hinges that follow sin(pi x) on [-1, 1] to 0.001 everywhere."""
     must_be_whole(answer, 1, None, "the number of units")
     if answer > 100_000:
@@ -22,7 +20,7 @@ def units(answer: Any) -> str:
     return f"the largest error is {error:.6f}"
 
 
-def backward(answer: Any) -> str:
+def backward(answer) -> str:
     """The gradient of a network with one hidden relu layer, compared with DenseReplica's."""
     from tutorial_dl.replica import DenseReplica
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tutorial_dl.course.virtual_ranks import Patient
@@ -11,13 +9,13 @@ from tutorial_dl.course.virtual_ranks import Patient
 from .checking import NotYet, close, must_be_a_ring, must_be_function, must_return
 
 
-def half(answer: Any) -> str:
+def half(answer) -> str:
     """The size at which latency and bytes cost the same, for 2 µs and 10 GB/s."""
     close(answer, 2e-6 * 10e9, "n½ in bytes", rtol=0.01)
     return "below 20 kB the number of messages counts, above it the number of bytes"
 
 
-def ring_sum(answer: Any) -> str:
+def ring_sum(answer) -> str:
     """The sum over all ranks by passing vectors round a ring, on the ranks that run the cell."""
     from mpi4py import MPI
 

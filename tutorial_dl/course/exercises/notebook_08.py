@@ -8,30 +8,27 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team
 
-from .checking import NotYet, close, must_be_function, must_return
+from .checking import NotYet, aborting, close, must_be_function, must_return
 
 SHAPE = np.array([1.0, 2.0])  # a batch, up to a factor
 
 
-def sums(answer: Any) -> str:
+def sums(answer) -> str:
     """Check the sums of all rounds on every rank, with different numbers of batches per rank."""
     team = patient_team()
     rank, size = team.rank, team.size
     must_be_function(answer)
     # One batch fewer on the last rank, as in the text; then many fewer on the first.
     for counts in ([3] * (size - 1) + [2], [1] + [4] * (size - 1)):
-        try:
+        with aborting(team):
             # One decimal digit per rank, so that a wrong sum tells whose batches are in it.
             found = answer(team, [(k + 1) * 10.0**rank * SHAPE for k in range(counts[rank])])
             _judge_sums(found, counts, rank)
             team.barrier()
-        except BaseException as error:
-            team.abort(error)  # the others need not wait for this rank
-            raise
     return f"rank {rank} came to every allreduce, and has all {max(counts)} sums"
 
 
-def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
+def _judge_sums(found, counts: list[int], rank: int) -> None:
     must_return(found, f"rank {rank}: ")
     rounds = max(counts)
     if not isinstance(found, (list, tuple, np.ndarray)) or len(found) != rounds:
@@ -45,17 +42,19 @@ def _judge_sums(found: Any, counts: list[int], rank: int) -> None:
         close(found[k], right, f"rank {rank}: the sum of round {k} (from 0)", rtol=1e-12)
 
 
-def persistently(answer: Any) -> str:
+def persistently(answer) -> str:
     """Check that all ranks repeat work that failed on one, before or after its collective."""
     team = patient_team()
     rank, size = team.rank, team.size
     must_be_function(answer)
-    try:
+    with aborting(team):
         # Tries 1 and 2 fail on one rank each; the third one succeeds.
         work = _Work(team, before={1: 1 % size}, after={2: size - 1})
-        result = _call(answer, team, work, 4)
+        result, error = _tried(answer, team, work, 4)
+        if error:
+            raise NotYet(f"rank {rank}: after try {work.tries} of 4 it raised {_told(error)}")
         if work.tries < 3:
-            culprit = work.culprit(work.tries)
+            culprit = (work.before | work.after).get(work.tries)
             raise NotYet(
                 f"rank {rank} returned after try {work.tries}, which had failed on rank {culprit}: "
                 "no rank may return before all have succeeded"
@@ -66,30 +65,23 @@ def persistently(answer: Any) -> str:
             raise NotYet(f"rank {rank}: the function returns nothing; work() returned something")
         close(result, [size], f"rank {rank}: the result")
 
-        hopeless = _Work(team, before=dict.fromkeys(range(1, 9), 0))
-        try:
-            answer(team, hopeless, 2)
-        except NotImplementedError:
-            raise
-        except Exception as error:
-            _judge_last(error, hopeless.tries, rank)
-        else:
+        hopeless = _Work(team, before=dict.fromkeys(range(1, 9), 0), after={})
+        _, error = _tried(answer, team, hopeless, 2)
+        if error is None:
             raise NotYet(f"rank {rank}: both of 2 tries failed, and no error was raised")
-    except BaseException as error:
-        team.abort(error)
-        raise
+        if hopeless.tries != 2:
+            tries = hopeless.tries
+            raise NotYet(f"rank {rank}: tries = 2, but failing work was tried {tries} times")
+        if "can't read" not in str(error):
+            raise NotYet(f"rank {rank}: expected the error of the last try, got {_told(error)}")
     return f"rank {rank}: done at the third try; work that always fails was given up after two"
 
 
 class _Work:
     """Adds up ones over the ranks; `before` and `after` map tries (1, 2, ...) to failing ranks."""
 
-    def __init__(self, team, before: dict[int, int], after: dict[int, int] | None = None):
-        self.team, self.before, self.after, self.tries = team, before, after or {}, 0
-
-    def culprit(self, number: int) -> int | None:
-        """The rank on which try `number` fails, if any."""
-        return (self.before | self.after).get(number)
+    def __init__(self, team, before: dict[int, int], after: dict[int, int]):
+        self.team, self.before, self.after, self.tries = team, before, after, 0
 
     def __call__(self) -> np.ndarray:
         self.tries += 1
@@ -101,22 +93,15 @@ class _Work:
         return total
 
 
-def _call(answer: Any, team, work: _Work, tries: int) -> Any:
+def _tried(answer, team, work: _Work, tries: int) -> tuple[Any, Exception | None]:
+    """What the learner's function returned, or the error that it raised."""
     try:
-        return answer(team, work, tries)
+        return answer(team, work, tries), None
     except NotImplementedError:
         raise
     except Exception as error:
-        raise NotYet(
-            f"rank {team.rank}: after try {work.tries} of {tries} it raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        return None, error
 
 
-def _judge_last(error: Exception, tries: int, rank: int) -> None:
-    if tries != 2:
-        raise NotYet(f"rank {rank}: tries = 2, but failing work was tried {tries} times") from error
-    if "can't read" not in str(error):
-        raise NotYet(
-            f"rank {rank}: expected the error of the last try, got {type(error).__name__}: {error}"
-        ) from error
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

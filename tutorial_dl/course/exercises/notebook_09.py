@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .checking import NotYet, call, close, must_have, must_return
+from .checking import NotYet, call, close, must_have, must_not_be, must_return
 
 # Exercise 2: the rate found for batch BASE, momentum, largest curvature, samples per epoch.
 RATE, BASE, MOMENTUM, CURVATURE, SAMPLES = 0.05, 64, 0.9, 5.0, 50_000
 BATCHES = [BASE * 2**j for j in range(10)]  # 64 to 32,768
 
 
-def warm_up(answer: Any) -> str:
+def warm_up(answer) -> str:
     """Check the rate at each step: a straight line from `start` to `rate`, then `rate`."""
     for start, rate, steps in ((0.02, 0.64, 10), (0.0, 0.1, 4), (0.1, 0.1, 3), (0.5, 0.1, 5)):
         given = f"start = {start}, rate = {rate}, steps = {steps}"
@@ -22,8 +20,8 @@ def warm_up(answer: Any) -> str:
         for value in before:
             must_return(value)
         ahead = start + (rate - start) * (np.arange(steps) + 1) / steps
-        if rate != start and _same(before, ahead):
-            raise NotYet(f"{given}: yours is one step ahead; step 0 should have the rate {start}")
+        hint = f"yours is one step ahead; step 0 should have the rate {start}"
+        must_not_be(before, right, {hint: ahead}, given)
         close(before, right, f"{given}: the rate at steps 0 to {steps - 1}", 1e-9, 1e-12)
         for step in (steps, steps + 1, 10 * steps):
             after = call(answer, step, start, rate, steps)
@@ -33,7 +31,7 @@ def warm_up(answer: Any) -> str:
     return "ten steps from 0.02 to 0.64, and constant after that"
 
 
-def batches(answer: Any) -> str:
+def batches(answer) -> str:
     """Check the largest stable batches by the linear and by the square-root rule."""
     must_have(answer, 2, "two numbers: one batch for each rule")
     limit = 2 * (1 + MOMENTUM) / CURVATURE
@@ -57,10 +55,3 @@ def batches(answer: Any) -> str:
         f"both rates stay below {limit:.3g}; they leave {left[0]} and {left[1]} updates per epoch, "
         f"where batches of {BASE} make {-(-SAMPLES // BASE)}"
     )
-
-
-def _same(values: np.ndarray, right: np.ndarray) -> bool:
-    try:
-        return np.allclose(values.astype(float), right)
-    except (TypeError, ValueError):
-        return False

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team
 
-from .checking import NotYet, call, call_on_ranks, close, must_have
+from .checking import NotYet, call, call_on_ranks, close, must_have, must_not_be, must_reduce_once
 
 BINS = 10  # scores are 0 ... 9
 
 
-def auc(answer: Any) -> str:
+def auc(answer) -> str:
     """Check the area under the ROC curve of all ranks' samples, computed with one allreduce."""
     team = patient_team()
     rank, size = team.rank, team.size
@@ -22,21 +20,19 @@ def auc(answer: Any) -> str:
     right = _by_pairs(scores, labels)
     mine = tuple(part.copy() for part in shares[rank])
     found = call_on_ranks(answer, team, *mine)
-    if isinstance(found, (float, np.floating)) and _is_mean(found, shares, right):
-        raise NotYet(
-            f"rank {rank}: this is a mean of the ranks' areas; it lacks the pairs across ranks"
-        )
+    hint = "this is a mean of the ranks' areas; it lacks the pairs across ranks"
+    some = [(_by_pairs(*share), len(share[1])) for share in shares if len(share[1])]
+    areas, counts = np.transpose(some)
+    for weights in (None, counts):  # plain, or weighted by samples: both wrong
+        must_not_be(found, right, {hint: np.average(areas, weights=weights)}, f"rank {rank}")
     close(found, right, f"rank {rank}: the area", rtol=1e-9)
-    if team.calls != 1:
-        raise NotYet(
-            f"rank {rank}: the area is right, but took {team.calls} allreduces; one is enough"
-        )
+    must_reduce_once(team, "the area")
     if not all(np.array_equal(*pair) for pair in zip(mine, shares[rank], strict=True)):
         raise NotYet(f"rank {rank}: the area is right, but the input arrays have changed")
     return f"rank {rank}, with {len(mine[1])} of {len(labels)} samples, has {right:.4f}"
 
 
-def combine(answer: Any) -> str:
+def combine(answer) -> str:
     """Check (mean, variance) of the whole, from the ranks' counts, means and variances."""
     random = np.random.default_rng(10)
     # name, samples per rank, dtype, mean, largest error (both in standard deviations)
@@ -55,10 +51,8 @@ def combine(answer: Any) -> str:
         must_have(found, 2, "two arrays: the mean and the variance")
         close(found[0], x.mean(axis=0), f"{what}: the mean", rtol=1e-7, atol=error)
         within = (np.array(counts)[:, None] * spreads).sum(axis=0) / sum(counts)
-        if np.shape(found[1]) == within.shape and np.allclose(found[1], within, rtol=1e-3):
-            raise NotYet(
-                f"{what}: this is the mean of the variances; the means differ between ranks, too"
-            )
+        hint = "this is the mean of the variances; the means differ between ranks, too"
+        must_not_be(found[1], x.var(axis=0), {hint: within}, what, rtol=1e-3)
         close(found[1], x.var(axis=0), f"{what}: the variance", rtol=error)
     return "right to the last digits, also where the mean is 2^27 standard deviations"
 
@@ -73,14 +67,6 @@ def _scores(rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     # High scores mean different values on different ranks, as with data that come sorted.
     scores = np.clip(random.integers(0, 5, samples) + 3 * labels + rank, 0, BINS - 1)
     return scores, labels
-
-
-def _is_mean(found: float, shares: list[tuple[np.ndarray, np.ndarray]], right: float) -> bool:
-    """Whether `found` is the mean of the ranks' areas, plain or weighted by samples: both wrong."""
-    some = [(_by_pairs(*share), len(share[1])) for share in shares if len(share[1])]
-    areas, samples = np.transpose(some)
-    means = [np.average(areas, weights=weights) for weights in (None, samples)]
-    return any(np.isclose(found, m) and not np.isclose(found, right) for m in means)
 
 
 def _by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .checking import NotYet, call, close, must_have
 
 # Exercise 2: bytes of the weights, bytes per second of the master's link, seconds per gradient.
 BYTES, LINK, COMPUTE, WORKERS = 25_000_000 * 4, 1.25e9, 0.250, 16
 
 
-def answer(function: Any) -> str:
+def answer(function) -> str:
     """Exercise 1: seconds from a push to its answer, with regular times."""
-    for workers, compute, serve in (
-        (1, 0.030, 0.010),
-        (3, 0.030, 0.010),
-        (4, 0.030, 0.010),
-        (5, 0.030, 0.010),
-        (12, 0.030, 0.010),
-        (2, 0.0, 0.004),
-        (3, 0.005, 0.020),
-    ):
-        what = f"the answer with W = {workers}, c = {1e3 * compute:g}, s = {1e3 * serve:g} ms"
-        right = _answer(workers, compute, serve)
-        close(call(function, workers, compute, serve), right, what, rtol=1e-9)
+    for workers, c, s in (
+        (1, 0.030, 0.010), (3, 0.030, 0.010), (4, 0.030, 0.010), (5, 0.030, 0.010),
+        (12, 0.030, 0.010), (2, 0.0, 0.004), (3, 0.005, 0.020),
+    ):  # fmt: skip
+        what = f"the answer with W = {workers}, c = {1e3 * c:g}, s = {1e3 * s:g} ms"
+        close(call(function, workers, c, s), _answer(workers, c, s), what, rtol=1e-9)
     return "s while the master has idle time, W s - c when it is saturated"
 
 
@@ -31,7 +23,7 @@ def _answer(workers: int, compute: float, serve: float) -> float:
     return max(serve, workers * serve - compute)
 
 
-def plan(answer: Any) -> str:
+def plan(answer) -> str:
     """Exercise 2: the largest speed-up, and the gradients per exchange that 16 workers need."""
     must_have(answer, 2, "two numbers: the speed-up, and the gradients per exchange")
     serve = 2 * BYTES / LINK

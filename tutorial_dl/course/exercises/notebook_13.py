@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from numba_kernels.optimizers import SGD
 from tutorial_dl.strategies.rule import Rule
 from tutorial_dl.strategies.scripted import Scripted
 
-from .checking import NotYet, close, must_have
+from .checking import NotYet, close, must_have, must_not_be
 
 BETA, RATE, WORKERS = 0.9, 0.1, 3  # moving rate of exercise 1; workers of exercise 2
 
 
-def springs(answer: Any) -> str:
+def springs(answer) -> str:
     """Exercise 1: a rule's class, compared with the equations at every step."""
     if not (isinstance(answer, type) and issubclass(answer, Rule)):
         raise NotYet(f"a class derived from Rule is needed, got {answer!r}")
@@ -26,19 +24,25 @@ def springs(answer: Any) -> str:
             run.x[i][:] = x[i]
         for turn in range(3 * workers):
             i, due = turn % workers, (turn // workers + 1) % every == 0
-            before = [each.copy() for each in run.x]
+            before = run.x[i].copy()
             run.turn(i)
             where = f"{workers} workers, exchange every {every}: step {turn + 1} (worker {i})"
             g, d = 2 * x[i], BETA / workers * (x[i] - c) if due else 0 * c
             c = c + d
             x[i] = x[i] - d - RATE * g
-            _not_mistaken(where, due, run, i, before[i], d, g)
+            mistakes = {"no exchange is due, but a gradient step always is": before}
+            if due:
+                mistakes = {
+                    "the spring is right, but the worker took no gradient step": before - d,
+                    "the worker stepped, but its spring did not pull": before - RATE * g,
+                }
+            must_not_be(run.x[i], x[i], mistakes, where)
             close(run.center, c, f"{where}: the center", 1e-9, 1e-12)
             close(run.x[i], x[i], f"{where}: the worker's weights", 1e-9, 1e-12)
     return "worker and center move by the same d, towards each other"
 
 
-def moving_rates(answer: Any) -> str:
+def moving_rates(answer) -> str:
     """Exercise 2: the moving rates at which 1 - beta / p - beta is 0 and -1."""
     must_have(answer, 2, "two moving rates: one to meet, one above which they swing apart")
     for what, beta, right in zip(("they meet", "they swing"), answer, (0.75, 1.5), strict=True):
@@ -46,14 +50,3 @@ def moving_rates(answer: Any) -> str:
             raise NotYet(f"{what}: the workers move too, by alpha = beta / {WORKERS}")
         close(beta, right, f"{what}: the moving rate", 1e-3)
     return "p / (p + 1) and 2 p / (p + 1)"
-
-
-def _not_mistaken(where, due, run, worker, before, pulled, g) -> None:
-    """Raise NotYet with a hint if the answer is one of the usual mistakes."""
-    after = run.x[worker]
-    if due and np.allclose(after, before - pulled):
-        raise NotYet(f"{where}: the spring is right, but the worker took no gradient step")
-    if due and np.allclose(after, before - RATE * g):
-        raise NotYet(f"{where}: the worker stepped, but its spring did not pull")
-    if not due and np.allclose(after, before - pulled) and g.any():
-        raise NotYet(f"{where}: no exchange is due, but a gradient step always is")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from tutorial_dl.course.foundations.energy import matched_pace
+from tutorial_dl.course.foundations.rules import matched_pace
 
-from .checking import NotYet, close, must_be_function, must_have, must_return
+from .checking import NotYet, close, must_be_function, must_have, must_not_be, must_return
 
 MOMENTUM, WORKERS = 0.9, 8  # exercise 2
 
 
-def commit(answer: Any) -> str:
+def commit(answer) -> str:
     """Exercise 1: (pi D, new m) of one step, element by element."""
     cases = {  # g, m, theta, s; eta, mu, kappa
         "no weight has moved": ([1.0, 1.0], [0.0, 0.1], [1.0, 1.0], [1.0, 1.0], 0.1, 0.9, 1.0),
@@ -33,7 +31,7 @@ def commit(answer: Any) -> str:
         D = -eta * g
         new = mu * m + D
         pi = (kappa * np.abs(new) - np.abs(theta - s)) / (np.abs(D) + 1e-12)
-        _not_mistaken(what, found[0], pi, D)
+        must_not_be(found[0], np.clip(pi, 0, 5) * D, _mistakes(pi, D), what, atol=1e-11)
         close(found[1], new, f"{what}: the new m", 1e-9, 1e-12)
         close(found[0], np.clip(pi, 0, 5) * D, f"{what}: the commit", 1e-9, 1e-12)
         if not all(np.array_equal(*pair) for pair in zip(kept, (g, m, theta, s), strict=True)):
@@ -41,7 +39,7 @@ def commit(answer: Any) -> str:
     return "each weight gets what is left of kappa |m|, at most five times |D|"
 
 
-def kappa(answer: Any) -> str:
+def kappa(answer) -> str:
     """Exercise 2: the kappa that keeps the pace, and the fastest pace of one worker."""
     must_have(answer, 2, "two numbers: kappa, and the fastest pace")
     asked, fastest = answer
@@ -50,16 +48,11 @@ def kappa(answer: Any) -> str:
     return "9/8 for eight workers, and at most half the pace for one worker"
 
 
-def _not_mistaken(what: str, found: Any, pi: np.ndarray, D: np.ndarray) -> None:
-    """Raise NotYet with a hint if the answer is one of the usual mistakes."""
-    right = np.clip(pi, 0, 5) * D
-    mistakes = {
+def _mistakes(pi: np.ndarray, D: np.ndarray) -> dict[str, np.ndarray]:
+    """Hint -> the commit that this mistake gives."""
+    return {
         "pi must be at least 0: a worker does not undo the others' commits": np.minimum(pi, 5) * D,
         "pi must be at most 5": np.maximum(pi, 0) * D,
         "you return pi; the commit is pi D": np.clip(pi, 0, 5),
         "you use one pi for all weights; each weight needs its own": np.clip(pi.mean(), 0, 5) * D,
     }
-    for words, wrong in mistakes.items():
-        told = np.shape(found) == wrong.shape and np.allclose(found, wrong, atol=1e-11)
-        if told and not np.allclose(wrong, right, atol=1e-11):
-            raise NotYet(f"{what}: {words}")

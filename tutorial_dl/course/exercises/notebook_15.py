@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tutorial_dl.layout import Layout
 
 from .checking import NotYet, call, must_have, must_return
@@ -14,7 +12,7 @@ RANKS, SAMPLES, COMPUTE, SERVE, UPWARD = 40, 32, 0.040, 0.004, 8
 BATCH, SPEED, UNSEEN = 64, 20_000, 23
 
 
-def path(answer: Any) -> str:
+def path(answer) -> str:
     """Exercise 1: the ranks on a gradient's path, from the one that computed it to the top."""
     layouts = (
         (Layout(masters=2, workers=2, devices=2), None),
@@ -40,7 +38,7 @@ def _path(roles: list, rank: int) -> list[int]:
     return list(dict.fromkeys(passed))
 
 
-def _compare(found: Any, right: list[int], layout: Layout, role: Any) -> None:
+def _compare(found, right: list[int], layout: Layout, role) -> None:
     where = str(layout).splitlines()[0].split(":")[0]
     what = f"{where}: from rank {role.rank} (worker {role.worker}, device {role.device})"
     must_return(found)
@@ -55,7 +53,7 @@ def _compare(found: Any, right: list[int], layout: Layout, role: Any) -> None:
         raise NotYet(told)
 
 
-def choice(answer: Any) -> str:
+def choice(answer) -> str:
     """Exercise 2: a layout that fits the ranks, is fast enough and leaves few updates unseen."""
     must_have(answer, 3, "three numbers: masters, workers per master, ranks per worker")
     try:

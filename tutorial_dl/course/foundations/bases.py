@@ -22,9 +22,6 @@ class Polynomial:
     Args:
         degree: at least 0
 
-    Raises:
-        ValueError: degree is not a whole number or is negative
-
     Example:
         >>> Polynomial(2)(np.array([1.0, 2.0, 3.0]))
         array([[1., 1., 1.],
@@ -52,9 +49,6 @@ class Chebyshev:
     Args:
         degree: at least 0
         low, high: the interval that the samples cover, in the unit of x
-
-    Raises:
-        ValueError: degree is not a whole number or is negative, or low is not below high
     """
 
     degree: int
@@ -83,9 +77,6 @@ class Fourier:
     Args:
         harmonics: at least 0
         period: in the unit of x, above 0
-
-    Raises:
-        ValueError: an argument is outside its range
     """
 
     harmonics: int
@@ -108,15 +99,11 @@ class Fourier:
 class Bumps:
     """The basis 1, then exp(-(x - c)^2 / (2 width^2)) for each centre c.
 
-    It has k = len(centres) + 1 columns.
-    Each parameter shapes the curve only near its own centre.
+    It has k = len(centres) + 1 columns. Each parameter shapes the curve only near its own centre.
 
     Args:
         centres: in the unit of x
         width: in the unit of x, above 0
-
-    Raises:
-        ValueError: width is not above 0
     """
 
     centres: tuple[float, ...]

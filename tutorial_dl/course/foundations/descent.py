@@ -24,32 +24,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tutorial_dl.course.foundations.loss import LeastSquares
+from tutorial_dl.course.foundations.least_squares import LeastSquares
 
 GROWTH = 1e12  # a loss above this multiple of the first one counts as divergence
 
 
 @dataclass(frozen=True)
 class Descent:
-    """What a descent did, and why it ended.
+    """What a descent did, and why it ended. Losses and norms are those of all samples."""
 
-    Attributes:
-        path: parameters before the first step and after each step, shape (steps + 1, k)
-        losses: loss of all samples before the first epoch and after each, shape (epochs + 1,)
-        gradient_norms: norm of the gradient of all samples at the same times, shape (epochs + 1,)
-        steps_per_epoch: updates per epoch
-        samples_per_epoch: samples whose gradient is computed per epoch
-        ended_by: "gradient norm", "relative change", "divergence" or "epochs"
-        reason: the same as a sentence, with the numbers
-    """
-
-    path: np.ndarray
-    losses: np.ndarray
-    gradient_norms: np.ndarray
+    path: np.ndarray  # parameters before the first step and after each step, (steps + 1, k)
+    losses: np.ndarray  # before the first epoch and after each, (epochs + 1,)
+    gradient_norms: np.ndarray  # at the same times, (epochs + 1,)
     steps_per_epoch: int
-    samples_per_epoch: int
-    ended_by: str
-    reason: str
+    samples_per_epoch: int  # whose gradient is computed
+    ended_by: str  # "gradient norm", "relative change", "divergence" or "epochs"
+    reason: str  # the same as a sentence, with the numbers
 
     @property
     def parameters(self) -> np.ndarray:
@@ -95,12 +85,6 @@ def descend(
         seed: of the order of the samples; the same seed gives the same path. Full-batch descent
             does not use it.
 
-    Returns:
-        A Descent: the path, the losses and what ended it.
-
-    Raises:
-        ValueError: an argument is outside its range
-
     Example:
         >>> bowl = LeastSquares(np.array([[1.0]]), np.array([0.0]))  # L = w^2, gradient 2 w
         >>> run = descend(bowl, np.array([1.0]), 0.25, epochs=3)
@@ -116,10 +100,8 @@ def descend(
         raise ValueError(f"batch_size must be 1 to {loss.samples}, got {batch_size}")
     if epochs < 1:
         raise ValueError(f"epochs must be at least 1, got {epochs}")
-    for name, tolerance in (
-        ("gradient_tolerance", gradient_tolerance),
-        ("change_tolerance", change_tolerance),
-    ):
+    tolerances = {"gradient_tolerance": gradient_tolerance, "change_tolerance": change_tolerance}
+    for name, tolerance in tolerances.items():
         if tolerance is not None and not tolerance >= 0:
             raise ValueError(f"{name} must be >= 0 or None, got {tolerance}")
     rate = learning_rate if callable(learning_rate) else lambda step: learning_rate
@@ -133,12 +115,16 @@ def descend(
             if ended:
                 break
 
-            for rows in _batches(loss.samples, batch_size, seed, epoch=len(losses) - 1):
+            batches = [None]  # all samples in their stored order
+            if batch_size < loss.samples:
+                order = np.random.default_rng((seed, len(losses) - 1)).permutation(loss.samples)
+                firsts = range(0, loss.samples, batch_size)
+                batches = [order[first : first + batch_size] for first in firsts]
+            for rows in batches:
                 eta = rate(len(path) - 1)
                 if not eta > 0:
-                    raise ValueError(
-                        f"learning_rate must be > 0, got {eta} at step {len(path) - 1}"
-                    )
+                    step = len(path) - 1
+                    raise ValueError(f"learning_rate must be > 0, got {eta} at step {step}")
                 w = w - eta * loss.gradient(w, rows)
                 path.append(w)
 
@@ -154,20 +140,8 @@ def descend(
     )
 
 
-def _batches(samples: int, batch_size: int, seed: int, epoch: int) -> list[np.ndarray | None]:
-    """Indices of each batch of an epoch; None stands for all samples in their stored order."""
-    if batch_size == samples:
-        return [None]
-    order = np.random.default_rng((seed, epoch)).permutation(samples)
-    return [order[first : first + batch_size] for first in range(0, samples, batch_size)]
-
-
 def _ended(
-    losses: list[float],
-    norms: list[float],
-    epochs: int,
-    gradient_tolerance: float | None,
-    change_tolerance: float | None,
+    losses: list, norms: list, epochs: int, gradient_tolerance, change_tolerance
 ) -> tuple[str, str] | None:
     """The test that holds now and a sentence about it, or None to continue."""
     loss, norm = losses[-1], norms[-1]
@@ -179,10 +153,8 @@ def _ended(
         change = abs(loss - losses[-2])
         if change <= change_tolerance * abs(losses[-2]):
             relative = change / abs(losses[-2]) if losses[-2] else 0.0
-            return (
-                "relative change",
-                f"converged: relative change of the loss {relative:.3g} <= {change_tolerance:g}",
-            )
+            why = f"converged: relative change of the loss {relative:.3g} <= {change_tolerance:g}"
+            return "relative change", why
     if len(losses) > epochs:
         return "epochs", f"not converged: {epochs} epochs used up, gradient norm {norm:.3g}"
     return None

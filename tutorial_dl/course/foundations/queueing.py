@@ -33,9 +33,6 @@ def saturation(compute: float, serve: float) -> float:
         compute: c, seconds from an answer to a worker until its next request, at least 0
         serve: s, seconds per exchange at the master, above 0
 
-    Raises:
-        ValueError: an argument is outside its range
-
     Example:
         >>> saturation(0.030, 0.010)
         4.0
@@ -50,9 +47,6 @@ def regular_throughput(workers: int, compute: float, serve: float) -> float:
     Args:
         workers: W, at least 0
         compute, serve: seconds; see `saturation`
-
-    Raises:
-        ValueError: an argument is outside its range
 
     Example:
         >>> [round(regular_throughput(W, 0.010, 0.010)) for W in (1, 2, 3)]
@@ -73,9 +67,6 @@ def random_throughput(workers: int, compute: float, serve: float) -> float:
     Args:
         workers: W, at least 0
         compute, serve: means in seconds; see `saturation`
-
-    Raises:
-        ValueError: an argument is outside its range
 
     Example:
         >>> [random_throughput(W, 0.010, 0.010) for W in (1, 2, 3)]

@@ -1,9 +1,9 @@
 """Every figure that the notebooks and the command line draw: data in, matplotlib Figure out.
 
-Most figures take a `title`, which replaces their own. There is one file per subject, and its
-`__all__` names what this package offers: `plotting.fits` is `fits` of curves.py. A new file needs
-no entry here. Nothing, in particular not matplotlib, is imported before the first figure is asked
-for.
+Figures of one panel take a `title`, which replaces their own, and `ax` to draw on. There is one
+file per subject, and its `__all__` names what this package offers: `plotting.fits` is `fits` of
+curves.py. A new file needs no entry here. Nothing, in particular not matplotlib, is imported
+before the first figure is asked for.
 """
 
 from __future__ import annotations

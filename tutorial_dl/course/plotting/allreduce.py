@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,17 +11,12 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocat
 
 from numba_kernels.allreduce.schedules import Message, rounds
 from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Lines, Numbers
 
 __all__ = [
-    "Message",
-    "allreduce_ladder",
-    "allreduce_times",
-    "ring_film",
-    "ring_strip",
-    "rounds",
-    "side_by_side",
-    "timetable",
-]
+    "Message", "allreduce_ladder", "allreduce_times", "ring_film", "ring_strip", "rounds",
+    "side_by_side", "timetable",
+]  # fmt: skip
 
 LOOKS = {
     "naive": {"color": style.ORANGE, "linestyle": "--", "marker": "s"},
@@ -35,25 +30,17 @@ LOOKS = {
 }
 
 
-def timetable(
-    ranks: int = 4, algorithms: Sequence[str] = ("naive", "tree", "ring")
-) -> style.Figure:
-    """All messages of each algorithm as slanted arrows from rank to rank, with time running down.
+def timetable(ranks: int = 4) -> style.Figure:
+    """All messages of naive, tree and ring as arrows from rank to rank, with time running down.
 
     In the upper row every message takes equally long (a short vector: latency); in the lower row
     it takes a time proportional to its bytes (a long vector).
-
-    Args:
-        ranks: how many, 2 or more.
-        algorithms: names that `rounds` knows, one column each.
     """
     if ranks < 2:
         raise ValueError(f"ranks must be at least 2 to have messages, got {ranks}")
-    plans = {name: rounds(name, ranks) for name in algorithms}
-    with style.panels(2, len(plans), width=3.1, height=3.0, sharex=True, sharey="row") as (
-        figure,
-        grid,
-    ):
+    plans = {name: rounds(name, ranks) for name in ("naive", "tree", "ring")}
+    size = {"width": 3.1, "height": 3.0}
+    with style.panels(2, len(plans), **size, sharex=True, sharey="row") as (figure, grid):
         for (name, plan), (short, long) in zip(plans.items(), grid.T, strict=True):
             _arrows(short, plan, [1.0] * len(plan), ranks)
             _arrows(long, plan, [messages[0].part for messages in plan], ranks)
@@ -61,12 +48,11 @@ def timetable(
             sent = sum(messages[0].part for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
             long.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)])
-        for row, label in zip(
-            grid, ("short vector:\ntime (latencies)", "long vector:\ntime (vectors)"), strict=True
-        ):
-            row[0].set(ylabel=label)
-            row[0].yaxis.set_major_locator(MaxNLocator(integer=True))
-            row[0].invert_yaxis()
+        labels = ("short vector:\ntime (latencies)", "long vector:\ntime (vectors)")
+        for ax, label in zip(grid[:, 0], labels, strict=True):
+            ax.set_ylabel(label)
+            ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+            ax.invert_yaxis()
         handles = [
             grid[0, 0].plot([], [], label=label, **_look(adds))[0]
             for adds, label in ((True, "added on arrival"), (False, "copied on arrival"))
@@ -93,13 +79,9 @@ def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: 
                 tips = [(at, at + 0.5, end - duration, middle), (to - 0.5, to, middle, end)]
             for i, (x, x_end, y, y_end) in enumerate(tips):
                 last = i == len(tips) - 1
-                ax.annotate(
-                    "", (x_end, y_end), (x, y),
-                    arrowprops={
-                        "arrowstyle": "-|>" if last else "-", "shrinkA": 0, "shrinkB": 0,
-                        "mutation_scale": 10, "linewidth": 1.3, **_look(message.adds),
-                    },
-                )  # fmt: skip
+                look = {"arrowstyle": "-|>" if last else "-", "mutation_scale": 10}
+                look |= {"shrinkA": 0, "shrinkB": 0, "linewidth": 1.3, **_look(message.adds)}
+                ax.annotate("", (x_end, y_end), (x, y), arrowprops=look)
     ax.axhline(ends[-1], color=style.BLACK, linewidth=1)
     ax.set_xlim(-0.6, ranks - 0.4)
     ax.grid(False, axis="x")
@@ -112,10 +94,8 @@ def ring_strip(ranks: int = 4) -> style.Figure:
     """Which ranks' values every rank holds in every chunk, before and after each ring step."""
     states = _states(ranks)
     plan = rounds("ring", ranks)
-    with style.panels(2, ranks, width=0.5 * ranks + 0.3, height=0.46 * ranks + 0.6) as (
-        figure,
-        grid,
-    ):
+    size = {"width": 0.5 * ranks + 0.3, "height": 0.46 * ranks + 0.6}
+    with style.panels(2, ranks, **size) as (figure, grid):
         half = ranks - 1
         places = [*grid[0], *grid[1, 1:]]
         for step, (ax, state) in enumerate(zip(places, states, strict=True)):
@@ -201,10 +181,7 @@ def _table(ax: Axes, state: np.ndarray, title: str) -> None:
     ax.set_xticks(range(ranks), [f"rank {r}" for r in range(ranks)], size=8)
     ax.set_yticks(range(ranks), [f"{chunk}" for chunk in range(ranks)], size=8)
     ax.set_ylabel("chunk", size=8)
-    ax.tick_params(length=0)
-    ax.grid(False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    style.bare(ax)
 
 
 def _tile(ax: Axes, x: float, y: float, whose: np.ndarray, zorder: float = 1) -> None:
@@ -232,15 +209,11 @@ def _box(ax: Axes, x: float, y: float, **look) -> None:
 # Times -----------------------------------------------------------------------------------------
 
 
+@style.one_panel("Allreduce: predicted beside measured", ylabel="time", legend=None)
 def allreduce_times(
-    x: Sequence[float],
-    predicted: Mapping[str, np.ndarray],
-    measured: Mapping[str, np.ndarray] | None = None,
-    bound: tuple[str, np.ndarray] | None = None,
-    over: str = "bytes",
-    title: str = "Allreduce: predicted beside measured",
-    ax: Axes | None = None,
-) -> style.Figure:
+    ax, x: Numbers, predicted: Lines, measured: Mapping[str, np.ndarray] | None = None,
+    bound: tuple[str, Numbers] | None = None, over: str = "bytes",
+):  # fmt: skip
     """Time of an allreduce by each algorithm, predicted as lines, measured as markers, log-log.
 
     Args:
@@ -250,55 +223,45 @@ def allreduce_times(
             down to the fastest.
         bound: (legend entry, seconds of shape (k,)) of one more line.
         over: "bytes" (of the vector) or "ranks".
-        title: the figure's title.
-        ax: where to draw; a new figure if None.
     """
     if over not in ("bytes", "ranks"):
         raise ValueError(f'over must be "bytes" or "ranks", got {over!r}')
-    x = np.asarray(x, float)
-    with style.axes(ax) as ax:
-        for name, seconds in predicted.items():
-            ax.plot(x, _fits(x, seconds, name), **_of(name) | {"marker": "none"})
-        if bound:
-            label, seconds = bound[0], _fits(x, bound[1], bound[0])
-            times = [*predicted.values(), *(measured or {}).values()]
-            lowest = min(np.min(each) for each in times)  # don't draw it below all others
-            seconds = np.where(seconds >= lowest, seconds, np.nan)
-            ax.plot(x, seconds, color=style.BLACK, linewidth=1, label=label)
-        for name, seconds in (measured or {}).items():
-            seconds = _fits(x, seconds, name)  # (k, repeats)
-            median, fastest = np.median(seconds, axis=1), seconds.min(axis=1)
-            bars = np.stack([median - fastest, np.zeros(len(x))])
-            ax.errorbar(x, median, bars, elinewidth=1, **_of(name) | {"linestyle": "none"})
-        for name in dict.fromkeys([*predicted, *(measured or {})]):  # one entry per algorithm
-            ax.plot([], [], label=name, **_of(name, name in predicted, name in (measured or {})))
-        ax.set_xscale("log", base=2)
-        ax.set_yscale("log")
-        if over == "bytes":
-            ax.xaxis.set_major_formatter(FuncFormatter(_prefixed))
-        else:
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:g}"))
-        ax.yaxis.set_major_formatter(EngFormatter("s"))
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.set(xlabel="vector (bytes)" if over == "bytes" else "ranks", ylabel="time", title=title)
-        ax.legend(fontsize=9, title=_how(measured), title_fontsize=9, alignment="left")
-    return ax.figure
+    x, measured = np.asarray(x, float), measured or {}
+    for name, seconds in predicted.items():
+        ax.plot(x, _fits(x, seconds, name), **_of(name) | {"marker": "none"})
+    if bound:
+        label, seconds = bound[0], _fits(x, bound[1], bound[0])
+        lowest = min(np.min(each) for each in (*predicted.values(), *measured.values()))
+        seconds = np.where(seconds >= lowest, seconds, np.nan)  # not below all others
+        ax.plot(x, seconds, color=style.BLACK, linewidth=1, label=label)
+    for name, seconds in measured.items():
+        seconds = _fits(x, seconds, name)  # (k, repeats)
+        median, fastest = np.median(seconds, axis=1), seconds.min(axis=1)
+        bars = np.stack([median - fastest, np.zeros(len(x))])
+        ax.errorbar(x, median, bars, elinewidth=1, **_of(name) | {"linestyle": "none"})
+    for name in dict.fromkeys([*predicted, *measured]):  # one entry per algorithm
+        ax.plot([], [], label=name, **_of(name, name in predicted, name in measured))
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    prefixed = _prefixed if over == "bytes" else lambda n, _: f"{n:g}"
+    ax.xaxis.set_major_formatter(FuncFormatter(prefixed))
+    ax.yaxis.set_major_formatter(EngFormatter("s"))
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xlabel("vector (bytes)" if over == "bytes" else "ranks")
+    ax.legend(fontsize=9, title=_how(measured), title_fontsize=9, alignment="left")
 
 
 def allreduce_ladder(
-    sizes: Sequence[float],
-    predicted: Mapping[str, np.ndarray],
-    measured: Mapping[str, np.ndarray],
+    sizes: Numbers, predicted: Lines, measured: Mapping[str, np.ndarray],
     crossover: tuple[str, str, float] | None = None,
-) -> style.Figure:
+) -> style.Figure:  # fmt: skip
     """One panel per algorithm: time predicted (line) and measured (markers), others in grey.
 
     Args:
         sizes: bytes of the vector, shape (k,).
         predicted: algorithm -> seconds, shape (k,).
-        measured: algorithm -> seconds, shape (k, repeats): the median is marked, and a bar goes
-            down to the fastest. The title gives the median of their relative distances from
-            the line.
+        measured: as for `allreduce_times`. The title gives the median of their relative distances
+            from the line.
         crossover: two algorithms, and the bytes above which the second is faster: a line in both.
     """
     if not predicted or predicted.keys() != measured.keys():
@@ -307,10 +270,8 @@ def allreduce_ladder(
     sizes = np.asarray(sizes, float)
     columns = min(4, len(predicted))
     rows = -(-len(predicted) // columns)
-    with style.panels(rows, columns, width=2.6, height=2.5, sharex=True, sharey=True) as (
-        figure,
-        grid,
-    ):
+    size = {"width": 2.6, "height": 2.5}
+    with style.panels(rows, columns, **size, sharex=True, sharey=True) as (figure, grid):
         for ax, name in zip(grid.flat, predicted, strict=False):
             for other in predicted.values():
                 ax.plot(sizes, _fits(sizes, other, name), color=style.GREY, linewidth=0.6)
@@ -322,20 +283,17 @@ def allreduce_ladder(
             ax.set(xlabel="", ylabel="")
             ax.xaxis.set_major_locator(LogLocator(base=16))
             if crossover and name in crossover[:2]:
-                _mark(ax, crossover[2], "to here" if name == crossover[0] else "from here", sizes)
+                ax.axvline(crossover[2], color=style.BLACK, linewidth=1, linestyle=":")
+                # The words are on the side that has more room.
+                side = "right" if crossover[2] > np.sqrt(sizes[0] * sizes[-1]) else "left"
+                words = " to here " if name == crossover[0] else " from here "
+                where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
+                ax.text(crossover[2], 0.97, words, size=8, **where)
         for ax in list(grid.flat)[len(predicted) :]:
             ax.set_axis_off()
         figure.supxlabel("vector (bytes)", size=9)
         figure.supylabel("time", size=9)
     return figure
-
-
-def _mark(ax: Axes, x: float, words: str, sizes: np.ndarray) -> None:
-    """Draw a line at `x`, with words on the side that has more room."""
-    ax.axvline(x, color=style.BLACK, linewidth=1, linestyle=":")
-    side = "right" if x > np.sqrt(sizes[0] * sizes[-1]) else "left"
-    where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
-    ax.text(x, 0.97, f" {words} ", size=8, **where)
 
 
 def side_by_side(*panels: Mapping, sharey: bool = True) -> style.Figure:

@@ -10,29 +10,21 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course.foundations import Descent, LeastSquares
+from tutorial_dl.figure_style import Lines, Numbers
 
 __all__ = [
-    "descent_film",
-    "error_factors",
-    "fit_errors",
-    "fits",
-    "loss_curves",
-    "loss_paths",
+    "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
     "solver_errors",
-]
+]  # fmt: skip
 
 Function = Callable[[np.ndarray], np.ndarray]
 
 
+@style.one_panel("Curves fitted to the samples", "x", "y", legend="beside")
 def fits(
-    x: np.ndarray,
-    y: np.ndarray,
-    curves: Mapping[str, Function],
-    truth: Function | None = None,
-    held_out: tuple[np.ndarray, np.ndarray] | None = None,
-    title: str = "Curves fitted to the samples",
-    ax: Axes | None = None,
-) -> style.Figure:
+    ax, x: np.ndarray, y: np.ndarray, curves: Mapping[str, Function],
+    truth: Function | None = None, held_out: tuple[np.ndarray, np.ndarray] | None = None,
+):  # fmt: skip
     """Samples and the curves fitted to them.
 
     Args:
@@ -40,35 +32,30 @@ def fits(
         curves: legend entry -> function of x.
         truth: the function that the samples were drawn from, without the noise.
         held_out: (x, y) of samples that no curve was fitted to, shape (m,).
-        ax: where to draw; a new figure if None.
     """
     everywhere = [x] if held_out is None else [x, held_out[0]]
     grid = np.linspace(np.min(np.concatenate(everywhere)), np.max(np.concatenate(everywhere)), 500)
-    with style.axes(ax) as ax:
-        if held_out is not None:
-            ax.plot(*held_out, "x", color=style.GREY, label="held out", zorder=2)
-        if truth is not None:
-            ax.plot(grid, truth(grid), color=style.GREY, linewidth=5, alpha=0.35, label="truth")
-        for number, (label, curve) in enumerate(curves.items()):
-            ax.plot(grid, curve(grid), label=label, **style.line(number))
-        ax.plot(x, y, "o", color=style.BLACK, label="samples", zorder=3)
+    if held_out is not None:
+        ax.plot(*held_out, "x", color=style.GREY, label="held out", zorder=2)
+    if truth is not None:
+        ax.plot(grid, truth(grid), color=style.GREY, linewidth=5, alpha=0.35, label="truth")
+    for number, (label, curve) in enumerate(curves.items()):
+        ax.plot(grid, curve(grid), label=label, **style.line(number))
+    ax.plot(x, y, "o", color=style.BLACK, label="samples", zorder=3)
 
-        # A curve that follows the noise swings far out: keep the samples in view instead.
-        low, high = np.min(y), np.max(y)
-        ax.set_ylim(low - 0.25 * (high - low), high + 0.25 * (high - low))
-        ax.set(xlabel="x", ylabel="y", title=title)
-        style.legend_beside(ax)
-    return ax.figure
+    # A curve that follows the noise swings far out: keep the samples in view instead.
+    low, high = np.min(y), np.max(y)
+    ax.set_ylim(low - 0.25 * (high - low), high + 0.25 * (high - low))
 
 
+@style.one_panel(
+    "More parameters fit the samples better, and other samples worse",
+    "parameters k", "mean squared error (unit of y squared)", yscale="log", legend="beside",
+)  # fmt: skip
 def fit_errors(
-    sizes: Sequence[int],
-    training: np.ndarray,
-    held_out: np.ndarray,
-    predicted: tuple[np.ndarray, np.ndarray] | None = None,
-    noise: float | None = None,
-    title: str = "More parameters fit the samples better, and other samples worse",
-) -> style.Figure:
+    ax, sizes: Sequence[int], training: Numbers, held_out: Numbers,
+    predicted: tuple[Numbers, Numbers] | None = None, noise: float | None = None,
+):  # fmt: skip
     """Training and held-out error against the number of parameters, predicted beside measured.
 
     Args:
@@ -77,29 +64,23 @@ def fit_errors(
         predicted: (training, held-out) errors predicted before measuring, shape (n,) each.
         noise: standard deviation of a sample: its square is the least held-out error there is.
     """
-    with style.axes() as ax:
-        for label, measured, line, colour, marker in zip(
-            ("training", "held out"), (training, held_out),
-            (None, None) if predicted is None else predicted, (style.BLUE, style.RED), "os",
-            strict=True,
-        ):  # fmt: skip
-            ax.plot(sizes, measured, marker, color=colour, label=f"{label}, measured")
-            if line is not None:
-                ax.plot(sizes, line, color=colour, label=f"{label}, predicted")
-        if noise is not None:
-            ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
-        ax.set(xlabel="parameters k", ylabel="mean squared error (unit of y squared)", title=title)
-        ax.set_yscale("log")
-        style.legend_beside(ax)
-    return ax.figure
+    for label, measured, line, colour, marker in zip(
+        ("training", "held out"), (training, held_out),
+        (None, None) if predicted is None else predicted, (style.BLUE, style.RED), "os",
+        strict=True,
+    ):  # fmt: skip
+        ax.plot(sizes, measured, marker, color=colour, label=f"{label}, measured")
+        if line is not None:
+            ax.plot(sizes, line, color=colour, label=f"{label}, predicted")
+    if noise is not None:
+        ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
 
 
-def solver_errors(
-    sizes: Sequence[int],
-    measured: Mapping[str, np.ndarray],
-    predicted: Mapping[str, np.ndarray],
-    title: str = "The normal equations lose twice as many digits",
-) -> style.Figure:
+@style.one_panel(
+    "The normal equations lose twice as many digits",
+    "parameters k", "relative error of the parameters", yscale="log", legend="beside",
+)  # fmt: skip
+def solver_errors(ax, sizes: Sequence[int], measured: Lines, predicted: Lines):
     """Relative error of the solved parameters: one marker per solver, and its predicted line.
 
     Args:
@@ -107,48 +88,32 @@ def solver_errors(
         measured: solver -> |w - w_exact| / |w_exact|, shape (n,).
         predicted: label -> predicted relative error, shape (n,), in the order of the solvers.
     """
-    with style.axes() as ax:
-        for number, (solver, label) in enumerate(zip(measured, predicted, strict=False)):
-            ax.plot(sizes, measured[solver], label=solver, **style.marks(number))
-            ax.plot(sizes, predicted[label], color=style.colour(number), label=label)
-        ax.set_yscale("log")
-        ax.set(xlabel="parameters k", ylabel="relative error of the parameters", title=title)
-        style.legend_beside(ax)
-    return ax.figure
+    for number, (solver, label) in enumerate(zip(measured, predicted, strict=False)):
+        ax.plot(sizes, measured[solver], label=solver, **style.marks(number))
+        ax.plot(sizes, predicted[label], color=style.colour(number), label=label)
 
 
-def loss_paths(
-    loss: LeastSquares,
-    descents: Mapping[str, Descent],
-    steps: int | None = None,
-    title: str = "Each step goes straight downhill, across the contours",
-    ax: Axes | None = None,
-) -> style.Figure:
+@style.one_panel(
+    "Each step goes straight downhill, across the contours", height=5.0, legend="beside"
+)
+def loss_paths(ax, loss: LeastSquares, descents: Mapping[str, Descent], steps: int | None = None):
     """Paths of descents on the contours of a loss of two parameters.
 
     Args:
         loss: of k = 2 parameters.
         descents: legend entry -> its run.
         steps: how many steps to draw; all if None.
-        ax: where to draw; a new figure if None.
-
-    Raises:
-        ValueError: the loss does not have 2 parameters.
     """
     paths = {
         label: run.path[: None if steps is None else steps + 1] for label, run in descents.items()
     }
-    with style.axes(ax, width=6.4, height=5.0) as ax:
-        _surface(loss, list(paths.values()), ax)
-        for number, (label, path) in enumerate(paths.items()):
-            look = style.marks(number) | {"linestyle": "-", "markersize": 4, "linewidth": 1.4}
-            if len(path) > 100:
-                look |= {"marker": None, "linewidth": 0.6}
-            ax.plot(*path.T, label=label, **look)
-        ax.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13, label="minimum")
-        ax.set_title(title)
-        style.legend_beside(ax)
-    return ax.figure
+    _surface(loss, list(paths.values()), ax)
+    for number, (label, path) in enumerate(paths.items()):
+        look = style.marks(number) | {"linestyle": "-", "markersize": 4, "linewidth": 1.4}
+        if len(path) > 100:
+            look |= {"marker": None, "linewidth": 0.6}
+        ax.plot(*path.T, label=label, **look)
+    ax.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13, label="minimum")
 
 
 def descent_film(
@@ -165,9 +130,6 @@ def descent_film(
         descents: legend entry -> its run; all are shown on the same clock.
         frames: how many; the clock runs from 0 to the end of the shortest descent.
         by: the clock: "steps", or "samples" whose gradients were taken.
-
-    Raises:
-        ValueError: the loss does not have 2 parameters, or `by` is neither of the two.
     """
     per_step = {label: _clock(run, by) for label, run in descents.items()}
     end = min(run.steps * per_step[label] for label, run in descents.items())
@@ -206,13 +168,14 @@ def descent_film(
         return style.Film(figure, play())
 
 
+@style.one_panel(
+    "Small batches learn early, and stop early", ylabel="L - L* (unit of y squared)",
+    yscale="log", legend="beside",
+)  # fmt: skip
 def loss_curves(
-    loss: LeastSquares,
-    descents: Mapping[str, Descent],
-    by: str = "samples",
+    ax, loss: LeastSquares, descents: Mapping[str, Descent], by: str = "samples",
     floors: Mapping[str, float] | None = None,
-    title: str = "Small batches learn early, and stop early",
-) -> style.Figure:
+):  # fmt: skip
     """How far each descent is above the least loss, as the mean over each epoch's steps.
 
     Args:
@@ -222,33 +185,27 @@ def loss_curves(
         floors: legend entry -> predicted L - L* at which it settles; drawn as a dotted line.
     """
     minimum = loss(loss.minimiser())
-    with style.axes() as ax:
-        for number, (label, run) in enumerate(descents.items()):
-            above = (_losses(loss, run) - minimum)[1:].reshape(run.epochs, -1).mean(axis=1)
-            clock = _clock(run, by) * run.steps_per_epoch * np.arange(1, run.epochs + 1)
-            # Below this the loss is only its own rounding error.
-            seen = above > 10 * np.finfo(float).eps * minimum
-            every = max(1, run.epochs // 12)
-            look = style.marks(number) | {"linestyle": "-", "linewidth": 1.2, "markevery": every}
-            ax.plot(clock[seen], above[seen], label=label, **look)
-            floor = 0.0 if floors is None else floors.get(label, 0.0)
-            if floor > 0:
-                ax.plot([0, clock[-1]], [floor, floor], ":", color=style.colour(number))
-        if floors is not None:
-            ax.plot([], [], ":", color=style.GREY, label="predicted floor")
-        ax.set_xlim(left=0)
-        ax.set(xlabel=_CLOCKS[by], ylabel="L - L* (unit of y squared)", title=title, yscale="log")
-        style.legend_beside(ax)
-    return ax.figure
+    for number, (label, run) in enumerate(descents.items()):
+        above = (_losses(loss, run) - minimum)[1:].reshape(run.epochs, -1).mean(axis=1)
+        clock = _clock(run, by) * run.steps_per_epoch * np.arange(1, run.epochs + 1)
+        # Below this the loss is only its own rounding error.
+        seen = above > 10 * np.finfo(float).eps * minimum
+        every = max(1, run.epochs // 12)
+        look = style.marks(number) | {"linestyle": "-", "linewidth": 1.2, "markevery": every}
+        ax.plot(clock[seen], above[seen], label=label, **look)
+        floor = 0.0 if floors is None else floors.get(label, 0.0)
+        if floor > 0:
+            ax.plot([0, clock[-1]], [floor, floor], ":", color=style.colour(number))
+    if floors is not None:
+        ax.plot([], [], ":", color=style.GREY, label="predicted floor")
+    ax.set_xlim(left=0)
+    ax.set_xlabel(_CLOCKS[by])
 
 
-def error_factors(
-    rates: np.ndarray,
-    measured: np.ndarray,
-    predicted: Function,
-    bound: float,
-    title: str = "Above 2 / λ_max the error grows",
-) -> style.Figure:
+@style.one_panel(
+    "Above 2 / λ_max the error grows", "learning rate η", "error factor per step", legend="beside"
+)
+def error_factors(ax, rates: Numbers, measured: Numbers, predicted: Function, bound: float):
     """The factor by which one step multiplies the error, against the learning rate.
 
     Args:
@@ -258,17 +215,13 @@ def error_factors(
         bound: 2 / lambda_max.
     """
     grid = np.linspace(0, max(np.max(rates), bound) * 1.05, 400)
-    with style.axes() as ax:
-        ax.axhspan(1, 10, color=style.RED, alpha=0.12, linewidth=0)
-        ax.text(0.01 * grid[-1], 1.02, "the error grows", color=style.RED, va="bottom")
-        ax.plot(grid, [predicted(rate) for rate in grid], color=style.PREDICTED, label="predicted")
-        ax.plot(rates, measured, "o", color=style.MEASURED, label="measured")
-        ax.axvline(bound, color=style.GREY, linestyle="--", label="2 / λ_max")
-        ax.set_xlim(0, grid[-1])
-        ax.set_ylim(0, max(1.2, 1.1 * np.max(measured)))
-        ax.set(xlabel="learning rate η", ylabel="error factor per step", title=title)
-        style.legend_beside(ax)
-    return ax.figure
+    ax.axhspan(1, 10, color=style.RED, alpha=0.12, linewidth=0)
+    ax.text(0.01 * grid[-1], 1.02, "the error grows", color=style.RED, va="bottom")
+    ax.plot(grid, [predicted(rate) for rate in grid], color=style.PREDICTED, label="predicted")
+    ax.plot(rates, measured, "o", color=style.MEASURED, label="measured")
+    ax.axvline(bound, color=style.GREY, linestyle="--", label="2 / λ_max")
+    ax.set_xlim(0, grid[-1])
+    ax.set_ylim(0, max(1.2, 1.1 * np.max(measured)))
 
 
 _CLOCKS = {"steps": "steps", "samples": "samples whose gradients were taken"}

@@ -1,4 +1,4 @@
-"""Figures of kernels: trips through memory, and how long they take."""
+"""Figures of kernels: trips through memory, how long they take, a step in shared memory."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course.traffic import Trip, moved
 
-__all__ = ["beside", "step_traffic", "trips"]
+__all__ = ["beside", "fused_step", "step_traffic", "trips"]
+
+SHADES = {
+    does: {"facecolor": colour, "edgecolor": "#DDDDDD"}
+    for does, colour in {"": "white", "r": "#CFE8F7", "fw": "#FBE3B3", "rw": "#B7DFA9"}.items()
+}
 
 
 def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.Figure:
@@ -29,47 +35,36 @@ def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.
                 f"{title}: trips use {', '.join(sorted(unknown))}, which vectors must contain"
             )
     rows = max(map(len, plans.values()))
-    with style.panels(1, len(plans), width=0.55 * len(vectors) + 1.6, height=0.27 * rows + 1.0) as (
-        figure,
-        axes,
-    ):
+    size = {"width": 0.55 * len(vectors) + 1.6, "height": 0.27 * rows + 1.0}
+    with style.panels(1, len(plans), **size) as (figure, axes):
         for ax, (title, plan) in zip(axes[0], plans.items(), strict=True):
             for row, trip in enumerate(plan):
                 for column, name in enumerate(vectors):
                     does = "r" * (name in trip.reads) + "f" * (name in trip.fetches)
                     does += "w" * (name in trip.writes)
-                    _cell(ax, column, row, does)
-            counts = f"{len(plan)} trip{'s'[: len(plan) > 1]}, {moved(plan)} numbers per weight"
+                    at = (column - 0.45, row - 0.42)
+                    _cell(ax, at, (0.9, 0.84), does, 8, **SHADES[does], linewidth=0.8)
+            counts = f"{style.counted(len(plan), 'trip')}, {moved(plan)} numbers per weight"
             ax.set_title(f"{title}:\n{counts}", fontsize=10)
             ax.set(xlim=(-0.6, len(vectors) - 0.4), ylim=(rows - 0.4, -0.6))
             ax.set_xticks(range(len(vectors)), [f"${name}$" for name in vectors])
             ax.xaxis.tick_top()
             ax.set_yticks(range(len(plan)), [trip.operation for trip in plan], size=8)
-            ax.tick_params(length=0)
-            ax.grid(False)
-            for spine in ax.spines.values():
-                spine.set_visible(False)
-        handles = [
-            Rectangle((0, 0), 1, 1, facecolor=_shade(does), edgecolor="#DDDDDD", label=label)
-            for does, label in (
-                ("r", "r: read"),
-                ("rw", "rw: read and written"),
-                ("fw", "fw: fetched, then overwritten"),
-            )
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=9)
+            style.bare(ax)
+        looks = {
+            "r: read": SHADES["r"],
+            "rw: read and written": SHADES["rw"],
+            "fw: fetched, then overwritten": SHADES["fw"],
+        }
+        style.patch_legend(figure, looks, fontsize=9)
     return figure
 
 
-def _cell(ax: Axes, x: float, y: float, does: str) -> None:
-    box = {"facecolor": _shade(does), "edgecolor": "#DDDDDD", "linewidth": 0.8}
-    ax.add_patch(Rectangle((x - 0.45, y - 0.42), 0.9, 0.84, **box))
-    if does:
-        ax.text(x, y, does, ha="center", va="center", size=8)
-
-
-def _shade(does: str) -> str:
-    return {"": "white", "r": "#CFE8F7", "fw": "#FBE3B3", "rw": "#B7DFA9"}[does]
+def _cell(ax: Axes, at, size, text: str, fontsize: float, **look) -> None:
+    ax.add_patch(Rectangle(at, *size, **look))
+    if text:
+        middle = at[0] + size[0] / 2, at[1] + size[1] / 2
+        ax.text(*middle, text, ha="center", va="center", size=fontsize)
 
 
 def beside(
@@ -128,25 +123,62 @@ def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
     if len(parts) > len(hatches):
         raise ValueError(f"there can be at most {len(hatches)} parts, got {len(parts)}")
     with style.axes(height=0.6 * len(ways) + 1.9) as ax:
-        left = np.zeros(len(ways))
-        for number, part in enumerate(parts):
-            widths = np.array([way.get(part, 0) for way in ways.values()], float)
-            bars = ax.barh(
-                range(len(ways)), widths, left=left, height=0.6, label=part,
-                color=style.COLOURS[number], alpha=0.55, hatch=hatches[number], edgecolor="white",
-            )  # fmt: skip
-            for bar, width in zip(bars, widths, strict=True):
-                if width:
-                    ax.text(
-                        bar.get_x() + width / 2, bar.get_y() + bar.get_height() / 2, f"{width:g}",
-                        ha="center", va="center", size=9,
-                    )  # fmt: skip
-            left += widths
-        for row, total in enumerate(left):
-            ax.text(total + 0.01 * left.max(), row, f"{total:g}", va="center", weight="bold")
+        widths = {
+            part: np.array([way.get(part, 0) for way in ways.values()], float) for part in parts
+        }
+        looks = [
+            {"color": colour, "alpha": 0.55, "hatch": hatch}
+            for colour, hatch in zip(style.COLOURS, hatches, strict=False)
+        ]
+        totals = style.stacked(ax, range(len(ways)), widths, looks)
+        for bar in ax.patches:
+            if width := bar.get_width():
+                at = bar.get_x() + width / 2, bar.get_y() + bar.get_height() / 2
+                ax.text(*at, f"{width:g}", ha="center", va="center", size=9)
+        for row, total in enumerate(totals):
+            ax.text(total + 0.01 * totals.max(), row, f"{total:g}", va="center", weight="bold")
         style.rows(ax, list(ways))
-        ax.set_xlim(0, 1.12 * left.max())
+        ax.set_xlim(0, 1.12 * totals.max())
         ax.grid(False)
         ax.set(title="The same step, fewer trips", xlabel="numbers through memory per weight")
         ax.figure.legend(loc="outside lower center", ncols=len(parts), fontsize=9)
     return ax.figure
+
+
+def fused_step(ranks: int = 4) -> style.Figure:
+    """The two windows during a fused step: one row per rank, one column per slice.
+
+    A cell has the colour of the rank that works on it. The code is numba_kernels/step/step.py.
+    """
+    titles = (
+        "1. rank r writes its gradient\n    into row r",
+        "2. rank r averages slice r of all gradients,\n    and writes slice r of all new weights",
+        "3. rank r has all new weights in row r\n    for its next gradient",
+    )
+    with style.panels(1, 3, width=3.9, height=3.6) as (figure, axes):
+        for number, (ax, title) in enumerate(zip(axes[0], titles, strict=True)):
+            updates = number == 1
+            for row in range(ranks):
+                for column in range(ranks):
+                    text = (f"$g_{row}$", "$g \\to w$", "$w$")[number]
+                    _owned(ax, (column, row), column if updates else row, text)
+                ax.text(-0.15, row + 0.5, f"row {row}", ha="right", va="center", size=9)
+                ax.text(row + 0.5, -0.2, f"slice {row}", ha="center", va="bottom", size=9)
+            for rank in range(ranks):
+                text = "state" if updates else f"rank {rank}"
+                _owned(ax, (rank, ranks + 0.6), rank, text, height=0.6)
+            words = "each rank keeps the optimizer state of its slice" if updates else "colours"
+            ax.text(ranks / 2, ranks + 0.45, words, ha="center", va="bottom", size=8)
+            if number:
+                look = {"rotation": 90, "weight": "bold", "color": style.GREY}
+                ax.text(-1.35, ranks / 2, "barrier", ha="center", va="center", **look)
+            ax.set(xlim=(-1.6, ranks + 0.1), ylim=(ranks + 1.3, -0.6), aspect="equal", title=title)
+            ax.title.set_size(10)
+            ax.set_axis_off()
+    return figure
+
+
+def _owned(ax: Axes, at, rank: int, text: str, height: float = 1.0) -> None:
+    """Draw a cell in the colour of the rank that works on it."""
+    pale = tuple(0.45 * c + 0.55 for c in to_rgb(style.colour(rank)))
+    _cell(ax, at, (1, height), text, 9, facecolor=pale, edgecolor="white", linewidth=2)

@@ -1,21 +1,37 @@
-"""Figures of ranks and their messages: which rank sends to which, and how long it takes."""
+"""Figures of ranks: their messages, how they miss a collective, who waits, and what it costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch, Patch
 
 from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Numbers
 
-__all__ = ["message_times", "ranks"]
+__all__ = [
+    "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits", "with_faults",
+]  # fmt: skip
+
+WAIT = {"facecolor": "#EEEEEE", "hatch": "////", "edgecolor": "#777777", "linewidth": 0.4}
+
+# When each rank arrives; when the collective ends; markers: (time, rank, shape, colour).
+WAYS = {
+    "all ranks come": ((4, 5, 4.5), 5, ()),
+    "crash: never comes": ((4, 3, 4.5), 10, [(3, 1, "X", style.RED)]),
+    "mismatch: other call": (
+        (4, 5, 4.5), 10,
+        [(4, 0, "o", style.BLACK), (5, 1, "D", style.RED), (4.5, 2, "o", style.BLACK)],
+    ),
+    "deadlock: a circle": ((4, 5, 4.5), 10, ()),
+    "straggler: late": ((4, 8.5, 4.5), 8.5, ()),
+}  # fmt: skip
 
 
 def ranks(
-    contents: Sequence[str],
-    messages: Sequence[tuple[int, int]] = (),
-    title: str = "",
+    contents: Sequence[str], messages: Sequence[tuple[int, int]] = (), title: str = ""
 ) -> style.Figure:
     """Ranks as boxes in a row with what each holds in memory, and messages as arrows.
 
@@ -29,18 +45,12 @@ def ranks(
     below = max([at - to for at, to in messages], default=0)
     low, high = -0.62 - 0.42 * max(below, 0), 0.62 + 0.42 * max(above, 0)
     for at, to in messages:
-        if not (0 <= at < n and 0 <= to < n and at != to):
-            raise ValueError(
-                f"message {at} to {to}: both must be ranks from 0 to {n - 1}, and different"
-            )
+        _check_pair(at, to, n, f"message {at} to {to}")
     with style.axes(width=max(1.7 * n, 4.0), height=1.0 + 0.8 * (high - low)) as ax:
         for rank, text in enumerate(contents):
-            colour = style.colour(rank)
-            box = FancyBboxPatch(
-                (rank - 0.36, -0.4), 0.72, 0.8, boxstyle="round,pad=0.02",
-                facecolor="white", edgecolor=colour, linewidth=2,
-            )  # fmt: skip
-            ax.add_patch(box)
+            look = {"facecolor": "white", "edgecolor": style.colour(rank), "linewidth": 2}
+            round_box = {"boxstyle": "round,pad=0.02"} | look
+            ax.add_patch(FancyBboxPatch((rank - 0.36, -0.4), 0.72, 0.8, **round_box))
             ax.text(rank, 0.26, f"rank {rank}", ha="center", va="center", weight="bold")
             ax.text(rank, -0.1, text, ha="center", va="center", family="monospace", size=9)
         for number, (at, to) in enumerate(messages, start=1):
@@ -48,27 +58,19 @@ def ranks(
             reach = 0.42 * abs(to - at)
             start, end = (at + 0.12 * side, 0.45 * side), (to - 0.12 * side, 0.45 * side)
             bend = -reach / abs(end[0] - start[0]) * 1.6
-            arrow = FancyArrowPatch(
-                start, end, connectionstyle=f"arc3,rad={bend}", arrowstyle="-|>",
-                mutation_scale=14, color=style.BLACK, linewidth=1.4,
-            )  # fmt: skip
-            ax.add_patch(arrow)
+            look = {"color": style.BLACK, "linewidth": 1.4, "mutation_scale": 14}
+            style.arrow(ax, start, end, connectionstyle=f"arc3,rad={bend}", **look)
             if len(messages) > 1:
                 middle = (at + to) / 2, side * (0.45 + 0.8 * reach)
-                ax.text(
-                    *middle, str(number), ha="center", va="center", size=9,
-                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-                )  # fmt: skip
+                bbox = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+                ax.text(*middle, str(number), ha="center", va="center", size=9, bbox=bbox)
         ax.set(xlim=(-0.6, n - 0.4), ylim=(low, high), title=title, aspect="equal")
         ax.set_axis_off()
     return ax.figure
 
 
 def message_times(
-    sizes: np.ndarray,
-    seconds: np.ndarray,
-    lines: Mapping[str, tuple[float, float]],
-    title: str = "A message costs a latency plus its bytes",
+    sizes: Numbers, seconds: Numbers, lines: Mapping[str, tuple[float, float]]
 ) -> style.Figure:
     """Time and bandwidth of a message by its size: measured, and predicted by alpha + n beta.
 
@@ -83,8 +85,7 @@ def message_times(
             f"seconds must have one time per size: {sizes.size} sizes, got {seconds.size} times"
         )
     grid = np.geomspace(sizes.min(), sizes.max(), 200)
-    with style.panels(1, 2, width=4.8, height=3.8) as (figure, panels):
-        time, bandwidth = panels[0]
+    with style.panels(1, 2, width=4.8, height=3.8) as (figure, ((time, bandwidth),)):
         time.plot(sizes, 1e6 * seconds, "o", color=style.MEASURED, label="measured")
         bandwidth.plot(sizes, 1e-9 * sizes / seconds, "o", color=style.MEASURED, label="measured")
         for number, (label, (alpha, beta)) in enumerate(lines.items()):
@@ -98,12 +99,11 @@ def message_times(
             ax.axvline(half, color=style.GREY, linewidth=1)
             ax.set_xlabel("message (bytes)")
             ax.set_xscale("log", base=2)
+        title = "A message costs a latency plus its bytes"
         time.set(yscale="log", ylabel="time (µs)", title=title)
         bandwidth.set(yscale="log", ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
-        bandwidth.annotate(
-            f"n½ = {_bytes(half)}", (half, 0), xycoords=("data", "axes fraction"),
-            xytext=(5, 8), textcoords="offset points", color=style.GREY,
-        )  # fmt: skip
+        words, where = f"n½ = {_bytes(half)}", ("data", "axes fraction")
+        style.note(bandwidth, words, (half, 0), (5, 8), where, color=style.GREY)
         time.legend()
     return figure
 
@@ -111,3 +111,161 @@ def message_times(
 def _bytes(n: float) -> str:
     unit, size = next(((u, s) for u, s in (("MiB", 2**20), ("KiB", 2**10)) if n >= s), ("bytes", 1))
     return f"{n / size:.3g} {unit}"
+
+
+def _check_pair(one: int, other: int, ranks: int, what: str) -> None:
+    if not (0 <= one < ranks and 0 <= other < ranks and one != other):
+        raise ValueError(f"{what}: both must be ranks from 0 to {ranks - 1}, and different")
+
+
+# Failures --------------------------------------------------------------------------------------
+
+
+def ways_to_miss() -> style.Figure:
+    """A collective that all ranks join, and the four ways in which one of three ranks misses it."""
+    with style.panels(1, len(WAYS), width=2.5, height=2.5) as (figure, axes):
+        for ax, (title, (arrivals, end, markers)) in zip(axes[0], WAYS.items(), strict=True):
+            crashed = [rank for _, rank, shape, _ in markers if shape == "X"]
+            for rank, came in enumerate(arrivals):
+                ax.barh(rank, came, 0.6, 0, color=style.BLUE)
+                if rank not in crashed:
+                    ax.barh(rank, end - came, 0.6, came, **WAIT)
+                ax.barh(rank, 10 - end, 0.6, end, color=style.BLUE)
+            if end < 10:
+                ax.axvline(end, color=style.BLACK, linewidth=2)
+            for x, rank, shape, colour in markers:
+                look = {"markersize": 11, "markeredgecolor": "white", "zorder": 3}
+                ax.plot([x], [rank], shape, color=colour, **look)
+            for rank in range(3) if "circle" in title else ():
+                look = {"color": style.RED, "linewidth": 2, "zorder": 3, "shrinkA": 0, "shrinkB": 0}
+                to = (6 + rank, (rank + 1) % 3)
+                style.arrow(ax, (6 + rank, rank), to, mutation_scale=14, **look)
+            ax.set(title=title, xlim=(0, 10), ylim=(2.6, -0.6), xlabel="time", xticks=[])
+            ax.set_yticks(range(3), [f"rank {rank}" for rank in range(3)])
+            ax.tick_params(axis="y", length=0)
+            ax.grid(False)
+        style.patch_legend(figure, {"computes": {"facecolor": style.BLUE}, "waits": WAIT})
+    return figure
+
+
+def who_waits(panels: Sequence[tuple[str, Mapping[int, int]]], ranks: int) -> style.Figure:
+    """Which rank waits for which, one panel per case. Arrows that form a circle are red.
+
+    Args:
+        panels: (title, waits) of each panel; waits[r] is the rank that rank r waits for. Leave out
+            ranks that do not wait.
+        ranks: how many, 2 or more.
+    """
+    for _, waits in panels:
+        for rank, other in waits.items():
+            _check_pair(rank, other, ranks, f"rank {rank} waits for {other}")
+    with style.panels(1, len(panels), width=3.2, height=3.0) as (figure, axes):
+        for ax, (title, waits) in zip(axes[0], panels, strict=True):
+            _waits_of(ax, title, waits, ranks)
+    return figure
+
+
+def _waits_of(ax: Axes, title: str, waits: Mapping[int, int], ranks: int) -> None:
+    places = style.circle(ranks)
+    caught = circle(waits)
+    for rank, other in waits.items():
+        colour = style.RED if rank in caught else style.BLACK
+        look = {
+            "color": colour,
+            "linewidth": 2.2,
+            "mutation_scale": 18,
+            "shrinkA": 26,
+            "shrinkB": 26,
+        }
+        style.arrow(ax, places[rank], places[other], connectionstyle="arc3,rad=-0.12", **look)
+    for rank, (x, y) in enumerate(places):
+        colour = style.RED if rank in caught else style.BLACK if rank in waits else style.GREEN
+        bbox = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour}
+        ax.text(x, y, f"rank {rank}", ha="center", va="center", bbox=bbox)
+    ax.set(xlim=(-1.5, 1.5), ylim=(-1.35, 1.35), aspect="equal", title=title)
+    ax.set_axis_off()
+
+
+def circle(waits: Mapping[int, int]) -> set[int]:
+    """The ranks that wait for each other in a circle; empty if there are none."""
+    for first in waits:
+        path = [first]
+        while waits.get(path[-1]) is not None and waits[path[-1]] not in path:
+            path.append(waits[path[-1]])
+        if waits.get(path[-1]) == first:
+            return set(path)
+    return set()
+
+
+@style.one_panel("Two faults, one training run", "epoch", "validation loss", legend=None)
+def with_faults(
+    ax, undisturbed: Numbers, parts: Sequence[tuple[int, Numbers]], faults: Mapping[float, str]
+):
+    """The loss of a training run with faults, on top of that of an undisturbed one.
+
+    Args:
+        undisturbed: loss after epoch 1, 2, ..., shape (epochs,).
+        parts: (first epoch, losses) of each stretch between two interruptions.
+        faults: epoch (with a fraction, for the part that was done) -> what happened there.
+    """
+    ax.plot(
+        range(1, len(undisturbed) + 1), undisturbed, color=style.COLOURS[0], linewidth=9,
+        alpha=0.3, solid_capstyle="round", label="undisturbed",
+    )  # fmt: skip
+    for number, (first, losses) in enumerate(parts):
+        epochs = range(first, first + len(losses))
+        look = {"linewidth": 1.2, "marker": style.MARKERS[number]}
+        label = f"epochs {first} to {epochs[-1]}"
+        ax.plot(epochs, losses, color=style.colour(number + 1), label=label, **look)
+    for epoch, what in faults.items():
+        ax.axvline(epoch, color=style.RED, linewidth=1.5)
+        style.note(
+            ax, what, (epoch, 0.4), (-3, 0), ("data", "axes fraction"),
+            color=style.RED, rotation=90, ha="right", va="center",
+        )  # fmt: skip
+    # On white, because a fault's line may be right behind it.
+    ax.legend(loc="upper right", frameon=True, framealpha=1, edgecolor="none")
+
+
+@style.one_panel(
+    "No rank is slow, and all wait", "ranks", "time per step (ms)",
+    ylim=(0, None), legend="upper left",
+)  # fmt: skip
+def slowest_of(
+    ax, ranks: Sequence[int], predicted: Numbers, measured: Mapping[int, float], mean: float
+):
+    """The time of a step that ends when the last rank is done, by the number of ranks.
+
+    Args:
+        ranks, predicted: numbers of ranks, and expected times in s, shape (k,) each.
+        measured: number of ranks -> time in s.
+        mean: time of one rank alone, in s.
+    """
+    ax.plot(ranks, 1e3 * np.asarray(predicted), color=style.PREDICTED, label="predicted")
+    found = [1e3 * seconds for seconds in measured.values()]
+    ax.plot(list(measured), found, "o", color=style.MEASURED, markersize=7, label="measured")
+    ax.axhline(1e3 * mean, color=style.GREY, linestyle="--", linewidth=1.2)
+    style.note(
+        ax, "average time of one rank", (0.98, 1e3 * mean), (0, -4), ("axes fraction", "data"),
+        color=style.GREY, ha="right", va="top",
+    )  # fmt: skip
+    style.log_x(ax, ranks)
+
+
+def how_long(rows: Sequence[tuple[str, float, float]]) -> style.Figure:
+    """Seconds until failed cells ended, and the predicted latest end.
+
+    Args:
+        rows: (what happened, latest end in s, measured end in s) of each cell, from top to bottom.
+    """
+    with style.axes(height=0.9 + 0.42 * len(rows)) as ax:
+        for place, (_, latest, measured) in enumerate(rows):
+            ax.barh(place, latest, 0.6, facecolor="white", edgecolor=style.PREDICTED)
+            ax.plot([measured], [place], "o", color=style.MEASURED, markersize=8)
+        style.rows(ax, [name for name, _, _ in rows])
+        ax.tick_params(axis="y", length=0)
+        ax.set_title("Every failed cell came to an end")
+        ax.set(xlabel="seconds until the cell ended", xlim=(0, None))
+        handles = [*ax.lines[:1], Patch(facecolor="white", edgecolor=style.PREDICTED)]
+        ax.legend(handles, ["measured", "predicted: at the latest"])
+    return ax.figure

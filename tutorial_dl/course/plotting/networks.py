@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Numbers
 
 __all__ = ["gradient_check", "hinges", "step_errors", "training_strip", "unit_errors"]
 
-Function = Callable[[np.ndarray], np.ndarray]
 
-
-def hinges(
-    grid: np.ndarray,
-    terms: np.ndarray,
-    truth: np.ndarray,
-    title: str = "Eight hinges, added up, follow the curve",
-) -> style.Figure:
+@style.one_panel("Eight hinges, added up, follow the curve", "x", "y", legend="beside")
+def hinges(ax, grid: np.ndarray, terms: np.ndarray, truth: np.ndarray):
     """The terms that a network with one hidden layer adds up, their sum, and its target.
 
     Args:
@@ -27,54 +22,39 @@ def hinges(
             column is the bias.
         truth: the target function, shape (s,).
     """
-    with style.axes() as ax:
-        for i, term in enumerate(terms.T[:-1]):
-            label = "one hidden unit each" if i == 0 else None
-            ax.plot(grid, term, color=style.SKY, linewidth=1, label=label)
-        ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="target")
-        ax.plot(grid, terms.sum(axis=1), color=style.BLUE, label="their sum: the network")
-        low, high = truth.min(), truth.max()
-        ax.set_ylim(low - 0.6 * (high - low), high + 0.6 * (high - low))
-        ax.set(xlabel="x", ylabel="y", title=title)
-        style.legend_beside(ax)
-    return ax.figure
+    for i, term in enumerate(terms.T[:-1]):
+        label = "one hidden unit each" if i == 0 else None
+        ax.plot(grid, term, color=style.SKY, linewidth=1, label=label)
+    ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="target")
+    ax.plot(grid, terms.sum(axis=1), color=style.BLUE, label="their sum: the network")
+    low, high = truth.min(), truth.max()
+    ax.set_ylim(low - 0.6 * (high - low), high + 0.6 * (high - low))
 
 
-def unit_errors(
-    units: Sequence[int],
-    measured: Sequence[float],
-    predicted: Sequence[float],
-    title: str = "Twice the units, a quarter of the error",
-) -> style.Figure:
+@style.one_panel(
+    "Twice the units, a quarter of the error", "hidden units", "largest error (unit of y)",
+    yscale="log",
+)  # fmt: skip
+def unit_errors(ax, units: Sequence[int], measured: Numbers, predicted: Numbers):
     """Largest error of a network against its number of hidden units, predicted beside measured.
 
     Args:
         units: hidden units of each network, length n.
         measured, predicted: largest errors, length n, unit of y.
     """
-    with style.axes() as ax:
-        labels = ("predicted, max |f''| h² / 8", "measured")
-        style.predicted_measured(ax, units, predicted, measured, labels)
-        style.log_x(ax, units)
-        ax.set(xlabel="hidden units", ylabel="largest error (unit of y)", title=title, yscale="log")
-        ax.legend()
-    return ax.figure
+    labels = ("predicted, max |f''| h² / 8", "measured")
+    style.predicted_measured(ax, units, predicted, measured, labels)
+    style.log_x(ax, units)
 
 
 def gradient_check(
-    predicted: np.ndarray,
-    measured: np.ndarray,
-    groups: Mapping[str, slice],
-    title: str = "Backpropagation agrees with finite differences",
+    predicted: np.ndarray, measured: np.ndarray, groups: Mapping[str, slice]
 ) -> style.Figure:
-    """Each element of a gradient from backpropagation, beside its finite difference.
+    """Each element of a gradient, its finite difference over backpropagation's; the difference.
 
     Args:
         predicted, measured: gradients, shape (n,), in loss per unit of the parameter.
         groups: legend entry -> which of the n elements.
-
-    Returns:
-        A figure of two panels: measured over predicted, and their difference.
     """
     with style.panels(2, 1, height=2.6, sharex=True, height_ratios=[2, 1]) as (figure, grid):
         values, differences = grid[:, 0]
@@ -85,19 +65,20 @@ def gradient_check(
             look = style.marks(number)
             values.plot(predicted[which], measured[which], label=label, **look)
             differences.plot(predicted[which], (measured - predicted)[which], **look)
-        values.set(ylabel="measured: finite difference", title=title)
+        values.set_title("Backpropagation agrees with finite differences")
+        values.set_ylabel("measured: finite difference")
         values.legend()
         differences.set(xlabel="predicted: backpropagation", ylabel="difference")
     return figure
 
 
+@style.one_panel(
+    "Large steps: truncation error, small steps: rounding error",
+    "step h", "error of the finite difference", xscale="log", yscale="log",
+)  # fmt: skip
 def step_errors(
-    steps: np.ndarray,
-    errors: np.ndarray,
-    truncation: np.ndarray,
-    rounding: np.ndarray,
-    title: str = "Large steps: truncation error, small steps: rounding error",
-) -> style.Figure:
+    ax, steps: np.ndarray, errors: np.ndarray, truncation: np.ndarray, rounding: np.ndarray
+):
     """Error of a central difference against its step: two predicted limits, and measurements.
 
     Args:
@@ -105,15 +86,11 @@ def step_errors(
         errors: |finite difference - derivative|, shape (n,).
         truncation, rounding: the two predicted errors, shape (n,).
     """
-    with style.axes() as ax:
-        ax.plot(steps, truncation, color=style.BLACK, label="predicted: h² |L'''| / 6")
-        ax.plot(steps, rounding, color=style.BLACK, linestyle="--", label="predicted: ε L / h")
-        ax.plot(steps, errors, "o", color=style.MEASURED, label="measured")
-        ax.set(xlabel="step h", ylabel="error of the finite difference", title=title)
-        ax.set(xscale="log", yscale="log")
-        ax.set_ylim(errors[errors > 0].min() / 10, errors.max() * 10)
-        ax.legend()
-    return ax.figure
+    ax.plot(steps, truncation, color=style.BLACK, label="predicted: h² |L'''| / 6")
+    ax.plot(steps, rounding, color=style.BLACK, linestyle="--", label="predicted: ε L / h")
+    ax.plot(steps, errors, "o", color=style.MEASURED, label="measured")
+    ax.set_yscale("log")
+    ax.set_ylim(errors[errors > 0].min() / 10, errors.max() * 10)
 
 
 def training_strip(
@@ -134,10 +111,8 @@ def training_strip(
     """
     columns = min(len(snapshots), 3)
     rows = -(-len(snapshots) // columns)
-    with style.panels(rows, columns, width=3, height=2.2, sharex=True, sharey=True) as (
-        figure,
-        panels,
-    ):
+    size = {"width": 3, "height": 2.2}
+    with style.panels(rows, columns, **size, sharex=True, sharey=True) as (figure, panels):
         for ax, (caption, outputs) in zip(panels.flat, snapshots.items(), strict=False):
             ax.plot(x, y, ".", color=style.GREY, markersize=3, label="samples")
             if truth is not None:
@@ -154,5 +129,5 @@ def training_strip(
         panels[0, 0].set_ylim(y.min() - margin, y.max() + margin)
         handles, labels = panels[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        style.title(figure, title)
     return figure

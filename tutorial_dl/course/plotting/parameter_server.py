@@ -1,17 +1,22 @@
-"""Figures of a parameter server: one master and many workers, its traffic, queue and limit."""
+"""Figures of one master and many workers, of trees of masters, and of asynchronous training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from math import isnan
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Lines, Numbers
 
-__all__ = ["exchange_times", "many_to_few", "saturated", "service"]
+__all__ = [
+    "exchange_times", "many_to_few", "on_equal_terms", "saturated", "served", "service", "unseen",
+]  # fmt: skip
 
 COMPUTES = "#D8D8D8"
 
@@ -22,15 +27,11 @@ def many_to_few(workers: int = 6) -> style.Figure:
     Args:
         workers: W, 2 or more. The right panel has up to W workers: 2 W vectors go through the
             master; a rank of an allreduce sends 2 (W - 1) / W and receives as many.
-
-    Raises:
-        ValueError: fewer than 2 workers.
     """
     if workers < 2:
         raise ValueError(f"workers must be at least 2, got {workers}")
     with style.panels(1, 3, width=3.6, height=3.4) as (figure, ((star, ring, lines),)):
-        angles = np.pi / 2 - 2 * np.pi * np.arange(workers) / workers
-        places = np.stack([np.cos(angles), np.sin(angles)], axis=1)  # (W, 2)
+        places = style.circle(workers)
         for place in places:
             _arrow(star, place, np.zeros(2), style.BLUE)
             _arrow(star, np.zeros(2), place, style.RED)
@@ -44,22 +45,18 @@ def many_to_few(workers: int = 6) -> style.Figure:
             ax.set_axis_off()
         star.set_title("All through one master", loc="center")
         ring.set_title("Allreduce: from rank to rank", loc="center")
+        colours = (style.BLUE, style.RED, style.GREEN)
+        names = ("gradient to the master", "weights back", "pieces of the sum")
         handles = [
             Line2D([], [], color=colour, marker=">", label=label)
-            for colour, label in (
-                (style.BLUE, "gradient to the master"),
-                (style.RED, "weights back"),
-                (style.GREEN, "pieces of the sum"),
-            )
+            for colour, label in zip(colours, names, strict=True)
         ]
         figure.legend(handles=handles, loc="outside lower left", ncols=3)
 
         many = np.arange(2, workers + 1)
         lines.plot(many, 2 * many, color=style.BLUE, marker="o", label="master: 2W")
-        each = 4 * (many - 1) / many
-        lines.plot(
-            many, each, color=style.GREEN, marker="^", linestyle="--", label="ring: 4(W-1)/W"
-        )
+        look = {"color": style.GREEN, "marker": "^", "linestyle": "--", "label": "ring: 4(W-1)/W"}
+        lines.plot(many, 4 * (many - 1) / many, **look)
         lines.set(
             title="Vectors in and out of the busiest rank",
             xlabel="ranks that compute, W", ylabel="vectors per round", ylim=(0, None),
@@ -69,9 +66,7 @@ def many_to_few(workers: int = 6) -> style.Figure:
     return figure
 
 
-def service(
-    runs: Mapping[str, tuple[Sequence[Sequence[float]], int]], until: float
-) -> style.Figure:
+def service(runs: Mapping[str, tuple[Sequence[Numbers], int]], until: float) -> style.Figure:
     """What the master and each worker do over time, one panel per run.
 
     Args:
@@ -80,10 +75,8 @@ def service(
     """
     lines = [workers + 2 for _, workers in runs.values()]
     height = 0.26 * np.mean(lines) + 0.4  # inches per panel, on average
-    with style.panels(len(runs), 1, width=8.4, height=height, sharex=True, height_ratios=lines) as (
-        figure,
-        grid,
-    ):
+    size = {"width": 8.4, "height": height, "height_ratios": lines}
+    with style.panels(len(runs), 1, sharex=True, **size) as (figure, grid):
         for ax, (title, (rows, workers)) in zip(grid[:, 0], runs.items(), strict=True):
             free = [0.0] * workers  # when each worker began to compute
             for worker, asked, taken, done in rows:
@@ -98,21 +91,20 @@ def service(
             ax.set(title=title, xlim=(0, 1e3 * until), ylim=(workers + 0.6, -0.6))
             ax.grid(False, axis="y")
         grid[-1, 0].set_xlabel("milliseconds")
-        handles = [
-            Patch(facecolor=COMPUTES, label="computes"),
-            Patch(facecolor="white", edgecolor=style.GREY, hatch="///", label="waits"),
-            Patch(facecolor=style.BLUE, label="served (master: by colour of worker)"),
-        ]
-        figure.legend(handles=handles, loc="outside lower right", ncols=3)
+        looks = {
+            "computes": {"facecolor": COMPUTES},
+            "waits": {"facecolor": "white", "edgecolor": style.GREY, "hatch": "///"},
+            "served (master: by colour of worker)": {"facecolor": style.BLUE},
+        }
+        style.patch_legend(figure, looks, loc="outside lower right")
     return figure
 
 
-def exchange_times(
-    parameters: Sequence[int],
-    measured: Sequence[Sequence[float]],
-    predicted: Callable[[np.ndarray], np.ndarray],
-    title: str = "An exchange costs a latency, and a time per weight",
-) -> style.Figure:
+@style.one_panel(
+    "An exchange costs a latency, and a time per weight", "weights", "milliseconds per exchange",
+    xscale="log", yscale="log",
+)  # fmt: skip
+def exchange_times(ax, parameters: Sequence[int], measured: Sequence[Numbers], predicted: Callable):
     """Time of one exchange by the number of weights, log-log.
 
     Args:
@@ -123,28 +115,25 @@ def exchange_times(
     """
     quartiles = np.array([np.quantile(row, [0.25, 0.5, 0.75]) for row in measured])  # (k, 3)
     low, middle, high = 1e3 * quartiles.T
-    with style.axes() as ax:
-        line = np.geomspace(min(parameters), max(parameters), 100)
-        ax.plot(line, 1e3 * predicted(line), color=style.PREDICTED, label="predicted")
-        ax.errorbar(
-            parameters, middle, [middle - low, high - middle], color=style.MEASURED, marker="o",
-            linestyle="none", elinewidth=1, label="measured",
-        )  # fmt: skip
-        ax.set(
-            title=title, xlabel="weights", ylabel="milliseconds per exchange",
-            xscale="log", yscale="log",
-        )  # fmt: skip
-        ax.legend()
-    return ax.figure
+    line = np.geomspace(min(parameters), max(parameters), 100)
+    ax.plot(line, 1e3 * predicted(line), color=style.PREDICTED, label="predicted")
+    ax.errorbar(
+        parameters, middle, [middle - low, high - middle], color=style.MEASURED, marker="o",
+        linestyle="none", elinewidth=1, label="measured",
+    )  # fmt: skip
 
 
+@style.one_panel(
+    "A master that is always busy limits the speed-up", "workers", "speed-up over one worker",
+    ylim=(0, None), width=7.6, legend="beside",
+)  # fmt: skip
 def saturated(
+    ax,
     workers: Sequence[int],
-    predicted: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    predicted: Mapping[str, tuple[Numbers, Numbers]],
     measured: Mapping[str, Mapping[int, float]],
     full: Mapping[str, float] | None = None,
-    title: str = "A master that is always busy limits the speed-up",
-) -> style.Figure:
+):
     """Speed-up by the number of workers, between two predictions: regular and random times.
 
     Args:
@@ -154,34 +143,126 @@ def saturated(
         measured: name -> {workers: speed-up}. A name that begins like one in `predicted` has its
             colour: "slow" and "slow, random times".
         full: master -> W* at which it saturates: a mark on its line.
-
-    Raises:
-        ValueError: `measured` has a master that `predicted` does not have.
     """
     colours = dict(zip(predicted, style.COLOURS, strict=False))
-    with style.axes(width=7.6) as ax:
-        for name, (regular, random) in predicted.items():
-            look = {"color": colours[name]}
-            ax.plot(workers, regular, label=f"{name}: regular times", **look)
-            ax.plot(workers, random, linestyle=":", label=f"{name}: random times", **look)
-            ax.fill_between(workers, random, regular, alpha=0.12, linewidth=0, **look)
-            if full and name in full and full[name] <= max(workers):
-                ax.plot([full[name]] * 2, [0, full[name]], linestyle="--", linewidth=1, **look)
-        for number, (name, found) in enumerate(measured.items()):
-            master = next((known for known in predicted if name.startswith(known)), None)
-            if master is None:
-                raise ValueError(
-                    f"no prediction for {name}; there is one for {', '.join(predicted)}"
-                )
-            look = style.marks(number) | {"color": colours[master], "markersize": 8}
-            ax.plot(
-                list(found), list(found.values()), label=f"{name}: measured",
-                markeredgecolor="white", **look,
-            )  # fmt: skip
-        ax.set(title=title, xlabel="workers", ylabel="speed-up over one worker", ylim=(0, None))
-        ax.set_xticks(workers)
-        style.legend_beside(ax)
-    return ax.figure
+    for name, (regular, random) in predicted.items():
+        look = {"color": colours[name]}
+        ax.plot(workers, regular, label=f"{name}: regular times", **look)
+        ax.plot(workers, random, linestyle=":", label=f"{name}: random times", **look)
+        ax.fill_between(workers, random, regular, alpha=0.12, linewidth=0, **look)
+        if full and name in full and full[name] <= max(workers):
+            ax.plot([full[name]] * 2, [0, full[name]], linestyle="--", linewidth=1, **look)
+    for number, (name, found) in enumerate(measured.items()):
+        master = next((known for known in predicted if name.startswith(known)), None)
+        _check_predicted([name] * (master is None), predicted)
+        look = style.marks(number) | {"color": colours[master], "label": f"{name}: measured"}
+        style.points(ax, found, **look)
+    ax.set_xticks(workers)
+
+
+# Hierarchies of masters ------------------------------------------------------------------------
+
+
+def served(
+    workers: Sequence[int],
+    predicted: Lines,
+    measured: Mapping[str, Mapping[int, float]],
+    unit: str = "updates per second",
+) -> style.Figure:
+    """What all workers together get done per second, by their number; one line per layout.
+
+    Args:
+        workers: ranks that compute, (k,).
+        predicted: layout -> rate in `unit`, (k,); NaN where it can't have so many workers.
+        measured: layout -> {workers: rate in `unit`}, for those that were run.
+        unit: the unit of both, for the axis.
+    """
+    title = "One master saturates, a tree of masters scales further"
+    figure = unseen(workers, predicted, measured, title=title)  # the same but for the words
+    figure.axes[0].set(xlabel="ranks that compute", ylabel=unit)
+    return figure
+
+
+@style.one_panel(
+    "The less often groups exchange, the less they know of each other",
+    "updates of a group from one relay to the next", "updates not seen",
+    ylim=(0, None), width=7.6, legend="beside",
+)  # fmt: skip
+def unseen(
+    ax, upward: Sequence[int], predicted: Lines, measured: Mapping[str, Mapping[int, float]]
+):
+    """Mean number of updates that a gradient has not seen, by the updates between two relays.
+
+    Args:
+        upward: updates of a sub-master from one relay to the next, (k,).
+        predicted: layout -> updates not seen, (k,).
+        measured: layout -> {upward: updates not seen}, for those that were run.
+    """
+    _check_predicted([name for name in measured if name not in predicted], predicted)
+    for number, (name, line) in enumerate(predicted.items()):
+        known = [(x, y) for x, y in zip(upward, line, strict=True) if not isnan(y)]
+        ax.plot(*zip(*known, strict=True), label=f"{name}, predicted", **style.line(number))
+        if found := measured.get(name):
+            style.points(ax, found, label=f"{name}, measured", **style.marks(number))
+    ax.set_xticks(upward)
+
+
+def _check_predicted(unknown: Sequence[str], predicted: Mapping) -> None:
+    if unknown:
+        raise ValueError(
+            f"no prediction for {', '.join(unknown)}; there is one for {', '.join(predicted)}"
+        )
+
+
+# Asynchronous training beside synchronous training ---------------------------------------------
+
+
+def on_equal_terms(
+    runs: Mapping[str, Sequence[Mapping[str, float]]],
+    samples: int,
+    metric: str = "val_loss",
+    titles: tuple[str, str] = ("At equal samples", "At equal time, on this machine"),
+) -> style.Figure:
+    """A metric after every epoch: by samples seen (left), and by seconds of training (right).
+
+    A run that is ahead on the left learns more per sample. A run that is ahead on the right learns
+    more per second, on this machine. The grey line on the right is where the quickest run ended:
+    for equal time, compare there.
+
+    Args:
+        runs: name -> rows of its history, one per epoch, with `metric` and "seconds".
+        samples: training samples per epoch, over all workers.
+        metric: a column of the rows; a loss gets a logarithmic axis.
+        titles: the titles of both panels.
+    """
+    if not runs:
+        raise ValueError("no runs: runs must have at least one name with the rows of its history")
+    for name, rows in runs.items():
+        for column in (metric, "seconds"):
+            if not rows or column not in rows[0]:
+                has = ", ".join(rows[0]) if rows else "no epochs"
+                raise ValueError(f"{name}: no '{column}' in its history, which has {has}")
+    with style.panels(1, 2, width=5.2, sharey=True) as (figure, ((left, right),)):
+        for number, (name, rows) in enumerate(runs.items()):
+            values = [row[metric] for row in rows]
+            look = style.marks(number) | {"linestyle": "-", "markersize": 4, "label": name}
+            left.plot([samples * (epoch + 1) for epoch in range(len(rows))], values, **look)
+            right.plot(list(accumulate(row["seconds"] for row in rows)), values, **look)
+        quickest = min(sum(row["seconds"] for row in rows) for rows in runs.values())
+        right.axvline(quickest, color=style.GREY, linewidth=1)
+        left.set(xlabel="samples seen", ylabel=metric.replace("val_", "validation "))
+        right.set_xlabel("seconds of training")
+        for ax, title in zip((left, right), titles, strict=True):
+            ax.set(title=title, xlim=(0, None))
+        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        left.xaxis.set_major_locator(MaxNLocator(5))
+        if "loss" in metric:
+            style.log_y(left)
+        right.legend()
+    return figure
+
+
+# Shapes ----------------------------------------------------------------------------------------
 
 
 def _rank(ax: Axes, place: Sequence[float], text: str) -> None:

@@ -1,20 +1,23 @@
-"""Figures of training runs: losses by epoch, and speed-up beside its prediction."""
+"""Figures of synchronous training: losses, speed-up and throughput, parts of a step, averages."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
-from ... import figure_style as style
+from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Numbers
 
-__all__ = ["histories", "speed_up"]
+__all__ = [
+    "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts", "throughput",
+]  # fmt: skip
 
 SAME = 0.05  # losses that differ by less, relatively, count as the same curve
 
 
-def histories(results: list[dict]) -> Figure:
+def histories(results: list[dict]) -> style.Figure:
     """Validation loss by epoch, one panel per model and one line per run.
 
     Runs that agree lie on top of each other, so the first one is a wide band, and the others are
@@ -40,15 +43,24 @@ def histories(results: list[dict]) -> Figure:
                     shift = (number - 1) * every // (len(runs) - 1)
                     marker = style.MARKERS[number % len(style.MARKERS)]
                     look |= {"linewidth": 1.2, "marker": marker, "markevery": (shift, every)}
-                ax.plot(epochs, losses, label=f"{run['strategy']}, {_ranks(run['ranks'])}", **look)
-            ax.set(title=f"{model}: {_message(runs)}", xlabel="epoch", ylabel="validation loss")
+                ax.plot(
+                    epochs,
+                    losses,
+                    label=f"{run['strategy']}, {style.counted(run['ranks'], 'rank')}",
+                    **look,
+                )
+            losses = [[row["val_loss"] for row in run["history"]] for run in runs]
+            same = len(runs) > 1 and len({len(of_run) for of_run in losses}) == 1
+            same = same and np.allclose(losses, losses[0], rtol=SAME)
+            words = "the same loss on any number of ranks" if same else "loss by epoch"
+            ax.set(title=f"{model}: {words}", xlabel="epoch", ylabel="validation loss")
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            _logarithmic(ax)
+            style.log_y(ax)
             ax.legend()
     return figure
 
 
-def speed_up(rows: list[dict], cores: int) -> Figure:
+def speed_up(rows: list[dict], cores: int) -> style.Figure:
     """Speed-up by the number of ranks, measured (markers) and predicted (lines).
 
     Args:
@@ -68,52 +80,167 @@ def speed_up(rows: list[dict], cores: int) -> Figure:
             ax.plot(ranks, line, label=f"{model}, predicted", **style.line(number))
             # Side by side, because models with equal speed-up would hide each other.
             aside = 0.06 * (number - (len(models) - 1) / 2)
-            ax.plot(
-                [r["ranks"] + aside for r in (one, *of_model)],
-                [r["speed_up"] for r in (one, *of_model)],
-                markersize=7, markeredgecolor="white", label=f"{model}, measured",
-                **style.marks(number),
-            )  # fmt: skip
+            measured = [(r["ranks"] + aside, r["speed_up"]) for r in (one, *of_model)]
+            look = {"markersize": 7, "markeredgecolor": "white", "label": f"{model}, measured"}
+            ax.plot(*zip(*measured, strict=True), **look, **style.marks(number))
         if most > cores:
+            words = f"beyond {style.counted(cores, 'core')}: ranks take turns"
             ax.axvspan(cores, most + 0.2, color="#EEEEEE", zorder=0)
-            ax.text(
-                cores + 0.08, 0.02, f"beyond {cores} core{'s'[: cores > 1]}: ranks take turns",
-                transform=ax.get_xaxis_transform(), va="bottom", color=style.GREY,
-            )  # fmt: skip
+            where = {"transform": ax.get_xaxis_transform(), "va": "bottom"}
+            ax.text(cores + 0.08, 0.02, words, color=style.GREY, **where)
         highest = max(max(r["speed_up"], r["predicted"]) for r in rows)
         ax.set(
             title="Speed-up ends where the cores do" if most > cores else "Speed-up by ranks",
-            xlabel="ranks p",
-            ylabel="speed-up over the serial run",
-            xticks=sorted({r["ranks"] for r in rows}),
-            xlim=(0.8, most + 0.2),
+            xlabel="ranks p", ylabel="speed-up over the serial run",
+            xticks=sorted({r["ranks"] for r in rows}), xlim=(0.8, most + 0.2),
             ylim=(0, 1.25 * highest),
-        )
+        )  # fmt: skip
         style.legend_beside(ax)
     return ax.figure
 
 
-def _message(runs: list[dict]) -> str:
-    """The title of a panel: only runs that agree at every epoch are called the same."""
-    losses = [[row["val_loss"] for row in run["history"]] for run in runs]
-    lengths = {len(of_run) for of_run in losses}
-    together = len(runs) > 1 and len(lengths) == 1 and np.allclose(losses, losses[0], rtol=SAME)
-    return "the same loss on any number of ranks" if together else "loss by epoch"
+@style.one_panel(
+    "More ranks help as long as there are cores", ylabel="samples per second", legend="upper left"
+)
+def throughput(ax, ranks: Sequence[int], predicted: Numbers, measured: Numbers, cores: int):
+    """Samples per second of all ranks together, predicted and measured, bar beside bar.
+
+    Args:
+        ranks: numbers of ranks that trained together, (k,); two bars for each.
+        predicted, measured: samples per second, (k,).
+        cores: bars with more ranks than cores have a grey background: their ranks take turns.
+    """
+    at = np.arange(len(ranks))
+    look = {"facecolor": "white", "edgecolor": style.PREDICTED, "hatch": "///", "linewidth": 1.2}
+    ax.bar(at - 0.2, predicted, 0.36, label="predicted from one rank", **look)
+    ax.bar(at + 0.2, measured, 0.36, color=style.MEASURED, label="measured")
+    for shift, heights in ((-0.2, predicted), (0.2, measured)):
+        for x, height in zip(at, heights, strict=True):
+            ax.text(x + shift, height, _thousands(height), ha="center", va="bottom", size=9)
+    crowded = [x for x, p in zip(at, ranks, strict=True) if p > cores]
+    if crowded:
+        words = f"more ranks than\nthe {style.counted(cores, 'core')}"
+        ax.axvspan(crowded[0] - 0.5, at[-1] + 0.5, color="#EEEEEE", zorder=0)
+        where = {"transform": ax.get_xaxis_transform(), "va": "top"}
+        ax.text(crowded[0] - 0.46, 0.98, words, size=9, **where)
+    ax.set(xlim=(-0.5, at[-1] + 0.5), ylim=(0, 1.3 * max(*predicted, *measured)))
+    ax.set_xticks(at, [style.counted(p, "rank") for p in ranks])
+    ax.yaxis.set_major_formatter(lambda value, _: _thousands(value))
+    ax.grid(visible=False, axis="x")
 
 
-def _logarithmic(ax: Axes) -> None:
-    """A logarithmic y axis with plain numbers: 0.2, not 2 x 10^-1."""
+def step_parts(
+    seconds: Mapping[int, np.ndarray],
+    parts: Sequence[str],
+    predicted: Mapping[int, float] | None = None,
+) -> style.Figure:
+    """What each rank does during a step, one bar per rank.
+
+    Args:
+        seconds: number of ranks -> seconds of each part on each rank, shape (ranks, parts).
+        parts: names of the parts, in the order in which they happen.
+        predicted: number of ranks -> seconds per step, drawn as a line across its bars.
+    """
+    colours = (style.SKY, style.BLUE, style.YELLOW, style.RED, style.PINK)
+    looks = [
+        {"color": colours[n % 5], "hatch": "..." if n % 5 == 2 else "", "linewidth": 0.5}
+        for n in range(len(parts))
+    ]
+    labels, places, y = [], [], 0.0
+    with style.axes(height=1.6 + 0.36 * sum(seconds)) as ax:
+        for p, of_ranks in seconds.items():
+            of_ranks = 1e3 * np.asarray(of_ranks, float)  # ms, (p, parts)
+            if of_ranks.shape != (p, len(parts)):
+                raise ValueError(
+                    f"times of {p} ranks must have shape {(p, len(parts))}, got {of_ranks.shape}"
+                )
+            at = y + np.arange(p)
+            # Without a name for all but the first: "_" keeps an entry out of the legend.
+            named = {
+                part if p == min(seconds) else f"_{part}": of_ranks[:, n]
+                for n, part in enumerate(parts)
+            }
+            style.stacked(ax, at, named, looks, height=0.8)
+            if predicted is not None:
+                ax.plot(
+                    [1e3 * predicted[p]] * 2, [at[0] - 0.5, at[-1] + 0.5], color=style.PREDICTED,
+                    linewidth=2, label="T(p), predicted" if p == min(seconds) else None,
+                )  # fmt: skip
+            labels += [f"{style.counted(p, 'rank')}: rank 0", *map(str, range(1, p))]
+            places += list(at)
+            y = at[-1] + 1.7
+        ax.set_yticks(places, labels)
+        ax.invert_yaxis()
+        ax.set(title="Where a step's time goes", xlabel="time (ms)")
+        ax.grid(visible=False, axis="y")
+        style.legend_beside(ax)
+    return ax.figure
+
+
+@style.one_panel(
+    "A mean of means is wrong unless the shares are equal",
+    "samples on rank 0", "error / length of the gradient", legend="upper left",
+)  # fmt: skip
+def mean_of_means(ax, samples: Numbers, predicted: Numbers, measured: Numbers):
+    """Relative error of the plain mean of the ranks' gradients, by the samples of one rank.
+
+    Args:
+        samples: samples of rank 0, shape (k,).
+        predicted, measured: |mean of means - gradient| / |gradient|, shape (k,).
+    """
+    labels = ("predicted", "measured, weighted equally")
+    style.predicted_measured(ax, samples, predicted, measured, labels)
+    zero = np.zeros(len(samples))
+    ax.plot(samples, zero, color=style.GREEN, label="weighted by samples: zero")
+    style.log_x(ax, samples)
+    ax.invert_xaxis()
+
+
+@style.one_panel(
+    "Weighted by samples, the ranks follow one process to the last digit",
+    "step", "largest difference of a weight", yscale="log",
+)  # fmt: skip
+def distances(ax, runs: Mapping[str, np.ndarray]):
+    """How far the weights of each run are from those of one process, by step.
+
+    Args:
+        runs: legend entry -> largest |difference| of a weight after each step, shape (steps,).
+    """
+    ε = np.finfo(float).eps
+    for number, (label, away) in enumerate(runs.items()):
+        away = np.maximum(away, ε / 8)  # zero cannot be drawn on a logarithmic axis
+        steps, every = range(1, len(away) + 1), max(1, len(away) // 30)
+        ax.plot(steps, away, label=label, markevery=every, **style.marks(number))
+    ax.axhline(ε, color=style.GREY, linewidth=1)
+    style.note(
+        ax, "ε: the rounding of a number near 1", (1, ε), (-4, -4), ("axes fraction", "data"),
+        color=style.GREY, ha="right", va="top",
+    )  # fmt: skip
     ax.set_yscale("log")
-    low, high = ax.get_ylim()
-    few = {1, 2, 5} if high / low < 300 else {1}
-
-    def label(value: float, _) -> str:
-        leading = round(value / 10 ** np.floor(np.log10(value) + 1e-9))
-        return f"{value:g}" if leading in few else ""
-
-    ax.yaxis.set_major_formatter(FuncFormatter(label))
-    ax.yaxis.set_minor_formatter(FuncFormatter(label) if len(few) > 1 else NullFormatter())
+    ax.set_ylim(bottom=ε / 50)
 
 
-def _ranks(p: int) -> str:
-    return f"{p} rank{'s'[: p > 1]}"
+@style.one_panel(
+    "What overlap gains or costs on this machine", "ms", "gradient", height=2.6, legend=None
+)
+def overlapped(ax, seconds: dict[str, float], hidden: float):
+    """Time of a gradient alone, with an exchange after it, and with an exchange meanwhile, in ms.
+
+    Args:
+        seconds: name -> seconds, as `course.overlap.seconds` returns them.
+        hidden: seconds of the last one if idle cores did the exchange, drawn as a dashed line.
+    """
+    names = list(seconds)
+    ax.barh(names, [1e3 * t for t in seconds.values()], color=style.MEASURED, height=0.6)
+    for row, t in enumerate(seconds.values()):
+        ax.text(1e3 * t, row, f" {1e3 * t:.2f}", va="center")
+    last, at = len(names) - 1, 1e3 * hidden
+    ax.vlines(at, last - 0.45, last + 0.45, color=style.PREDICTED, linestyle="--")
+    ax.text(at, last + 0.5, "with an idle core per helper", va="top", ha="center")
+    ax.set_ylim(last + 0.95, -0.5)  # the first bar on top
+    ax.set_xlim(0, 1.15e3 * max(*seconds.values(), hidden))
+    ax.grid(axis="y", visible=False)
+
+
+def _thousands(value: float) -> str:
+    return f"{value / 1000:.0f}k" if value >= 10_000 else f"{value:.0f}"

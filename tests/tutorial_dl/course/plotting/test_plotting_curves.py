@@ -1,5 +1,6 @@
 """Figures of curves and descents show the data they are given, and leave nothing behind."""
 
+import inspect
 import io
 import subprocess
 import sys
@@ -208,3 +209,14 @@ def test_matplotlib_waits_for_the_first_figure():
         "p.fits; assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+def test_a_figure_of_one_panel_takes_its_data_a_title_and_axes():
+    """Their caller gives no axes, though the function that draws is written with them."""
+    names = list(inspect.signature(plotting.unit_errors).parameters)
+    assert names == ["units", "measured", "predicted", "title", "ax"]
+    with style.axes() as ax:
+        figure = plotting.unit_errors([8, 16], [0.4, 0.1], [0.4, 0.1], title="another", ax=ax)
+    assert figure is ax.figure and ax.get_title(loc="left") == "another"
+    (ax,) = plotting.unit_errors([8, 16], [0.4, 0.1], [0.4, 0.1]).axes
+    assert ax.get_title(loc="left") == "Twice the units, a quarter of the error"

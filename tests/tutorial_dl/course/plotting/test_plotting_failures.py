@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
-from tutorial_dl.course.plotting.failures import circle
+from tutorial_dl.course.plotting.messages import circle
 
 
 def arrows(ax):

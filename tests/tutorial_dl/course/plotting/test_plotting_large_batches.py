@@ -7,7 +7,7 @@ import pytest
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
-from tutorial_dl.course.plotting import large_batches
+from tutorial_dl.course.plotting import batches
 
 BATCHES = [32, 64, 128]
 RUNS = {
@@ -30,7 +30,7 @@ def test_noise_is_a_line_and_markers():
 
 
 def test_errors_have_the_mean_and_the_range_of_the_seeds():
-    (ax,) = plotting.batch_errors(BATCHES, RUNS, "message").axes
+    (ax,) = plotting.batch_errors(BATCHES, RUNS, title="message").axes
     same, linear = ax.containers
     assert np.allclose(same.lines[0].get_ydata(), [3, 5, 15])
     assert np.allclose(linear.lines[0].get_ydata(), [3, 1, 90])
@@ -38,7 +38,7 @@ def test_errors_have_the_mean_and_the_range_of_the_seeds():
     assert np.allclose(ends, [[2, 4], [5, 5], [10, 20]])
     # 0% is not on a logarithmic axis, so it is drawn at the floor.
     ends = np.array([bar[:, 1] for bar in linear.lines[2][0].get_segments()])
-    assert np.allclose(ends, [[2, 4], [large_batches.FLOOR, 2], [90, 90]])
+    assert np.allclose(ends, [[2, 4], [batches.FLOOR, 2], [90, 90]])
     # Markers stand side by side, and never nearer to another batch.
     x = np.array([of.lines[0].get_xdata() for of in (same, linear)])
     assert (x[0] < x[1]).all() and np.abs(np.log2(x / BATCHES)).max() < 0.25
@@ -99,7 +99,8 @@ def test_every_figure_is_a_picture_and_all_names_are_offered():
         "stable_rates": plotting.stable_rates([1, 2], [[1, 2]], {}),
         "records": plotting.records(ROWS),
     }
-    assert set(figures) == set(large_batches.__all__) <= set(dir(plotting))
+    others = {"moving_statistics", "normalised_apart", "share_statistics"}  # batch normalisation
+    assert set(figures) | others == set(batches.__all__) <= set(dir(plotting))
     for name, figure in figures.items():
         assert isinstance(figure, style.Figure), name
         assert figure._repr_png_().startswith(b"\x89PNG"), name

@@ -7,7 +7,7 @@ import pytest
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
-from tutorial_dl.course.plotting import elastic, energy, staleness
+from tutorial_dl.course.plotting import rules
 
 
 def line(ax, label):
@@ -41,7 +41,7 @@ def test_a_map_has_the_growth_the_bound_and_the_runs():
 def test_paths_are_lines_predicted_and_markers_measured():
     predicted = {"below": np.arange(4.0), "above": -np.arange(4.0)}
     measured = {"above": 1 - np.arange(4.0), "below": 1 + np.arange(4.0)}
-    (ax,) = plotting.delayed_paths(predicted, measured, "message").axes
+    (ax,) = plotting.delayed_paths(predicted, measured, title="message").axes
     assert line(ax, "below")[1] == [1, 2, 3, 4] and line(ax, "above")[1] == [1, 0, -1, -2]
     lines = {
         drawn.get_color(): drawn for drawn in ax.get_lines() if drawn.get_linestyle() != "None"
@@ -182,7 +182,7 @@ def test_every_figure_has_a_title_and_all_names_are_offered():
         "kept_pace": plotting.kept_pace({"a": {1: ones}}, ones, ["b"]),
         "shares_of_pi": plotting.shares_of_pi([1], [0.5], [0.1]),
     }
-    offered = {*staleness.__all__, *elastic.__all__, *energy.__all__}
+    offered = set(rules.__all__)
     assert set(figures) == offered <= set(dir(plotting))
     for name, figure in figures.items():
         assert isinstance(figure, style.Figure), name

@@ -1,0 +1,325 @@
+"""Figures of asynchronous rules: staleness, elastic averaging (EASGD), gradient energy matching."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Lines, Numbers
+
+__all__ = [
+    "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace", "largest_rates",
+    "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs", "staleness_histogram",
+]  # fmt: skip
+
+
+# Staleness -------------------------------------------------------------------------------------
+
+
+@style.one_panel(
+    "The older the gradient, the shorter the step must be",
+    "learning rate · curvature", "delay (updates)",
+    width=7.2, height=4.4, legend="upper right",
+)  # fmt: skip
+def delay_map(
+    ax, rates: Numbers, growth: np.ndarray, bound: Numbers,
+    measured: Sequence[tuple[float, int, bool]] = (),
+):  # fmt: skip
+    """The factor by which each update multiplies the error, over rate and delay, and the bound.
+
+    Args:
+        rates: eta h, learning rate times curvature, (k,), evenly spaced.
+        growth: factor per update, shape (delays, k), for delays of 0, 1, 2, ... updates.
+        bound: the largest stable eta h for each delay, (delays,).
+        measured: (eta h, delay, whether it converged) of each run.
+    """
+    delays, half = len(growth), (rates[1] - rates[0]) / 2
+    picture = ax.imshow(
+        growth, origin="lower", aspect="auto", cmap="PuOr_r", vmin=0.5, vmax=1.5,
+        extent=(rates[0] - half, rates[-1] + half, -0.5, delays - 0.5),
+    )  # fmt: skip
+    ax.figure.colorbar(picture, ax=ax, label="growth of the error per update", extend="both")
+    # One step per delay: the bound belongs to the whole row.
+    edges = np.ravel([[d - 0.5, d + 0.5] for d in range(delays)])
+    ax.step(np.repeat(bound, 2), edges, color=style.PREDICTED, label="bound, predicted")
+    for works, marker, colour in ((True, "o", style.BLUE), (False, "X", style.RED)):
+        at = [(rate, delay) for rate, delay, converged in measured if converged == works]
+        if at:
+            label = f"run: {'converged' if works else 'diverged'}"
+            look = {"markeredgecolor": "white", "markersize": 8, "label": label}
+            ax.plot(*np.transpose(at), marker, color=colour, **look)
+    ax.set_xlim(rates[0] - half, rates[-1] + half)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.grid(visible=False)
+
+
+@style.one_panel(
+    "On the bound, x oscillates for ever", "updates (lines: predicted)", "x", width=7.2
+)
+def delayed_paths(ax, predicted: Lines, measured: Lines):
+    """Paths by update: predicted as lines, measured as markers (every few updates).
+
+    Args:
+        predicted, measured: name -> x after each update, (t,); the same names.
+    """
+    updates = len(next(iter(predicted.values())))
+    every = max(1, updates // 30)
+    style.predicted_measured_each(ax, range(updates), predicted, measured, every)
+
+
+@style.one_panel(
+    "On average, workers in random order act like momentum",
+    "updates", "x", width=7.2,
+)  # fmt: skip
+def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
+    """Paths of 30 runs with workers in random order, the mean of all, and its prediction.
+
+    Args:
+        paths: x after each update, shape (runs, t).
+        momentum: x of one process with the implicit momentum, (t,).
+        alone: x of one process with the same rate and no momentum, (t,).
+    """
+    ax.plot(np.transpose(paths[:30]), color=style.GREY, linewidth=0.5, alpha=0.5)
+    ax.plot([], color=style.GREY, linewidth=0.5, label="one order")
+    ax.plot(momentum, color=style.PREDICTED, label="momentum, predicted")
+    ax.plot(alone, color=style.ORANGE, linestyle="--", label="one process, no momentum")
+    mean = np.mean(paths, axis=0)
+    ax.plot(mean, "o", color=style.MEASURED, label=f"mean of {len(paths)} orders")
+    reach = 1.5 * np.abs(momentum).max()  # single runs may go farther
+    ax.set_ylim(-reach, reach)
+
+
+@style.one_panel(
+    "Momentum widens the bound, until one gradient is old",
+    "momentum", "largest stable rate · curvature", legend="lower left",
+)  # fmt: skip
+def largest_rates(ax, momenta: Numbers, rates: Mapping[int, Numbers]):
+    """The largest stable rate by momentum, one line per delay.
+
+    Args:
+        momenta: (k,).
+        rates: delay -> largest stable eta h, (k,).
+    """
+    for number, (delay, largest) in enumerate(rates.items()):
+        ax.plot(momenta, largest, label=f"delay {delay}", **style.line(number))
+    style.log_y(ax)
+
+
+@style.one_panel("How old gradients are", "staleness (updates)", "share of the updates")
+def staleness_histogram(ax, updates: Mapping[int, int], predicted: Lines):
+    """The share of updates by their staleness: measured as bars, predicted as lines.
+
+    Args:
+        updates: staleness -> how many updates had it, as in `history.staleness`.
+        predicted: name -> shares for a staleness of 0, 1, 2, ... The axis ends where
+            these do; the legend tells how many updates were older.
+    """
+    total = sum(updates.values())
+    if not total:
+        raise ValueError("no updates: a histogram needs at least one")
+    mean = sum(age * count for age, count in updates.items()) / total
+    last = max((len(shares) for shares in predicted.values()), default=max(updates) + 1) - 1
+    older = sum(count for age, count in updates.items() if age > last)
+    label = f"measured, mean {mean:.2f}" + (f"\n({older} of {total} beyond {last})" * bool(older))
+    ages = [age for age in sorted(updates) if age <= last]
+    found = [updates[age] / total for age in ages]
+    ax.bar(ages, found, color=style.MEASURED, alpha=0.7, label=label)
+    for number, (name, shares) in enumerate(predicted.items()):
+        colour = (style.PREDICTED, style.ORANGE, style.GREEN)[number % 3]
+        ax.plot(shares, marker=".", label=name, **style.line(number) | {"color": colour})
+    ax.set_xlim(-0.6, last + 0.6)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+# Elastic averaging -----------------------------------------------------------------------------
+
+
+def springs(
+    runs: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    curvature: Sequence[float],
+    rests: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
+    minima: np.ndarray | None = None,
+) -> style.Figure:
+    """Paths of workers and their center in a valley of two weights, one panel per run.
+
+    Args:
+        runs: name -> (weights of the workers (t, p, 2), weights of the center (t, 2)).
+        curvature: of the valley along each weight; its minimum is at 0.
+        rests: name -> predicted ends of the workers (p, 2) and the center (2,), drawn as crosses.
+        minima: the minimum of each worker's own data, (p, 2), drawn as small forks.
+    """
+    every = [part.reshape(-1, 2) for run in runs.values() for part in run]
+    every = np.concatenate(every if minima is None else [*every, np.asarray(minima)])
+    low, high = every.min(axis=0), every.max(axis=0)
+    low, high = low - 0.08 * (high - low), high + 0.08 * (high - low)
+    across, up = (np.linspace(low[k], high[k], 80) for k in (0, 1))
+    loss = (curvature[0] * across**2 + curvature[1] * up[:, None] ** 2) / 2
+    with style.panels(1, len(runs), width=5.0, height=4.2, sharey=True) as (figure, axes):
+        for ax, (name, (x, center)) in zip(axes[0], runs.items(), strict=True):
+            ax.contour(across, up, loss, levels=9, colors=style.GREY, linewidths=0.5, alpha=0.6)
+            rest = (rests or {}).get(name)
+            for worker in range(x.shape[1]):
+                colour = style.COLOURS[worker % (len(style.COLOURS) - 1)]  # black is for the center
+                ax.plot(*x[:, worker].T, color=colour, linewidth=1)
+                look = style.marks(worker) | {"color": colour, "markersize": 7}
+                ax.plot(*x[-1, worker], label=f"worker {worker}", **look)
+                if rest:  # a spring
+                    ends = np.array([x[-1, worker], center[-1]])
+                    ax.plot(*ends.T, ":", color=colour, linewidth=1.4)
+                if minima is not None:
+                    ax.plot(*minima[worker], "1", color=colour, markersize=11)
+            ax.plot(*center.T, color=style.BLACK, linewidth=2.2)
+            ax.plot(*center[-1], "*", color=style.BLACK, markersize=13, label="center")
+            if rest:
+                at = np.concatenate([rest[0], [rest[1]]])
+                ax.plot(*at.T, "+", color=style.PREDICTED, markersize=12, label="predicted")
+            ax.set(title=name, xlabel="weight 1", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+            ax.grid(visible=False)
+        axes[0, 0].set_ylabel("weight 2")
+        style.legend_beside(axes[0, -1])
+    return figure
+
+
+@style.one_panel(
+    "The center averages over workers, and over time",
+    "moving rate (lines: predicted)", "standard deviation of the center",
+    ylim=(0, None), legend="lower right",
+)  # fmt: skip
+def center_noise(
+    ax, moving_rates: Numbers, predicted: Lines, measured: Lines, levels: Mapping[str, float]
+):
+    """How much gradient noise shakes the center, by the moving rate.
+
+    Args:
+        moving_rates: (k,), drawn on a logarithmic axis.
+        predicted, measured: name -> standard deviation, (k,); the same names.
+        levels: name -> standard deviation, drawn as a horizontal line.
+    """
+    style.predicted_measured_each(ax, moving_rates, predicted, measured)
+    for name, level in levels.items():
+        style.level(ax, level, name)
+    style.log_x(ax, moving_rates, base=10)
+
+
+def periods(
+    every: Sequence[int], predicted: Numbers, measured: Numbers, losses: Lines
+) -> style.Figure:
+    """Traffic and loss by the period: the steps from one exchange to the next.
+
+    Args:
+        every: steps, (k,).
+        predicted, measured: megabytes sent in the whole run, (k,) each.
+        losses: name -> validation loss at the end, (k,).
+    """
+    with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
+        style.predicted_measured(left, every, predicted, measured)
+        left.set_title("Traffic falls with the period")
+        left.set(ylabel="megabytes per run", yscale="log")
+        for number, (name, values) in enumerate(losses.items()):
+            right.plot(every, values, **style.marks(number) | {"linestyle": "-"}, label=name)
+        highest = max(max(values) for values in losses.values())
+        right.set_title("The loss hardly notices")
+        right.set(ylabel="validation loss", ylim=(0, 1.3 * highest))
+        for ax in (left, right):
+            ax.legend()
+            style.log_x(ax, every)
+            ax.set_xlabel("steps from one exchange to the next")
+    return figure
+
+
+# Gradient energy matching ----------------------------------------------------------------------
+
+
+def commits(runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]]) -> style.Figure:
+    """The weight after each update (above), and pi of each update by its worker (below).
+
+    Args:
+        runs: name -> (x before the first and after each update (t + 1,), pi (t,), the
+            worker of each update (t,)); one column per run.
+    """
+    size = {"width": 3.9, "height": 2.4}
+    with style.panels(2, len(runs), **size, sharex="col", sharey="row") as (figure, axes):
+        for (upper, lower), (name, (x, pi, workers)) in zip(axes.T, runs.items(), strict=True):
+            upper.plot(x, color=style.BLACK, linewidth=1)
+            for update, worker in enumerate(workers):
+                look = style.marks(worker)
+                upper.plot(update + 1, x[update + 1], **look)
+                lower.vlines(update + 1, 0, pi[update], color=look["color"])
+                first = update == list(workers).index(worker)
+                lower.plot(update + 1, pi[update], label=f"worker {worker}" * first or None, **look)
+            lower.set(xlabel="updates", ylim=(0, None))
+            upper.set_title(name)
+            lower.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if len(set(workers)) > 1:
+                lower.legend()
+        axes[0, 0].set_ylabel("x")
+        axes[1, 0].set_ylabel("π")
+        style.title(figure, "A worker does what the others have left")
+    return figure
+
+
+@style.one_panel(
+    "How far all workers together move the weights per round",
+    "workers (lines: predicted)", "pace", legend="upper left",
+)  # fmt: skip
+def pace_by_workers(ax, workers: Sequence[int], predicted: Lines, measured: Lines):
+    """The pace on a slope by the number of workers, relative to one process with momentum.
+
+    Args:
+        workers: (k,).
+        predicted, measured: name -> pace, (k,); the same names.
+    """
+    style.level(ax, 1, "one process with momentum")
+    style.predicted_measured_each(ax, workers, predicted, measured)
+    style.log_x(ax, workers)
+    ax.set_yscale("log", base=2)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def kept_pace(
+    runs: Mapping[str, Mapping[int, Numbers]], single: Numbers, titles: Sequence[str]
+) -> style.Figure:
+    """Distance from the minimum by rounds: one panel per method, one line per number of workers.
+
+    Args:
+        runs: name -> {workers: |x| after each round, (t,)}.
+        single: |x| of one process with momentum after each step, (t,).
+        titles: the panels' titles.
+    """
+    with style.panels(1, len(runs), width=5.0, height=3.8, sharey=True) as (figure, axes):
+        for ax, (name, paths), title in zip(axes[0], runs.items(), titles, strict=True):
+            for number, (workers, x) in enumerate(paths.items()):
+                label = style.counted(workers, "worker")
+                ax.plot(x, linewidth=1.4, label=label, **style.line(number))
+            ax.plot(single, color=style.GREY, linewidth=4, alpha=0.4, label="one process", zorder=0)
+            ax.set(title=f"{name}: {title}", xlabel="rounds (steps of each worker)", yscale="log")
+            ax.set_ylim(1e-4, 1e4)
+        axes[0, 0].set_ylabel("distance from the minimum")
+        style.legend_beside(axes[0, -1])
+    return figure
+
+
+@style.one_panel(
+    "With more workers, the others have already moved more weights",
+    "share of the weights", "workers", xlim=(0, 1), height=3.2, legend="beside",
+)  # fmt: skip
+def shares_of_pi(ax, workers: Sequence[int], nothing: Numbers, most: Numbers):
+    """Shares of the weights that a commit leaves alone, moves, and moves as far as it may.
+
+    Args:
+        workers: (k,).
+        nothing, most: shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
+    """
+    parts = {
+        "π = 0: nothing left to do": nothing,
+        "between": 1 - np.asarray(nothing) - np.asarray(most),
+        "π at its cut": most,
+    }
+    looks = zip((style.GREY, style.SKY, style.ORANGE), ("", "//", "xx"), strict=True)
+    looks = [{"color": colour, "hatch": hatch} for colour, hatch in looks]
+    style.stacked(ax, [f"{p}" for p in workers], parts, looks)
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
