@@ -145,17 +145,3 @@ def agree(team, call: str, layers: np.ndarray) -> None:
 def block_of(n: int, ranks: int, multiple: int = 16) -> int:
     """Return the elements per block if n are divided into `ranks` equal blocks of cache lines."""
     return -(-n // (ranks * multiple)) * multiple
-
-
-def offsets_of(segments: Iterable | None) -> list[int]:
-    """Return where layers begin; without segments there is one layer.
-
-    Raises:
-        ValueError: the offsets do not ascend from 0.
-    """
-    if segments is None:
-        return [0]
-    offsets = [int(getattr(segment, "offset", segment)) for segment in segments]
-    if not offsets or offsets[0] != 0 or offsets != sorted(offsets):
-        raise ValueError(f"offsets of layers must ascend from 0, got {offsets}")
-    return offsets

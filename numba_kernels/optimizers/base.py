@@ -52,6 +52,11 @@ class Optimizer:
     layered = False  # whether it needs norms of layers
     velocity = None  # index of the running average that contains past learning rates
 
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            if name in RANGES:
+                check_range(name, value)
+
     def init(
         self, n: int, dtype=np.float32, segments: Iterable | None = None, first: int = 0
     ) -> State:
@@ -77,9 +82,7 @@ class Optimizer:
                 f"{type(self).__name__} scales each layer's step: call init(n, segments=...) with "
                 "the offsets where layers begin ([0]: one layer)"
             )
-        offsets = [int(getattr(segment, "offset", segment)) for segment in segments]
-        if not offsets or offsets[0] != 0 or offsets != sorted(offsets):
-            raise ValueError(f"offsets of layers must ascend from 0, got {offsets}")
+        offsets = offsets_of(segments)
         return State(0, slots, cut(offsets, first, first + n), len(offsets))
 
     @property
@@ -95,16 +98,14 @@ class Optimizer:
         return f"{self.name} with momentum {momentum:g}" if momentum else self.name
 
     def hyper(self, step: int) -> np.ndarray:
-        """Return the kernel's numbers for update number `step` (the first is 1), float64."""
-        raise NotImplementedError
+        """Return the kernel's numbers for update number `step` (the first is 1), float64.
+
+        By default these are the hyper-parameters, in the order of their declaration.
+        """
+        return np.array(list(vars(self).values()), np.float64)
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
-        """Do one update in place and count it in `state`.
-
-        Args:
-            parameters: (n,), changed in place.
-            gradient: (n,), of the same dtype.
-            state: from `init(n)`, changed in place.
+        """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`.
 
         Raises:
             ValueError: shapes differ.
@@ -205,10 +206,24 @@ def check_vectors(parameters: np.ndarray, gradient: np.ndarray, state: State) ->
         )
 
 
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raise ValueError unless low <= value < high."""
-    if not low <= value < high:
-        raise ValueError(f"{name} must satisfy {low} <= {name} < {high}, got {value}")
+def offsets_of(segments: Iterable) -> list[int]:
+    """Return where layers begin; raise ValueError if that does not ascend from 0."""
+    offsets = [int(getattr(segment, "offset", segment)) for segment in segments]
+    if not offsets or offsets[0] != 0 or offsets != sorted(offsets):
+        raise ValueError(f"offsets of layers must ascend from 0, got {offsets}")
+    return offsets
 
 
 TINY = float(np.finfo(np.float32).tiny)  # lower bound for values above 0, in float32 too
+RANGES = {  # of hyper-parameters: [low, high)
+    **dict.fromkeys(("learning_rate", "weight_decay", "initial_accumulator_value"), (0, np.inf)),
+    **dict.fromkeys(("momentum", "rho", "beta_1", "beta_2"), (0, 1)),
+    **dict.fromkeys(("epsilon", "trust_coefficient", "clip_norm"), (TINY, np.inf)),
+}
+
+
+def check_range(name: str, value: float) -> None:
+    """Raise ValueError unless `value` is in the range of the hyper-parameter `name`."""
+    low, high = RANGES[name]
+    if not low <= value < high:
+        raise ValueError(f"{name} must satisfy {low} <= {name} < {high}, got {value}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import compiled
-from .base import TINY, Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled
@@ -101,12 +101,6 @@ class RMSprop(Optimizer):
     centered: bool = False
     rule = 6
 
-    def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("rho", self.rho, 0, 1)
-        check_range("momentum", self.momentum, 0, 1)
-        check_range("epsilon", self.epsilon, TINY, np.inf)
-
     @property
     def slots(self) -> int:
         return 1 + (self.momentum > 0) + bool(self.centered)
@@ -114,7 +108,3 @@ class RMSprop(Optimizer):
     @property
     def velocity(self) -> int | None:
         return 1 if self.momentum > 0 else None
-
-    def hyper(self, step: int) -> np.ndarray:
-        numbers = [self.learning_rate, self.rho, self.momentum, self.epsilon, self.centered]
-        return np.array(numbers, np.float64)

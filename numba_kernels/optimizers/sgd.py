@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..jit.compile import compiled
-from .base import Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled
@@ -74,14 +72,10 @@ class SGD(Optimizer):
     velocity = 0
 
     def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("momentum", self.momentum, 0, 1)
+        super().__post_init__()
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs momentum > 0, got 0")
 
     @property
     def slots(self) -> int:
         return int(self.momentum > 0)
-
-    def hyper(self, step: int) -> np.ndarray:
-        return np.array([self.learning_rate, self.momentum, self.nesterov], np.float64)
