@@ -25,11 +25,7 @@ DIRECTIONS = 3  # along which slopes are measured
 
 
 class ContractError(AssertionError):
-    """A replica breaks rules of the contract.
-
-    Attributes:
-        failures: One line per failure, "rule: what is wrong, with numbers".
-    """
+    """A replica breaks rules; `failures` has a line for each: "rule: what is wrong"."""
 
     def __init__(self, replica: Any, failures: list[str]) -> None:
         self.failures = failures
@@ -37,7 +33,7 @@ class ContractError(AssertionError):
 
 
 def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) -> list[str]:
-    """Check a replica against the rules (`RULES`), before it trains.
+    """Check a replica against the rules, before it trains; return the names of those checked.
 
     Afterwards parameters, state and random state are as before, but its vectors have moved.
 
@@ -47,11 +43,8 @@ def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) 
         skip: Names of rules that this model can't keep. Layers that use the whole batch (batch
             normalisation) break "additive", masks that depend on its shape (dropout) as well.
 
-    Returns:
-        The names of the rules that were checked.
-
     Raises:
-        ContractError: If a rule is broken; it has one line per failure.
+        ContractError: If a rule is broken.
         ValueError: If there are no batches, a batch is too small, or a rule has another name.
 
     Example:
@@ -116,12 +109,17 @@ class Subject:
         loss, samples = r.compute_gradient(self.batch if batch is None else batch, **options)
         return loss, samples, r.gradient.copy()
 
-    def difference(self, a: np.ndarray, b: np.ndarray) -> str:
-        """By how much two gradients differ; empty if they agree."""
+    def differ(self, words: str, a: np.ndarray, b: np.ndarray) -> Iterator[str]:
+        """A line that begins with `words` if two gradients differ."""
         size = max(float(np.abs(a).max()), float(np.abs(b).max()), self.near)
         worst = float(np.abs(a - b).max())
-        agree = worst <= self.near * size  # false for NaN
-        return "" if agree else f"{worst:.3g}, the largest element is {size:.3g}"
+        if not worst <= self.near * size:  # true for NaN
+            yield f"{words} {worst:.3g}, the largest element is {size:.3g}"
+
+    def parts(self) -> list[Batch]:
+        """The first third of the batch, and the rest."""
+        cut = max(1, self.samples // 3)
+        return [Data(*self.batch).take(part) for part in (slice(0, cut), slice(cut, None))]
 
     def same(self, a: float, b: float) -> bool:
         return isclose(a, b, rel_tol=self.near, abs_tol=self.near)
@@ -182,16 +180,13 @@ def place(s: Subject) -> Iterator[str]:
         pass
     old, new = (r.parameters, r.gradient), (s.memory(), s.memory())
     r.place(*new)
-    if not np.array_equal(new[0], s.parameters) or not np.array_equal(new[1], before):
+    if not np.array_equal(new, (s.parameters, before)):
         yield "the values have not moved along"
     new[0][:] = s.parameters
     old[0][:] = old[1][:] = np.nan
-    if words := s.difference(s.compute()[2], before):
-        yield f"after it, the gradient differs by {words}"
-    for name, mine, memory in zip(
-        ("parameters", "gradient"), (r.parameters, r.gradient), new, strict=True
-    ):
-        if mine.ctypes.data != memory.ctypes.data:
+    yield from s.differ("after it, the gradient differs by", s.compute()[2], before)
+    for name, memory in zip(("parameters", "gradient"), new, strict=True):
+        if getattr(r, name).ctypes.data != memory.ctypes.data:
             yield f"{name} not in the memory given"
 
 
@@ -223,12 +218,13 @@ def empty(s: Subject) -> Iterator[str]:
 def additive(s: Subject) -> Iterator[str]:
     """The gradient of a batch is the mean of its parts' gradients, weighted by their samples."""
     loss, samples, whole = s.compute()
-    total, mean, cut = 0.0, np.zeros_like(whole), max(1, s.samples // 3)
-    for part in (slice(0, cut), slice(cut, None)):
-        of_part, n, g = s.compute(Data(*s.batch).take(part))
+    total, mean, sizes = 0.0, np.zeros_like(whole), []
+    for part in s.parts():
+        of_part, n, g = s.compute(part)
         total, mean = total + of_part * n / samples, mean + g * whole.dtype.type(n / samples)
-    if words := s.difference(mean, whole):
-        yield f"parts of {cut} and {samples - cut} samples differ from the whole by {words}"
+        sizes.append(len(Data(*part)))
+    words = "parts of {} and {} samples differ from the whole by".format(*sizes)
+    yield from s.differ(words, mean, whole)
     if not s.same(total, loss):
         yield f"their mean loss is {total:.6g}, that of the whole is {loss:.6g}"
 
@@ -268,8 +264,7 @@ def outside(s: Subject) -> Iterator[str]:
 def deterministic(s: Subject) -> Iterator[str]:
     """Equal parameters, state and random state give an equal gradient."""
     first, again = s.compute(), s.compute()
-    if words := s.difference(first[2], again[2]):
-        yield f"the gradients of two calls differ by {words}"
+    yield from s.differ("the gradients of two calls differ by", first[2], again[2])
     if not s.same(first[0], again[0]):
         yield f"the losses of two calls are {first[0]:.9g} and {again[0]:.9g}"
     if s.random is not None and s.replica.random.size != s.random.size:
@@ -279,14 +274,14 @@ def deterministic(s: Subject) -> Iterator[str]:
 @rule
 def evaluate(s: Subject) -> Iterator[str]:
     """evaluate() averages over samples, whatever the batches, and changes nothing."""
-    r, cut = s.replica, max(1, s.samples // 3)
+    r = s.replica
     found = r.evaluate(s.batches)
     if not {"loss", "samples"} <= found.keys():
         yield f"it returned {', '.join(found)}; expected loss and samples among them"
         return
-    parts = [Data(*s.batch).take(slice(*ends)) for ends in ((0, cut), (cut, None), (0, 0))]
-    alone = [r.evaluate([batch]) for batch in [*parts, *s.batches[1:]]]
-    together = r.evaluate(iter([*parts, *s.batches[1:]]))
+    parts = [*s.parts(), Data(*s.batch).take(slice(0, 0)), *s.batches[1:]]
+    alone = [r.evaluate([batch]) for batch in parts]
+    together = r.evaluate(iter(parts))
     samples = sum(one["samples"] for one in alone)
     if not samples == together["samples"] == found["samples"]:
         yield f"samples are {samples} one by one, {together['samples']} in parts"
@@ -322,11 +317,10 @@ def swap(s: Subject) -> Iterator[str]:
     r.swap()
     if (r.gradient.ctypes.data, r.parameters.ctypes.data) != places:
         yield "the vectors have not exchanged their memory"
-    if not np.array_equal(r.gradient, s.parameters) or not np.array_equal(r.parameters, g):
+    if not np.array_equal((r.gradient, r.parameters), (s.parameters, g)):
         yield "the values have not moved along"
     r.parameters[:] = s.parameters
-    if words := s.difference(s.compute()[2], g):
-        yield f"after it, the gradient differs by {words}"
+    yield from s.differ("after it, the gradient differs by", s.compute()[2], g)
 
 
 @rule
@@ -353,8 +347,7 @@ def scale(s: Subject) -> Iterator[str]:
     s.replica.loss_scale = 8.0
     scaled = s.compute()
     s.replica.loss_scale = before
-    if words := s.difference(plain[2], scaled[2]):
-        yield f"with a loss scale of 8, the gradient differs by {words}"
+    yield from s.differ("with a loss scale of 8, the gradient differs by", plain[2], scaled[2])
     if not s.same(plain[0], scaled[0]):
         yield f"with a loss scale of 8, the loss is {scaled[0]:.6g}, else {plain[0]:.6g}"
 
@@ -374,5 +367,4 @@ def apart(s: Subject) -> Iterator[str]:
         low, high = max(first, offset), min(last, offset + size)
         if low < high:
             found[low:high] = numbers[low - offset : high - offset]
-    if words := s.difference(found, g):
-        yield f"with apart=({first}, {last}), the gradient differs by {words}"
+    yield from s.differ(f"with apart=({first}, {last}), the gradient differs by", found, g)
