@@ -108,10 +108,8 @@ end_wait: Callable[[], None] = bool
 def record_to(ring_address: int, keep: Callable | None, finish_wait: Callable[[], None]) -> None:
     """Have all spans of this process go to `keep`, and waits of compiled code to the ring.
 
-    Args:
-        ring_address: of an int64 array of HEAD + RECORD * capacity words; 0 stops recording
-        keep: called with (name, begin, end); None stops recording
-        finish_wait: see `end_wait`
+    `ring_address` is that of an int64 array of HEAD + RECORD * capacity words; 0 and None stop
+    recording. `finish_wait`: see `end_wait`.
     """
     global sink, end_wait
     _word.value, sink, end_wait = ring_address, keep, finish_wait

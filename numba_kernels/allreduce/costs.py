@@ -164,10 +164,7 @@ def measure(team) -> Machine:
 
 
 def choose(team, nbytes: int) -> str:
-    """Return the algorithm that "auto" takes for `nbytes` on a team of several nodes.
-
-    It is the same on all ranks.
-    """
+    """Return the algorithm that "auto" takes on a team of several nodes, the same on all ranks."""
     return best(nbytes, team.size, team.machine)
 
 

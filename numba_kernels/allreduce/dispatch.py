@@ -97,11 +97,7 @@ def _by_messages(team, call, flat, op, divisor, algorithm) -> None:
 
 
 def _look_at(x, op: str) -> tuple[int, int, bool, bool]:
-    """Return (code of the call to announce, op code for kernels, is a mean, is a half dtype).
-
-    Raises:
-        TypeError, ValueError: `x` or `op` cannot be used.
-    """
+    """Check `x` and `op`; return (code of the call, op code, is a mean, is a half dtype)."""
     flat = calls.vector(x)
     calls.check_op(op)
     call = calls.encode("allreduce", flat.dtype, op, algorithm="shared_memory")

@@ -84,7 +84,7 @@ def machine_of(seconds: dict[str, np.ndarray], team) -> Machine:
 
 
 def fit(seconds: np.ndarray) -> tuple[float, float]:
-    """Fit the line alpha + beta m to `seconds`; neither alpha nor beta is negative.
+    """Fit the line alpha + beta m; neither alpha nor beta is negative.
 
     It minimises the squares of the relative errors: a microsecond matters for a small message but
     not for a large one.

@@ -67,13 +67,10 @@ def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> 
 
 @compiled
 def exchange(link, outgoing, to, incoming, source):
-    """Send `outgoing` to number `to` while receiving `incoming` from number `source`.
+    """Send `outgoing` to number `to` while receiving `incoming` from number `source`. Resumable.
 
-    A number of -1 means no send, or no receive. Resumable.
-
-    Returns:
-        READY when both are complete, WAIT if not yet, or -1 - (rank of the source) if that rank
-        made a different call.
+    A number of -1 means no send, or no receive. Returns READY, WAIT, or -1 - (rank of the source)
+    if that rank made a different call.
     """
     handles, words, ranks, status, flag, patience = link
     size = handles.itemsize
@@ -163,7 +160,7 @@ class Flush:
         self._requests = [comm.Isend([nothing, MPI.BYTE], rank, MARK) for rank in self.open]
 
     def missing(self) -> set[int]:
-        """Make progress without waiting; return the ranks whose messages have not all arrived.
+        """Make progress; return the ranks whose messages have not all arrived.
 
         This rank itself is missing while other ranks have not received all its messages.
         """

@@ -35,18 +35,13 @@ class Method:
     remembers = False  # whether it keeps a residual
 
     def init(self, n: int, segments: Iterable | None = None, dtype=np.float32) -> State:
-        """Return the state for gradients of `n` elements before the first call.
-
-        It does not communicate.
+        """Return the state for gradients of `n` elements before the first call. It sends nothing.
 
         Args:
             n: number of elements of the gradient.
             segments: its layers, objects with `offset` (elements) and `shape`. PowerSGD needs
                 them; Adasum can use them (offsets are enough); other methods ignore them.
             dtype: float32 or float64, the dtype of the gradients.
-
-        Raises:
-            ValueError, TypeError: an argument cannot be used.
         """
         dtype = checked(n, dtype)
         layers, basis = self.lay_out(n, segments, dtype)
@@ -64,13 +59,9 @@ class Method:
             state: this rank's state from `init`, updated in place.
             op: "mean" or "sum".
 
-        Returns:
-            `gradient`.
-
         Raises:
             MismatchError: on all ranks, if they made different calls.
             TypeError, ValueError: an argument cannot be used.
-            PeerError: another rank failed.
         """
         flat = calls.vector(gradient, "gradient")
         if op not in ("mean", "sum"):

@@ -76,11 +76,7 @@ def folders() -> tuple[Path, ...]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for new kernels.
-
-    Raises:
-        OSError: no folder can be written.
-    """
+    """Return the folder for new kernels; raise OSError if none can be written."""
     why = "there is neither a home nor a temporary folder"
     for folder in folders():
         try:
@@ -93,11 +89,7 @@ def cache_folder() -> Path:
 
 
 def prepare(folder: Path) -> None:
-    """Create `folder` if needed.
-
-    Raises:
-        OSError: it can't be created, or other users may write to it.
-    """
+    """Create `folder` if needed; raise OSError if that fails, or if other users may write to it."""
     if not folder.is_dir():
         mode = 0o777 if config.CACHE_DIR else 0o700
         folder.parent.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -144,11 +136,7 @@ def read(file: Path) -> bytes | None:
 
 
 def write(file: Path, code: bytes) -> None:
-    """Write `code` to `file` atomically, so that several processes may do it at once.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Write `code` to `file` atomically, so that several processes may do it at once."""
     prepare(file.parent)
     aside = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
     try:

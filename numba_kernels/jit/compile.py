@@ -27,10 +27,9 @@ def compiled(function=None, /, *, cache=True, **options):
 
 
 def c_function(kernel, *arguments: numba.types.Type) -> int:
-    """Return the address of `kernel` as a C function for arguments of these types.
+    """Return the address of `kernel` as a C function, valid as long as the kernel exists.
 
-    It is valid as long as the kernel exists. (`numba.cfunc` would compile in every process; this
-    uses the cache.)
+    (`numba.cfunc` would compile in every process; this uses the cache.)
     """
     kernel.compile(arguments)
     found = kernel.overloads[arguments]

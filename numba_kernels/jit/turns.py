@@ -33,14 +33,10 @@ class Turn(NamedTuple):
 
 
 def take(file: Path) -> Turn | None:
-    """Wait until no other process compiles `file`.
+    """Wait until no other process compiles `file`; raise OSError if no file can be created there.
 
-    Returns:
-        The turn, to be given back with `give`; or None if the file has appeared meanwhile, or
-        waiting is of no use.
-
-    Raises:
-        OSError: no file can be created there.
+    Returns the turn, to be given back with `give`; None if the file has appeared meanwhile, or
+    waiting is of no use.
     """
     global in_vain
     if in_vain:

@@ -104,8 +104,7 @@ def reap(child: int) -> int | None:
 def end_all(child: int, grace: float) -> int | None:
     """Send SIGTERM to all descendants, and after `grace` seconds SIGKILL, until none is left.
 
-    Returns:
-        The exit status of `child`, or None if it had been reaped before.
+    Returns the exit status of `child`, or None if it had been reaped before.
     """
     status, kill_at, told = None, time.monotonic() + grace, set()
     while True:

@@ -60,11 +60,7 @@ print(MPI.Get_library_version())
 
 @functools.cache
 def mpi_library() -> Library:
-    """Return the MPI library that `import mpi4py.MPI` loads here, without initialising it.
-
-    Raises:
-        LaunchError: mpi4py finds no MPI library.
-    """
+    """Return the MPI library that mpi4py loads here; raise LaunchError if it finds none."""
     answer = subprocess.run(
         [sys.executable, "-c", ASK_MPI4PY],
         capture_output=True,

@@ -61,11 +61,8 @@ def guarded(
 ) -> list[str]:
     """Return a command line that runs `command` as a child of guard.py.
 
-    Args:
-        command: program and arguments.
-        watch: pids; when one of these processes ends, the guard ends `command`.
-        grace: seconds between SIGTERM and SIGKILL.
-        remove: a folder to delete when `command` has ended.
+    The guard ends it when one of the processes `watch` ends, with `grace` seconds between SIGTERM
+    and SIGKILL, and deletes the folder `remove` when it has ended.
     """
     options = [word for pid in watch for word in ("--watch", str(pid))]
     options += ["--grace", str(grace)]
@@ -187,11 +184,7 @@ def can_be_lost() -> None:
 def _collect(
     process: subprocess.Popen[bytes], timeout: float | None, capture: bool
 ) -> tuple[tuple[str | None, str | None], bool]:
-    """Show or collect the ranks' output until they end.
-
-    Returns:
-        ((stdout, stderr), whether they ended within `timeout`).
-    """
+    """Show or collect the ranks' output; return ((stdout, stderr), whether they ended in time)."""
     deadline = None if timeout is None else time.monotonic() + timeout
     in_time = True
     streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}

@@ -130,9 +130,8 @@ class Optimizer:
     def begin(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> np.ndarray:
         """Do the first pass, which may update running averages: call it once per update.
 
-        Returns:
-            This slice's sums of squares, float64, shape (layers, 2): column 0 of the parameters,
-            column 1 of the rule's direction. The shape is (0, 2) if the rule needs no norms.
+        Returns this slice's sums of squares, float64, shape (layers, 2): of the parameters, and of
+        the rule's direction. The shape is (0, 2) if the rule needs no norms.
         """
         check_vectors(parameters, gradient, state)
         squares = np.zeros((state.layers, 2))

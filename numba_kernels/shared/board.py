@@ -63,14 +63,7 @@ def arrive(board, rank, call, length):
 def all_arrived(board, rank, spins, patience):
     """Wait until every rank's count has reached ours.
 
-    Args:
-        board: (ranks, WORDS).
-        rank: this rank's number on the node.
-        spins: number of reads before it yields and then sleeps.
-        patience: microseconds before it returns WAIT.
-
-    Returns:
-        READY, WAIT, or -1 - peer for a peer whose call differs.
+    Returns READY, WAIT after `patience` microseconds, or -1 - peer for a peer whose call differs.
     """
     ranks = board.shape[0]
     count = board[rank, COUNT]

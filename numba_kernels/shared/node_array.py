@@ -41,13 +41,7 @@ def node_array(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the array, and the scratch tile that it points to; the caller must keep both.
 
-    Args:
-        shared: `shared_bytes(ranks)` bytes, which begin with the board.
-        ranks: number of ranks on the node.
-        rank: this rank's number on the node.
-        table: the table of a Window.
-        crowded: whether there are more ranks than cores.
-        patience: seconds before a resumable kernel returns WAIT.
+    `shared` are `shared_bytes(ranks)` bytes, `table` is that of a Window, `patience` in seconds.
     """
     tile = np.zeros(TILE + 8, np.float64)
     node = np.zeros(10, np.int64)

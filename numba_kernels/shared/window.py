@@ -31,14 +31,7 @@ def node_token() -> int:
 
 
 def create(nbytes: int) -> tuple[int, int]:
-    """Create `nbytes` of zeroed anonymous memory.
-
-    Returns:
-        (file descriptor, random name).
-
-    Raises:
-        OSError, OverflowError: no file can have this size.
-    """
+    """Create zeroed anonymous memory; return (file descriptor, random name). May raise OSError."""
     name = secrets.randbits(62)
     descriptor = os.memfd_create(f"numba_kernels-{name:x}", os.MFD_CLOEXEC)
     try:
@@ -50,13 +43,10 @@ def create(nbytes: int) -> tuple[int, int]:
 
 
 def _open(pid: int, descriptor: int, name: int) -> int:
-    """Return this process's own descriptor for memory that process `pid` created.
+    """Return this process's own descriptor for memory that process `pid` created, or raise OSError.
 
     The name protects against a `pid` that is a different process here, as in another container:
     its descriptors are other files.
-
-    Raises:
-        OSError: this process may not open it.
     """
     path = f"/proc/{pid}/fd/{descriptor}"
     if os.readlink(path) != f"/memfd:numba_kernels-{name:x} (deleted)":

@@ -132,16 +132,9 @@ def earliest(table):
 
 @compiled
 def next_leaf(star, table, inbox, microseconds):
-    """On the hub: wait for the next request.
+    """On the hub: wait at most `microseconds` for the next request; return its leaf, or 0.
 
-    Args:
-        star: the hub's array (memory_layout.py).
-        table: (3, ranks), also described there.
-        inbox: None if no leaf sends messages.
-        microseconds: the most time to wait, usually 5000 or less.
-
-    Returns:
-        The leaf, or 0 if no request arrived in that time.
+    `table` is described in memory_layout.py; `inbox` is None if no leaf sends messages.
     """
     hub = star[HUB]
     tries, started = 0, -1.0

@@ -25,17 +25,10 @@ class Hub:
     """The methods of a Star for the hub."""
 
     def next(self, seconds: float) -> int | None:
-        """Wait for the next request.
+        """Wait at most `seconds` for the next request; 0 only checks.
 
-        Args:
-            seconds: the most time to wait; 0 only checks.
-
-        Returns:
-            The leaf (its rank, at least 1) whose unserved request arrived first; None if there is
-            none in that time.
-
-        Raises:
-            RuntimeError: this rank is a leaf, or the star was closed.
+        Returns the leaf (its rank, at least 1) whose unserved request arrived first; None if there
+        is none. On a leaf, and after `close`, it raises RuntimeError.
         """
         if not self.is_hub:
             raise RuntimeError(f"rank {self.team.rank} is a leaf of this star; only the hub serves")
@@ -86,13 +79,7 @@ class Hub:
         return PLACES[int(self._requests[leaf][0][0]) & (SECOND | SWAP)]
 
     def answer(self, leaf: int, words: Sequence[float] = (), vector: bool = True) -> None:
-        """Send the answer to `leaf`'s request.
-
-        Args:
-            leaf: its rank.
-            words: up to HEAD numbers.
-            vector: False means that the leaf does not need the vector.
-        """
+        """Send the answer to `leaf`'s request: up to HEAD numbers, and the vector unless it is not needed."""
         self._ready()
         put(self._heads[leaf], words)
         if self._table[ROWS, leaf]:
@@ -122,8 +109,7 @@ class Hub:
     def _help(self, rule, weights, sent, slots, hyper, answer) -> bool:
         """Serve the current leaf, with its help or while the answer is being sent.
 
-        Returns:
-            False, with nothing done, if these are not its vectors or there is nothing to gain.
+        Returns False, with nothing done, if these are not its vectors or there is nothing to gain.
         """
         leaf = self._current
         if not leaf or not sent.dtype == weights.dtype == self.dtype:

@@ -102,8 +102,7 @@ def send(inbox, leaf, wanted, vector):
 def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
     """Serve a request (serve.py), and send each piece of the answer as soon as it is complete.
 
-    Returns:
-        READY, or NO if these are not the vectors of the leaf's request.
+    Returns READY, or NO if these are not the vectors of the leaf's request.
     """
     leaves = inbox.leaves
     behind = 8 * (CONTROL + HEAD)

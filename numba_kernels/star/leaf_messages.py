@@ -56,10 +56,7 @@ def make_line(comm: MPI.Comm, words: int, in_place: bool, spins: int, patience: 
 def ask(line, outgoing, incoming, wanted):
     """Send a request and receive its answer into the block `incoming`. Resumable.
 
-    `numbers[0]` must be 0 at the beginning.
-
-    Returns:
-        READY, WAIT, or a negative number if MPI reported an error.
+    `numbers[0]` must be 0 at the beginning. A negative result: MPI reported an error.
     """
     handles, requests, status, numbers, flag, patience = line
     count = requests.size if wanted else 2

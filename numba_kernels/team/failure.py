@@ -163,15 +163,11 @@ def abort_all(error: BaseException) -> None:
 
 
 def new_cell(number: int | None = None) -> None:
-    """Begin a new notebook cell: failed teams recover at their next call.
+    """Begin notebook cell `number`: failed teams recover at their next call.
 
-    So no `recover()` is needed in the cell after a failed one; it happens when all ranks call
-    something of the team.
-
-    Args:
-        number: the cell's number, the same on all ranks that run it, and greater than the numbers
-            before. It is needed because engines begin a cell at different moments, and one may
-            already have failed in it. The default is one more than the last number.
+    So no `recover()` is needed in the cell after a failed one. The number (default: one more than
+    the last) is the same on all ranks that run the cell, and greater than those before: engines
+    begin a cell at different moments, and one may already have failed in it.
     """
     Mailbox.cell = Mailbox.cell + 1 if number is None else number
     for team in list(live):

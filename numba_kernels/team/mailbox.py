@@ -42,16 +42,11 @@ LEFT = "it left the team, or its program ended, before this call"
 
 @dataclass(frozen=True)
 class Letter:
-    """One message.
+    """One message; `text` is the error message, if any.
 
-    Attributes:
-        rank: its sender.
-        kind: what it reports.
-        text: the error message, if any.
-        generation: the generation of the team that it belongs to.
-        cell: number of the notebook cell that its sender was in; 0 outside notebooks.
-        call: (number of collectives that its sender has begun, code of the call, length); of a
-            FOLLOWED letter (the rank that failed first, 0, 0).
+    `generation` is the team's, `cell` the notebook cell that the sender was in (0: none). `call` is
+    (number of collectives that the sender has begun, code of the call, length); of a FOLLOWED
+    letter (the rank that failed first, 0, 0).
     """
 
     rank: int
@@ -170,11 +165,8 @@ class Mailbox:
     def settle(self, seconds: float) -> list[Letter]:
         """After a failure, wait until all other ranks have written, or `seconds` have passed.
 
-        If all have written, every rank knows every cause, and no rank is still inside a call of
-        the team.
-
-        Returns:
-            The letters about failures, by rank.
+        Then every rank knows every cause, and no rank is still inside a call of the team. Returns
+        the letters about failures, by rank.
         """
         end = time.monotonic() + seconds
         self.collect()

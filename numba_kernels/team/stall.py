@@ -52,12 +52,7 @@ class Watch:
         self.late: list[int] = []
 
     def look(self, waited: float) -> None:
-        """Do what is due after `waited` seconds.
-
-        Raises:
-            MismatchError: another rank waits in a different call.
-            PeerError: the process of another rank has ended.
-        """
+        """Do what is due after `waited` seconds; it may raise MismatchError or PeerError."""
         team = self.team
         mail = team and team.letters
         if mail is None or team.size == 1:
@@ -121,23 +116,13 @@ class Watch:
 
 
 class HubWatch(Watch):
-    """Watches a wait for rank 0 only (star.py).
-
-    Args:
-        team: the team of the star.
-        idle: do not report a long wait unless rank 0 is stopped.
-    """
+    """Watches a wait for rank 0 only (star.py). If `idle`, only a stopped rank 0 is reported."""
 
     def __init__(self, team, idle: bool = False):
         super().__init__(team)
         self.idle = idle
 
     def look(self, waited: float) -> None:
-        """Do what is due after `waited` seconds.
-
-        Raises:
-            PeerError: the process of rank 0 has ended.
-        """
         team = self.team
         if waited <= self.look_at:
             return

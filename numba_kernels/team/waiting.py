@@ -73,10 +73,8 @@ class Waiting(Failing):
     def on_node(self, kernel, call: int, x: np.ndarray, *arguments) -> bool:
         """Run a resumable kernel among the ranks of the node.
 
-        Halves are passed as integers with the same bits (halves.py).
-
-        Returns:
-            False if the kernel needs `x` in a window and it does not lie in one; True otherwise.
+        Halves are passed as integers with the same bits (halves.py). Returns False if the kernel
+        needs `x` in a window and it does not lie in one.
         """
         self.ready()
         self.node_array[AT] = 0
@@ -285,10 +283,7 @@ class Waiting(Failing):
         """After a recovery, make other values equal on all ranks; subclasses override this."""
 
     def gather(self, numbers: list[int], call: int | None = None, length: int = 0) -> np.ndarray:
-        """Gather every rank's integers as int64, shape (size, len(numbers)).
-
-        If `call` is given, this is part of that collective.
-        """
+        """Gather every rank's integers: int64, (size, len(numbers)). It may be part of a `call`."""
         mine = np.array(numbers, np.int64)
         table = np.empty((self.size, mine.size), np.int64)
         if call is not None:

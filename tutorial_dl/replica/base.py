@@ -171,11 +171,7 @@ class Around(Replica):
     """A Replica around another object: what a subclass does not define is the inner object's.
 
     `replica.of` wraps an object of another class in it, which needs the `REQUIRED` attributes only;
-    hooks that the object lacks have their defaults.
-
-    Args:
-        inner: A Replica or such an object.
-        own: Further attributes of this object.
+    hooks that the object lacks have their defaults. `own` are further attributes of this object.
     """
 
     inner: Any = None
@@ -258,13 +254,10 @@ class LossNotFinite(FloatingPointError):
 
 
 def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, int]:
-    """Call `replica.compute_gradient(batch, ...)`, and check that loss and gradient are finite.
+    """Call `replica.compute_gradient(batch, ...)`; raise FloatingPointError if it is not finite.
 
     Every rank checks before anything is exchanged: one rank's NaN must not reach all weights, and
     afterwards its origin could no longer be found.
-
-    Raises:
-        FloatingPointError: If the loss or the gradient is not finite.
     """
     loss, samples = replica.compute_gradient(batch, **options)
     if not isfinite(loss):

@@ -52,9 +52,7 @@ class Strategy:
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
         """Use learning rate `rate`, equal on all ranks, from the next step on.
 
-        Args:
-            rate: the learning rate
-            correct_momentum: also scale the velocity, see `Optimizer.at_rate`
+        With `correct_momentum` the velocity is scaled too, see `Optimizer.at_rate`.
         """
         raise NotImplementedError
 
@@ -103,10 +101,9 @@ class OneModel(Strategy):
     def skipped(self, loss: float, samples: int) -> tuple[float, int] | None:
         """Decide, after `gradient`, whether all ranks skip this step. Collective.
 
-        Returns:
-            None if the step can be done on all ranks. If some rank's gradient has overflowed: what
-            the step returns instead, the mean loss over the ranks where it is finite, and their
-            number of samples.
+        Returns None if they do not. If some rank's gradient has overflowed, it returns what the
+        step returns instead: the mean loss over the ranks where it is finite, and their number of
+        samples.
         """
         if self.loss_scale is None:
             return None
@@ -154,11 +151,10 @@ class OneModel(Strategy):
     # what differs is written whole by each rank
 
     def save(self) -> tuple[dict, dict, dict]:
-        """What a checkpoint holds of this strategy.
+        """What a checkpoint holds of this strategy: (values, vectors, own).
 
-        Returns:
-            (values, vectors, own): numbers; this rank's slices of the common vectors; arrays that
-            only this rank has.
+        These are numbers, this rank's slices of the common vectors, and arrays that only this rank
+        has.
         """
         n, update = self.replica.parameters.size, self.update
         first, last = self.team.slice_of(n)

@@ -32,14 +32,7 @@ class Own:
 
 
 class Hogwild(OneModel):
-    """Hogwild: all ranks of a node train on one copy of the weights.
-
-    Args:
-        team: the ranks that train; all ranks of the run if None
-
-    Raises:
-        ValueError: the ranks do not all share memory
-    """
+    """Hogwild: all ranks of `team` train on one copy of the weights, so they must share memory."""
 
     default_optimizer = "adam"
 

@@ -56,11 +56,8 @@ class LossScale:
     def gradient(self, replica: Replica, batch: Batch, **options) -> tuple[float, int, bool]:
         """Call `replica.compute_gradient(batch, ...)` at this scale.
 
-        Returns:
-            Mean loss, samples, and whether loss and gradient are finite.
-
-        Raises:
-            FloatingPointError: If they are not finite and the scale is fixed.
+        Returns the mean loss, samples, and whether loss and gradient are finite. If they are not
+        and the scale is fixed, it raises FloatingPointError.
         """
         replica.loss_scale = self.scale
         loss, samples = replica.compute_gradient(batch, **options)

@@ -19,12 +19,8 @@ from .base import OneModel
 class Serial(OneModel):
     """Training by one rank alone; it does not communicate with other ranks.
 
-    Args:
-        team: None, or a team of one rank
-
-    Raises:
-        ValueError: the team has more than one rank; ranks that train without communicating would
-            each end with a different model
+    A team of more ranks is refused: ranks that train without communicating would each end with a
+    different model.
     """
 
     def __init__(self, team: Team | None = None):

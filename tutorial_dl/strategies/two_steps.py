@@ -18,14 +18,7 @@ from ..replica.base import Replica
 
 
 class TwoSteps:
-    """Updates the replica's parameters with the gradients of all ranks.
-
-    Args:
-        team, replica, optimizer: as in `Synchronous.attach`
-        algorithm: name of the allreduce algorithm
-        clip_norm: maximum norm of the gradient of the whole batch, or None
-        compression: the method that reduces the gradients instead of an allreduce, or None
-    """
+    """Updates the parameters with the gradients of all ranks; arguments as in `Synchronous`."""
 
     takes_own = False  # the gradient must lie in one vector (see Step.takes_own)
 
