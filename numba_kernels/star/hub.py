@@ -79,7 +79,7 @@ class Hub:
         return PLACES[int(self._requests[leaf][0][0]) & (SECOND | SWAP)]
 
     def answer(self, leaf: int, words: Sequence[float] = (), vector: bool = True) -> None:
-        """Send the answer to `leaf`'s request: up to HEAD numbers, and the vector unless it is not needed."""
+        """Send the answer to `leaf`'s request: up to HEAD numbers, and maybe the vector."""
         self._ready()
         put(self._heads[leaf], words)
         if self._table[ROWS, leaf]:
