@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from time import perf_counter_ns
 
 from llvmlite import ir
@@ -146,8 +147,6 @@ def announces(name: str):
 
 
 class Span:
-    """See `span`."""
-
     __slots__ = ("begin", "name")
 
     def __init__(self, name: str):
@@ -160,18 +159,10 @@ class Span:
         record(self.name, self.begin)
 
 
-class _Nothing:
-    __slots__ = ()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error) -> None: ...
+_nothing = nullcontext()
 
 
-_nothing = _Nothing()
-
-
-def span(name: str) -> Span | _Nothing:
+def span(name: str) -> Span | nullcontext:
     """Return a context manager whose body is recorded as a span, if this process records."""
     return _nothing if sink is None else Span(name)
 

@@ -22,14 +22,8 @@ from . import (
 )
 from .elementwise import convert, op_code
 
-MESSAGES = {
-    "naive": naive.allreduce,
-    "tree": tree.allreduce,
-    "ring": ring.allreduce,
-    "recursive_doubling": recursive_doubling.allreduce,
-    "rabenseifner": rabenseifner.allreduce,
-    "mpi": mpi.allreduce,
-}
+_files = (naive, tree, ring, recursive_doubling, rabenseifner, mpi)
+MESSAGES = {file.__name__.rpartition(".")[2]: file.allreduce for file in _files}
 ALGORITHMS = calls.ALGORITHMS
 
 
@@ -79,21 +73,17 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
         algorithm = costs.choose(team, wide.nbytes)
     call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
     if algorithm == "two_level":
-        between = MESSAGES[costs.between_nodes(team, wide.nbytes)]
+        between = MESSAGES[costs.between(wide.nbytes, team.size, team.machine)]
         two_level.allreduce(team, call, wide, number, divisor, between)
     else:
-        _by_messages(team, call, wide, number, divisor, algorithm)
+        incoming = wide if algorithm == "mpi" else team.scratch(wide.size, wide.dtype)
+        if algorithm == "mpi":
+            team.set_operation(mpi.operation(number, wide.dtype))
+        arguments = (wide, incoming, number, divisor)
+        team.by_messages(call, wide.size, wide.dtype, MESSAGES[algorithm], arguments)
     if wide is not flat:
         convert(carried(flat), wide)
     return x
-
-
-def _by_messages(team, call, flat, op, divisor, algorithm) -> None:
-    incoming = flat if algorithm == "mpi" else team.scratch(flat.size, flat.dtype)
-    if algorithm == "mpi":
-        team.set_operation(mpi.operation(op, flat.dtype))
-    arguments = (flat, incoming, op, divisor)
-    team.by_messages(call, flat.size, flat.dtype, MESSAGES[algorithm], arguments)
 
 
 def _look_at(x, op: str) -> tuple[int, int, bool, bool]:

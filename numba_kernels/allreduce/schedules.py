@@ -97,13 +97,8 @@ def rabenseifner(ranks: int) -> Rounds:
     return folded(halving + doubling, extra)
 
 
-SCHEDULES = {
-    "naive": naive,
-    "tree": tree,
-    "ring": ring,
-    "recursive_doubling": recursive_doubling,
-    "rabenseifner": rabenseifner,
-}
+_all = (naive, tree, ring, recursive_doubling, rabenseifner)
+SCHEDULES = {schedule.__name__: schedule for schedule in _all}
 
 
 def whole(source: int, target: int, adds: bool) -> Message:

@@ -32,7 +32,7 @@ from .banner import Banner
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
-KEEPER = Path(__file__).with_name("rank_supervisor.py")
+SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
 
 # Starting ranks --------------------------------------------------------------------------------
@@ -125,8 +125,7 @@ def run_ranks(
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive else None
     if ends is not None:
-        keeper = [sys.executable, "-I", "-S", str(KEEPER), str(ends), str(n)]
-        command[3:3] = keeper
+        command[3:3] = [sys.executable, "-I", "-S", str(SUPERVISOR), str(ends), str(n)]
     environment = rank_environment(n, env)
     process: subprocess.Popen[bytes] | None = None
     signals: list[int] = []

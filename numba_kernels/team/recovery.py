@@ -27,10 +27,10 @@ from .stall import NO_CALL, Watch
 
 def recover(team, seconds: float | None) -> None:
     """See `Team.recover`."""
-    mail = team.letters
+    mail, others = team.letters, set(range(team.size)) - {team.rank}
     while True:
         mail.post(RECOVERS)  # again even if posted before: this rank may have been interrupted
-        _poll(team, seconds, lambda: others(team) - mail.recovering.keys())
+        _poll(team, seconds, lambda: others - mail.recovering.keys())
         if team.routes:
             team.flush = team.flush or messages.Flush(team.comm, team.abandoned)
             _poll(team, seconds, team.flush.missing)
@@ -42,11 +42,6 @@ def recover(team, seconds: float | None) -> None:
         letter = min(mail.failures.values(), key=cause_first)
         team.abort(letter.error())
     team.set_up(seconds)
-
-
-def others(team) -> set[int]:
-    """Return all ranks but this one."""
-    return set(range(team.size)) - {team.rank}
 
 
 def _poll(team, seconds: float | None, missing) -> None:

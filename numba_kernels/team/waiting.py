@@ -254,7 +254,9 @@ class Waiting(Failing):
         This is the only collective on the mailbox's communicator. So its k-th duplicate belongs to
         generation k on every rank, even if a rank was interrupted while it waited for one.
         """
-        self._wipe()
+        if self.board is not None:  # clear this rank's part of it, and the progress of its kernel
+            self.board[self.place] = 0
+            self.node_array[AT] = 0
         mail = self.letters
         while self._duplicates < mail.generation:
             if self._pending is None:
@@ -272,12 +274,6 @@ class Waiting(Failing):
             link.words[[messages.AT, messages.POSTED]] = 0
         self._agree()
         mail.again.clear()  # these are of the generation before, which all ranks have left
-
-    def _wipe(self) -> None:
-        """Clear this rank's part of the board and the progress of its kernel."""
-        if self.board is not None:
-            self.board[self.place] = 0
-            self.node_array[AT] = 0
 
     def _agree(self) -> None:
         """After a recovery, make other values equal on all ranks; subclasses override this."""

@@ -1,4 +1,4 @@
-"""Ranks that may die: a keeper process each, so that mpiexec does not end the others."""
+"""Ranks that may die: a supervisor process each, so that mpiexec does not end the others."""
 
 from numba_kernels import launch
 
