@@ -128,10 +128,11 @@ class OneModel(Strategy):
             state = self.update.state if correct_momentum else None
             self.update.optimizer = self.update.optimizer.at_rate(rate, state)
 
-    def agree_on_scale(self) -> None:
-        """After a failure: give all ranks the loss scale of rank 0. Collective."""
-        if self.loss_scale is not None and self.team.size > 1:
-            self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
+    def share_state(self) -> None:
+        """Give all ranks the statistics of rank 0. Collective."""
+        if self.replica.state.size:
+            self.replica.state = self.team.broadcast(self.replica.state.copy())
+        self._seen = 0
 
     def average_state(self) -> None:
         """Average what is not optimised (moving statistics) over ranks, weighted by samples."""
@@ -176,9 +177,7 @@ class OneModel(Strategy):
         update.state.slots[:] = saved.vector("slots", update.mine.start, update.mine.stop)
         values = saved.values["strategy"]
         update.state.step = values["updates"]
-        self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
-        if self.loss_scale is not None and "loss_scale" in values:
-            self.loss_scale.values = values["loss_scale"]
+        self.restore_numbers(values)
         seen = [int(saved.own("seen", rank)[0]) for rank in range(saved.ranks)]
         if saved.ranks == self.team.size:
             state, self._seen = saved.own("state", self.team.rank), seen[self.team.rank]
@@ -188,3 +187,8 @@ class OneModel(Strategy):
             state, self._seen = np.average(states, axis=0, weights=weights), 0
         if self.replica.state.size:
             self.replica.state = state.astype(self.replica.state.dtype)
+
+    def restore_numbers(self, values: dict) -> None:
+        self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
+        if self.loss_scale is not None and "loss_scale" in values:
+            self.loss_scale.values = values["loss_scale"]
