@@ -16,18 +16,7 @@ from mpi4py import MPI
 
 from ..allreduce import messages
 from ..errors import MismatchError, PeerError, TeamError
-from .mailbox import (
-    AGAIN,
-    ENDED,
-    FAILED,
-    FOLLOWED,
-    LEFT,
-    MISMATCH,
-    Letter,
-    Mailbox,
-    audience,
-    cause_first,
-)
+from .mailbox import LEFT, Kind, Letter, Mailbox, audience, cause_first
 
 live: weakref.WeakSet[Failing] = weakref.WeakSet()
 
@@ -85,7 +74,7 @@ class Failing:
             # Other ranks may already be recovering, and would wait for this rank.
             if self.renews:
                 self.renews = False
-                mail.post(AGAIN, text)
+                mail.post(Kind.AGAIN, text)
             return
         for link, *_ in self.routes:
             if link.words[messages.POSTED]:
@@ -96,14 +85,14 @@ class Failing:
                 self.lost.append((self.comm, self.buffers))
                 link.handles[messages.SEND] = link.handles[messages.NO_REQUEST]
         if isinstance(error, MismatchError):
-            mail.post(MISMATCH, str(error), self.waits_in)
+            mail.post(Kind.MISMATCH, str(error), self.waits_in)
             return
         # A rank that fails after another is not a cause, even if its error is its own.
         known = mail.settle(0.02)  # MPI may need several polls to show a letter that has arrived
-        followed = isinstance(error, PeerError) or any(note.kind == FAILED for note in known)
+        followed = isinstance(error, PeerError) or any(note.kind == Kind.FAILED for note in known)
         self.is_cause = not followed
         first = error.cause if isinstance(error, PeerError) else self.rank
-        mail.post(*((FOLLOWED, text, (first, 0, 0)) if followed else (FAILED, text)))
+        mail.post(*((Kind.FOLLOWED, text, (first, 0, 0)) if followed else (Kind.FAILED, text)))
 
     def settle(self, seconds: float = 2.0) -> list[Letter]:
         """After `abort`, return the other ranks' letters; wait for all, at most `seconds`."""
@@ -138,7 +127,7 @@ class Failing:
             return
         mail.collect()
         for letter in sorted([*mail.failures.values(), *mail.fails_again()], key=cause_first):
-            if letter.kind == MISMATCH:
+            if letter.kind == Kind.MISMATCH:
                 raise self._mismatch_told(letter)
             raise letter.error()
         for rank in mail.recovering.keys() - mail.failures.keys():
@@ -150,8 +139,8 @@ class Failing:
     def say_the_end(self) -> None:
         """Tell the others that this rank will not call the team again: it exits or dropped it."""
         mail = getattr(self, "letters", None)
-        if mail is not None and ENDED not in mail.said and not MPI.Is_finalized():
-            mail.post(ENDED, "", (self.count, 0, 0), audience(self.rank, self.size))
+        if mail is not None and Kind.ENDED not in mail.said and not MPI.Is_finalized():
+            mail.post(Kind.ENDED, "", (self.count, 0, 0), audience(self.rank, self.size))
 
     __del__ = say_the_end
 

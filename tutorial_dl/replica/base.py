@@ -179,24 +179,6 @@ class Around(Replica):
     def __init__(self, inner: Any, **own: Any) -> None:
         vars(self).update(own, inner=inner)
 
-    def compute_gradient(self, batch: Batch, **options) -> tuple[float, int]:
-        return self.inner.compute_gradient(batch, **options)
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        return self.inner.evaluate(batches)
-
-    def predict(self, x: Any) -> Any:
-        return self.inner.predict(x)
-
-    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        self.inner.place(parameters, gradient)
-
-    def use_team(self, team: Any) -> None:
-        self.inner.use_team(team)
-
-    def swap(self) -> None:
-        self.inner.swap()
-
     @property
     def can_swap(self) -> bool:
         replica = isinstance(self.inner, Replica)
@@ -213,7 +195,7 @@ class Around(Replica):
 
 
 def _of_inner(name: str) -> property:
-    """The inner object's attribute; if it has none, the default."""
+    """The inner object's attribute or method; if it has none, the default."""
 
     def get(self: Around) -> Any:
         try:
@@ -222,12 +204,21 @@ def _of_inner(name: str) -> property:
             if name == "uses_team":
                 return hasattr(self.inner, "use_team")
             default = vars(Replica).get(name)
-            return default.fget(self) if isinstance(default, property) else default
+            return default.__get__(self) if hasattr(default, "__get__") else default
 
     return property(get, lambda self, value: setattr(self.inner, name, value))
 
 
-for _name in (*Replica.__annotations__, "gradient_is_finite"):
+_hooks = (
+    "gradient_is_finite",
+    "compute_gradient",
+    "evaluate",
+    "predict",
+    "place",
+    "use_team",
+    "swap",
+)
+for _name in (*Replica.__annotations__, *_hooks):
     setattr(Around, _name, _of_inner(_name))
 
 

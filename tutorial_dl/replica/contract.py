@@ -20,7 +20,6 @@ from numba_kernels.shared.window import aligned
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.replica.base import Replica
 
-RULES: dict[str, Callable[[Subject], Iterator[str]]] = {}  # checked in this order
 DIRECTIONS = 3  # along which slopes are measured
 
 
@@ -128,12 +127,9 @@ class Subject:
         return aligned(self.parameters.size, self.parameters.dtype)
 
 
-def rule(function: Callable[[Subject], Iterator[str]]) -> Callable[[Subject], Iterator[str]]:
-    RULES[function.__name__] = function
-    return function
+# The rules: each yields a line for everything that is wrong.
 
 
-@rule
 def vectors(s: Subject) -> Iterator[str]:
     """Two flat, contiguous, writeable vectors of the same length and dtype, apart in memory."""
     r = s.replica
@@ -153,7 +149,6 @@ def vectors(s: Subject) -> Iterator[str]:
         yield "parameters and gradient share memory"
 
 
-@rule
 def segments(s: Subject) -> Iterator[str]:
     """Segments are in order, do not overlap, and cover all but gaps, which hold zeros."""
     end, used = 0, np.zeros(s.parameters.size, bool)
@@ -168,7 +163,6 @@ def segments(s: Subject) -> Iterator[str]:
             yield f"{name} has {outside.size} elements that are not 0 outside all segments"
 
 
-@rule
 def place(s: Subject) -> Iterator[str]:
     """place() moves the values, uses the new memory only, and refuses memory that does not fit."""
     r, (_, _, before) = s.replica, s.compute()
@@ -190,7 +184,6 @@ def place(s: Subject) -> Iterator[str]:
             yield f"{name} not in the memory given"
 
 
-@rule
 def gradient(s: Subject) -> Iterator[str]:
     """compute_gradient() fills the gradient, and returns the loss and the number of samples."""
     loss, samples, filled = s.compute()
@@ -202,7 +195,6 @@ def gradient(s: Subject) -> Iterator[str]:
         yield "it has changed the parameters"
 
 
-@rule
 def empty(s: Subject) -> Iterator[str]:
     """A batch of 0 samples gives zeros and (0.0, 0), and changes no state."""
     loss, samples, filled = s.compute(Data(*s.batch).take(slice(0, 0)))
@@ -214,7 +206,6 @@ def empty(s: Subject) -> Iterator[str]:
         yield "a batch of 0 samples changed the state"
 
 
-@rule
 def additive(s: Subject) -> Iterator[str]:
     """The gradient of a batch is the mean of its parts' gradients, weighted by their samples."""
     loss, samples, whole = s.compute()
@@ -229,7 +220,6 @@ def additive(s: Subject) -> Iterator[str]:
         yield f"their mean loss is {total:.6g}, that of the whole is {loss:.6g}"
 
 
-@rule
 def slope(s: Subject) -> Iterator[str]:
     """The gradient is the slope of the loss, by central differences in random directions."""
     r, (_, _, g) = s.replica, s.compute()
@@ -248,7 +238,6 @@ def slope(s: Subject) -> Iterator[str]:
             yield f"the loss has slope {measured:.6g}, the gradient says {expected:.6g}"
 
 
-@rule
 def outside(s: Subject) -> Iterator[str]:
     """Parameters that others change are used by the next call; no copy of them is kept."""
     before = s.compute()
@@ -260,7 +249,6 @@ def outside(s: Subject) -> Iterator[str]:
         yield f"the loss is {before[0]:.6g} before and after all parameters changed"
 
 
-@rule
 def deterministic(s: Subject) -> Iterator[str]:
     """Equal parameters, state and random state give an equal gradient."""
     first, again = s.compute(), s.compute()
@@ -271,7 +259,6 @@ def deterministic(s: Subject) -> Iterator[str]:
         yield f"random has {s.replica.random.size} elements after a call, {s.random.size} before"
 
 
-@rule
 def evaluate(s: Subject) -> Iterator[str]:
     """evaluate() averages over samples, whatever the batches, and changes nothing."""
     r = s.replica
@@ -297,7 +284,6 @@ def evaluate(s: Subject) -> Iterator[str]:
         yield "it has changed the parameters or the state"
 
 
-@rule
 def state(s: Subject) -> Iterator[str]:
     """The state is flat, and what is assigned is read back."""
     value = (s.state * 0.5 + 0.25).astype(s.state.dtype)
@@ -306,7 +292,6 @@ def state(s: Subject) -> Iterator[str]:
         yield f"of {s.state.size} elements assigned, other values were read back"
 
 
-@rule
 def swap(s: Subject) -> Iterator[str]:
     """If can_swap: swap() exchanges the memory of both vectors, contents included."""
     r = s.replica
@@ -323,7 +308,6 @@ def swap(s: Subject) -> Iterator[str]:
     yield from s.differ("after it, the gradient differs by", s.compute()[2], g)
 
 
-@rule
 def finite(s: Subject) -> Iterator[str]:
     """gradient_is_finite is true after a good gradient, and false after one with NaN."""
     s.compute()
@@ -335,7 +319,6 @@ def finite(s: Subject) -> Iterator[str]:
         yield f"gradient_is_finite is true, the loss is {loss}, the gradient is not finite"
 
 
-@rule
 def scale(s: Subject) -> Iterator[str]:
     """A loss scale changes neither loss nor gradient."""
     before = s.replica.loss_scale
@@ -352,7 +335,6 @@ def scale(s: Subject) -> Iterator[str]:
         yield f"with a loss scale of 8, the loss is {scaled[0]:.6g}, else {plain[0]:.6g}"
 
 
-@rule
 def apart(s: Subject) -> Iterator[str]:
     """If keeps_apart: the part that stays apart is the same, times own_factor, at `own`."""
     r = s.replica
@@ -368,3 +350,10 @@ def apart(s: Subject) -> Iterator[str]:
         if low < high:
             found[low:high] = numbers[low - offset : high - offset]
     yield from s.differ(f"with apart=({first}, {last}), the gradient differs by", found, g)
+
+
+_rules = (  # checked in this order
+    vectors, segments, place, gradient, empty, additive, slope, outside, deterministic, evaluate,
+    state, swap, finite, scale, apart,
+)  # fmt: skip
+RULES: dict[str, Callable[[Subject], Iterator[str]]] = {rule.__name__: rule for rule in _rules}

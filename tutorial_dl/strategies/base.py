@@ -79,18 +79,6 @@ class OneModel(Strategy):
     replica: Replica
     _seen = 0  # samples that this rank has used since its state was last averaged
 
-    def attach(self, replica: Replica, optimizer, clip_norm: float | None = None) -> None:
-        """Once, before the first step: put the vectors where this strategy needs them."""
-        raise NotImplementedError
-
-    def step(self, batch: Batch) -> tuple[float, int]:
-        """One update; returns the mean loss and the number of samples, of all ranks together."""
-        raise NotImplementedError
-
-    def resume(self) -> None:
-        """After a failure: give all ranks the same state again. Collective."""
-        raise NotImplementedError
-
     def gradient(self, batch: Batch, **options) -> tuple[float, int]:
         """Compute this rank's gradient of a step; returns (mean loss, samples). See `skipped`."""
         if self.loss_scale is None:
