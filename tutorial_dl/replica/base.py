@@ -209,16 +209,10 @@ def _of_inner(name: str) -> property:
     return property(get, lambda self, value: setattr(self.inner, name, value))
 
 
-_hooks = (
-    "gradient_is_finite",
-    "compute_gradient",
-    "evaluate",
-    "predict",
-    "place",
-    "use_team",
-    "swap",
-)
-for _name in (*Replica.__annotations__, *_hooks):
+for _name in (
+    *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "predict",
+    "place", "use_team", "swap",
+):  # fmt: skip
     setattr(Around, _name, _of_inner(_name))
 
 

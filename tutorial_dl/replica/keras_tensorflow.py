@@ -19,8 +19,7 @@ import numpy as np
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_checks import check_metrics
-from tutorial_dl.replica.keras_variables import KerasVariables, address_of, keras, tf
+from tutorial_dl.replica.keras_variables import KerasVariables, address_of, check_metrics, keras, tf
 
 NOTHING = np.zeros((3, 0), np.int64)
 SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
