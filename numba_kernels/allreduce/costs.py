@@ -106,11 +106,8 @@ BY_MESSAGES = tuple(SCHEDULES)
 def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEASURED) -> float:
     """Return the seconds that `algorithm` should take to allreduce `nbytes` over `ranks` ranks.
 
-    Args:
-        algorithm: a key of `COSTS`; "shared_memory" is in place, "staged" for ordinary arrays.
-        nbytes: length of each rank's vector in bytes.
-        ranks: number of ranks p.
-        machine: from `measure(team)`, or the textbook's: `straight(alpha, beta, gamma)`.
+    `algorithm` is a key of `COSTS` ("shared_memory" in place, "staged" for ordinary arrays);
+    `machine` comes from `measure(team)`, or is the textbook's: `straight(alpha, beta, gamma)`.
 
     Raises:
         ValueError: there is no formula for `algorithm`, or `machine` lacks the measurement for it.

@@ -46,10 +46,7 @@ def measure(team) -> Machine:
 
     Collective. It takes less than two seconds (longer the first time, when it compiles) and 48 MiB
     per rank meanwhile. Each time is that of the slowest rank in the fastest of several rounds, as
-    other programs can only add time.
-
-    Returns:
-        The Machine. It is the same, bit for bit, on all ranks, so that all choose alike.
+    other programs can only add time. The Machine is the same, bit for bit, on all ranks.
     """
     if team.size == 1:
         return team.machine

@@ -48,16 +48,10 @@ class Method:
         return State(n, dtype, np.zeros(n * self.remembers, dtype), basis, layers)
 
     def allreduce(self, team, gradient: np.ndarray, state: State, op: str = "mean") -> np.ndarray:
-        """Replace `gradient` by its approximate reduction over all ranks of `team`, in place.
+        """Replace `gradient` by its approximate reduction ("mean" or "sum") over all ranks.
 
         The result is the same, bit for bit, on all ranks. With a single rank, it is the gradient
-        after compression. NaN and infinity don't vanish.
-
-        Args:
-            team: the Team whose ranks take part.
-            gradient: contiguous, of the length and dtype that `state` was made for.
-            state: this rank's state from `init`, updated in place.
-            op: "mean" or "sum".
+        after compression. NaN and infinity don't vanish. `state` is this rank's, from `init`.
 
         Raises:
             MismatchError: on all ranks, if they made different calls.

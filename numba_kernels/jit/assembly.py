@@ -83,16 +83,10 @@ def vectorised(kernel, *arguments) -> bool:
 
 
 def assembler(kernel, *arguments) -> str:
-    """Return the assembler text of `kernel`.
+    """Return the assembler text of `kernel`, compiled for arguments of these types.
 
     It is compiled again with the options of its decorator, since the cache stores no text.
-
-    Args:
-        kernel: a function decorated by `numba.njit` or `compiled`.
-        arguments: values of the types to compile for; they are not changed.
-
-    Raises:
-        TypeError: Numba has not decorated the function.
+    TypeError says that Numba has not decorated the function.
     """
     if not hasattr(kernel, "py_func"):
         raise TypeError(f"{kernel!r} is not compiled by Numba; decorate it with numba.njit")

@@ -107,9 +107,7 @@ def find_mpiexec() -> str:
 
     If the environment variable MPIEXEC is set, it names the only candidate. Otherwise this searches
     beside the library, beside this Python, and along PATH, and skips those of other MPI libraries.
-
-    Raises:
-        LaunchError: there is no matching mpiexec.
+    LaunchError says that there is none.
     """
     library = mpi_library()
     family = FAMILIES.get(library.name, library.name)

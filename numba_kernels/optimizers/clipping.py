@@ -44,13 +44,7 @@ def clip_factor(norm: float, clip_norm: float) -> float:
 
 
 def clip_by_norm(gradient: np.ndarray, clip_norm: float) -> float:
-    """Scale `gradient` to length `clip_norm` in place, if it is longer.
-
-    Returns:
-        The length of `gradient` before clipping.
-
-    Raises:
-        ValueError: `clip_norm` is not above 0.
+    """Scale `gradient` to length `clip_norm` in place, if it is longer; return its length before.
 
     Example:
         >>> g = np.array([3.0, 4.0])

@@ -30,21 +30,16 @@ class Leaf:
     ):
         """Send `words` and `out` to the hub, and wait for its answer, whose vector is in `into`.
 
-        Only the team's deadline limits the wait. A wait of 10 s is reported; if `idle`, only if the
-        hub was stopped.
+        Only the team's deadline limits the wait. A wait of 10 s is reported; if `idle` (the hub may
+        have nothing for this leaf for a long time), only if the hub was stopped.
 
         Args:
-            words: up to HEAD numbers.
+            words: up to HEAD numbers; so are the words of the answer, which are returned.
             vector: False means that the hub does not need `out`; it may see it, or an older one.
-            answer: False means that the vector of the answer is not needed; `into` may or may not
-                change.
+            answer: False means that the vector of the answer is not needed; `into` may change.
             swap: have the answer written to the memory of the vector sent, which avoids a pass over
                 other memory; `out` and `into` then change places. (With messages there is nothing
                 to gain and they stay, so read both attributes again.)
-            idle: the hub may have nothing for this leaf for a long time; this is not a stall.
-
-        Returns:
-            The words of the answer, float64 [HEAD].
 
         Raises:
             PeerError: the hub failed, or its process ended.

@@ -123,15 +123,10 @@ class Step:
         return self.shared and not self._norms
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
-        """Do one step; `gradient` must be the mean over this rank's `samples`.
+        """Do one step; `gradient` and `loss` must be means over this rank's `samples`.
 
-        Args:
-            loss: mean loss over this rank's samples.
-            samples: number of this rank's samples; 0 is allowed. If all ranks have 0, nothing is
-                updated.
-
-        Returns:
-            (mean loss over all ranks' samples, number of these samples).
+        `samples` may be 0; if it is 0 on all ranks, nothing is updated. Returns the mean loss over
+        all ranks' samples, and the number of these samples.
         """
         self._sums[:] = samples, loss if samples else 0.0
         if self.takes_own:

@@ -48,13 +48,12 @@ def check(spec: str) -> None:
 
 
 def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
-    """Build the Replica of the model that `spec` names.
+    """Build the Replica of the model that `spec` names, to fit the dataset.
 
     Args:
         spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
             called without arguments and returns a compiled keras.Model or a Replica; or a model
             itself.
-        dataset: The dataset that the model has to fit.
         seed: Seed of the initial weights; for a user's function, seed of Python's, numpy's and
             Keras's generators.
 

@@ -126,12 +126,10 @@ class Replica:
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Move both vectors, values included, into the given memory and use it from now on.
 
-        Both must be contiguous, of this replica's length and dtype, and 64-byte aligned. Either may
-        be the vector that the replica already uses. Other code may change `parameters` between two
-        calls of this replica, so the replica keeps no copy of them.
-
-        Raises:
-            ValueError: If the memory does not fit; nothing has moved.
+        Both must be contiguous, of this replica's length and dtype, and 64-byte aligned, else
+        nothing moves and ValueError is raised. Either may be the vector that the replica already
+        uses. Other code may change `parameters` between two calls of this replica, so the replica
+        keeps no copy of them.
         """
         check_place(self, parameters, gradient)
         parameters[:], gradient[:] = self.parameters, self.gradient

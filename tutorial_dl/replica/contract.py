@@ -44,7 +44,6 @@ def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) 
 
     Raises:
         ContractError: If a rule is broken.
-        ValueError: If there are no batches, a batch is too small, or a rule has another name.
 
     Example:
         >>> from tutorial_dl.replica import CurveReplica, check

@@ -87,13 +87,9 @@ class KerasReplica(KerasVariables):
     ) -> tuple[float, int]:
         """Fill `gradient`; return (mean loss, samples). See `Replica`.
 
-        Args:
-            batch: (inputs, targets).
-            apart: [first, last) of the gradient that may stay in TensorFlow's memory, which saves
-                a copy; `own` has its place, valid until the next call.
-
-        Raises:
-            RuntimeError: If TensorFlow has assigned the model's weights since (see above).
+        [first, last) of the gradient, `apart`, may stay in TensorFlow's memory, which saves a copy;
+        `own` has its place, valid until the next call. RuntimeError says that TensorFlow has
+        assigned the model's weights since (see above).
         """
         samples, self.own, self._kept = _samples(batch), NOTHING, None
         if samples == 0:

@@ -88,13 +88,9 @@ class LossScale:
 def loss_scale_of(given, replica: Replica) -> LossScale | None:
     """The LossScale for a Trainer's argument `loss_scale`.
 
-    Args:
-        given: "auto" ("dynamic" for a model that computes in float16, else None), "dynamic", a
-            number (fixed), a LossScale, or None.
-        replica: The model.
-
-    Raises:
-        ValueError: For anything else, and for a replica that can't scale its loss.
+    It may be "auto" ("dynamic" for a model that computes in float16, else None), "dynamic", a
+    number (fixed), a LossScale, or None. Anything else, and a replica that can't scale its loss,
+    raises ValueError.
     """
     if isinstance(given, str) and given == "auto":
         given = "dynamic" if replica.computes_in_float16 else None

@@ -143,11 +143,8 @@ class Rule(Strategy):
     def serve_all(self, center: np.ndarray, sent: list, answers: list, weights: list) -> None:
         """Use the vectors of all workers at once: the synchronous form.
 
-        Args:
-            center: the master's weights, [n], changed in place
-            sent: one vector [n] per worker, in the workers' order
-            answers: one array [n] per worker, to be filled
-            weights: each worker's share of the samples of this round; their sum is 1
+        `sent` and `answers` have one vector [n] per worker, in the workers' order; `weights` are
+        the workers' shares of the samples of this round, with sum 1.
         """
         raise NotImplementedError
 
