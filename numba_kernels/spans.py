@@ -74,7 +74,6 @@ def began():
 
 @compiled
 def ended(kind):
-    """Record the end of the wait, if there was one."""
     at = ring()
     if at == 0:
         return

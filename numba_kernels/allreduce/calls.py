@@ -62,7 +62,6 @@ def tag(call: int, length: int, sequence: int) -> int:
 
 @cache
 def known(dtype: np.dtype) -> bool:
-    """Return whether collectives support this dtype."""
     return dtype.name in DTYPES and dtype.isnative
 
 

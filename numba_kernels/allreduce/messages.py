@@ -131,13 +131,11 @@ class Abandoned:
         link.words[POSTED] = 0
 
     def over(self) -> bool:
-        """Return whether MPI has completed it."""
         if not self._flag[0]:
             _test(self.requests, self._flag, self._status)
         return bool(self._flag[0])
 
     def received(self) -> MPI.Status:
-        """Return the status of the receive, once it is over."""
         status = MPI.Status()
         ctypes.memmove(
             MPI._addressof(status), self._status.ctypes.data + STATUS_BYTES, STATUS_BYTES

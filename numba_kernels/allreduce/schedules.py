@@ -102,7 +102,6 @@ SCHEDULES = {schedule.__name__: schedule for schedule in _all}
 
 
 def whole(source: int, target: int, adds: bool) -> Message:
-    """Return a message of the whole vector."""
     return Message(source, target, 0, 1, 1, adds)
 
 

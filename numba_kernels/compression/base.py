@@ -93,7 +93,6 @@ class Method:
         raise NotImplementedError
 
     def sent(self, n: int, ranks: int, layers: np.ndarray, itemsize: int) -> float:
-        """Return the result of `bytes`."""
         raise NotImplementedError
 
 

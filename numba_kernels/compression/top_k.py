@@ -57,7 +57,6 @@ def pick(residual, bits, sign, threshold, ties, indices, values):
 
 @compiled
 def add_at(into, indices, values):
-    """into[indices] += values."""
     for i in range(indices.size):
         into[indices[i]] += values[i]
 

@@ -117,7 +117,6 @@ def remove_unused(place: Path) -> None:
 
 
 def age(folder: Path) -> float:
-    """Seconds since `folder` was last marked as used."""
     return time.time() - folder.lstat().st_mtime
 
 
@@ -194,7 +193,6 @@ class KernelCache(NullCache):
         self._usable = False
 
     def load_overload(self, sig, target_context) -> CompileResult | None:
-        """Return the kernel for argument types `sig`; None if it has to be compiled."""
         if not self._usable:
             return None
         name = self._file_name(sig, target_context.codegen())
@@ -227,7 +225,6 @@ class KernelCache(NullCache):
                 return
 
     def save_overload(self, sig, data: CompileResult) -> None:
-        """Store `data`, the kernel for argument types `sig`."""
         if not self._usable or data.library.has_dynamic_globals:
             return
         name, code = self._file_name(sig, data.codegen), dumps(data._reduce())
@@ -246,5 +243,4 @@ class KernelCache(NullCache):
 
 @cache
 def _warn(what: str) -> None:
-    """Warn once per text."""
     warnings.warn(what, RuntimeWarning, stacklevel=2)

@@ -62,5 +62,4 @@ def flush_denormals():
 
 @compiled
 def restore(before):
-    """Restore the control word to its value before `flush_denormals`."""
     _set_control_word(before)

@@ -61,7 +61,6 @@ def handle(thing) -> int:
 
 @cache
 def datatype(dtype) -> int:
-    """Return the handle of the MPI datatype for the NumPy `dtype`."""
     return handle(MPI._typedict[np.dtype(dtype).char])
 
 

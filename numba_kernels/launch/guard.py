@@ -123,7 +123,6 @@ def end_all(child: int, grace: float) -> int | None:
 
 
 def segments() -> set[str]:
-    """Return this user's files of MPI libraries in shared memory."""
     found = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(SHARED_MEMORY):

@@ -167,7 +167,6 @@ _switch: dict = {}
 
 
 def install(begin, finish) -> None:
-    """Take the compiled `begin` and `finish` of switch.py."""
     _switch.update(begin=begin, finish=finish)
 
 
@@ -192,7 +191,6 @@ def cut(offsets: list[int], low: int, high: int) -> np.ndarray:
 
 
 def check_vectors(parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
-    """Raise ValueError or TypeError unless all three have the same length and dtype."""
     if not parameters.shape == gradient.shape == state.slots.shape[1:]:
         raise ValueError(
             f"shapes differ: parameters {parameters.shape}, gradient {gradient.shape}, "

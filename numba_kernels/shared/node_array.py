@@ -32,7 +32,6 @@ BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE, PIECE = range(10
 
 
 def shared_bytes(ranks: int) -> int:
-    """Return the bytes of shared memory for the board and the stage."""
     return ranks * (WORDS * 8 + STAGE_STRIDE)
 
 
@@ -77,19 +76,16 @@ def wide_pointer(typingctx, address, like):
 
 @compiled
 def row_of(address, x):
-    """Return the array like `x` that begins at `address`."""
     return elements_at(address, x, x.size)
 
 
 @compiled
 def elements_at(address, x, n):
-    """Return `n` elements of `x`'s dtype that begin at `address`."""
     return carray(pointer(address, x), (n,))
 
 
 @compiled
 def board_of(node):
-    """Return the board, shape (ranks, WORDS)."""
     return carray(pointer(node[BOARD], node), (node[RANKS], WORDS))
 
 

@@ -117,7 +117,6 @@ def answer(star, table, leaf):
 
 @compiled
 def earliest(table):
-    """Return the leaf whose unserved request arrived first; 0 if there is none."""
     leaf, first = 0, 0
     for i in range(table.shape[1]):
         ticket = table[ARRIVED, i]

@@ -44,7 +44,6 @@ class Inbox(NamedTuple):
 
 
 def make_inbox(comm: MPI.Comm, words: int) -> Inbox:
-    """Return an inbox; `words` is the length of an answer's block."""
     handles, p, messages = handles_of(comm), comm.size, pieces(words) + 1
     return Inbox(
         handles,
@@ -64,7 +63,6 @@ def add(inbox: Inbox, leaf: int, request: int, takes: int, reply: int, gives: in
 
 @compiled
 def receive(inbox, leaf):
-    """Post the receive for the next request of a leaf."""
     handles, leaves = inbox.handles, inbox.leaves
     place = inbox.receives.ctypes.data + leaf * handles.itemsize
     Irecv(leaves[leaf, IN], leaves[leaf, TAKES], handles[DATATYPE], leaf, ASK, handles[COMM], place)

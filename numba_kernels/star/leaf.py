@@ -133,7 +133,6 @@ class Leaf:
         watch.end(time.monotonic() - started)
 
     def _abandon(self) -> None:
-        """Stop waiting for an answer."""
         dead = has_ended(self.team.pid(0))
         leaf_messages.abandon(self._comm, self._line, dead, self._row)
 
@@ -164,7 +163,6 @@ class Leaf:
 
 
 def put(block: memoryview, words: Sequence[float]) -> None:
-    """Write `words` into a head, followed by zeros."""
     if len(words) > HEAD:
         raise ValueError(f"a head has room for {HEAD} words, got {len(words)}")
     FORMATS[len(words)].pack_into(block, 0, *words)

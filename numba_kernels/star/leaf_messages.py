@@ -94,7 +94,6 @@ def ask(line, outgoing, incoming, wanted):
 
 @compiled
 def expect(line, incoming, count):
-    """Post the receives of an answer."""
     handles, requests = line.handles, line.requests
     size = handles.itemsize
     address, head = incoming.ctypes.data, CONTROL + HEAD

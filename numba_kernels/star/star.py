@@ -208,7 +208,6 @@ class Star(Leaf, Hub):
         return None if memory is None else memory.view(self.dtype)
 
     def _ready(self) -> None:
-        """Raise an error if this star can't be used."""
         team = self.team
         if self._comm is None:
             raise RuntimeError("this star was closed")

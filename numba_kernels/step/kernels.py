@@ -137,7 +137,6 @@ def all_there(node, call, length, sums):
 
 @compiled
 def floats_of(node, sums):
-    """Return the board's memory as float64."""
     return carray(pointer(node[BOARD], sums), board_of(node).shape)
 
 
@@ -212,7 +211,6 @@ def add_up(floats, sums):
 
 @compiled
 def add_weighted(g, weight, row):
-    """g += weight * row."""
     weight = g.dtype.type(weight)
     for i in range(g.size):
         g[i] += weight * row[i]

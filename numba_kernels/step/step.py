@@ -196,7 +196,6 @@ class Step:
 
     @announces("hand out")
     def _hand_out(self) -> None:
-        """Copy every rank's slice of `parameters` to all ranks."""
         if self.shared:
             self._on_node(hand_out, self._sums[0] > 0)
         elif self.team.size > 1 and self._sums[0] > 0:

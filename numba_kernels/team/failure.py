@@ -53,7 +53,6 @@ class Failing:
 
     @property
     def generation(self) -> int:
-        """How many times the team has been recovered."""
         return self.letters.generation if self.letters else 0
 
     def abort(self, error: BaseException) -> None:
@@ -99,7 +98,6 @@ class Failing:
         return self.letters.settle(seconds)
 
     def new_cell(self) -> None:
-        """See the function `new_cell`."""
         mail = self.letters
         if mail is None:
             return
@@ -117,11 +115,9 @@ class Failing:
         self.failure, self.renews, self.is_cause, self.count = None, False, False, 0
 
     def forget(self) -> None:
-        """Stop telling this team about exceptions of this process."""
         live.discard(self)
 
     def heed(self) -> None:
-        """Raise PeerError or MismatchError if a letter reports a failure."""
         mail = self.letters
         if mail is None:
             return

@@ -25,8 +25,6 @@ TAG = 1
 
 
 class Kind(IntEnum):
-    """What a letter reports about its sender."""
-
     FAILED = 0  # it raised an exception of its own: it is a cause
     FOLLOWED = 1  # it failed because another rank did
     MISMATCH = 2  # it found that another rank made a different call
@@ -57,7 +55,6 @@ class Letter:
     call: tuple[int, int, int] = (0, 0, 0)
 
     def error(self) -> PeerError:
-        """Return the error to raise for a letter that reports a failure."""
         return PeerError(self.rank, self.text, self.call[0] if self.kind == FOLLOWED else None)
 
 

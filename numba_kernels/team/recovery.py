@@ -26,7 +26,6 @@ from .stall import NO_CALL, Watch
 
 
 def recover(team, seconds: float | None) -> None:
-    """See `Team.recover`."""
     mail, others = team.letters, set(range(team.size)) - {team.rank}
     while True:
         mail.post(RECOVERS)  # again even if posted before: this rank may have been interrupted

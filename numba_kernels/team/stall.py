@@ -75,7 +75,6 @@ class Watch:
             self._report(mail, waited)
 
     def end(self, waited: float) -> None:
-        """Report the end of the wait, if the wait was reported."""
         if self.late:
             names = ranks_in_words(self.late)
             _say(f"{names} came after {waited:.0f} s; {self.team.doing} goes on")

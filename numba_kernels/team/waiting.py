@@ -58,7 +58,6 @@ class Waiting(Failing):
 
     @property
     def spins(self) -> int:
-        """Polls of a kernel before it yields its core."""
         return int(self.node_array[SPINS])
 
     @property
@@ -104,7 +103,6 @@ class Waiting(Failing):
             self._wait(call, length, done, kernel, all_of_it)
 
     def set_operation(self, handle: int) -> None:
-        """Set the reduction for the next call of the MPI library."""
         self.routes[0].link.handles[messages.OP] = handle
 
     def skip(self) -> None:
@@ -202,7 +200,6 @@ class Waiting(Failing):
         return MismatchError({letter.rank: calls.describe(*theirs)}, letter.text)
 
     def mismatch(self, rank: int, theirs: str | None) -> MismatchError:
-        """Return the error to raise because `rank` called `theirs` instead of this rank's call."""
         return MismatchError({self.rank: self.doing, rank: theirs})
 
     def _ask(self, peer: int) -> str | None:
@@ -236,7 +233,6 @@ class Waiting(Failing):
     # Setting up
 
     def duplicate(self, comm: MPI.Comm) -> MPI.Comm:
-        """Return a new communicator for the ranks of `comm`."""
         try:
             new, request = comm.Idup()
             self.wait_until(request.Test, SETUP_SECONDS)

@@ -59,7 +59,6 @@ class _Log:
             self.ring[[COUNT, BEGAN]] = count + 1, 0
 
     def waits(self) -> list[tuple[str, int, int]]:
-        """Return the waits that the ring still holds, in order."""
         count, limit = int(self.ring[COUNT]), int(self.ring[CAPACITY])
         table = self.ring[HEAD:].reshape(limit, RECORD)
         table = np.roll(table, -(count % limit), axis=0) if count > limit else table[:count]

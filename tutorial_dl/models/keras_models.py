@@ -24,7 +24,6 @@ def _keras():
 
 
 def _compiled(name: str, layers: list, dataset: Dataset, seed: int) -> keras.Model:
-    """A sequential model of the layers and an output layer, compiled."""
     keras = _keras()
     layers = _with_output(name, layers, dataset, seed)
     shape = sample_shape(name, dataset)
@@ -46,7 +45,6 @@ def _with_output(name: str, layers: list, dataset: Dataset, seed: int) -> list:
 
 
 def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
-    """Compile the model with a loss: cross-entropy for classes, else mean squared error."""
     if one_hot(dataset):
         model.compile(loss="categorical_crossentropy", metrics=["accuracy"])
     elif dataset.classes:

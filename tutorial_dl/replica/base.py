@@ -51,7 +51,6 @@ def lay_out(arrays: Iterable[tuple[str, tuple[int, ...]]], align: int = 1) -> tu
 
 
 def length(segments: tuple[Segment, ...]) -> int:
-    """Number of elements of a flat vector that holds `segments`."""
     return max((s.offset + s.size for s in segments), default=0)
 
 

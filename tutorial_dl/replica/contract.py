@@ -90,7 +90,6 @@ class Subject:
             self.near, self.eps = 2e-2, 1e-3
 
     def reset(self) -> None:
-        """Back to the values at the beginning."""
         self.replica.parameters[:] = self.parameters
         self.replica.state = self.state
         if self.random is not None:
@@ -115,7 +114,6 @@ class Subject:
             yield f"{words} {worst:.3g}, the largest element is {size:.3g}"
 
     def parts(self) -> list[Batch]:
-        """The first third of the batch, and the rest."""
         cut = max(1, self.samples // 3)
         return [Data(*self.batch).take(part) for part in (slice(0, cut), slice(cut, None))]
 

@@ -61,7 +61,6 @@ def joined(flat, bits, offsets, addresses, sizes, factor, infinity, first, last)
 
 @compiled
 def scaled_copy(target, source, factor):
-    """target = factor * source"""
     for i in range(target.size):
         target[i] = factor * source[i]
 

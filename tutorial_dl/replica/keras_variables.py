@@ -112,7 +112,6 @@ class KerasVariables(Replica):
 
 
 def address_of(tensor: tf.Tensor) -> int:
-    """The memory address of a tensor's numbers."""
     return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
 
 

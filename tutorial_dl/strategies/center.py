@@ -19,7 +19,6 @@ class Center:
         self._looked: dict[int, int] = {}  # worker -> version of its next weights
 
     def pull(self, worker: int, answer: np.ndarray) -> None:
-        """Copy the present weights into `answer`."""
         answer[:] = self.weights
         if self.rule.pulls_in_step and worker in self._seen:
             self._looked[worker] = self.version  # its gradient comes from older weights
