@@ -42,8 +42,8 @@ def create(nbytes: int) -> tuple[int, int]:
     return descriptor, name
 
 
-def _open(pid: int, descriptor: int, name: int) -> int:
-    """Return this process's own descriptor for memory that process `pid` created, or raise OSError.
+def _open(pid: int, descriptor: int, name: int):
+    """Open memory that process `pid` created, as a file of this process, or raise OSError.
 
     The name protects against a `pid` that is a different process here, as in another container:
     its descriptors are other files.
@@ -51,7 +51,7 @@ def _open(pid: int, descriptor: int, name: int) -> int:
     path = f"/proc/{pid}/fd/{descriptor}"
     if os.readlink(path) != f"/memfd:numba_kernels-{name:x} (deleted)":
         raise FileNotFoundError(path)
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return open(path, "r+b", buffering=0)
 
 
 def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | None:
@@ -60,10 +60,8 @@ def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | No
         own = _open(pid, descriptor, name)
     except OSError:
         return None
-    try:
-        return np.frombuffer(mmap.mmap(own, nbytes), np.uint8)  # .base is the mmap
-    finally:
-        os.close(own)
+    with own:
+        return np.frombuffer(mmap.mmap(own.fileno(), nbytes), np.uint8)  # .base is the mmap
 
 
 def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> bool:
@@ -73,16 +71,11 @@ def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> b
     then, the system kills some process, not always ours; so check `available` first.
     """
     try:
-        own = _open(pid, descriptor, name)
-    except OSError:
-        return False
-    try:
-        os.posix_fallocate(own, offset, nbytes)
+        with _open(pid, descriptor, name) as own:
+            os.posix_fallocate(own.fileno(), offset, nbytes)
         return True
     except OSError:
         return False
-    finally:
-        os.close(own)
 
 
 def available() -> int:
