@@ -38,22 +38,14 @@ NAMES = {"s": "float32", "d": "float64"}
 
 @dataclass(frozen=True)
 class Loop:
-    """An innermost loop and its floating-point arithmetic.
+    """An innermost loop and its floating-point arithmetic."""
 
-    Attributes:
-        instructions: its machine code, in order
-        packed: how many of them are arithmetic on vectors
-        scalar: how many are arithmetic on a single element
-        lanes: the most elements that one of them processes at once (for SVE, whose width the code
-            does not show, the minimum that every processor has)
-        dtype: dtype of these elements, "float32" or "float64"; "" without arithmetic
-    """
-
-    instructions: tuple[str, ...]
-    packed: int
-    scalar: int
-    lanes: int
-    dtype: str
+    instructions: tuple[str, ...]  # its machine code, in order
+    packed: int  # how many of them are arithmetic on vectors
+    scalar: int  # how many are arithmetic on a single element
+    lanes: int  # the most elements that one processes at once (of SVE, whose width the code does
+    # not show, the minimum that every processor has)
+    dtype: str  # of these elements, "float32" or "float64"; "" without arithmetic
 
     @property
     def vectorised(self) -> bool:

@@ -22,32 +22,22 @@ live: weakref.WeakSet[Failing] = weakref.WeakSet()
 
 
 class Failing:
-    """The part of a team that reports and receives failures (team.py says who holds what).
+    """The part of a team that reports and receives failures (see team.py)."""
 
-    Attributes:
-        is_cause: this rank failed before it heard of any other failure.
-        failure: the error that every call raises until the team is recovered; None if it works.
-        renews: the next call recovers the failed team, because a new notebook cell has begun.
-        letters: the Mailbox; None before the team is made, and after `close`.
-        doing: the call that this rank is in, in words.
-        count: number of collectives so far, the same on all ranks.
-        waits_in: (count, code, length) of the call that this rank waits in.
-        routes: ways for messages; the first one is to all ranks.
-        buffers: arrays of the call that this rank waits in.
-        abandoned: exchanges that failed calls left in flight.
-        lost: collectives of the MPI library that never ended, with their buffers.
-    """
+    is_cause = False  # this rank failed before it heard of any other failure
+    renews = False  # the next call recovers the failed team: a new notebook cell has begun
+    letters: Mailbox | None = None  # None before the team is made, and after `close`
+    doing = "making the team"  # the call that this rank is in
+    count = 0  # collectives so far, the same on all ranks
+    waits_in = (0, 0, 0)  # (count, code, length) of the call that this rank waits in
+    buffers: tuple = ()  # arrays of the call that this rank waits in
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
-        self.failure: BaseException | None = None
-        self.is_cause = self.renews = False
-        self.letters: Mailbox | None = None
-        self.doing, self.count, self.waits_in = "making the team", 0, (0, 0, 0)
-        self.routes: list[messages.Route] = []
-        self.buffers: tuple = ()
-        self.abandoned: list[messages.Abandoned] = []
-        self.lost: list[tuple] = []
+        self.failure: BaseException | None = None  # what every call raises until recovery
+        self.routes: list[messages.Route] = []  # ways for messages; the first one is to all ranks
+        self.abandoned: list[messages.Abandoned] = []  # left in flight by failed calls
+        self.lost: list[tuple] = []  # collectives of MPI that never ended, with their buffers
         live.add(self)
         _tell_of_the_end()
 
@@ -134,7 +124,7 @@ class Failing:
 
     def say_the_end(self) -> None:
         """Tell the others that this rank will not call the team again: it exits or dropped it."""
-        mail = getattr(self, "letters", None)
+        mail = self.letters
         if mail is not None and Kind.ENDED not in mail.said and not MPI.Is_finalized():
             mail.post(Kind.ENDED, "", (self.count, 0, 0), audience(self.rank, self.size))
 

@@ -75,30 +75,23 @@ def audience(rank: int, ranks: int) -> list[int]:
 
 
 class Mailbox:
-    """Letters on a communicator of their own, so that they can't be mistaken for data.
-
-    Attributes: letters of this generation that have arrived, by sender.
-        failures: FAILED, FOLLOWED and MISMATCH.
-        again: the latest AGAIN.
-        waits: the latest WAITS.
-        recovering: the cell number of each rank that wrote RECOVERS.
-        ended: ENDED, of any generation.
-    """
+    """Letters on a communicator of their own, so that they can't be mistaken for data."""
 
     cell = 0  # number of the notebook cell that this process is in; common to all mailboxes
 
     def __init__(self, comm: MPI.Comm):
         self.comm, self.generation = comm, 0
-        self.ended: dict[int, Letter] = {}
+        self.ended: dict[int, Letter] = {}  # ENDED, of any generation
         self._early: list[Letter] = []
         self._sent: list[tuple[MPI.Request, np.ndarray]] = []
         self._begin()
 
     def _begin(self) -> None:
-        self.failures: dict[int, Letter] = {}
-        self.again: dict[int, Letter] = {}
-        self.waits: dict[int, Letter] = {}
-        self.recovering: dict[int, int] = {}
+        # Letters of this generation that have arrived, by sender.
+        self.failures: dict[int, Letter] = {}  # FAILED, FOLLOWED and MISMATCH
+        self.again: dict[int, Letter] = {}  # the latest AGAIN
+        self.waits: dict[int, Letter] = {}  # the latest WAITS
+        self.recovering: dict[int, int] = {}  # cell number of each rank that wrote RECOVERS
         self.said: set[Kind] = set()  # kinds that this rank has posted in this generation
 
     def next_generation(self) -> None:

@@ -33,28 +33,22 @@ SETUP_SECONDS = 120.0  # within which all ranks must begin to make a team
 
 
 class Waiting(Failing):
-    """The part of a team that runs kernels and makes communicators (team.py says who holds what).
+    """The part of a team that runs kernels and makes communicators (see team.py)."""
 
-    Attributes:
-        deadline: seconds after which a wait raises DeadlineError; None means no limit.
-        within: receives and reports failures while this team is being made; None afterwards.
-        processes: {rank: pid} of the other ranks on this machine.
-        board: (ranks of the node, WORDS) int64, one row per rank; None in the world.
-        node_array: what kernels on the node need (shared/node_array.py); None in the world.
-        flush: messages being discarded by a recovery that was interrupted.
-    """
+    # What kernels on the node need: (ranks of the node, WORDS) int64, one row per rank, and
+    # shared/node_array.py; None in the world.
+    board: np.ndarray | None = None
+    node_array: np.ndarray | None = None
+    within: Failing | None = None  # receives and reports failures while this team is being made
+    flush: messages.Flush | None = None  # of a recovery that was interrupted
+    _suspect = None  # (rank, its call) that may not match, seen once
+    _pending: tuple[MPI.Comm, MPI.Request] | None = None
+    _duplicates = 0  # of the mailbox's communicator
 
     def __init__(self, rank: int, size: int, deadline: float | None):
         super().__init__(rank, size)
-        self.deadline = deadline
-        self.within: Failing | None = None
-        self.processes: dict[int, int] = {}
-        self.board: np.ndarray | None = None
-        self.node_array: np.ndarray | None = None
-        self.flush: messages.Flush | None = None
-        self._suspect = None
-        self._pending: tuple[MPI.Comm, MPI.Request] | None = None
-        self._duplicates = 0  # of the mailbox's communicator
+        self.deadline = deadline  # seconds after which a wait raises DeadlineError; None: no limit
+        self.processes: dict[int, int] = {}  # {rank: pid} of the other ranks on this machine
 
     @property
     def spins(self) -> int:

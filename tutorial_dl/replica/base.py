@@ -68,30 +68,23 @@ class Replica:
         state: Flat array, shape (k,), that is averaged over ranks but not optimised (moving
             statistics of batch normalisation); length 0 if there is none. It may be a read-only
             copy, so assign all of it to change it: `replica.state = average`.
-
-    Optional attributes, with who reads them:
-        model: The Keras model inside, if any; `train` names the optimizer it was compiled with.
-        uses_team: Whether to call `use_team(team)` before training (the Trainer).
-        random: Seeds and counters of the model's generators, int64 (2k,), or None; can be
-            assigned (random_state.py, checkpoints).
-        loss_scale: What the loss is multiplied by while its gradient is computed, and `gradient`
-            divided by; None if the replica can't do so (strategies/loss_scale.py assigns it).
-        computes_in_float16: Whether `loss_scale="auto"` means "dynamic" (loss_scale_of).
-        keeps_apart: Whether `compute_gradient` has the option `apart=(first, last)`, a part of
-            the gradient that may stay elsewhere in memory (Synchronous).
-        own, own_factor: Where it stayed: int64 (3, parts) of offsets in `gradient`, sizes and
-            addresses; its numbers must be multiplied by the factor (Synchronous, Step.own).
     """
 
     parameters: np.ndarray
     gradient: np.ndarray
     segments: tuple[Segment, ...]
     state: np.ndarray = np.zeros(0, np.float32)
-    model: Any = None
-    uses_team: bool = False
-    random: np.ndarray | None = None
+    # Optional attributes.
+    model: Any = None  # the Keras model inside; `train` names the optimizer it was compiled with
+    uses_team: bool = False  # whether to call `use_team(team)` before training
+    random: np.ndarray | None = None  # seeds and counters of the model's generators, int64 (2k,)
+    # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
+    # if the replica can't do so. strategies/loss_scale.py assigns it.
     loss_scale: float | None = None
-    computes_in_float16: bool = False
+    computes_in_float16: bool = False  # whether `loss_scale="auto"` means "dynamic"
+    # Whether `compute_gradient` has the option `apart=(first, last)`, a part of the gradient that
+    # may stay elsewhere in memory. Then `own`, int64 (3, parts), has offsets in `gradient`, sizes
+    # and addresses; the numbers there must be multiplied by the factor (Step.own).
     keeps_apart: bool = False
     own: np.ndarray | None = None
     own_factor: float = 1.0

@@ -42,8 +42,7 @@ class KerasReplica(KerasVariables):
     Attributes:
         segments: They start at multiples of 64 bytes; the gaps between them hold zeros.
         own, own_factor: The place of the last gradient in TensorFlow's memory, if it was computed
-            with `apart`: int64 (3, layers), per layer its offset in `gradient`, its size and its
-            address. Its numbers must be multiplied by the factor (numba_kernels.fused.Step.own).
+            with `apart` (see `Replica`).
         gradient_is_finite: Checked while the gradient was copied.
         state: The weights that are not trained by gradient, joined: a read-only copy.
 

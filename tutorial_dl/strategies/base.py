@@ -12,18 +12,11 @@ from ..replica.base import Batch, Replica, finite_gradient
 
 
 class Strategy:
-    """What a loop asks of every strategy.
+    """What a loop asks of every strategy. `optimizer` has the learning rate of the next step."""
 
-    Attributes:
-        optimizer: the optimizer, with the learning rate of the next step
-        default_optimizer: the name of the optimizer that is used if none is given
-        updates_a_step: updates that all ranks together make in a step
-        loss_scale: a LossScale (strategies/loss_scale.py) if the model computes in float16, or None
-    """
-
-    default_optimizer = "adam"
-    updates_a_step = 1
-    loss_scale = None
+    default_optimizer = "adam"  # used if none is given
+    updates_a_step = 1  # that all ranks together make
+    loss_scale = None  # a LossScale (loss_scale.py) if the model computes in float16
     _team = None
 
     @property
