@@ -70,9 +70,6 @@ class Optimizer:
                 other rules ignore them. Elements in a gap between layers hold zero and count with
                 the layer before.
             first: where in the whole vector this slice begins, in elements.
-
-        Raises:
-            ValueError: segments are missing or out of order.
         """
         slots = aligned(self.slots * n, np.dtype(dtype)).reshape(self.slots, n)
         if not self.layered:

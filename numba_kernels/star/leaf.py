@@ -31,7 +31,8 @@ class Leaf:
         """Send `words` and `out` to the hub, and wait for its answer, whose vector is in `into`.
 
         Only the team's deadline limits the wait. A wait of 10 s is reported; if `idle` (the hub may
-        have nothing for this leaf for a long time), only if the hub was stopped.
+        have nothing for this leaf for a long time), only if the hub was stopped. If the hub failed,
+        or its process ended, PeerError is raised.
 
         Args:
             words: up to HEAD numbers; so are the words of the answer, which are returned.
@@ -40,11 +41,6 @@ class Leaf:
             swap: have the answer written to the memory of the vector sent, which avoids a pass over
                 other memory; `out` and `into` then change places. (With messages there is nothing
                 to gain and they stay, so read both attributes again.)
-
-        Raises:
-            PeerError: the hub failed, or its process ended.
-            RuntimeError: on the hub, or after `close`.
-            ValueError: there are too many words, or vectors of different length can't swap.
         """
         if self.is_hub:
             raise RuntimeError("rank 0 is the hub of this star; only leaves send requests")

@@ -32,23 +32,14 @@ class KerasReplica(KerasVariables):
     its metrics are those of `model.compile(metrics=...)`. The optimizer that the model was compiled
     with is not used, because strategies update `parameters`.
 
-    For several inputs or outputs, batches hold a tuple or dict of arrays, as the model expects.
-    A float64 model must be built and compiled under `keras.config.set_floatx("float64")`.
+    For several inputs or outputs, batches hold a tuple or dict of arrays, as the model expects. A
+    float64 model must be built and compiled under `keras.config.set_floatx("float64")`.
 
-    Args:
-        model: Built and compiled, its trainable weights all float32 or all float64. It stays usable
-            (predict, evaluate, save), always with the current weights.
-
-    Attributes:
-        segments: They start at multiples of 64 bytes; the gaps between them hold zeros.
-        own, own_factor: The place of the last gradient in TensorFlow's memory, if it was computed
-            with `apart` (see `Replica`).
-        gradient_is_finite: Checked while the gradient was copied.
-        state: The weights that are not trained by gradient, joined: a read-only copy.
-
-    Raises:
-        TypeError: If it is not a Keras model.
-        ValueError: If the model can't be trained in this way; the message says why.
+    `model` must be built and compiled, its trainable weights all float32 or all float64; a
+    TypeError or ValueError says why it can't be trained. It stays usable (predict, evaluate, save),
+    always with the current weights. `segments` start at multiples of 64 bytes; the gaps between
+    them hold zeros. `state`, the joined weights that are not trained by gradient, is a read-only
+    copy.
     """
 
     keeps_apart = True  # compute_gradient has `apart`

@@ -37,17 +37,13 @@ class Downpour(Rule):
         every: steps per exchange, at least 1; between exchanges a worker does plain gradient
             descent on its own weights, at the same learning rate
         synchronous: the master waits for all workers and updates with their mean; with every=1 this
-            is synchronous data parallelism
+            is synchronous data parallelism. It excludes the two options below
         staleness_aware: divide the learning rate of each update by 1 + its staleness (Zhang et al.,
             arXiv 1511.05950)
         lower_momentum: reduce the optimizer's momentum by the implicit momentum of asynchrony,
             1 - 1/workers, to no less than 0 (Mitliagkas et al., arXiv 1605.09774; Omnivore, arXiv
             1606.04487)
         upward, team, layout: see Rule
-
-    Raises:
-        ValueError: `every` or `upward` is too small, or staleness_aware or lower_momentum is set
-            together with synchronous
 
     Example:
         >>> from numba_kernels.optimizers import SGD

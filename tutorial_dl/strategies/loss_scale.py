@@ -28,10 +28,9 @@ LEAST = 2.0**-14  # below this scale, an infinite gradient has another cause
 class LossScale:
     """The scale of the next step, and the rule that changes it. Equal on all ranks.
 
-    Args:
-        scale: The initial scale (or the fixed one); a power of 2, which causes no rounding.
-        growth_steps: Number of good steps in a row after which it is doubled.
-        dynamic: False: the scale is fixed, and a gradient that is not finite is an error.
+    It starts at `scale`, a power of 2, which causes no rounding, and is doubled after
+    `growth_steps` good steps in a row. If it is not `dynamic`, it is fixed, and a gradient that is
+    not finite is an error.
     """
 
     def __init__(

@@ -48,9 +48,6 @@ class Rule(Strategy):
         workers: the number of workers that share this rank's master; on a master, its own workers
         staleness: on the master, while it serves: the number of updates since this worker got its
             weights
-
-    Raises:
-        ValueError: `every` or `upward` is too small
     """
 
     pulls_in_step = False  # a step pulls weights after the gradient is computed, before the push

@@ -29,22 +29,19 @@ class Synchronous(OneModel):
     """All ranks of `team` train as if they were one process.
 
     Args:
-        team: the ranks that train together; all ranks of the run if None
         algorithm: "fused" reduces, updates and distributes the weights in one pass, with the
             optimizer's state divided among the ranks (ZeRO-1; numba_kernels.fused). The name of an
             allreduce algorithm ("auto", "naive", "tree", "ring", "shared_memory") does the two
             steps of the textbook instead, with the whole state on every rank: slower, and easier
             to follow.
         one_copy: all ranks of a node use one copy of the weights, which saves p - 1 copies
-            (docs/memory.md); for "fused" only. It changes nothing where ranks share no memory.
+            (docs/memory.md); for "fused" without compression only. It changes nothing where ranks
+            share no memory.
         compression: send fewer bytes: "fp16", "bf16", "top_k", "powersgd" (PowerSGD). Or "adasum",
             which sends no fewer, but lets more ranks join at the same learning rate. Or a Method
             with its own settings (numba_kernels.compression). The update is then done in two
             steps, and is only approximately that of one process. Where ranks share memory,
             compression only costs time.
-
-    Raises:
-        ValueError: one_copy together with compression, or with an algorithm other than "fused"
     """
 
     def __init__(
