@@ -39,7 +39,6 @@ from ..jit.futex import wait, wake
 from ..jit.mpi_functions import Wtime, sched_yield
 from ..shared.board import READY, WAIT, YIELDING, YIELDS
 from ..spans import FLAG, began, ended
-from .hub_messages import look_into
 from .memory_layout import (
     ANSWERED,
     ARRIVED,
@@ -60,6 +59,7 @@ from .memory_layout import (
     TICKETS,
     WORK,
 )  # fmt: skip
+from .message_ends import look_into
 
 
 @compiled

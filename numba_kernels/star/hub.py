@@ -13,7 +13,7 @@ from ..shared import window
 from ..shared.board import READY, WAIT
 from ..team.mailbox import LEFT, cause_first
 from ..team.stall import has_ended
-from . import doorbell, helping, hub_messages, messages
+from . import doorbell, helping, message_ends, messages
 from .leaf import put
 from .memory_layout import AT, CONTROL, HEAD, PATIENCE, ROWS, SECOND, SWAP, WANTED
 
@@ -86,7 +86,7 @@ class Hub:
             self._replies[leaf][0][0] = vector
             doorbell.answer(self._star, self._table, leaf)
         elif leaf in self._open:
-            hub_messages.send(self._inbox, leaf, self.wanted(leaf), bool(vector))
+            message_ends.send(self._inbox, leaf, self.wanted(leaf), bool(vector))
 
     def keep(self, n: int) -> np.ndarray:
         """Return zeroed memory for `n` elements that leaves on this node can see, if any is left.
@@ -116,7 +116,7 @@ class Hub:
             return False
         vectors = rule, weights, sent, slots, hyper, answer
         if not self._table[ROWS, leaf]:
-            return hub_messages.stream(self._inbox, leaf, *vectors) == READY
+            return message_ends.stream(self._inbox, leaf, *vectors) == READY
         if self._memory is None:
             return False
         self._star[AT] = 0
@@ -154,7 +154,7 @@ class Hub:
                 found[leaf] = LEFT
             elif leaf in mail.recovering:
                 found[leaf] = "it called recover()"
-            elif self._inbox.leaves[leaf, hub_messages.BROKEN]:
+            elif self._inbox.leaves[leaf, message_ends.BROKEN]:
                 found.setdefault(leaf, "MPI reports an error in its messages")
         self._told |= found.keys()
         return found
@@ -168,9 +168,9 @@ class Hub:
             return
         self._open.discard(leaf)
         self._table[:, leaf] = 0
-        if self._inbox.leaves[leaf, hub_messages.IN]:
+        if self._inbox.leaves[leaf, message_ends.IN]:
             dead = has_ended(self.team.pid(leaf))
-            hub_messages.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
+            message_ends.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
 
     def tell(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:
         """Send bytes to a leaf that calls `told()`; return whether they arrived in `seconds`."""
@@ -184,7 +184,7 @@ class Hub:
 
     def _be_hub(self, comm, rows: dict[int, np.ndarray]) -> None:
         size = self.team.size
-        self._inbox = hub_messages.make_inbox(comm, self._blocks[1][1])
+        self._inbox = message_ends.make_inbox(comm, self._blocks[1][1])
         self._table, self._current = np.zeros((3, size), np.int64), 0
         self._open, self._told = set(range(1, size)), set()
         self._row_of = dict(rows)
@@ -194,7 +194,7 @@ class Hub:
             else:
                 self._row_of[leaf] = row = window.aligned(self._row.size, np.int64)
                 here = [(8 * at + row.ctypes.data, words) for at, words, _ in self._blocks]
-                hub_messages.add(self._inbox, leaf, *here[0], *here[1])
+                message_ends.add(self._inbox, leaf, *here[0], *here[1])
         self._messages = None if self.near else self._inbox
         views = [self._views(self._row_of[leaf]) for leaf in range(size)]
         self._requests, self._replies = zip(*views, strict=True)

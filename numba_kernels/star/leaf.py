@@ -10,7 +10,7 @@ from ..errors import DeadlineError, PeerError
 from ..shared.board import READY, WAIT
 from ..team.mailbox import LEFT
 from ..team.stall import HubWatch, has_ended
-from . import doorbell, helping, leaf_messages, messages
+from . import doorbell, helping, message_ends, messages
 from .memory_layout import AT, CONTROL, HEAD, PATIENCE, SECOND, SENT, SPINS, SWAP, WANTED
 
 GRACE = 0.5  # seconds that the last answer of an ended hub may still be in flight
@@ -60,7 +60,7 @@ class Leaf:
             outgoing = self._row[first : first + (size if vector else CONTROL + HEAD)]
             how = self._line, outgoing, self._row[second : second + most], bool(answer)
             self._line.numbers[0] = 0
-            self._until_answered(WAIT, lambda: leaf_messages.ask(*how))
+            self._until_answered(WAIT, lambda: message_ends.ask(*how))
         if swap and self._given[0]:
             self.out, self.into = self.into, self.out
             self._second ^= SECOND
@@ -95,7 +95,7 @@ class Leaf:
         if not self.near:
             spins, patience = int(self._star[SPINS]) // 2, 1e-6 * int(self._star[PATIENCE])
             words = self._blocks[1][1]
-            self._line = leaf_messages.make_line(comm, words, self._in_place, spins, patience)
+            self._line = message_ends.make_line(comm, words, self._in_place, spins, patience)
 
     def _until_answered(self, done: int, again: Callable[[], int]) -> None:
         """Continue a kernel that returned WAIT; in between check that the hub is still there."""
@@ -130,7 +130,7 @@ class Leaf:
 
     def _abandon(self) -> None:
         dead = has_ended(self.team.pid(0))
-        leaf_messages.abandon(self._comm, self._line, dead, self._row)
+        message_ends.leave(self._comm, self._line, dead, self._row)
 
     def _why_broken(self) -> str:
         """Return why MPI reports an error in messages with the hub; often because the hub died."""

@@ -9,7 +9,7 @@ piece as soon as that part of the weights is updated, while it is still in the c
 receives it while the hub works on the next one. (If a rule does not use `serve.serve`, all pieces
 are sent at the end. If the hub says that the vector is not needed, the pieces are empty.)
 
-hub_messages.py is the hub's part, leaf_messages.py a leaf's. A star has its own communicator, so
+message_ends.py has the kernels of the two ends. A star has its own communicator, so
 its messages can't be mistaken for a collective's data.
 """
 

@@ -45,10 +45,10 @@ NO_VECTORS = {
     "a loop over ranks": """
         allreduce.ring: slices
         shared.stage: count_pieces
-        star.hub_messages: look_into
+        star.message_ends: look_into
         star.doorbell: earliest
     """,
-    "a loop over the pieces of a message": "star.leaf_messages: ask",
+    "a loop over the pieces of a message": "star.message_ends: ask",
     "where one element goes, only the others say": "compression.top_k: pick add_at",
     "a bench's stand-in for a worker's own work": "bench.parameter_server: read write",
 }
@@ -82,8 +82,7 @@ NO_ELEMENTS = {
         allreduce.ring: allreduce reduce_scatter allgather
         allreduce.tree: allreduce down
         allreduce.messages: exchange _test
-        star.hub_messages: receive send send_piece stream
-        star.leaf_messages: expect
+        star.message_ends: receive send send_piece stream expect
     """,
     "goes from tile to tile or from layer to layer, and leaves elements to others": """
         allreduce.gather: allgather alltoall
