@@ -15,8 +15,6 @@ each rank sends about (`method.bytes` gives the exact number):
                                             can join without a smaller learning rate
 """
 
-from __future__ import annotations
-
 import lazy_loader
 
 # name: (file, class, settings that the name fixes)

@@ -22,8 +22,6 @@ writes first and reads afterwards, with a fence in between, so at least one sees
     waiting:   sleeping = 1 | fence | if the count is still 6, sleep
 """
 
-from __future__ import annotations
-
 from ..jit.atomics import fence, load_acquire, relax, store_release
 from ..jit.compile import compiled
 from ..jit.futex import wait, wake

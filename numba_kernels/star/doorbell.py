@@ -31,8 +31,6 @@ is asleep already. In that case the two fences ensure that the leaf sees sleepin
 hub. A leaf sleeps on ANSWERED in the same way.
 """
 
-from __future__ import annotations
-
 from ..jit.atomics import fence, fetch_add, load_acquire, relax, store_release
 from ..jit.compile import compiled
 from ..jit.futex import wait, wake

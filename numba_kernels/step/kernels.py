@@ -5,8 +5,6 @@ new weights directly to every rank's row; rows that are all the same memory (a s
 copies. Otherwise new weights go through the rows of the gradient.
 """
 
-from __future__ import annotations
-
 from numba import carray
 
 from ..allreduce.elementwise import bounds, copy, scale
