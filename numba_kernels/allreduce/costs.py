@@ -32,8 +32,8 @@ from .machine import UNMEASURED, Curve, Machine, straight
 from .schedules import SCHEDULES
 
 __all__ = [  # the machine is part of what users of costs call
-    "UNMEASURED", "Curve", "Machine", "best", "between", "bus_bandwidth", "choose", "measure",
-    "predict", "straight",
+    "UNMEASURED", "Curve", "Machine", "best", "between", "bus_bandwidth", "measure", "predict",
+    "straight",
 ]  # fmt: skip
 
 Cost = Callable[[float, int, Machine], float]
@@ -149,11 +149,6 @@ def measure(team) -> Machine:
     from .measure import measure  # here, because predictions need neither Numba nor MPI
 
     return measure(team)
-
-
-def choose(team, nbytes: int) -> str:
-    """Return the algorithm that "auto" takes on a team of several nodes, the same on all ranks."""
-    return best(nbytes, team.size, team.machine)
 
 
 def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:

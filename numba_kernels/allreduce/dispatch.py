@@ -70,7 +70,7 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
         return x
     wide = team.widened(flat)
     if algorithm == "auto":
-        algorithm = costs.choose(team, wide.nbytes)
+        algorithm = costs.best(wide.nbytes, team.size, team.machine)
     call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
     if algorithm == "two_level":
         between = MESSAGES[costs.between(wide.nbytes, team.size, team.machine)]

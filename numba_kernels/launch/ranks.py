@@ -3,12 +3,10 @@
     run_ranks(4, ["-m", "tutorial_dl", "train", "--model", "dense"])
 
 is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It uses the
-mpiexec that belongs to the MPI library which mpi4py loads (any other starts n separate worlds of
-one rank each, without an error). It gives every rank its share of the cores. And when this process
-is interrupted, times out or is killed, the ranks end too: see guard.py.
-
-Only the standard library is imported here, and MPI is never initialised, because a process that has
-called MPI_Init must not start an mpiexec. A separate process finds out what mpi4py would load.
+mpiexec that belongs to the MPI library which mpi4py loads (mpiexec.py). It gives every rank its
+share of the cores. And when this process is interrupted, times out or is killed, the ranks end too
+(guard.py). MPI is never initialised here: a process that has called MPI_Init must not start an
+mpiexec.
 """
 
 from __future__ import annotations
@@ -33,9 +31,6 @@ from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpie
 
 GUARD = Path(__file__).with_name("guard.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
-
-
-# Starting ranks --------------------------------------------------------------------------------
 
 
 def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -33,9 +33,6 @@ With messages the step is a reduce-scatter, an update of this rank's slice, and 
 weights. Dividing the optimizer state among the ranks is known as ZeRO stage 1 (Rajbhandari et al.,
 arXiv 1910.02054).
 
-Only rank r reads slice r of its own gradient. If another library computes the gradient in its own
-memory, that slice may stay there (`Step.own`), and only the other slices are copied to the window.
-
 LARS, LAMB and clipping need norms over the slices of several ranks before any weight can change.
 Their step makes several passes over slice r, and in between the ranks add up sums of squares, two
 numbers per layer:

@@ -4,12 +4,11 @@
     rank 1   PeerError ..... recovers: "I have left generation 7" ----+---->| board cleared,
     rank 2   PeerError ......................... recovers: "I ..." --'      | generation 8
 
-1. Every rank announces that it has left all calls of this generation, and waits until all ranks
-   have done so. From then on no rank reads the board or sends data.
+1. Every rank announces that it has left all calls of this generation, and waits until all have done
+   so. From then on no rank reads the board or sends data.
 2. Messages still in flight are received and discarded (messages.Flush).
-3. The ranks clear their parts of the board and make a new communicator, because a collective of the
-   MPI library on the old one may never end. As all ranks take part in making it, each one knows
-   afterwards that all parts of the board are cleared.
+3. The ranks clear their parts of the board and make a new communicator (docs/design.md says why).
+   As all take part in making it, each one knows afterwards that all parts of the board are cleared.
 
 A rank that is interrupted meanwhile can call `recover` again, which continues where it was. Windows
 stay as they are: arrays of `team.empty` remain usable, with the values that the failed call left.

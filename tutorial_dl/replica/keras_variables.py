@@ -124,39 +124,40 @@ def check_model(model: Any) -> None:
         )
     if not isinstance(model, keras.Model):
         raise TypeError(f"a {type(model).__name__} is not a keras.Model")
-    name = f"model '{model.name}'"
-    if not model.built:
-        raise ValueError(
-            f"{name} has no weights yet: give it a keras.Input, or call it on a batch first"
-        )
-    if not model.compiled:
-        raise ValueError(f"{name} is not compiled: call model.compile(loss=..., metrics=[...])")
-    if type(model).train_step is not keras.Model.train_step:
-        raise ValueError(
-            f"{name} overrides train_step, which would not be called: "
-            "override compute_loss instead, or write a Replica"
-        )
+
+    def need(condition: bool, words: str) -> None:
+        if not condition:
+            raise ValueError(f"model '{model.name}'{words}")
+
+    need(model.built, " has no weights yet: give it a keras.Input, or call it on a batch first")
+    need(model.compiled, " is not compiled: call model.compile(loss=..., metrics=[...])")
+    need(
+        type(model).train_step is keras.Model.train_step,
+        " overrides train_step, which would not be called: override compute_loss instead, or "
+        "write a Replica",
+    )
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")
-        if reduction not in ("sum_over_batch_size", "mean", "mean_with_sample_weight"):
-            raise ValueError(
-                f"{name}: its loss has reduction '{reduction}'; averages over ranks need "
-                "a mean over samples, 'sum_over_batch_size'"
-            )
-    if not model.trainable_weights:
-        raise ValueError(f"{name} has no trainable weights")
+        need(
+            reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"),
+            f": its loss has reduction '{reduction}'; averages over ranks need a mean over "
+            "samples, 'sum_over_batch_size'",
+        )
     dtypes = {v.dtype for v in model.trainable_weights}
-    if dtypes not in ({"float32"}, {"float64"}):
-        raise ValueError(
-            f"{name} has trainable weights of dtype {', '.join(sorted(dtypes))}: "
-            "expected all float32 or all float64"
-        )
+    need(bool(dtypes), " has no trainable weights")
+    need(
+        dtypes in ({"float32"}, {"float64"}),
+        f" has trainable weights of dtype {', '.join(sorted(dtypes))}: expected all float32 or all "
+        "float64",
+    )
     # Keras computes losses in the precision that was its default when the model was compiled.
-    if dtypes == {"float64"} and "float32" in _loss_dtypes(model):
-        raise ValueError(
-            f"{name} has float64 weights but a float32 loss: build and compile it under "
-            "keras.config.set_floatx('float64')"
-        )
+    losses = [model._compile_loss, *keras.tree.flatten(model.loss)]
+    computed = {loss.dtype for loss in losses if isinstance(loss, keras.losses.Loss)}
+    need(
+        dtypes != {"float64"} or "float32" not in computed,
+        " has float64 weights but a float32 loss: build and compile it under "
+        "keras.config.set_floatx('float64')",
+    )
 
 
 def check_metrics(model: keras.Model) -> None:
@@ -173,8 +174,3 @@ def check_metrics(model: keras.Model) -> None:
                 "can't be averaged over ranks: leave it out of compile, and call "
                 "model.evaluate after training"
             )
-
-
-def _loss_dtypes(model: keras.Model) -> set[str]:
-    losses = [model._compile_loss, *keras.tree.flatten(model.loss)]
-    return {loss.dtype for loss in losses if isinstance(loss, keras.losses.Loss)}
