@@ -28,7 +28,7 @@ ALGORITHMS = calls.ALGORITHMS
 
 
 def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
-    """Replace `x` by its reduction over all ranks of `team`, in place.
+    """Replace `x` by its reduction over all ranks of `team`, in place, and return it.
 
     The result is the same, bit for bit, on all ranks, and in every run with the same ranks.
 
@@ -40,13 +40,9 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
             through. A mean of integers is truncated towards zero.
         algorithm: "auto", or one of `ALGORITHMS`; "shared_memory" needs all ranks on one node.
 
-    Returns:
-        `x`, reduced.
-
     Raises:
         PeerError: another rank failed.
         MismatchError: the ranks made different calls.
-        TypeError, ValueError: an argument cannot be used.
     """
     seen = _SEEN.get((x.dtype, op)) if type(x) is np.ndarray and x.flags.carray else None
     call, number, mean, half = seen or _look_at(x, op)

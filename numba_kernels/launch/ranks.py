@@ -98,21 +98,15 @@ def run_ranks(
         timeout: seconds after which the ranks are ended; None means no limit.
         env: environment variables for the ranks; they override this process's environment and
             those of `thread_environment`.
-        capture: collect the ranks' output instead of showing it as it arrives.
-        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
+        capture: return the ranks' output as str instead of showing it as it arrives.
+        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM, which are passed on
+            to them once; a second one kills them.
         survive: if a rank dies, let the others continue (rank_supervisor.py), and return rank 0's
-            status.
-
-    Returns:
-        A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),
-        and `stdout` and `stderr` as str if `capture`, else None.
+            status. Otherwise the `returncode` is that of a rank that failed; 0 if none did.
 
     Raises:
-        ValueError: `n` is not a valid number of ranks.
         LaunchError: there is no matching mpiexec, or this process is already a rank.
-        subprocess.TimeoutExpired: after `timeout` seconds, when all ranks have ended.
-        KeyboardInterrupt: after Ctrl-C, when all ranks have ended. (Ctrl-C and SIGTERM are passed
-            on to the ranks once; a second one kills them.)
+        subprocess.TimeoutExpired, KeyboardInterrupt: when all ranks have ended.
     """
     n = check_ranks(n)
     if under_mpi():

@@ -69,16 +69,12 @@ class Step:
             means no clipping.
 
     Attributes:
-        takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, as
-            described by `own` and `factor`.
+        takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, where the
+            library that computed it has put it.
         own: int64, shape (3, layers): offset in the gradient, size, and address of each layer,
             sorted by offset. The memory must not move during a step. Shape (3, 0) means that the
             whole gradient is in `gradient`.
         factor: factor for the numbers at those addresses.
-
-    Raises:
-        ValueError: shapes or dtypes differ, all ranks share one gradient, or `clip_norm` or
-            `segments` cannot be used.
     """
 
     own, factor = np.zeros((3, 0), np.int64), 1.0

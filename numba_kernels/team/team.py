@@ -60,16 +60,11 @@ class Team(Waiting):
             is reported.
 
     Attributes:
-        rank: this rank's number.
-        size: number of ranks.
+        rank, size: this rank's number, and the number of ranks.
         comm: this team's own communicator.
         node: the ranks that share memory with this one, itself included, in order.
         nodes: for every node, its ranks in order.
         machine: latency and bandwidths by which "auto" chooses (allreduce/costs.py).
-
-    Raises:
-        TypeError: `comm` is not an mpi4py communicator.
-        PeerError: another rank failed before it made the team.
     """
 
     @announces("Team")
@@ -255,23 +250,18 @@ class Team(Waiting):
     def empty(self, n: int, dtype=np.float32, common: bool = False) -> np.ndarray:
         """Allocate zeroed memory, 64-byte aligned, in a window that the node's ranks share.
 
-        Collective. Every rank gets its own array, and an allreduce of corresponding arrays (or
+        Collective. Every rank gets its own flat array, and an allreduce of corresponding arrays (or
         slices) needs no copies. If ranks share no memory, it is ordinary memory. It is freed when
         no rank has an array that refers to it.
 
         Args:
-            n: number of elements, the same on all ranks.
-            dtype: the same on all ranks.
+            n: number of elements; like `dtype` and `common` the same on all ranks.
             common: give all ranks of a node the same memory, for values that are equal on all of
                 them. A rank that writes must ensure that no other rank reads at the same time;
                 collectives do not check this.
 
-        Returns:
-            A flat array of `n` elements.
-
         Raises:
             MemoryError: on all ranks, if the node has not enough memory.
-            MismatchError: ranks asked for different `n`, `dtype` or `common`.
         """
         return windows.empty(self, n, dtype, common)
 

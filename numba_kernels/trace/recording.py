@@ -75,13 +75,9 @@ class Recording:
 
     Recordings may be nested; the limit of the outermost one then applies to all.
 
-    Args:
-        limit: the most spans to keep, at least 1.
-
     Attributes (valid after the end):
         spans: list of (name, begin, end), times in ns, ordered by begin; they nest.
-        begin: begin of the recording, ns.
-        end: end of the recording, ns.
+        begin, end: those of the recording, ns.
         lost: number of earlier spans that exceeded the limit.
         others: number of spans of other threads, which are not kept.
     """

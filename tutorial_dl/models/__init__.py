@@ -58,9 +58,8 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
             Keras's generators.
 
     Raises:
-        ValueError: If there is no such name, module or function, or the model does not fit the
-            dataset or cannot be trained (because it is not compiled, for example).
-        TypeError: If the function returned something else.
+        ValueError, TypeError: If there is no such model, or it does not fit the dataset, or cannot be
+            trained (because it is not compiled, for example).
     """
     if not isinstance(spec, str):
         return replica.of(_built(spec, dataset))
