@@ -99,8 +99,8 @@ def run_ranks(
         env: environment variables for the ranks; they override this process's environment and
             those of `thread_environment`.
         capture: return the ranks' output as str instead of showing it as it arrives.
-        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM, which are passed on
-            to them once; a second one kills them.
+        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM, which are passed
+            on to them once; a second one kills them.
         survive: if a rank dies, let the others continue (rank_supervisor.py), and return rank 0's
             status. Otherwise the `returncode` is that of a rank that failed; 0 if none did.
 

@@ -52,8 +52,7 @@ class Star(Leaf, Hub):
 
     Args:
         team: a Team of at least 2 ranks.
-        sent, received: elements of the vector that a leaf sends, and of the one that the hub answers
-            with.
+        sent, received: elements of the vector that a leaf sends, and of the hub's answer.
         dtype: dtype of both, one of those of a Team's collectives.
         in_place: the answer is written to the memory of the vector sent; needs `sent` ==
             `received`.

@@ -69,8 +69,8 @@ class Step:
             means no clipping.
 
     Attributes:
-        takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, where the
-            library that computed it has put it.
+        takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, where
+            the library that computed it has put it.
         own: int64, shape (3, layers): offset in the gradient, size, and address of each layer,
             sorted by offset. The memory must not move during a step. Shape (3, 0) means that the
             whole gradient is in `gradient`.

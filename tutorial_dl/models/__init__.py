@@ -58,8 +58,8 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
             Keras's generators.
 
     Raises:
-        ValueError, TypeError: If there is no such model, or it does not fit the dataset, or cannot be
-            trained (because it is not compiled, for example).
+        ValueError, TypeError: If there is no such model, or it does not fit the dataset, or cannot
+            be trained (because it is not compiled, for example).
     """
     if not isinstance(spec, str):
         return replica.of(_built(spec, dataset))
