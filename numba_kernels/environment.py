@@ -22,9 +22,6 @@ THREAD_VARIABLES = (
 )
 
 
-# Threads ---------------------------------------------------------------------------------------
-
-
 def usable_cores() -> int:
     """Return how many cores this process may use, by its affinity and its container's quota."""
     try:
@@ -56,9 +53,6 @@ def set_threads(ranks_on_node: int | None = None) -> int:
     threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
     os.environ.update(thread_environment(threads))
     return threads
-
-
-# The program that started this process ---------------------------------------------------------
 
 
 def under_mpi() -> bool:

@@ -12,7 +12,10 @@ from ..replica.base import Batch, Replica, finite_gradient
 
 
 class Strategy:
-    """What a loop asks of every strategy. `optimizer` has the learning rate of the next step."""
+    """What a loop asks of every strategy, besides the methods that OneModel and Rule both have.
+
+    `optimizer` has the learning rate of the next step.
+    """
 
     default_optimizer = "adam"  # used if none is given
     updates_a_step = 1  # that all ranks together make
@@ -42,24 +45,9 @@ class Strategy:
         if self._team is None:
             self._team = team
 
-    def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        """Use learning rate `rate`, equal on all ranks, from the next step on.
-
-        With `correct_momentum` the velocity is scaled too, see `Optimizer.at_rate`.
-        """
-        raise NotImplementedError
-
-    def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
-        raise NotImplementedError
-
     def total(self, sums: np.ndarray) -> np.ndarray:
         """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
         return sums
-
-    def save(self) -> tuple:
-        """What a checkpoint holds of this strategy."""
-        raise NotImplementedError
 
 
 class OneModel(Strategy):
@@ -97,6 +85,7 @@ class OneModel(Strategy):
         return (float(loss / samples) if samples else 0.0), int(samples)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
+        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
         at_once = self.updates_a_step
         return -(-samples // (batch_size * at_once)) * at_once
 
@@ -105,6 +94,10 @@ class OneModel(Strategy):
         return self.update.optimizer
 
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
+        """Use learning rate `rate`, equal on all ranks, from the next step on.
+
+        With `correct_momentum` the velocity is scaled too, see `Optimizer.at_rate`.
+        """
         if rate != self.update.optimizer.learning_rate:
             state = self.update.state if correct_momentum else None
             self.update.optimizer = self.update.optimizer.at_rate(rate, state)
