@@ -45,8 +45,7 @@ def measure(team) -> Machine:
     """Measure the components of the collectives of `team`, and set `team.machine` to the result.
 
     Collective. It takes less than two seconds (longer the first time, when it compiles) and 48 MiB
-    per rank meanwhile. Each time is that of the slowest rank in the fastest of several rounds, as
-    other programs can only add time. The Machine is the same, bit for bit, on all ranks.
+    per rank meanwhile. The Machine is the same, bit for bit, on all ranks.
     """
     if team.size == 1:
         return team.machine

@@ -158,10 +158,7 @@ class Flush:
         self._requests = [comm.Isend([nothing, MPI.BYTE], rank, MARK) for rank in self.open]
 
     def missing(self) -> set[int]:
-        """Make progress; return the ranks whose messages have not all arrived.
-
-        This rank itself is missing while other ranks have not received all its messages.
-        """
+        """Make progress; return the ranks whose messages have not arrived (this one: its own)."""
         for each in [each for each in self.abandoned if each.over()]:
             self.abandoned.remove(each)
             status = each.received()

@@ -42,11 +42,11 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int, between) ->
 
 
 class Lanes:
-    """Which ranks on the nodes own the same lane.
+    """Which ranks on the nodes own the same lane; the smallest node determines the number of lanes.
 
     `nodes` are the ranks of every node, in order; this rank is at `place` of nodes[here]. `route`
-    makes a `messages.Route` between given ranks. The attribute `route` is None on a rank without a
-    lane: nodes may differ in size, and the smallest one determines the number of lanes.
+    makes a `messages.Route` between given ranks; as an attribute, it is None on a rank without a
+    lane.
     """
 
     def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route):

@@ -75,11 +75,7 @@ def vectorised(kernel, *arguments) -> bool:
 
 
 def assembler(kernel, *arguments) -> str:
-    """Return the assembler text of `kernel`, compiled for arguments of these types.
-
-    It is compiled again with the options of its decorator, since the cache stores no text.
-    TypeError says that Numba has not decorated the function.
-    """
+    """Return the assembler text of `kernel`, compiled again, since the cache stores no text."""
     if not hasattr(kernel, "py_func"):
         raise TypeError(f"{kernel!r} is not compiled by Numba; decorate it with numba.njit")
     options = {

@@ -171,10 +171,7 @@ class KernelCache(NullCache):
         return str(folders()[0]) if folders() else ""
 
     def in_turn(self, kernel):
-        """Return a `compile` for the dispatcher `kernel` that gives this process's turn back.
-
-        It refers to the dispatcher weakly, so the dispatcher is freed with its last user.
-        """
+        """Return a `compile` for the dispatcher `kernel` that gives this process's turn back."""
         right, kernel = type(kernel).compile, weakref.ref(kernel)
 
         def compile(sig):

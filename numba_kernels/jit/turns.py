@@ -33,10 +33,9 @@ class Turn(NamedTuple):
 
 
 def take(file: Path) -> Turn | None:
-    """Wait until no other process compiles `file`; raise OSError if no file can be created there.
+    """Wait until no other process compiles `file`; return the turn, to be given back with `give`.
 
-    Returns the turn, to be given back with `give`; None if the file has appeared meanwhile, or
-    waiting is of no use.
+    None: the file has appeared meanwhile, or waiting is of no use. OSError: no file can be created.
     """
     global in_vain
     if in_vain:

@@ -153,8 +153,8 @@ OF_A_RANK = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD|MPI_LOCAL|HYDI|ALPS_APP)_?.*|
 def environment_without_ranks(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return `env` (default: os.environ) without variables that identify a rank of an outer run.
 
-    A notebook server started inside a Slurm job passes SLURM_* on to environments without srun,
-    where mpiexec would try to use srun; in that case SLURM_* are removed as well.
+    Where there is no srun, as in a notebook server's environment, SLURM_* are removed as well:
+    mpiexec would try to use srun.
     """
     env = dict(os.environ if env is None else env)
     drop = [name for name in env if OF_A_RANK.fullmatch(name)]

@@ -95,19 +95,11 @@ class Optimizer:
         return f"{self.name} with momentum {momentum:g}" if momentum else self.name
 
     def hyper(self, step: int) -> np.ndarray:
-        """Return the kernel's numbers for update number `step` (the first is 1), float64.
-
-        By default these are the hyper-parameters, in the order of their declaration.
-        """
+        """Return the kernel's numbers for update `step` >= 1; by default the fields, in order."""
         return np.array(list(vars(self).values()), np.float64)
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
-        """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`.
-
-        Raises:
-            ValueError: shapes differ.
-            TypeError: dtypes differ.
-        """
+        """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`."""
         squares = self.begin(parameters, gradient, state) if self.layered else NO_LAYERS
         self.finish(parameters, gradient, state, squares)
 
@@ -142,10 +134,7 @@ class Optimizer:
     def finish(
         self, parameters: np.ndarray, gradient: np.ndarray, state: State, squares: np.ndarray
     ) -> None:
-        """Do the second pass, the update, and count it in `state`.
-
-        `squares` must be the result of `begin`, summed over all slices.
-        """
+        """Do the second pass, the update, with the sum of all slices' results of `begin`."""
         check_vectors(parameters, gradient, state)
         if squares.shape != (state.layers, 2):
             raise ValueError(f"squares must have shape {(state.layers, 2)}, got {squares.shape}")

@@ -154,10 +154,7 @@ class Window:
 
 
 def row_bytes(n: int, dtype: np.dtype) -> int:
-    """Return the bytes of a row of `n` elements: an odd number of pages.
-
-    Rows that are a power of two apart would fall into the same sets of the caches.
-    """
+    """Return the bytes of a row of `n` elements: an odd number of pages."""
     pages = -(-max(n, 1) * np.dtype(dtype).itemsize // PAGE)
     return (pages | 1) * PAGE
 

@@ -129,10 +129,7 @@ def earliest(table):
 
 @compiled
 def next_leaf(star, table, inbox, microseconds):
-    """On the hub: wait at most `microseconds` for the next request; return its leaf, or 0.
-
-    `table` is described in memory_layout.py; `inbox` is None if no leaf sends messages.
-    """
+    """On the hub: wait at most `microseconds` for the next request; return its leaf, or 0."""
     hub = star[HUB]
     tries, started = 0, -1.0
     while True:

@@ -57,10 +57,7 @@ class Hub:
         return self._requests[leaf][1]
 
     def sent(self, leaf: int) -> np.ndarray:
-        """Return the vector of `leaf`'s request, (sent,). Valid until it is answered.
-
-        It may be overwritten, as the leaf waits meanwhile.
-        """
+        """Return the vector of `leaf`'s request, (sent,). Valid until it is answered; may be changed."""
         return self._vectors[leaf][self._places(leaf)[0]]
 
     def wanted(self, leaf: int) -> bool:
@@ -107,10 +104,7 @@ class Hub:
         state.slots = slots
 
     def _help(self, rule, weights, sent, slots, hyper, answer) -> bool:
-        """Serve the current leaf, with its help or while the answer is being sent.
-
-        Returns False, with nothing done, if these are not its vectors or there is nothing to gain.
-        """
+        """Serve the current leaf with its help, or while the answer is sent; False if that is no use."""
         leaf = self._current
         if not leaf or not sent.dtype == weights.dtype == self.dtype:
             return False
@@ -160,10 +154,7 @@ class Hub:
         return found
 
     def drop(self, leaf: int) -> None:
-        """Stop serving `leaf`, and don't report it by `lost` any more.
-
-        It may have been dismissed (its last answer still arrives) or lost.
-        """
+        """Stop serving `leaf`, which was dismissed or lost, and don't report it by `lost` any more."""
         if leaf not in self._open:
             return
         self._open.discard(leaf)

@@ -108,10 +108,7 @@ def send(inbox, leaf, wanted, vector):
 
 @compiled
 def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
-    """Serve a request (serve.py), and send each piece of the answer as soon as it is complete.
-
-    Returns READY, or NO if these are not the vectors of the leaf's request.
-    """
+    """Serve a request, and send each piece of the answer as soon as it is complete: READY, or NO."""
     leaves = inbox.leaves
     behind = 8 * (CONTROL + HEAD)
     at_home = sent.ctypes.data == leaves[leaf, IN] + behind
@@ -195,10 +192,7 @@ def make_line(comm: MPI.Comm, words: int, in_place: bool, spins: int, patience: 
 
 @compiled
 def ask(line, outgoing, incoming, wanted):
-    """Send a request and receive its answer into the block `incoming`. Resumable.
-
-    `numbers[0]` must be 0 at the beginning. A negative result: MPI reported an error.
-    """
+    """Send a request and receive its answer into `incoming`. Resumable; negative for MPI's errors."""
     handles, requests, status, numbers, flag, patience = line
     count = requests.size if wanted else 2
     if numbers[0] == 0:

@@ -58,19 +58,15 @@ def give_up(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
 def abandon(handles: np.ndarray, *buffers) -> None:
     """Never touch these requests again: their peer is dead.
 
-    MPICH 5 sometimes crashes when it cancels the receive of a message whose sender was killed while
-    sending it.
+    MPICH 5 sometimes crashes when it cancels the receive of a message that a killed rank was
+    sending.
     """
     _abandoned.append((handles.copy(), *buffers))
     handles[:] = mpi.handle(MPI.REQUEST_NULL)
 
 
 def cancel(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
-    """Cancel the receive at a place of `handles`.
-
-    If its message has begun to arrive, its buffers are kept until that is over. (Sends are never
-    cancelled, as a rank waits for them.)
-    """
+    """Cancel the receive at a place of `handles`; its message may already be arriving."""
     give_up(comm, handles, place, *buffers)
     if _kept:
         with suppress(MPI.Exception):

@@ -171,10 +171,7 @@ def layer_of(own, start):
 
 @compiled
 def add_own(g, weight, gradient, start, own):
-    """g += weight * this rank's gradient, from element `start` on, which lies where `own` says.
-
-    Elements between two layers are zero.
-    """
+    """g += weight * this rank's gradient, from element `start` on, which lies where `own` says."""
     end = start + g.size
     part = layer_of(own, start)
     while part < own.shape[1] and own[0, part] < end:

@@ -163,10 +163,7 @@ class Team(Waiting):
 
     @announces("alltoall")
     def alltoall(self, x: np.ndarray) -> np.ndarray:
-        """Send block r of `x`, a contiguous array of shape (size, ...), to rank r.
-
-        Returns an array like `x` with the blocks received, in the order of ranks.
-        """
+        """Send block r of `x`, (size, ...), to rank r; return the blocks received, an array like `x`."""
         flat = calls.vector(x)
         if x.ndim == 0 or x.shape[0] != self.size:
             raise ValueError(
@@ -225,10 +222,7 @@ class Team(Waiting):
 
     @announces("split")
     def split(self, color: int, key: int = 0) -> Team:
-        """Return the team of all ranks with the same `color`, ordered by `key`, then by rank.
-
-        Collective over this team.
-        """
+        """Return the team of all ranks with the same `color`, by `key`, then by rank. Collective."""
         self.ready()
         table = self.gather([color, key], calls.encode("split"))
         members = sorted(
@@ -314,9 +308,9 @@ class Team(Waiting):
     # Building blocks of collectives
 
     def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
-        """Return views of the arrays that correspond to `x` on all ranks of the node.
+        """Return views of what corresponds to `x` on all ranks of the node; None outside windows.
 
-        None if `x` does not lie in a window of this team. Read the views only between barriers.
+        Read them only between barriers.
         """
         return self.window.peers(calls.vector(x)) if self.node else None
 

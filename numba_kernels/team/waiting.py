@@ -197,10 +197,7 @@ class Waiting(Failing):
         return MismatchError({self.rank: self.doing, rank: theirs})
 
     def _ask(self, peer: int) -> str | None:
-        """Ask rank `peer` for its call; None if it does not answer soon.
-
-        It answers if it waits in that call, or finds the mismatch too.
-        """
+        """Ask rank `peer` for its call; None if it does not answer soon."""
         mail, end = self.letters, time.monotonic() + 2 * COMPARE
         mail.post(WAITS, "", self.waits_in, [peer])
         while time.monotonic() < end:

@@ -31,7 +31,6 @@ def of(model: Any) -> Replica:
     """Return the Replica of `model`: a compiled Keras model, a Replica, or an object like one.
 
     An object of another class that has the attributes `base.REQUIRED` is wrapped in an `Around`.
-    Other objects are a TypeError, a Keras model that can't be trained in this way a ValueError.
     """
     if isinstance(model, Replica):
         return model

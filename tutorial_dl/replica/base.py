@@ -40,7 +40,7 @@ class Segment:
 def lay_out(arrays: Iterable[tuple[str, tuple[int, ...]]], align: int = 1) -> tuple[Segment, ...]:
     """Place named arrays one after the other; each starts at a multiple of `align` elements.
 
-    Elements in gaps are zero and have zero gradient, so every optimizer here leaves them at zero.
+    Gaps are zero and have zero gradient, so every optimizer here leaves them at zero.
     """
     segments, end = [], 0
     for name, shape in arrays:

@@ -78,8 +78,7 @@ class KerasReplica(KerasVariables):
         """Fill `gradient`; return (mean loss, samples). See `Replica`.
 
         [first, last) of the gradient, `apart`, may stay in TensorFlow's memory, which saves a copy;
-        `own` has its place, valid until the next call. RuntimeError says that TensorFlow has
-        assigned the model's weights since (see above).
+        `own` has its place, valid until the next call.
         """
         samples, self.own, self._kept = _samples(batch), NOTHING, None
         if samples == 0:
@@ -115,11 +114,7 @@ class KerasReplica(KerasVariables):
             variable.assign(value)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Keras's own metrics over all samples of `batches`, and "samples".
-
-        Without samples, all are 0; before the first batch was seen, only "loss" and "samples" are
-        known.
-        """
+        """Keras's own metrics over all samples of `batches`, and "samples"; all 0 without samples."""
         samples, output_losses = 0, {}
         for batch in batches:
             here = _samples(batch)

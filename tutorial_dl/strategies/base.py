@@ -12,10 +12,7 @@ from ..replica.base import Batch, Replica, finite_gradient
 
 
 class Strategy:
-    """What a loop asks of every strategy, besides the methods that OneModel and Rule both have.
-
-    `optimizer` has the learning rate of the next step.
-    """
+    """What a loop asks of every strategy, besides the methods that OneModel and Rule both have."""
 
     default_optimizer = "adam"  # used if none is given
     updates_a_step = 1  # that all ranks together make
@@ -126,11 +123,7 @@ class OneModel(Strategy):
     # what differs is written whole by each rank
 
     def save(self) -> tuple[dict, dict, dict]:
-        """What a checkpoint holds of this strategy: (values, vectors, own).
-
-        These are numbers, this rank's slices of the common vectors, and arrays that only this rank
-        has.
-        """
+        """(values, vectors, own): numbers, slices of the common vectors, what only this rank has."""
         n, update = self.replica.parameters.size, self.update
         first, last = self.team.slice_of(n)
         low = first - update.mine.start

@@ -158,10 +158,7 @@ class Rule(Strategy):
         self._base[:] = center
 
     def refresh(self, center: np.ndarray, answer: np.ndarray) -> None:
-        """After `relay`, in the synchronous form: update an answer to a worker, not sent yet.
-
-        Rules whose answers are the master's weights fill it again.
-        """
+        """After `relay`, in the synchronous form: update an answer to a worker, not sent yet."""
 
     def serve_relay(self, center: np.ndarray, sent: np.ndarray, answer: np.ndarray) -> None:
         """The top master's side of `relay`: use the change `sent`, fill `answer`; all [n]."""

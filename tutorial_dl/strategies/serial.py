@@ -17,11 +17,7 @@ from .base import OneModel
 
 
 class Serial(OneModel):
-    """Training by one rank alone; it does not communicate with other ranks.
-
-    A team of more ranks is refused: ranks that train without communicating would each end with a
-    different model.
-    """
+    """Training by one rank alone; several would each end with a different model."""
 
     def __init__(self, team: Team | None = None):
         if team is not None and team.size > 1:
