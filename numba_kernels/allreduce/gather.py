@@ -76,7 +76,7 @@ def alltoall(node, call, x, received, edges):
 
 @compiled
 def pairwise(link, rank, ranks, x, received, edges):
-    """Alltoall: in round k send to the rank k to the right, receive from k to the left. Resumable."""
+    """Alltoall: in round k send to the rank k to the right, receive from k to the left."""
     words = link.words
     if words[DONE] == 0:
         copy(received[edges[rank] : edges[rank + 1]], x[edges[rank] : edges[rank + 1]])

@@ -108,7 +108,8 @@ def checked(n: int, dtype) -> np.dtype:
 def agree(team, call: str, layers: np.ndarray) -> None:
     """Raise MismatchError on all ranks unless all made the same `call` on the same layers.
 
-    The collectives underneath would not detect a mean on one rank and a sum on another.
+    The collectives underneath would not detect a mean on one rank and a sum on another, nor indices
+    that don't fit.
     """
     if team.size == 1:
         return

@@ -172,7 +172,7 @@ class KernelCache(NullCache):
 
     def in_turn(self, kernel):
         """Return a `compile` for the dispatcher `kernel` that gives this process's turn back."""
-        right, kernel = type(kernel).compile, weakref.ref(kernel)
+        right, kernel = type(kernel).compile, weakref.ref(kernel)  # so that it can be freed
 
         def compile(sig):
             with global_compiler_lock:  # other threads compile too, for other types

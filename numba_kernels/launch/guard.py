@@ -102,7 +102,7 @@ def reap(child: int) -> int | None:
 
 
 def end_all(child: int, grace: float) -> int | None:
-    """Send SIGTERM to all descendants, later SIGKILL, until none is left; return `child`'s status."""
+    """Send SIGTERM to all descendants, SIGKILL after `grace` seconds; return `child`'s status."""
     status, kill_at, told = None, time.monotonic() + grace, set()
     while True:
         code = reap(child)

@@ -59,7 +59,7 @@ def arrive(board, rank, call, length):
 
 @compiled
 def all_arrived(board, rank, spins, patience):
-    """Wait for every rank's count; return READY, WAIT, or -1 - peer for a peer whose call differs."""
+    """Wait for every rank's count: READY, WAIT, or -1 - peer for a peer whose call differs."""
     ranks = board.shape[0]
     count = board[rank, COUNT]
     started = -1.0

@@ -156,7 +156,7 @@ class Window:
 def row_bytes(n: int, dtype: np.dtype) -> int:
     """Return the bytes of a row of `n` elements: an odd number of pages."""
     pages = -(-max(n, 1) * np.dtype(dtype).itemsize // PAGE)
-    return (pages | 1) * PAGE
+    return (pages | 1) * PAGE  # rows a power of two apart would share sets of the caches
 
 
 def aligned(n: int, dtype=np.float32) -> np.ndarray:

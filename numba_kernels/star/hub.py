@@ -57,7 +57,7 @@ class Hub:
         return self._requests[leaf][1]
 
     def sent(self, leaf: int) -> np.ndarray:
-        """Return the vector of `leaf`'s request, (sent,). Valid until it is answered; may be changed."""
+        """Return the vector of `leaf`'s request, (sent,), which may be changed until it is answered."""
         return self._vectors[leaf][self._places(leaf)[0]]
 
     def wanted(self, leaf: int) -> bool:
@@ -104,7 +104,7 @@ class Hub:
         state.slots = slots
 
     def _help(self, rule, weights, sent, slots, hyper, answer) -> bool:
-        """Serve the current leaf with its help, or while the answer is sent; False if that is no use."""
+        """Serve the current leaf with its help, or while the answer is sent; False if it can't."""
         leaf = self._current
         if not leaf or not sent.dtype == weights.dtype == self.dtype:
             return False
@@ -154,7 +154,7 @@ class Hub:
         return found
 
     def drop(self, leaf: int) -> None:
-        """Stop serving `leaf`, which was dismissed or lost, and don't report it by `lost` any more."""
+        """Stop serving `leaf`, which was dismissed or lost, and reporting it by `lost`."""
         if leaf not in self._open:
             return
         self._open.discard(leaf)

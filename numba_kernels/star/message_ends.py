@@ -108,7 +108,7 @@ def send(inbox, leaf, wanted, vector):
 
 @compiled
 def stream(inbox, leaf, rule, weights, sent, slots, hyper, answer):
-    """Serve a request, and send each piece of the answer as soon as it is complete: READY, or NO."""
+    """Serve a request, and send each piece of the answer when it is complete: READY, or NO."""
     leaves = inbox.leaves
     behind = 8 * (CONTROL + HEAD)
     at_home = sent.ctypes.data == leaves[leaf, IN] + behind
@@ -192,7 +192,7 @@ def make_line(comm: MPI.Comm, words: int, in_place: bool, spins: int, patience: 
 
 @compiled
 def ask(line, outgoing, incoming, wanted):
-    """Send a request and receive its answer into `incoming`. Resumable; negative for MPI's errors."""
+    """Send a request and receive its answer. Resumable; negative if MPI reported an error."""
     handles, requests, status, numbers, flag, patience = line
     count = requests.size if wanted else 2
     if numbers[0] == 0:

@@ -171,7 +171,7 @@ def layer_of(own, start):
 
 @compiled
 def add_own(g, weight, gradient, start, own):
-    """g += weight * this rank's gradient, from element `start` on, which lies where `own` says."""
+    """g += weight * this rank's gradient, which lies where `own` says; gaps are zero."""
     end = start + g.size
     part = layer_of(own, start)
     while part < own.shape[1] and own[0, part] < end:

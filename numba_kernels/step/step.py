@@ -135,7 +135,7 @@ class Step:
         return float(self._sums[1]), int(self._sums[0])
 
     def resume(self) -> None:
-        """After a failure, give all ranks rank 0's weights and equal update counts. Collective."""
+        """After a step that failed on some ranks: rank 0's weights, equal counts. Collective."""
         self.team.broadcast(self.parameters)
         steps = np.array([self.state.step])
         self.state.step = int(self.team.allreduce(steps, "max")[0])

@@ -163,7 +163,7 @@ class Team(Waiting):
 
     @announces("alltoall")
     def alltoall(self, x: np.ndarray) -> np.ndarray:
-        """Send block r of `x`, (size, ...), to rank r; return the blocks received, an array like `x`."""
+        """Send block r of `x`, (size, ...), to rank r; return the blocks received, like `x`."""
         flat = calls.vector(x)
         if x.ndim == 0 or x.shape[0] != self.size:
             raise ValueError(
@@ -222,7 +222,7 @@ class Team(Waiting):
 
     @announces("split")
     def split(self, color: int, key: int = 0) -> Team:
-        """Return the team of all ranks with the same `color`, by `key`, then by rank. Collective."""
+        """Return the team of the ranks of equal `color`, by `key`, then by rank. Collective."""
         self.ready()
         table = self.gather([color, key], calls.encode("split"))
         members = sorted(

@@ -114,7 +114,7 @@ class KerasReplica(KerasVariables):
             variable.assign(value)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Keras's own metrics over all samples of `batches`, and "samples"; all 0 without samples."""
+        """Keras's metrics over all samples of `batches`, and "samples"; all 0 without samples."""
         samples, output_losses = 0, {}
         for batch in batches:
             here = _samples(batch)

@@ -123,7 +123,7 @@ class OneModel(Strategy):
     # what differs is written whole by each rank
 
     def save(self) -> tuple[dict, dict, dict]:
-        """(values, vectors, own): numbers, slices of the common vectors, what only this rank has."""
+        """(values, vectors, own): numbers, slices of common vectors, what only this rank has."""
         n, update = self.replica.parameters.size, self.update
         first, last = self.team.slice_of(n)
         low = first - update.mine.start

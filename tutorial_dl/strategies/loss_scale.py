@@ -53,7 +53,7 @@ class LossScale:
         self.scale, self.good = float(values[0]), int(values[1])
 
     def gradient(self, replica: Replica, batch: Batch, **options) -> tuple[float, int, bool]:
-        """Call `replica.compute_gradient(batch, ...)`; return (loss, samples, whether all is finite)."""
+        """Compute the replica's gradient; return (loss, samples, whether all is finite)."""
         replica.loss_scale = self.scale
         loss, samples = replica.compute_gradient(batch, **options)
         finite = isfinite(loss) and replica.gradient_is_finite
