@@ -46,9 +46,6 @@ add_symbol(_WORD, ctypes.addressof(_word))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 
 
-# In compiled code ------------------------------------------------------------------------------
-
-
 @intrinsic
 def ring(typingctx):
     """Return the address of this process's ring; 0 while tracing is off.
@@ -95,8 +92,6 @@ def now(at):
     _clock_gettime(_CLOCK_MONOTONIC, at + 8 * SECONDS)
     return 1_000_000_000 * load_acquire(at + 8 * SECONDS) + load_acquire(at + 8 * NANOSECONDS)
 
-
-# In Python -------------------------------------------------------------------------------------
 
 # Where finished spans go: sink(name, begin, end). None while nothing records.
 sink: Callable[[str, int, int], None] | None = None

@@ -96,9 +96,6 @@ def _slope(seconds: np.ndarray) -> float:
     return float(ratios.sum() / (ratios**2).sum())
 
 
-# The contestants: functions that repeat a call a given number of times -------------------------
-
-
 def _contestants(team, x, incoming, window):
     """Yield (name, function) of everything that is timed with vectors of this length."""
     edges = team.lanes.edges(x.size)

@@ -51,9 +51,6 @@ VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__vers
 REMEDY = "set NUMBA_CACHE_DIR to a folder that you may write to"
 
 
-# Folders ---------------------------------------------------------------------------------------
-
-
 @cache
 def folders() -> tuple[Path, ...]:
     """Return the folders to search for kernels; new kernels go to the first writable one.
@@ -120,9 +117,6 @@ def age(folder: Path) -> float:
     return time.time() - folder.lstat().st_mtime
 
 
-# Files -----------------------------------------------------------------------------------------
-
-
 def read(file: Path) -> bytes | None:
     """Return what `write` stored in `file`; None if it is missing or damaged."""
     try:
@@ -144,9 +138,6 @@ def write(file: Path, code: bytes) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-
-
-# The interface that Numba calls ----------------------------------------------------------------
 
 
 class KernelCache(NullCache):

@@ -57,7 +57,7 @@ class Hub:
         return self._requests[leaf][1]
 
     def sent(self, leaf: int) -> np.ndarray:
-        """Return the vector of `leaf`'s request, (sent,), which may be changed until it is answered."""
+        """Return the vector of `leaf`'s request, (sent,), to be used until it is answered."""
         return self._vectors[leaf][self._places(leaf)[0]]
 
     def wanted(self, leaf: int) -> bool:
@@ -185,7 +185,8 @@ class Hub:
             else:
                 self._row_of[leaf] = row = window.aligned(self._row.size, np.int64)
                 here = [(8 * at + row.ctypes.data, words) for at, words, _ in self._blocks]
-                message_ends.add(self._inbox, leaf, *here[0], *here[1])
+                self._inbox.leaves[leaf, : message_ends.SENT] = *here[0], *here[1]
+                message_ends.receive(self._inbox, leaf)
         self._messages = None if self.near else self._inbox
         views = [self._views(self._row_of[leaf]) for leaf in range(size)]
         self._requests, self._replies = zip(*views, strict=True)

@@ -65,12 +65,6 @@ def make_inbox(comm: MPI.Comm, words: int) -> Inbox:
     )
 
 
-def add(inbox: Inbox, leaf: int, request: int, takes: int, reply: int, gives: int) -> None:
-    """Begin to serve a leaf, given address and words of each of its two blocks."""
-    inbox.leaves[leaf] = request, takes, reply, gives, 0, 0, 0
-    receive(inbox, leaf)
-
-
 @compiled
 def receive(inbox, leaf):
     handles, leaves = inbox.handles, inbox.leaves

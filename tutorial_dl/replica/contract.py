@@ -20,8 +20,6 @@ from numba_kernels.shared.window import aligned
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.replica.base import Replica
 
-DIRECTIONS = 3  # along which slopes are measured
-
 
 class ContractError(AssertionError):
     """A replica breaks rules; `failures` has a line for each: "rule: what is wrong"."""
@@ -221,7 +219,7 @@ def slope(s: Subject) -> Iterator[str]:
     """The gradient is the slope of the loss, by central differences in random directions."""
     r, (_, _, g) = s.replica, s.compute()
     g, step = g.astype(np.float64), s.eps ** (1 / 3)
-    for _ in range(DIRECTIONS):
+    for _ in range(3):
         way = s.dice.standard_normal(g.size)
         way = way / np.linalg.norm(way) + g / (np.linalg.norm(g) or 1)  # not across the slope only
         losses = []

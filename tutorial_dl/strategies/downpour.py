@@ -20,6 +20,8 @@ the two are the same.)
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from numba_kernels.optimizers.clipping import clip_by_norm
@@ -115,8 +117,6 @@ class Downpour(Rule):
 
     def begin_master(self, center, segments=None) -> None:
         if self.lower_momentum:
-            from dataclasses import replace
-
             lower = max(0.0, self.optimizer.momentum - (1 - 1 / self.workers))
             self.optimizer = replace(self.optimizer, momentum=lower)
         self.state = self.optimizer.init(center.size, center.dtype, segments)
