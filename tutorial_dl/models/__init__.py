@@ -19,22 +19,10 @@ import numpy as np
 from tutorial_dl import replica, user_function
 from tutorial_dl.data import Dataset
 
-_HOMES = {
-    "curve": "numpy_models",
-    "softmax": "numpy_models",
-    "dense": "numpy_models",
-    "mlp": "keras_models",
-    "cnn": "keras_models",
-    "lstm": "keras_models",
-}
-NAMES = tuple(_HOMES)
+_HOMES = {"numpy_models": ["curve", "softmax", "dense"], "keras_models": ["mlp", "cnn", "lstm"]}
+NAMES = (*_HOMES["numpy_models"], *_HOMES["keras_models"])
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        file: [name for name in NAMES if _HOMES[name] == file] for file in _HOMES.values()
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)
 __all__ += ["NAMES", "build"]
 
 

@@ -38,9 +38,7 @@ class Hogwild(OneModel):
             )
         self.updates_a_step = self.team.size
 
-    def attach(
-        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
-    ) -> None:
+    def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica, self.clip_norm = replica, clip_norm
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)

@@ -26,9 +26,7 @@ class Serial(OneModel):
             )
         self.team = team or Team(MPI.COMM_SELF)
 
-    def attach(
-        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
-    ) -> None:
+    def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica = replica
         self.update = Step(  # with one rank there is nothing to reduce: only the update is left
             self.team, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm

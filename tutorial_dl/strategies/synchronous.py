@@ -61,9 +61,7 @@ class Synchronous(OneModel):
             )
         self.team, self.algorithm, self.one_copy = team, algorithm, one_copy
 
-    def attach(
-        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
-    ) -> None:
+    def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Give every rank the weights of rank 0, and move both vectors into the shared window."""
         self.replica = replica
         n, dtype = replica.parameters.size, replica.parameters.dtype
@@ -137,15 +135,7 @@ class TwoSteps:
 
     takes_own = False  # the gradient must lie in one vector (see Step.takes_own)
 
-    def __init__(
-        self,
-        team: Team,
-        replica: Replica,
-        optimizer: Optimizer,
-        algorithm: str = "auto",
-        clip_norm: float | None = None,
-        compression: methods.Method | None = None,
-    ):
+    def __init__(self, team, replica, optimizer, algorithm, clip_norm, compression):
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team, self.replica, self.optimizer = team, replica, optimizer
         self.algorithm, self.clip_norm, self.compression = algorithm, clip_norm, compression
