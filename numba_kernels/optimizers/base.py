@@ -95,8 +95,8 @@ class Optimizer:
         return f"{self.name} with momentum {momentum:g}" if momentum else self.name
 
     def hyper(self, step: int) -> np.ndarray:
-        """Return the kernel's numbers for update `step` >= 1; by default the fields, in order."""
-        return np.array(list(vars(self).values()), np.float64)
+        """Return the kernel's numbers for update number `step` (the first is 1), float64."""
+        raise NotImplementedError
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
         """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`."""

@@ -79,3 +79,6 @@ class SGD(Optimizer):
     @property
     def slots(self) -> int:
         return int(self.momentum > 0)
+
+    def hyper(self, step: int) -> np.ndarray:
+        return np.array([self.learning_rate, self.momentum, self.nesterov], np.float64)
