@@ -53,9 +53,8 @@ class Optimizer:
     velocity = None  # index of the running average that contains past learning rates
 
     def __post_init__(self):
-        for name, value in vars(self).items():
-            if name in RANGES:
-                check_range(name, value)
+        for name in RANGES.keys() & self.__dataclass_fields__.keys():
+            check_range(name, getattr(self, name))
 
     def init(
         self, n: int, dtype=np.float32, segments: Iterable | None = None, first: int = 0
