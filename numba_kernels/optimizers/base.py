@@ -53,8 +53,9 @@ class Optimizer:
     velocity = None  # index of the running average that contains past learning rates
 
     def __post_init__(self):
-        for name in RANGES.keys() & self.__dataclass_fields__.keys():
-            check_range(name, getattr(self, name))
+        for name in self.__dataclass_fields__:
+            if name in RANGES:
+                check_range(name, getattr(self, name))
 
     def init(
         self, n: int, dtype=np.float32, segments: Iterable | None = None, first: int = 0
