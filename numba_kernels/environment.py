@@ -22,9 +22,6 @@ THREAD_VARIABLES = (
 )
 
 
-# Threads ---------------------------------------------------------------------------------------
-
-
 def usable_cores() -> int:
     """Return how many cores this process may use, by its affinity and its container's quota."""
     try:
@@ -48,20 +45,14 @@ def thread_environment(threads: int) -> dict[str, str]:
 
 
 def set_threads(ranks_on_node: int | None = None) -> int:
-    """Give this rank its share of the cores. Call it before importing numpy, numba or TensorFlow.
+    """Give this rank its share of the cores; return the number of threads per rank.
 
-    Args:
-        ranks_on_node: by default taken from the environment variables of mpiexec or srun.
-
-    Returns:
-        The number of threads per rank.
+    Call it before importing numpy, numba or TensorFlow. By default the number of ranks on the node
+    is taken from the environment variables of mpiexec or srun.
     """
     threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
     os.environ.update(thread_environment(threads))
     return threads
-
-
-# The program that started this process ---------------------------------------------------------
 
 
 def under_mpi() -> bool:

@@ -13,12 +13,9 @@ class TeamError(RuntimeError):
 
 
 class PeerError(TeamError):
-    """Another rank failed.
+    """Another rank failed; `reason` is its error, or how it ended.
 
-    Attributes:
-        rank: the rank whose failure this is.
-        reason: what happened there: its error, or how it ended.
-        cause: the rank that failed first; not `rank` if that rank failed because another one did.
+    `cause` is the rank that failed first; not `rank` if that rank failed because another one did.
     """
 
     def __init__(self, rank: int, reason: str, cause: int | None = None):
@@ -32,8 +29,7 @@ class PeerError(TeamError):
 class MismatchError(TeamError):
     """Ranks of one team made different calls at the same time.
 
-    Attributes:
-        calls: {rank: its call}, as far as known, or None for another, unknown call.
+    `calls` is {rank: its call}, as far as known, or None for another, unknown call.
     """
 
     def __init__(self, calls: dict[int, str | None], text: str = ""):
@@ -49,14 +45,9 @@ class MismatchError(TeamError):
 
 
 class DeadlineError(TeamError, TimeoutError):
-    """A wait reached its deadline.
+    """A wait of `rank` in the call `waiting_in` reached its deadline, after `waited` seconds.
 
-    Attributes:
-        rank: the rank that waited.
-        waiting_in: the call that it waited in.
-        waited: seconds that it had waited.
-        seconds: the limit.
-        late: the ranks that did not come, if known.
+    `seconds` is the limit; `late` are the ranks that did not come, if known.
     """
 
     def __init__(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from time import perf_counter_ns
 
 from llvmlite import ir
@@ -45,9 +46,6 @@ add_symbol(_WORD, ctypes.addressof(_word))
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
 
 
-# In compiled code ------------------------------------------------------------------------------
-
-
 @intrinsic
 def ring(typingctx):
     """Return the address of this process's ring; 0 while tracing is off.
@@ -73,7 +71,6 @@ def began():
 
 @compiled
 def ended(kind):
-    """Record the end of the wait, if there was one."""
     at = ring()
     if at == 0:
         return
@@ -96,8 +93,6 @@ def now(at):
     return 1_000_000_000 * load_acquire(at + 8 * SECONDS) + load_acquire(at + 8 * NANOSECONDS)
 
 
-# In Python -------------------------------------------------------------------------------------
-
 # Where finished spans go: sink(name, begin, end). None while nothing records.
 sink: Callable[[str, int, int], None] | None = None
 # Ends a wait of compiled code that an error interrupted; set together with `sink`. (`bool` does
@@ -108,10 +103,8 @@ end_wait: Callable[[], None] = bool
 def record_to(ring_address: int, keep: Callable | None, finish_wait: Callable[[], None]) -> None:
     """Have all spans of this process go to `keep`, and waits of compiled code to the ring.
 
-    Args:
-        ring_address: of an int64 array of HEAD + RECORD * capacity words; 0 stops recording
-        keep: called with (name, begin, end); None stops recording
-        finish_wait: see `end_wait`
+    `ring_address` is that of an int64 array of HEAD + RECORD * capacity words; 0 and None stop
+    recording. `finish_wait`: see `end_wait`.
     """
     global sink, end_wait
     _word.value, sink, end_wait = ring_address, keep, finish_wait
@@ -148,8 +141,6 @@ def announces(name: str):
 
 
 class Span:
-    """See `span`."""
-
     __slots__ = ("begin", "name")
 
     def __init__(self, name: str):
@@ -162,18 +153,10 @@ class Span:
         record(self.name, self.begin)
 
 
-class _Nothing:
-    __slots__ = ()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *error) -> None: ...
+_nothing = nullcontext()
 
 
-_nothing = _Nothing()
-
-
-def span(name: str) -> Span | _Nothing:
+def span(name: str) -> Span | nullcontext:
     """Return a context manager whose body is recorded as a span, if this process records."""
     return _nothing if sink is None else Span(name)
 

@@ -62,16 +62,11 @@ def tag(call: int, length: int, sequence: int) -> int:
 
 @cache
 def known(dtype: np.dtype) -> bool:
-    """Return whether collectives support this dtype."""
     return dtype.name in DTYPES and dtype.isnative
 
 
 def vector(x, what: str = "x") -> np.ndarray:
-    """Return `x` as a flat view to work on in place.
-
-    Raises:
-        TypeError, ValueError: `x` is not a contiguous, writeable array of a supported dtype.
-    """
+    """Return `x` as a flat view to work on in place, or raise TypeError or ValueError."""
     if not isinstance(x, np.ndarray):
         raise TypeError(f"{what} must be a numpy array, got a {type(x).__name__}")
     if not known(x.dtype):

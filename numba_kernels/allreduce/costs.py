@@ -32,8 +32,8 @@ from .machine import UNMEASURED, Curve, Machine, straight
 from .schedules import SCHEDULES
 
 __all__ = [  # the machine is part of what users of costs call
-    "UNMEASURED", "Curve", "Machine", "best", "between", "between_nodes", "bus_bandwidth", "choose",
-    "measure", "predict", "straight",
+    "UNMEASURED", "Curve", "Machine", "best", "between", "bus_bandwidth", "measure", "predict",
+    "straight",
 ]  # fmt: skip
 
 Cost = Callable[[float, int, Machine], float]
@@ -98,28 +98,16 @@ def mpi(n, p, machine):
     return machine.library(n) * log2(p) / log2(machine.ranks)
 
 
-COSTS: dict[str, Cost] = {
-    "naive": naive,
-    "tree": tree,
-    "ring": ring,
-    "recursive_doubling": recursive_doubling,
-    "rabenseifner": rabenseifner,
-    "shared_memory": shared_memory,
-    "staged": staged,
-    "two_level": two_level,
-    "mpi": mpi,
-}
+_all = (naive, tree, ring, recursive_doubling, rabenseifner, shared_memory, staged, two_level, mpi)
+COSTS: dict[str, Cost] = {cost.__name__: cost for cost in _all}
 BY_MESSAGES = tuple(SCHEDULES)
 
 
 def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEASURED) -> float:
     """Return the seconds that `algorithm` should take to allreduce `nbytes` over `ranks` ranks.
 
-    Args:
-        algorithm: a key of `COSTS`; "shared_memory" is in place, "staged" for ordinary arrays.
-        nbytes: length of each rank's vector in bytes.
-        ranks: number of ranks p.
-        machine: from `measure(team)`, or the textbook's: `straight(alpha, beta, gamma)`.
+    `algorithm` is a key of `COSTS` ("shared_memory" in place, "staged" for ordinary arrays);
+    `machine` comes from `measure(team)`, or is the textbook's: `straight(alpha, beta, gamma)`.
 
     Raises:
         ValueError: there is no formula for `algorithm`, or `machine` lacks the measurement for it.
@@ -158,22 +146,9 @@ def best(nbytes: float, ranks: int, machine: Machine) -> str:
 
 def measure(team) -> Machine:
     """Measure messages, additions and reductions on `team` (measure.py). Collective, below 2 s."""
-    from .measure import measure  # here, because measure.py imports this file
+    from .measure import measure  # here, because predictions need neither Numba nor MPI
 
     return measure(team)
-
-
-def choose(team, nbytes: int) -> str:
-    """Return the algorithm that "auto" takes for `nbytes` on a team of several nodes.
-
-    It is the same on all ranks.
-    """
-    return best(nbytes, team.size, team.machine)
-
-
-def between_nodes(team, nbytes: int) -> str:
-    """Return the algorithm that two_level takes for its messages."""
-    return between(nbytes, team.size, team.machine)
 
 
 def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:

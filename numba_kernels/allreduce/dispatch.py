@@ -22,19 +22,13 @@ from . import (
 )
 from .elementwise import convert, op_code
 
-MESSAGES = {
-    "naive": naive.allreduce,
-    "tree": tree.allreduce,
-    "ring": ring.allreduce,
-    "recursive_doubling": recursive_doubling.allreduce,
-    "rabenseifner": rabenseifner.allreduce,
-    "mpi": mpi.allreduce,
-}
+_files = (naive, tree, ring, recursive_doubling, rabenseifner, mpi)
+MESSAGES = {file.__name__.rpartition(".")[2]: file.allreduce for file in _files}
 ALGORITHMS = calls.ALGORITHMS
 
 
 def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> np.ndarray:
-    """Replace `x` by its reduction over all ranks of `team`, in place.
+    """Replace `x` by its reduction over all ranks of `team`, in place, and return it.
 
     The result is the same, bit for bit, on all ranks, and in every run with the same ranks.
 
@@ -46,13 +40,9 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
             through. A mean of integers is truncated towards zero.
         algorithm: "auto", or one of `ALGORITHMS`; "shared_memory" needs all ranks on one node.
 
-    Returns:
-        `x`, reduced.
-
     Raises:
         PeerError: another rank failed.
         MismatchError: the ranks made different calls.
-        TypeError, ValueError: an argument cannot be used.
     """
     seen = _SEEN.get((x.dtype, op)) if type(x) is np.ndarray and x.flags.carray else None
     call, number, mean, half = seen or _look_at(x, op)
@@ -76,32 +66,24 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
         return x
     wide = team.widened(flat)
     if algorithm == "auto":
-        algorithm = costs.choose(team, wide.nbytes)
+        algorithm = costs.best(wide.nbytes, team.size, team.machine)
     call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
     if algorithm == "two_level":
-        between = MESSAGES[costs.between_nodes(team, wide.nbytes)]
+        between = MESSAGES[costs.between(wide.nbytes, team.size, team.machine)]
         two_level.allreduce(team, call, wide, number, divisor, between)
     else:
-        _by_messages(team, call, wide, number, divisor, algorithm)
+        incoming = wide if algorithm == "mpi" else team.scratch(wide.size, wide.dtype)
+        if algorithm == "mpi":
+            team.set_operation(mpi.operation(number, wide.dtype))
+        arguments = (wide, incoming, number, divisor)
+        team.by_messages(call, wide.size, wide.dtype, MESSAGES[algorithm], arguments)
     if wide is not flat:
         convert(carried(flat), wide)
     return x
 
 
-def _by_messages(team, call, flat, op, divisor, algorithm) -> None:
-    incoming = flat if algorithm == "mpi" else team.scratch(flat.size, flat.dtype)
-    if algorithm == "mpi":
-        team.set_operation(mpi.operation(op, flat.dtype))
-    arguments = (flat, incoming, op, divisor)
-    team.by_messages(call, flat.size, flat.dtype, MESSAGES[algorithm], arguments)
-
-
 def _look_at(x, op: str) -> tuple[int, int, bool, bool]:
-    """Return (code of the call to announce, op code for kernels, is a mean, is a half dtype).
-
-    Raises:
-        TypeError, ValueError: `x` or `op` cannot be used.
-    """
+    """Check `x` and `op`; return (code of the call, op code, is a mean, is a half dtype)."""
     flat = calls.vector(x)
     calls.check_op(op)
     call = calls.encode("allreduce", flat.dtype, op, algorithm="shared_memory")

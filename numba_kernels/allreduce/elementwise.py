@@ -75,7 +75,6 @@ def _quotient(total, divisor, over):
 
 @compiled
 def scale(x, factor):
-    """x *= factor, in x's own precision."""
     if factor != 1.0:
         f = x.dtype.type(factor)
         for i in range(x.size):

@@ -35,7 +35,6 @@ def place_of(rank, extra):
 
 @compiled
 def rank_of(place, extra):
-    """Return the rank at `place` in the group."""
     return 2 * place + 1 if place < extra else place + extra
 
 

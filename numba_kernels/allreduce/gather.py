@@ -17,10 +17,7 @@ from .messages import exchange
 
 @compiled
 def allgather(node, call, x, edges):
-    """Copy every rank's slice of `x` to all ranks of the node. Resumable.
-
-    Slices may differ in length. A broadcast is an allgather in which the root's slice is all of x.
-    """
+    """Copy every rank's slice of `x` to all ranks of the node; lengths may differ. Resumable."""
     board, rank = board_of(node), node[RANK]
     width = node[PIECE] // x.itemsize
     pieces = count_pieces(edges, width)
@@ -79,10 +76,7 @@ def alltoall(node, call, x, received, edges):
 
 @compiled
 def pairwise(link, rank, ranks, x, received, edges):
-    """Alltoall by messages: in round k send to the rank k to the right, receive from k to the left.
-
-    Resumable.
-    """
+    """Alltoall: in round k send to the rank k to the right, receive from k to the left."""
     words = link.words
     if words[DONE] == 0:
         copy(received[edges[rank] : edges[rank + 1]], x[edges[rank] : edges[rank + 1]])

@@ -23,41 +23,22 @@ class Curve:
 
 @dataclass(frozen=True)
 class Machine:
-    """The measurements of `measure(team)`. Curves give seconds as a function of bytes.
+    """The measurements of `measure(team)`; curves are None where they do not apply."""
 
-    Attributes:
-        alpha: latency, seconds per message, fitted to `message`.
-        beta: seconds per byte sent, fitted to `message`.
-        gamma: seconds per byte added, fitted to `add`.
-        message: curve of one message from one rank to another.
-        exchange: curve of an exchange: all ranks at once, each sends and receives one message.
-        add: curve of adding a vector that has just arrived.
-        window: curve of an allreduce in place in a window, all ranks on one node.
-        staged: curve of an allreduce of an ordinary array, all ranks on one node.
-        inside: curve of a reduce-scatter and an allgather of an ordinary array within each node.
-        lane: curve of an exchange between nodes, all ranks at once.
-        library: curve of the MPI library's allreduce.
-        call: seconds that a call takes besides its messages.
-        ranks: number of ranks that took part.
-        per_node: smallest number of ranks on a node.
-
-    A curve is None where it does not apply or has not been measured.
-    """
-
-    alpha: float
-    beta: float
-    gamma: float
-    message: Curve
-    exchange: Curve
-    add: Curve
-    window: Curve | None = None
-    staged: Curve | None = None
-    inside: Curve | None = None
-    lane: Curve | None = None
-    library: Curve | None = None
-    call: float = 0.0
-    ranks: int = 0
-    per_node: int = 1
+    alpha: float  # latency, seconds per message, fitted to `message`
+    beta: float  # seconds per byte sent, fitted to `message`
+    gamma: float  # seconds per byte added, fitted to `add`
+    message: Curve  # one message from one rank to another
+    exchange: Curve  # all ranks at once, each sends and receives one message
+    add: Curve  # adding a vector that has just arrived
+    window: Curve | None = None  # allreduce in place in a window, all ranks on one node
+    staged: Curve | None = None  # allreduce of an ordinary array, all ranks on one node
+    inside: Curve | None = None  # the same in each node: a reduce-scatter and an allgather
+    lane: Curve | None = None  # exchange between nodes, all ranks at once
+    library: Curve | None = None  # the MPI library's allreduce
+    call: float = 0.0  # seconds that a call takes besides its messages
+    ranks: int = 0  # that took part
+    per_node: int = 1  # smallest number of ranks on a node
 
 
 def straight(alpha: float, beta: float, gamma: float) -> Machine:

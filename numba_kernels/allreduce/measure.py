@@ -45,11 +45,7 @@ def measure(team) -> Machine:
     """Measure the components of the collectives of `team`, and set `team.machine` to the result.
 
     Collective. It takes less than two seconds (longer the first time, when it compiles) and 48 MiB
-    per rank meanwhile. Each time is that of the slowest rank in the fastest of several rounds, as
-    other programs can only add time.
-
-    Returns:
-        The Machine. It is the same, bit for bit, on all ranks, so that all choose alike.
+    per rank meanwhile. The Machine is the same, bit for bit, on all ranks.
     """
     if team.size == 1:
         return team.machine
@@ -84,7 +80,7 @@ def machine_of(seconds: dict[str, np.ndarray], team) -> Machine:
 
 
 def fit(seconds: np.ndarray) -> tuple[float, float]:
-    """Fit the line alpha + beta m to `seconds`; neither alpha nor beta is negative.
+    """Fit the line alpha + beta m; neither alpha nor beta is negative.
 
     It minimises the squares of the relative errors: a microsecond matters for a small message but
     not for a large one.
@@ -98,9 +94,6 @@ def _slope(seconds: np.ndarray) -> float:
     """Fit a line through the origin in the same way; returns its slope."""
     ratios = SIZES / seconds
     return float(ratios.sum() / (ratios**2).sum())
-
-
-# The contestants: functions that repeat a call a given number of times -------------------------
 
 
 def _contestants(team, x, incoming, window):

@@ -67,13 +67,10 @@ def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> 
 
 @compiled
 def exchange(link, outgoing, to, incoming, source):
-    """Send `outgoing` to number `to` while receiving `incoming` from number `source`.
+    """Send `outgoing` to number `to` while receiving `incoming` from number `source`. Resumable.
 
-    A number of -1 means no send, or no receive. Resumable.
-
-    Returns:
-        READY when both are complete, WAIT if not yet, or -1 - (rank of the source) if that rank
-        made a different call.
+    A number of -1 means no send, or no receive. Returns READY, WAIT, or -1 - (rank of the source)
+    if that rank made a different call.
     """
     handles, words, ranks, status, flag, patience = link
     size = handles.itemsize
@@ -134,13 +131,11 @@ class Abandoned:
         link.words[POSTED] = 0
 
     def over(self) -> bool:
-        """Return whether MPI has completed it."""
         if not self._flag[0]:
             _test(self.requests, self._flag, self._status)
         return bool(self._flag[0])
 
     def received(self) -> MPI.Status:
-        """Return the status of the receive, once it is over."""
         status = MPI.Status()
         ctypes.memmove(
             MPI._addressof(status), self._status.ctypes.data + STATUS_BYTES, STATUS_BYTES
@@ -163,10 +158,7 @@ class Flush:
         self._requests = [comm.Isend([nothing, MPI.BYTE], rank, MARK) for rank in self.open]
 
     def missing(self) -> set[int]:
-        """Make progress without waiting; return the ranks whose messages have not all arrived.
-
-        This rank itself is missing while other ranks have not received all its messages.
-        """
+        """Make progress; return the ranks whose messages have not arrived (this one: its own)."""
         for each in [each for each in self.abandoned if each.over()]:
             self.abandoned.remove(each)
             status = each.received()

@@ -18,6 +18,7 @@ from ..shared.board import READY
 from .elementwise import bounds, combine, divide
 from .fold import fold, group_of, place_of, rank_of, unfold
 from .messages import AT, exchange
+from .tree import rounds
 
 
 @compiled
@@ -44,14 +45,12 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
     if done != READY:
         return done
     place = place_of(rank, extra)
-    rounds = 0
-    while 1 << rounds < group:
-        rounds += 1
+    halvings = rounds(group)
     if place >= 0:
-        while words[AT] < 1 + 2 * rounds:
-            halving = words[AT] <= rounds
+        while words[AT] < 1 + 2 * halvings:
+            halving = words[AT] <= halvings
             # How many halvings lead to the parts exchanged in this round.
-            level = words[AT] if halving else 2 * rounds + 1 - words[AT]
+            level = words[AT] if halving else 2 * halvings + 1 - words[AT]
             distance = group >> level
             partner = rank_of(place ^ distance, extra)
             first, last = held(x.size, group, place, level)
@@ -67,7 +66,7 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
                 return done
             if halving:
                 combine(op, mine, arriving)
-            if words[AT] == rounds:
+            if words[AT] == halvings:
                 divide(mine, divisor)
             words[AT] += 1
     return unfold(link, rank, extra, x)

@@ -66,10 +66,7 @@ def slices(n, ranks):
 
 @compiled
 def allgather(link, rank, ranks, x, edges, first_step):
-    """Fill `x` with every rank's slice; on entry, slice `rank` is this rank's contribution.
-
-    Slice i is [edges[i], edges[i + 1]); lengths may differ.
-    """
+    """Fill `x` with every rank's slice; slice i is [edges[i], edges[i + 1]), lengths may differ."""
     words = link.words
     right, left = (rank + 1) % ranks, (rank - 1 + ranks) % ranks
     while words[AT] < first_step + ranks - 1:

@@ -30,13 +30,10 @@ Rounds = list[list[Message]]
 
 
 def rounds(algorithm: str, ranks: int) -> Rounds:
-    """Return the messages of `algorithm` on `ranks` ranks, as a list of rounds.
+    """Return the messages of `algorithm`, a key of `SCHEDULES`, as a list of rounds.
 
     The messages of a round are sent at the same time. In a round a rank sends at most one message
     and receives at most one.
-
-    Raises:
-        ValueError: `ranks` is below 1, or `algorithm` is not a key of `SCHEDULES`.
 
     Example:
         >>> for messages in rounds("naive", 3):
@@ -97,17 +94,11 @@ def rabenseifner(ranks: int) -> Rounds:
     return folded(halving + doubling, extra)
 
 
-SCHEDULES = {
-    "naive": naive,
-    "tree": tree,
-    "ring": ring,
-    "recursive_doubling": recursive_doubling,
-    "rabenseifner": rabenseifner,
-}
+_all = (naive, tree, ring, recursive_doubling, rabenseifner)
+SCHEDULES = {schedule.__name__: schedule for schedule in _all}
 
 
 def whole(source: int, target: int, adds: bool) -> Message:
-    """Return a message of the whole vector."""
     return Message(source, target, 0, 1, 1, adds)
 
 

@@ -51,10 +51,7 @@ def allreduce(node, call, x, op, divisor):
 
 @compiled
 def reduce_scatter(node, call, x, edges, op, divisor):
-    """Reduce this rank's slice, in its own row only: the first step of two_level. Resumable.
-
-    `edges`: slice i is [edges[i], edges[i + 1]).
-    """
+    """Reduce slice `rank` of `x`, as `edges` say, in this rank's own row only. Resumable."""
     first, stride, place = locate(node, x)
     if first == 0:
         return ELSEWHERE

@@ -42,16 +42,11 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int, between) ->
 
 
 class Lanes:
-    """Which ranks on the nodes own the same lane.
+    """Which ranks on the nodes own the same lane; the smallest node determines the number of lanes.
 
-    Args:
-        nodes: the ranks of every node, in order.
-        here: index of this rank's node in `nodes`.
-        place: index of this rank on its node.
-        route: a function that makes a `messages.Route` between given ranks.
-
-    The attribute `route` is None on a rank without a lane: nodes may differ in size, and the
-    smallest node determines the number of lanes.
+    `nodes` are the ranks of every node, in order; this rank is at `place` of nodes[here]. `route`
+    makes a `messages.Route` between given ranks; as an attribute, it is None on a rank without a
+    lane.
     """
 
     def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route):

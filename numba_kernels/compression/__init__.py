@@ -15,8 +15,6 @@ each rank sends about (`method.bytes` gives the exact number):
                                             can join without a smaller learning rate
 """
 
-from __future__ import annotations
-
 import lazy_loader
 
 # name: (file, class, settings that the name fixes)
@@ -39,15 +37,10 @@ __all__ += ["NAMES", "get"]
 
 
 def get(name, **settings):
-    """Return the method called `name` with these settings.
+    """Return the method called `name` (one of `NAMES`); a Method is returned as it is.
 
-    Args:
-        name: one of `NAMES`; a Method is returned as it is.
-        **settings: fields of the method's class, such as `ratio` of "top_k".
-
-    Raises:
-        ValueError: `name` is unknown.
-        TypeError: the method does not have one of the settings.
+    Settings are fields of the method's class, such as `ratio` of "top_k". A wrong name is a
+    ValueError, a wrong setting a TypeError.
 
     Example:
         >>> get("top_k", ratio=0.05)

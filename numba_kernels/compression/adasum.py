@@ -33,8 +33,8 @@ import numpy as np
 
 from ..allreduce.elementwise import copy
 from ..jit.compile import REASSOCIATE, compiled
-from ..optimizers.base import cut
-from .base import Method, State, block_of, offsets_of
+from ..optimizers.base import cut, offsets_of
+from .base import Method, State, block_of
 
 
 @compiled(fastmath=REASSOCIATE)
@@ -90,7 +90,8 @@ class Adasum(Method):
     """
 
     def lay_out(self, n: int, segments, dtype) -> tuple[np.ndarray, np.ndarray]:
-        return np.array(offsets_of(segments), np.int64), np.zeros(0, dtype)
+        offsets = [0] if segments is None else offsets_of(segments)  # one layer if none are given
+        return np.array(offsets, np.int64), np.zeros(0, dtype)
 
     def reduce(self, team, gradient: np.ndarray, state: State, op: str) -> None:
         if op == "sum":

@@ -35,42 +35,27 @@ class Method:
     remembers = False  # whether it keeps a residual
 
     def init(self, n: int, segments: Iterable | None = None, dtype=np.float32) -> State:
-        """Return the state for gradients of `n` elements before the first call.
-
-        It does not communicate.
+        """Return the state for gradients of `n` elements before the first call. It sends nothing.
 
         Args:
             n: number of elements of the gradient.
             segments: its layers, objects with `offset` (elements) and `shape`. PowerSGD needs
                 them; Adasum can use them (offsets are enough); other methods ignore them.
             dtype: float32 or float64, the dtype of the gradients.
-
-        Raises:
-            ValueError, TypeError: an argument cannot be used.
         """
         dtype = checked(n, dtype)
         layers, basis = self.lay_out(n, segments, dtype)
         return State(n, dtype, np.zeros(n * self.remembers, dtype), basis, layers)
 
     def allreduce(self, team, gradient: np.ndarray, state: State, op: str = "mean") -> np.ndarray:
-        """Replace `gradient` by its approximate reduction over all ranks of `team`, in place.
+        """Replace `gradient` by its approximate reduction ("mean" or "sum") over all ranks.
 
         The result is the same, bit for bit, on all ranks. With a single rank, it is the gradient
-        after compression. NaN and infinity don't vanish.
-
-        Args:
-            team: the Team whose ranks take part.
-            gradient: contiguous, of the length and dtype that `state` was made for.
-            state: this rank's state from `init`, updated in place.
-            op: "mean" or "sum".
-
-        Returns:
-            `gradient`.
+        after compression. NaN and infinity don't vanish. `state` is this rank's, from `init`.
 
         Raises:
             MismatchError: on all ranks, if they made different calls.
             TypeError, ValueError: an argument cannot be used.
-            PeerError: another rank failed.
         """
         flat = calls.vector(gradient, "gradient")
         if op not in ("mean", "sum"):
@@ -108,7 +93,6 @@ class Method:
         raise NotImplementedError
 
     def sent(self, n: int, ranks: int, layers: np.ndarray, itemsize: int) -> float:
-        """Return the result of `bytes`."""
         raise NotImplementedError
 
 
@@ -124,8 +108,8 @@ def checked(n: int, dtype) -> np.dtype:
 def agree(team, call: str, layers: np.ndarray) -> None:
     """Raise MismatchError on all ranks unless all made the same `call` on the same layers.
 
-    The collectives underneath would detect different lengths, but not a mean on one rank and a sum
-    on another, nor indices that don't fit.
+    The collectives underneath would not detect a mean on one rank and a sum on another, nor indices
+    that don't fit.
     """
     if team.size == 1:
         return
@@ -145,17 +129,3 @@ def agree(team, call: str, layers: np.ndarray) -> None:
 def block_of(n: int, ranks: int, multiple: int = 16) -> int:
     """Return the elements per block if n are divided into `ranks` equal blocks of cache lines."""
     return -(-n // (ranks * multiple)) * multiple
-
-
-def offsets_of(segments: Iterable | None) -> list[int]:
-    """Return where layers begin; without segments there is one layer.
-
-    Raises:
-        ValueError: the offsets do not ascend from 0.
-    """
-    if segments is None:
-        return [0]
-    offsets = [int(getattr(segment, "offset", segment)) for segment in segments]
-    if not offsets or offsets[0] != 0 or offsets != sorted(offsets):
-        raise ValueError(f"offsets of layers must ascend from 0, got {offsets}")
-    return offsets

@@ -36,10 +36,7 @@ def accumulate(residual, gradient, magnitude):
 
 @compiled
 def pick(residual, bits, sign, threshold, ties, indices, values):
-    """Move the numbers above `threshold`, and the first `ties` equal to it, out of `residual`.
-
-    `bits` is the residual viewed as unsigned integers. Returns how many numbers were moved.
-    """
+    """Move numbers above `threshold`, and the first `ties` equal to it, out; return how many."""
     at = 0
     for i in range(residual.size):
         magnitude = bits[i] & ~sign
@@ -57,7 +54,6 @@ def pick(residual, bits, sign, threshold, ties, indices, values):
 
 @compiled
 def add_at(into, indices, values):
-    """into[indices] += values."""
     for i in range(indices.size):
         into[indices[i]] += values[i]
 

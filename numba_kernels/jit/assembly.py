@@ -38,22 +38,14 @@ NAMES = {"s": "float32", "d": "float64"}
 
 @dataclass(frozen=True)
 class Loop:
-    """An innermost loop and its floating-point arithmetic.
+    """An innermost loop and its floating-point arithmetic."""
 
-    Attributes:
-        instructions: its machine code, in order
-        packed: how many of them are arithmetic on vectors
-        scalar: how many are arithmetic on a single element
-        lanes: the most elements that one of them processes at once (for SVE, whose width the code
-            does not show, the minimum that every processor has)
-        dtype: dtype of these elements, "float32" or "float64"; "" without arithmetic
-    """
-
-    instructions: tuple[str, ...]
-    packed: int
-    scalar: int
-    lanes: int
-    dtype: str
+    instructions: tuple[str, ...]  # its machine code, in order
+    packed: int  # how many of them are arithmetic on vectors
+    scalar: int  # how many are arithmetic on a single element
+    lanes: int  # the most elements that one processes at once (of SVE, whose width the code does
+    # not show, the minimum that every processor has)
+    dtype: str  # of these elements, "float32" or "float64"; "" without arithmetic
 
     @property
     def vectorised(self) -> bool:
@@ -83,17 +75,7 @@ def vectorised(kernel, *arguments) -> bool:
 
 
 def assembler(kernel, *arguments) -> str:
-    """Return the assembler text of `kernel`.
-
-    It is compiled again with the options of its decorator, since the cache stores no text.
-
-    Args:
-        kernel: a function decorated by `numba.njit` or `compiled`.
-        arguments: values of the types to compile for; they are not changed.
-
-    Raises:
-        TypeError: Numba has not decorated the function.
-    """
+    """Return the assembler text of `kernel`, compiled again, since the cache stores no text."""
     if not hasattr(kernel, "py_func"):
         raise TypeError(f"{kernel!r} is not compiled by Numba; decorate it with numba.njit")
     options = {

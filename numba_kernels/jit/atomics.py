@@ -42,10 +42,7 @@ def store_release(typingctx, address, value):
 
 @intrinsic
 def fetch_add(typingctx, address, value):
-    """Atomically add the int64 `value` to the int64 at `address`, and return the value before.
-
-    It has both release and acquire order.
-    """
+    """Atomically add `value` to the int64 at `address`, and return the value before (seq_cst)."""
 
     def generate(context, builder, signature, arguments):
         pointer = builder.inttoptr(arguments[0], _WORD)

@@ -51,9 +51,6 @@ VERSIONS = f"{sys.implementation.cache_tag} {numba.__version__} {llvmlite.__vers
 REMEDY = "set NUMBA_CACHE_DIR to a folder that you may write to"
 
 
-# Folders ---------------------------------------------------------------------------------------
-
-
 @cache
 def folders() -> tuple[Path, ...]:
     """Return the folders to search for kernels; new kernels go to the first writable one.
@@ -76,11 +73,7 @@ def folders() -> tuple[Path, ...]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for new kernels.
-
-    Raises:
-        OSError: no folder can be written.
-    """
+    """Return the folder for new kernels; raise OSError if none can be written."""
     why = "there is neither a home nor a temporary folder"
     for folder in folders():
         try:
@@ -93,11 +86,7 @@ def cache_folder() -> Path:
 
 
 def prepare(folder: Path) -> None:
-    """Create `folder` if needed.
-
-    Raises:
-        OSError: it can't be created, or other users may write to it.
-    """
+    """Create `folder` if needed; raise OSError if that fails, or if other users may write to it."""
     if not folder.is_dir():
         mode = 0o777 if config.CACHE_DIR else 0o700
         folder.parent.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -125,11 +114,7 @@ def remove_unused(place: Path) -> None:
 
 
 def age(folder: Path) -> float:
-    """Seconds since `folder` was last marked as used."""
     return time.time() - folder.lstat().st_mtime
-
-
-# Files -----------------------------------------------------------------------------------------
 
 
 def read(file: Path) -> bytes | None:
@@ -144,11 +129,7 @@ def read(file: Path) -> bytes | None:
 
 
 def write(file: Path, code: bytes) -> None:
-    """Write `code` to `file` atomically, so that several processes may do it at once.
-
-    Raises:
-        OSError: it can't be written.
-    """
+    """Write `code` to `file` atomically, so that several processes may do it at once."""
     prepare(file.parent)
     aside = file.with_name(f"{file.name}.{secrets.token_hex(8)}")
     try:
@@ -157,9 +138,6 @@ def write(file: Path, code: bytes) -> None:
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-
-
-# The interface that Numba calls ----------------------------------------------------------------
 
 
 class KernelCache(NullCache):
@@ -184,11 +162,8 @@ class KernelCache(NullCache):
         return str(folders()[0]) if folders() else ""
 
     def in_turn(self, kernel):
-        """Return a `compile` for the dispatcher `kernel` that gives this process's turn back.
-
-        It refers to the dispatcher weakly, so the dispatcher is freed with its last user.
-        """
-        right, kernel = type(kernel).compile, weakref.ref(kernel)
+        """Return a `compile` for the dispatcher `kernel` that gives this process's turn back."""
+        right, kernel = type(kernel).compile, weakref.ref(kernel)  # so that it can be freed
 
         def compile(sig):
             with global_compiler_lock:  # other threads compile too, for other types
@@ -206,7 +181,6 @@ class KernelCache(NullCache):
         self._usable = False
 
     def load_overload(self, sig, target_context) -> CompileResult | None:
-        """Return the kernel for argument types `sig`; None if it has to be compiled."""
         if not self._usable:
             return None
         name = self._file_name(sig, target_context.codegen())
@@ -239,7 +213,6 @@ class KernelCache(NullCache):
                 return
 
     def save_overload(self, sig, data: CompileResult) -> None:
-        """Store `data`, the kernel for argument types `sig`."""
         if not self._usable or data.library.has_dynamic_globals:
             return
         name, code = self._file_name(sig, data.codegen), dumps(data._reduce())
@@ -258,5 +231,4 @@ class KernelCache(NullCache):
 
 @cache
 def _warn(what: str) -> None:
-    """Warn once per text."""
     warnings.warn(what, RuntimeWarning, stacklevel=2)

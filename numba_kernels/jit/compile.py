@@ -27,11 +27,7 @@ def compiled(function=None, /, *, cache=True, **options):
 
 
 def c_function(kernel, *arguments: numba.types.Type) -> int:
-    """Return the address of `kernel` as a C function for arguments of these types.
-
-    It is valid as long as the kernel exists. (`numba.cfunc` would compile in every process; this
-    uses the cache.)
-    """
+    """Return the address of `kernel` as a C function. (`numba.cfunc` would compile every time.)"""
     kernel.compile(arguments)
     found = kernel.overloads[arguments]
     return found.library.get_pointer_to_function(found.fndesc.llvm_cfunc_wrapper_name)

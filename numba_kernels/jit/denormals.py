@@ -8,8 +8,6 @@ slower. Two bits of the control word make them zero at no cost. (TensorFlow's th
 On other processors nothing is done; Arm processors handle denormals in hardware.
 """
 
-from __future__ import annotations
-
 import llvmlite.ir as ir
 from llvmlite import binding
 from numba import types
@@ -62,5 +60,4 @@ def flush_denormals():
 
 @compiled
 def restore(before):
-    """Restore the control word to its value before `flush_denormals`."""
     _set_control_word(before)

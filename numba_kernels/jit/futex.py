@@ -29,5 +29,4 @@ def wait(address, seen, microseconds):
 
 @compiled
 def wake(address):
-    """Wake all processes that wait at `address`."""
     _syscall(_SYSCALL, address, _WAKE, _ALL, 0, 0, 0)

@@ -45,9 +45,6 @@ Irecv = _bind("MPI_Irecv", _p, _i, _h, _i, _i, _h, _p)
 Test = _bind("MPI_Test", _p, _p, _p)
 #                       count requests flag statuses
 Testall = _bind("MPI_Testall", _i, _p, _p, _p)
-#                      source tag comm flag status
-Iprobe = _bind("MPI_Iprobe", _i, _i, _h, _p, _p)
-Get_count = _bind("MPI_Get_count", _p, _h, _p)
 #                                send receive count type operation comm request
 Iallreduce = _bind("MPI_Iallreduce", _p, _p, _i, _h, _h, _h, _p)
 Wtime = _bind("MPI_Wtime", returns=types.float64)
@@ -64,7 +61,6 @@ def handle(thing) -> int:
 
 @cache
 def datatype(dtype) -> int:
-    """Return the handle of the MPI datatype for the NumPy `dtype`."""
     return handle(MPI._typedict[np.dtype(dtype).char])
 
 

@@ -33,14 +33,9 @@ class Turn(NamedTuple):
 
 
 def take(file: Path) -> Turn | None:
-    """Wait until no other process compiles `file`.
+    """Wait until no other process compiles `file`; return the turn, to be given back with `give`.
 
-    Returns:
-        The turn, to be given back with `give`; or None if the file has appeared meanwhile, or
-        waiting is of no use.
-
-    Raises:
-        OSError: no file can be created there.
+    None: the file has appeared meanwhile, or waiting is of no use. OSError: no file can be created.
     """
     global in_vain
     if in_vain:

@@ -102,11 +102,7 @@ def reap(child: int) -> int | None:
 
 
 def end_all(child: int, grace: float) -> int | None:
-    """Send SIGTERM to all descendants, and after `grace` seconds SIGKILL, until none is left.
-
-    Returns:
-        The exit status of `child`, or None if it had been reaped before.
-    """
+    """Send SIGTERM to all descendants, SIGKILL after `grace` seconds; return `child`'s status."""
     status, kill_at, told = None, time.monotonic() + grace, set()
     while True:
         code = reap(child)
@@ -124,7 +120,6 @@ def end_all(child: int, grace: float) -> int | None:
 
 
 def segments() -> set[str]:
-    """Return this user's files of MPI libraries in shared memory."""
     found = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(SHARED_MEMORY):

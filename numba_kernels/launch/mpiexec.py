@@ -60,11 +60,7 @@ print(MPI.Get_library_version())
 
 @functools.cache
 def mpi_library() -> Library:
-    """Return the MPI library that `import mpi4py.MPI` loads here, without initialising it.
-
-    Raises:
-        LaunchError: mpi4py finds no MPI library.
-    """
+    """Return the MPI library that mpi4py loads here; raise LaunchError if it finds none."""
     answer = subprocess.run(
         [sys.executable, "-c", ASK_MPI4PY],
         capture_output=True,
@@ -111,9 +107,7 @@ def find_mpiexec() -> str:
 
     If the environment variable MPIEXEC is set, it names the only candidate. Otherwise this searches
     beside the library, beside this Python, and along PATH, and skips those of other MPI libraries.
-
-    Raises:
-        LaunchError: there is no matching mpiexec.
+    LaunchError says that there is none.
     """
     library = mpi_library()
     family = FAMILIES.get(library.name, library.name)
@@ -159,8 +153,8 @@ OF_A_RANK = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD|MPI_LOCAL|HYDI|ALPS_APP)_?.*|
 def environment_without_ranks(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return `env` (default: os.environ) without variables that identify a rank of an outer run.
 
-    A notebook server started inside a Slurm job passes SLURM_* on to environments without srun,
-    where mpiexec would try to use srun; in that case SLURM_* are removed as well.
+    Where there is no srun, as in a notebook server's environment, SLURM_* are removed as well:
+    mpiexec would try to use srun.
     """
     env = dict(os.environ if env is None else env)
     drop = [name for name in env if OF_A_RANK.fullmatch(name)]

@@ -3,12 +3,10 @@
     run_ranks(4, ["-m", "tutorial_dl", "train", "--model", "dense"])
 
 is `mpiexec -n 4 python -m tutorial_dl train --model dense` with three differences. It uses the
-mpiexec that belongs to the MPI library which mpi4py loads (any other starts n separate worlds of
-one rank each, without an error). It gives every rank its share of the cores. And when this process
-is interrupted, times out or is killed, the ranks end too: see guard.py.
-
-Only the standard library is imported here, and MPI is never initialised, because a process that has
-called MPI_Init must not start an mpiexec. A separate process finds out what mpi4py would load.
+mpiexec that belongs to the MPI library which mpi4py loads (mpiexec.py). It gives every rank its
+share of the cores. And when this process is interrupted, times out or is killed, the ranks end too
+(guard.py). MPI is never initialised here: a process that has called MPI_Init must not start an
+mpiexec.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ from .banner import Banner
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
-KEEPER = Path(__file__).with_name("rank_supervisor.py")
-
-
-# Starting ranks --------------------------------------------------------------------------------
+SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
 
 def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -61,11 +56,8 @@ def guarded(
 ) -> list[str]:
     """Return a command line that runs `command` as a child of guard.py.
 
-    Args:
-        command: program and arguments.
-        watch: pids; when one of these processes ends, the guard ends `command`.
-        grace: seconds between SIGTERM and SIGKILL.
-        remove: a folder to delete when `command` has ended.
+    The guard ends it when one of the processes `watch` ends, with `grace` seconds between SIGTERM
+    and SIGKILL, and deletes the folder `remove` when it has ended.
     """
     options = [word for pid in watch for word in ("--watch", str(pid))]
     options += ["--grace", str(grace)]
@@ -106,21 +98,15 @@ def run_ranks(
         timeout: seconds after which the ranks are ended; None means no limit.
         env: environment variables for the ranks; they override this process's environment and
             those of `thread_environment`.
-        capture: collect the ranks' output instead of showing it as it arrives.
-        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM.
+        capture: return the ranks' output as str instead of showing it as it arrives.
+        grace: seconds that ranks get to end by themselves after Ctrl-C or SIGTERM, which are passed
+            on to them once; a second one kills them.
         survive: if a rank dies, let the others continue (rank_supervisor.py), and return rank 0's
-            status.
-
-    Returns:
-        A CompletedProcess with mpiexec's `returncode` (that of a rank that failed; 0 if none did),
-        and `stdout` and `stderr` as str if `capture`, else None.
+            status. Otherwise the `returncode` is that of a rank that failed; 0 if none did.
 
     Raises:
-        ValueError: `n` is not a valid number of ranks.
         LaunchError: there is no matching mpiexec, or this process is already a rank.
-        subprocess.TimeoutExpired: after `timeout` seconds, when all ranks have ended.
-        KeyboardInterrupt: after Ctrl-C, when all ranks have ended. (Ctrl-C and SIGTERM are passed
-            on to the ranks once; a second one kills them.)
+        subprocess.TimeoutExpired, KeyboardInterrupt: when all ranks have ended.
     """
     n = check_ranks(n)
     if under_mpi():
@@ -128,8 +114,7 @@ def run_ranks(
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive else None
     if ends is not None:
-        keeper = [sys.executable, "-I", "-S", str(KEEPER), str(ends), str(n)]
-        command[3:3] = keeper
+        command[3:3] = [sys.executable, "-I", "-S", str(SUPERVISOR), str(ends), str(n)]
     environment = rank_environment(n, env)
     process: subprocess.Popen[bytes] | None = None
     signals: list[int] = []
@@ -187,11 +172,7 @@ def can_be_lost() -> None:
 def _collect(
     process: subprocess.Popen[bytes], timeout: float | None, capture: bool
 ) -> tuple[tuple[str | None, str | None], bool]:
-    """Show or collect the ranks' output until they end.
-
-    Returns:
-        ((stdout, stderr), whether they ended within `timeout`).
-    """
+    """Show or collect the ranks' output; return ((stdout, stderr), whether they ended in time)."""
     deadline = None if timeout is None else time.monotonic() + timeout
     in_time = True
     streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}

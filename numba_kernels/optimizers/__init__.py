@@ -36,15 +36,9 @@ def __getattr__(name):
 
 
 def get(name, learning_rate: float | None = None):
-    """Return the optimizer called `name`.
+    """Return the optimizer called `name` (one of `NAMES`); an Optimizer is returned as it is.
 
-    Args:
-        name: one of `NAMES`; "momentum" and "nesterov" are SGD with momentum 0.9. An Optimizer is
-            returned as it is.
-        learning_rate: eta; None means the optimizer's default.
-
-    Raises:
-        ValueError: `name` is unknown.
+    "momentum" and "nesterov" are SGD with momentum 0.9. Without `learning_rate` it has its default.
 
     Example:
         >>> get("momentum", learning_rate=0.1)

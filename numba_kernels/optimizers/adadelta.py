@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import compiled
-from .base import TINY, Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled
@@ -48,11 +48,6 @@ class Adadelta(Optimizer):
     epsilon: float = 1e-7
     slots = 2
     rule = 5
-
-    def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("rho", self.rho, 0, 1)
-        check_range("epsilon", self.epsilon, TINY, np.inf)
 
     def hyper(self, step: int) -> np.ndarray:
         return np.array([self.learning_rate, self.rho, self.epsilon], np.float64)

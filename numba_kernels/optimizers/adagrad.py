@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import compiled
-from .base import TINY, Optimizer, State, check_range
+from .base import Optimizer, State
 
 
 @compiled
@@ -44,11 +44,6 @@ class Adagrad(Optimizer):
     epsilon: float = 1e-7
     slots = 1
     rule = 4
-
-    def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("initial_accumulator_value", self.initial_accumulator_value, 0, np.inf)
-        check_range("epsilon", self.epsilon, TINY, np.inf)
 
     def init(self, n: int, dtype=np.float32, segments=None, first: int = 0) -> State:
         state = super().init(n, dtype, segments, first)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import compiled
-from .base import TINY, Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled
@@ -48,12 +48,6 @@ class Adam(Optimizer):
     epsilon: float = 1e-7
     slots = 2
     rule = 1
-
-    def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("beta_1", self.beta_1, 0, 1)
-        check_range("beta_2", self.beta_2, 0, 1)
-        check_range("epsilon", self.epsilon, TINY, np.inf)
 
     def hyper(self, step: int) -> np.ndarray:
         rate = self.learning_rate * np.sqrt(1 - self.beta_2**step) / (1 - self.beta_1**step)

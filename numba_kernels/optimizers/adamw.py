@@ -15,7 +15,6 @@ import numpy as np
 
 from ..jit.compile import compiled
 from .adam import Adam
-from .base import check_range
 
 
 @compiled
@@ -42,10 +41,6 @@ class AdamW(Adam):
 
     weight_decay: float = 0.004
     rule = 2
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_range("weight_decay", self.weight_decay, 0, np.inf)
 
     def hyper(self, step: int) -> np.ndarray:
         return np.append(super().hyper(step), self.learning_rate * self.weight_decay)

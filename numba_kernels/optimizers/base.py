@@ -52,6 +52,11 @@ class Optimizer:
     layered = False  # whether it needs norms of layers
     velocity = None  # index of the running average that contains past learning rates
 
+    def __post_init__(self):
+        for name in self.__dataclass_fields__:
+            if name in RANGES:
+                check_range(name, getattr(self, name))
+
     def init(
         self, n: int, dtype=np.float32, segments: Iterable | None = None, first: int = 0
     ) -> State:
@@ -65,9 +70,6 @@ class Optimizer:
                 other rules ignore them. Elements in a gap between layers hold zero and count with
                 the layer before.
             first: where in the whole vector this slice begins, in elements.
-
-        Raises:
-            ValueError: segments are missing or out of order.
         """
         slots = aligned(self.slots * n, np.dtype(dtype)).reshape(self.slots, n)
         if not self.layered:
@@ -77,9 +79,7 @@ class Optimizer:
                 f"{type(self).__name__} scales each layer's step: call init(n, segments=...) with "
                 "the offsets where layers begin ([0]: one layer)"
             )
-        offsets = [int(getattr(segment, "offset", segment)) for segment in segments]
-        if not offsets or offsets[0] != 0 or offsets != sorted(offsets):
-            raise ValueError(f"offsets of layers must ascend from 0, got {offsets}")
+        offsets = offsets_of(segments)
         return State(0, slots, cut(offsets, first, first + n), len(offsets))
 
     @property
@@ -99,17 +99,7 @@ class Optimizer:
         raise NotImplementedError
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
-        """Do one update in place and count it in `state`.
-
-        Args:
-            parameters: (n,), changed in place.
-            gradient: (n,), of the same dtype.
-            state: from `init(n)`, changed in place.
-
-        Raises:
-            ValueError: shapes differ.
-            TypeError: dtypes differ.
-        """
+        """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`."""
         squares = self.begin(parameters, gradient, state) if self.layered else NO_LAYERS
         self.finish(parameters, gradient, state, squares)
 
@@ -129,9 +119,8 @@ class Optimizer:
     def begin(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> np.ndarray:
         """Do the first pass, which may update running averages: call it once per update.
 
-        Returns:
-            This slice's sums of squares, float64, shape (layers, 2): column 0 of the parameters,
-            column 1 of the rule's direction. The shape is (0, 2) if the rule needs no norms.
+        Returns this slice's sums of squares, float64, shape (layers, 2): of the parameters, and of
+        the rule's direction. The shape is (0, 2) if the rule needs no norms.
         """
         check_vectors(parameters, gradient, state)
         squares = np.zeros((state.layers, 2))
@@ -145,10 +134,7 @@ class Optimizer:
     def finish(
         self, parameters: np.ndarray, gradient: np.ndarray, state: State, squares: np.ndarray
     ) -> None:
-        """Do the second pass, the update, and count it in `state`.
-
-        `squares` must be the result of `begin`, summed over all slices.
-        """
+        """Do the second pass, the update, with the sum of all slices' results of `begin`."""
         check_vectors(parameters, gradient, state)
         if squares.shape != (state.layers, 2):
             raise ValueError(f"squares must have shape {(state.layers, 2)}, got {squares.shape}")
@@ -167,7 +153,6 @@ _switch: dict = {}
 
 
 def install(begin, finish) -> None:
-    """Take the compiled `begin` and `finish` of switch.py."""
     _switch.update(begin=begin, finish=finish)
 
 
@@ -192,7 +177,6 @@ def cut(offsets: list[int], low: int, high: int) -> np.ndarray:
 
 
 def check_vectors(parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
-    """Raise ValueError or TypeError unless all three have the same length and dtype."""
     if not parameters.shape == gradient.shape == state.slots.shape[1:]:
         raise ValueError(
             f"shapes differ: parameters {parameters.shape}, gradient {gradient.shape}, "
@@ -205,10 +189,24 @@ def check_vectors(parameters: np.ndarray, gradient: np.ndarray, state: State) ->
         )
 
 
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Raise ValueError unless low <= value < high."""
-    if not low <= value < high:
-        raise ValueError(f"{name} must satisfy {low} <= {name} < {high}, got {value}")
+def offsets_of(segments: Iterable) -> list[int]:
+    """Return where layers begin; raise ValueError if that does not ascend from 0."""
+    offsets = [int(getattr(segment, "offset", segment)) for segment in segments]
+    if not offsets or offsets[0] != 0 or offsets != sorted(offsets):
+        raise ValueError(f"offsets of layers must ascend from 0, got {offsets}")
+    return offsets
 
 
 TINY = float(np.finfo(np.float32).tiny)  # lower bound for values above 0, in float32 too
+RANGES = {  # of hyper-parameters: [low, high)
+    **dict.fromkeys(("learning_rate", "weight_decay", "initial_accumulator_value"), (0, np.inf)),
+    **dict.fromkeys(("momentum", "rho", "beta_1", "beta_2"), (0, 1)),
+    **dict.fromkeys(("epsilon", "trust_coefficient", "clip_norm"), (TINY, np.inf)),
+}
+
+
+def check_range(name: str, value: float) -> None:
+    """Raise ValueError unless `value` is in the range of the hyper-parameter `name`."""
+    low, high = RANGES[name]
+    if not low <= value < high:
+        raise ValueError(f"{name} must satisfy {low} <= {name} < {high}, got {value}")

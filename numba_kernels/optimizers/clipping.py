@@ -15,7 +15,7 @@ import numpy as np
 
 from ..jit.compile import REASSOCIATE, compiled
 from ..jit.denormals import flush_denormals, restore
-from .base import TINY, check_range
+from .base import check_range
 
 
 @compiled(fastmath=REASSOCIATE)
@@ -44,17 +44,7 @@ def clip_factor(norm: float, clip_norm: float) -> float:
 
 
 def clip_by_norm(gradient: np.ndarray, clip_norm: float) -> float:
-    """Scale `gradient` to length `clip_norm` in place, if it is longer.
-
-    Args:
-        gradient: (n,) float32 or float64, changed in place.
-        clip_norm: the largest length allowed, > 0.
-
-    Returns:
-        The length of `gradient` before clipping.
-
-    Raises:
-        ValueError: `clip_norm` is not above 0.
+    """Scale `gradient` to length `clip_norm` in place, if it is longer; return its length before.
 
     Example:
         >>> g = np.array([3.0, 4.0])
@@ -70,4 +60,4 @@ def clip_by_norm(gradient: np.ndarray, clip_norm: float) -> float:
 
 
 def check_clip_norm(clip_norm: float) -> None:
-    check_range("clip_norm", clip_norm, TINY, np.inf)
+    check_range("clip_norm", clip_norm)

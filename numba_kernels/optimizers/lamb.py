@@ -20,7 +20,6 @@ import numpy as np
 
 from ..jit.compile import REASSOCIATE, compiled
 from .adam import Adam
-from .base import check_range
 
 
 @compiled(fastmath=REASSOCIATE)
@@ -76,10 +75,6 @@ class LAMB(Adam):
     weight_decay: float = 0.01
     rule = 9
     layered = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_range("weight_decay", self.weight_decay, 0, np.inf)
 
     def hyper(self, step: int) -> np.ndarray:
         unbias_m, unbias_s = 1 / (1 - self.beta_1**step), 1 / np.sqrt(1 - self.beta_2**step)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import REASSOCIATE, compiled
-from .base import TINY, Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled(fastmath=REASSOCIATE)
@@ -72,12 +72,6 @@ class LARS(Optimizer):
     velocity = 0
     rule = 8
     layered = True
-
-    def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("momentum", self.momentum, 0, 1)
-        check_range("weight_decay", self.weight_decay, 0, np.inf)
-        check_range("trust_coefficient", self.trust_coefficient, TINY, np.inf)
 
     def hyper(self, step: int) -> np.ndarray:
         numbers = [0, self.learning_rate, self.momentum, self.weight_decay, self.trust_coefficient]

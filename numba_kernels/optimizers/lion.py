@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import compiled
-from .base import Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled
@@ -48,12 +48,6 @@ class Lion(Optimizer):
     weight_decay: float = 0.0
     slots = 1
     rule = 7
-
-    def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("beta_1", self.beta_1, 0, 1)
-        check_range("beta_2", self.beta_2, 0, 1)
-        check_range("weight_decay", self.weight_decay, 0, np.inf)
 
     def hyper(self, step: int) -> np.ndarray:
         numbers = [self.learning_rate, self.beta_1, self.beta_2, self.weight_decay]

@@ -54,6 +54,5 @@ class Nadam(Adam):
         return np.array([of_m, of_g, b1, self.beta_2, self.epsilon, unbias], np.float64)
 
     def _warm_up(self, t: int) -> tuple[float, float]:
-        """Return u[t] and P[t]."""
         u = self.beta_1 * (1 - 0.5 * 0.96**t)
         return u, self.beta_1**t * WARM_UP[min(t, WARM_UP.size) - 1]

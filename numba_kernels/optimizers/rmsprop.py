@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import compiled
-from .base import TINY, Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled
@@ -100,12 +100,6 @@ class RMSprop(Optimizer):
     epsilon: float = 1e-7
     centered: bool = False
     rule = 6
-
-    def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("rho", self.rho, 0, 1)
-        check_range("momentum", self.momentum, 0, 1)
-        check_range("epsilon", self.epsilon, TINY, np.inf)
 
     @property
     def slots(self) -> int:

@@ -34,16 +34,9 @@ def serve(
     """`optimizer.update(parameters, sent, state)`, then `answer[:] = parameters`, bit for bit.
 
     If `sent` and `answer` are vectors of a star, and weights and state lie in memory of its `keep`,
-    the requesting leaf does half of the work (helping.py).
-
-    LARS and LAMB need norms first, and so one more pass over `parameters` and `sent`.
-
-    Args:
-        optimizer: the update rule.
-        parameters: (n,) float32 or float64, the weights, updated in place.
-        sent: (n,) of the same dtype, the gradient received.
-        state: the optimizer's state, updated in place.
-        answer: (n,) of the same dtype; may be the memory of `sent`. None if not wanted.
+    the requesting leaf does half of the work (helping.py). `answer` may be the memory of `sent`;
+    None if it is not wanted. LARS and LAMB need norms first, and so one more pass over `parameters`
+    and `sent`.
 
     Raises:
         ValueError, TypeError: shapes or dtypes differ.

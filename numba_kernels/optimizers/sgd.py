@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..jit.compile import compiled
-from .base import Optimizer, check_range
+from .base import Optimizer
 
 
 @compiled
@@ -74,8 +74,7 @@ class SGD(Optimizer):
     velocity = 0
 
     def __post_init__(self):
-        check_range("learning_rate", self.learning_rate, 0, np.inf)
-        check_range("momentum", self.momentum, 0, 1)
+        super().__post_init__()
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov=True needs momentum > 0, got 0")
 

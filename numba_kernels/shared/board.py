@@ -22,8 +22,6 @@ writes first and reads afterwards, with a fence in between, so at least one sees
     waiting:   sleeping = 1 | fence | if the count is still 6, sleep
 """
 
-from __future__ import annotations
-
 from ..jit.atomics import fence, load_acquire, relax, store_release
 from ..jit.compile import compiled
 from ..jit.futex import wait, wake
@@ -61,17 +59,7 @@ def arrive(board, rank, call, length):
 
 @compiled
 def all_arrived(board, rank, spins, patience):
-    """Wait until every rank's count has reached ours.
-
-    Args:
-        board: (ranks, WORDS).
-        rank: this rank's number on the node.
-        spins: number of reads before it yields and then sleeps.
-        patience: microseconds before it returns WAIT.
-
-    Returns:
-        READY, WAIT, or -1 - peer for a peer whose call differs.
-    """
+    """Wait for every rank's count: READY, WAIT, or -1 - peer for a peer whose call differs."""
     ranks = board.shape[0]
     count = board[rank, COUNT]
     started = -1.0

@@ -32,7 +32,6 @@ BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE, PIECE = range(10
 
 
 def shared_bytes(ranks: int) -> int:
-    """Return the bytes of shared memory for the board and the stage."""
     return ranks * (WORDS * 8 + STAGE_STRIDE)
 
 
@@ -41,13 +40,7 @@ def node_array(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the array, and the scratch tile that it points to; the caller must keep both.
 
-    Args:
-        shared: `shared_bytes(ranks)` bytes, which begin with the board.
-        ranks: number of ranks on the node.
-        rank: this rank's number on the node.
-        table: the table of a Window.
-        crowded: whether there are more ranks than cores.
-        patience: seconds before a resumable kernel returns WAIT.
+    `shared` are `shared_bytes(ranks)` bytes, `table` is that of a Window, `patience` in seconds.
     """
     tile = np.zeros(TILE + 8, np.float64)
     node = np.zeros(10, np.int64)
@@ -83,19 +76,16 @@ def wide_pointer(typingctx, address, like):
 
 @compiled
 def row_of(address, x):
-    """Return the array like `x` that begins at `address`."""
     return elements_at(address, x, x.size)
 
 
 @compiled
 def elements_at(address, x, n):
-    """Return `n` elements of `x`'s dtype that begin at `address`."""
     return carray(pointer(address, x), (n,))
 
 
 @compiled
 def board_of(node):
-    """Return the board, shape (ranks, WORDS)."""
     return carray(pointer(node[BOARD], node), (node[RANKS], WORDS))
 
 

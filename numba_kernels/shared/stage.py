@@ -17,7 +17,6 @@ def piece(edges, slice_, width, number):
 
 @compiled
 def count_pieces(edges, width):
-    """Return the number of pieces of the longest slice."""
     longest = 0
     for slice_ in range(edges.size - 1):
         longest = max(longest, edges[slice_ + 1] - edges[slice_])
@@ -33,5 +32,4 @@ def on_stage(node, x, rank, number):
 
 @compiled
 def short_stage(node, x, rank, turn):
-    """Return the buffer for a short `x` in `rank`'s part of the stage."""
     return elements_at(node[STAGE] + rank * STAGE_STRIDE + (turn & 1) * SHORT, x, x.size)

@@ -31,14 +31,7 @@ def node_token() -> int:
 
 
 def create(nbytes: int) -> tuple[int, int]:
-    """Create `nbytes` of zeroed anonymous memory.
-
-    Returns:
-        (file descriptor, random name).
-
-    Raises:
-        OSError, OverflowError: no file can have this size.
-    """
+    """Create zeroed anonymous memory; return (file descriptor, random name). May raise OSError."""
     name = secrets.randbits(62)
     descriptor = os.memfd_create(f"numba_kernels-{name:x}", os.MFD_CLOEXEC)
     try:
@@ -49,19 +42,16 @@ def create(nbytes: int) -> tuple[int, int]:
     return descriptor, name
 
 
-def _open(pid: int, descriptor: int, name: int) -> int:
-    """Return this process's own descriptor for memory that process `pid` created.
+def _open(pid: int, descriptor: int, name: int):
+    """Open memory that process `pid` created, as a file of this process, or raise OSError.
 
     The name protects against a `pid` that is a different process here, as in another container:
     its descriptors are other files.
-
-    Raises:
-        OSError: this process may not open it.
     """
     path = f"/proc/{pid}/fd/{descriptor}"
     if os.readlink(path) != f"/memfd:numba_kernels-{name:x} (deleted)":
         raise FileNotFoundError(path)
-    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return open(path, "r+b", buffering=0)
 
 
 def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | None:
@@ -70,10 +60,8 @@ def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | No
         own = _open(pid, descriptor, name)
     except OSError:
         return None
-    try:
-        return np.frombuffer(mmap.mmap(own, nbytes), np.uint8)  # .base is the mmap
-    finally:
-        os.close(own)
+    with own:
+        return np.frombuffer(mmap.mmap(own.fileno(), nbytes), np.uint8)  # .base is the mmap
 
 
 def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> bool:
@@ -83,16 +71,11 @@ def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> b
     then, the system kills some process, not always ours; so check `available` first.
     """
     try:
-        own = _open(pid, descriptor, name)
-    except OSError:
-        return False
-    try:
-        os.posix_fallocate(own, offset, nbytes)
+        with _open(pid, descriptor, name) as own:
+            os.posix_fallocate(own.fileno(), offset, nbytes)
         return True
     except OSError:
         return False
-    finally:
-        os.close(own)
 
 
 def available() -> int:
@@ -171,12 +154,9 @@ class Window:
 
 
 def row_bytes(n: int, dtype: np.dtype) -> int:
-    """Return the bytes of a row of `n` elements: an odd number of pages.
-
-    Rows that are a power of two apart would fall into the same sets of the caches.
-    """
+    """Return the bytes of a row of `n` elements: an odd number of pages."""
     pages = -(-max(n, 1) * np.dtype(dtype).itemsize // PAGE)
-    return (pages | 1) * PAGE
+    return (pages | 1) * PAGE  # rows a power of two apart would share sets of the caches
 
 
 def aligned(n: int, dtype=np.float32) -> np.ndarray:

@@ -5,7 +5,7 @@ hub.py, leaf.py    the serving rank, and each of the others
 doorbell.py        requests and answers within a node: compiled waits on flags
 helping.py         a waiting leaf does part of its own update
 memory_layout.py   where everything lies in the shared memory
-messages.py        the same between nodes; hub_messages.py and leaf_messages.py are its two ends
+messages.py        the same between nodes; message_ends.py has the kernels of its two ends
 """
 
 import lazy_loader

@@ -31,15 +31,12 @@ is asleep already. In that case the two fences ensure that the leaf sees sleepin
 hub. A leaf sleeps on ANSWERED in the same way.
 """
 
-from __future__ import annotations
-
 from ..jit.atomics import fence, fetch_add, load_acquire, relax, store_release
 from ..jit.compile import compiled
 from ..jit.futex import wait, wake
 from ..jit.mpi_functions import Wtime, sched_yield
 from ..shared.board import READY, WAIT, YIELDING, YIELDS
 from ..spans import FLAG, began, ended
-from .hub_messages import look_into
 from .memory_layout import (
     ANSWERED,
     ARRIVED,
@@ -60,6 +57,7 @@ from .memory_layout import (
     TICKETS,
     WORK,
 )  # fmt: skip
+from .message_ends import look_into
 
 
 @compiled
@@ -117,7 +115,6 @@ def answer(star, table, leaf):
 
 @compiled
 def earliest(table):
-    """Return the leaf whose unserved request arrived first; 0 if there is none."""
     leaf, first = 0, 0
     for i in range(table.shape[1]):
         ticket = table[ARRIVED, i]
@@ -132,17 +129,7 @@ def earliest(table):
 
 @compiled
 def next_leaf(star, table, inbox, microseconds):
-    """On the hub: wait for the next request.
-
-    Args:
-        star: the hub's array (memory_layout.py).
-        table: (3, ranks), also described there.
-        inbox: None if no leaf sends messages.
-        microseconds: the most time to wait, usually 5000 or less.
-
-    Returns:
-        The leaf, or 0 if no request arrived in that time.
-    """
+    """On the hub: wait at most `microseconds` for the next request; return its leaf, or 0."""
     hub = star[HUB]
     tries, started = 0, -1.0
     while True:

@@ -17,8 +17,6 @@ If the leaf sleeps, the hub takes all chunks. If a leaf is killed or stopped in 
 chunk, the hub continues without it: some of that chunk's weights miss this update, or get it late.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..jit.atomics import fence, fetch_add, load_acquire, relax, store_release

@@ -13,7 +13,7 @@ from ..shared import window
 from ..shared.board import READY, WAIT
 from ..team.mailbox import LEFT, cause_first
 from ..team.stall import has_ended
-from . import doorbell, helping, hub_messages, messages
+from . import doorbell, helping, message_ends, messages
 from .leaf import put
 from .memory_layout import AT, CONTROL, HEAD, PATIENCE, ROWS, SECOND, SWAP, WANTED
 
@@ -25,17 +25,10 @@ class Hub:
     """The methods of a Star for the hub."""
 
     def next(self, seconds: float) -> int | None:
-        """Wait for the next request.
+        """Wait at most `seconds` for the next request; 0 only checks.
 
-        Args:
-            seconds: the most time to wait; 0 only checks.
-
-        Returns:
-            The leaf (its rank, at least 1) whose unserved request arrived first; None if there is
-            none in that time.
-
-        Raises:
-            RuntimeError: this rank is a leaf, or the star was closed.
+        Returns the leaf (its rank, at least 1) whose unserved request arrived first; None if there
+        is none. On a leaf, and after `close`, it raises RuntimeError.
         """
         if not self.is_hub:
             raise RuntimeError(f"rank {self.team.rank} is a leaf of this star; only the hub serves")
@@ -64,10 +57,7 @@ class Hub:
         return self._requests[leaf][1]
 
     def sent(self, leaf: int) -> np.ndarray:
-        """Return the vector of `leaf`'s request, (sent,). Valid until it is answered.
-
-        It may be overwritten, as the leaf waits meanwhile.
-        """
+        """Return the vector of `leaf`'s request, (sent,), to be used until it is answered."""
         return self._vectors[leaf][self._places(leaf)[0]]
 
     def wanted(self, leaf: int) -> bool:
@@ -86,20 +76,14 @@ class Hub:
         return PLACES[int(self._requests[leaf][0][0]) & (SECOND | SWAP)]
 
     def answer(self, leaf: int, words: Sequence[float] = (), vector: bool = True) -> None:
-        """Send the answer to `leaf`'s request.
-
-        Args:
-            leaf: its rank.
-            words: up to HEAD numbers.
-            vector: False means that the leaf does not need the vector.
-        """
+        """Send the answer to `leaf`'s request: up to HEAD numbers, and maybe the vector."""
         self._ready()
         put(self._heads[leaf], words)
         if self._table[ROWS, leaf]:
             self._replies[leaf][0][0] = vector
             doorbell.answer(self._star, self._table, leaf)
         elif leaf in self._open:
-            hub_messages.send(self._inbox, leaf, self.wanted(leaf), bool(vector))
+            message_ends.send(self._inbox, leaf, self.wanted(leaf), bool(vector))
 
     def keep(self, n: int) -> np.ndarray:
         """Return zeroed memory for `n` elements that leaves on this node can see, if any is left.
@@ -120,17 +104,13 @@ class Hub:
         state.slots = slots
 
     def _help(self, rule, weights, sent, slots, hyper, answer) -> bool:
-        """Serve the current leaf, with its help or while the answer is being sent.
-
-        Returns:
-            False, with nothing done, if these are not its vectors or there is nothing to gain.
-        """
+        """Serve the current leaf with its help, or while the answer is sent; False if it can't."""
         leaf = self._current
         if not leaf or not sent.dtype == weights.dtype == self.dtype:
             return False
         vectors = rule, weights, sent, slots, hyper, answer
         if not self._table[ROWS, leaf]:
-            return hub_messages.stream(self._inbox, leaf, *vectors) == READY
+            return message_ends.stream(self._inbox, leaf, *vectors) == READY
         if self._memory is None:
             return False
         self._star[AT] = 0
@@ -168,23 +148,20 @@ class Hub:
                 found[leaf] = LEFT
             elif leaf in mail.recovering:
                 found[leaf] = "it called recover()"
-            elif self._inbox.leaves[leaf, hub_messages.BROKEN]:
+            elif self._inbox.leaves[leaf, message_ends.BROKEN]:
                 found.setdefault(leaf, "MPI reports an error in its messages")
         self._told |= found.keys()
         return found
 
     def drop(self, leaf: int) -> None:
-        """Stop serving `leaf`, and don't report it by `lost` any more.
-
-        It may have been dismissed (its last answer still arrives) or lost.
-        """
+        """Stop serving `leaf`, which was dismissed or lost, and reporting it by `lost`."""
         if leaf not in self._open:
             return
         self._open.discard(leaf)
         self._table[:, leaf] = 0
-        if self._inbox.leaves[leaf, hub_messages.IN]:
+        if self._inbox.leaves[leaf, message_ends.IN]:
             dead = has_ended(self.team.pid(leaf))
-            hub_messages.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
+            message_ends.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
 
     def tell(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:
         """Send bytes to a leaf that calls `told()`; return whether they arrived in `seconds`."""
@@ -198,7 +175,7 @@ class Hub:
 
     def _be_hub(self, comm, rows: dict[int, np.ndarray]) -> None:
         size = self.team.size
-        self._inbox = hub_messages.make_inbox(comm, self._blocks[1][1])
+        self._inbox = message_ends.make_inbox(comm, self._blocks[1][1])
         self._table, self._current = np.zeros((3, size), np.int64), 0
         self._open, self._told = set(range(1, size)), set()
         self._row_of = dict(rows)
@@ -208,7 +185,8 @@ class Hub:
             else:
                 self._row_of[leaf] = row = window.aligned(self._row.size, np.int64)
                 here = [(8 * at + row.ctypes.data, words) for at, words, _ in self._blocks]
-                hub_messages.add(self._inbox, leaf, *here[0], *here[1])
+                self._inbox.leaves[leaf, : message_ends.SENT] = *here[0], *here[1]
+                message_ends.receive(self._inbox, leaf)
         self._messages = None if self.near else self._inbox
         views = [self._views(self._row_of[leaf]) for leaf in range(size)]
         self._requests, self._replies = zip(*views, strict=True)

@@ -10,7 +10,7 @@ from ..errors import DeadlineError, PeerError
 from ..shared.board import READY, WAIT
 from ..team.mailbox import LEFT
 from ..team.stall import HubWatch, has_ended
-from . import doorbell, helping, leaf_messages, messages
+from . import doorbell, helping, message_ends, messages
 from .memory_layout import AT, CONTROL, HEAD, PATIENCE, SECOND, SENT, SPINS, SWAP, WANTED
 
 GRACE = 0.5  # seconds that the last answer of an ended hub may still be in flight
@@ -30,26 +30,17 @@ class Leaf:
     ):
         """Send `words` and `out` to the hub, and wait for its answer, whose vector is in `into`.
 
-        Only the team's deadline limits the wait. A wait of 10 s is reported; if `idle`, only if the
-        hub was stopped.
+        Only the team's deadline limits the wait. A wait of 10 s is reported; if `idle` (the hub may
+        have nothing for this leaf for a long time), only if the hub was stopped. If the hub failed,
+        or its process ended, PeerError is raised.
 
         Args:
-            words: up to HEAD numbers.
+            words: up to HEAD numbers; so are the words of the answer, which are returned.
             vector: False means that the hub does not need `out`; it may see it, or an older one.
-            answer: False means that the vector of the answer is not needed; `into` may or may not
-                change.
+            answer: False means that the vector of the answer is not needed; `into` may change.
             swap: have the answer written to the memory of the vector sent, which avoids a pass over
                 other memory; `out` and `into` then change places. (With messages there is nothing
                 to gain and they stay, so read both attributes again.)
-            idle: the hub may have nothing for this leaf for a long time; this is not a stall.
-
-        Returns:
-            The words of the answer, float64 [HEAD].
-
-        Raises:
-            PeerError: the hub failed, or its process ended.
-            RuntimeError: on the hub, or after `close`.
-            ValueError: there are too many words, or vectors of different length can't swap.
         """
         if self.is_hub:
             raise RuntimeError("rank 0 is the hub of this star; only leaves send requests")
@@ -69,7 +60,7 @@ class Leaf:
             outgoing = self._row[first : first + (size if vector else CONTROL + HEAD)]
             how = self._line, outgoing, self._row[second : second + most], bool(answer)
             self._line.numbers[0] = 0
-            self._until_answered(WAIT, lambda: leaf_messages.ask(*how))
+            self._until_answered(WAIT, lambda: message_ends.ask(*how))
         if swap and self._given[0]:
             self.out, self.into = self.into, self.out
             self._second ^= SECOND
@@ -104,7 +95,7 @@ class Leaf:
         if not self.near:
             spins, patience = int(self._star[SPINS]) // 2, 1e-6 * int(self._star[PATIENCE])
             words = self._blocks[1][1]
-            self._line = leaf_messages.make_line(comm, words, self._in_place, spins, patience)
+            self._line = message_ends.make_line(comm, words, self._in_place, spins, patience)
 
     def _until_answered(self, done: int, again: Callable[[], int]) -> None:
         """Continue a kernel that returned WAIT; in between check that the hub is still there."""
@@ -138,9 +129,8 @@ class Leaf:
         watch.end(time.monotonic() - started)
 
     def _abandon(self) -> None:
-        """Stop waiting for an answer."""
         dead = has_ended(self.team.pid(0))
-        leaf_messages.abandon(self._comm, self._line, dead, self._row)
+        message_ends.leave(self._comm, self._line, dead, self._row)
 
     def _why_broken(self) -> str:
         """Return why MPI reports an error in messages with the hub; often because the hub died."""
@@ -169,7 +159,6 @@ class Leaf:
 
 
 def put(block: memoryview, words: Sequence[float]) -> None:
-    """Write `words` into a head, followed by zeros."""
     if len(words) > HEAD:
         raise ValueError(f"a head has room for {HEAD} words, got {len(words)}")
     FORMATS[len(words)].pack_into(block, 0, *words)

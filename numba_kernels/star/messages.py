@@ -9,7 +9,7 @@ piece as soon as that part of the weights is updated, while it is still in the c
 receives it while the hub works on the next one. (If a rule does not use `serve.serve`, all pieces
 are sent at the end. If the hub says that the vector is not needed, the pieces are empty.)
 
-hub_messages.py is the hub's part, leaf_messages.py a leaf's. A star has its own communicator, so
+message_ends.py has the kernels of the two ends. A star has its own communicator, so
 its messages can't be mistaken for a collective's data.
 """
 
@@ -58,19 +58,15 @@ def give_up(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
 def abandon(handles: np.ndarray, *buffers) -> None:
     """Never touch these requests again: their peer is dead.
 
-    MPICH 5 sometimes crashes when it cancels the receive of a message whose sender was killed while
-    sending it.
+    MPICH 5 sometimes crashes when it cancels the receive of a message that a killed rank was
+    sending.
     """
     _abandoned.append((handles.copy(), *buffers))
     handles[:] = mpi.handle(MPI.REQUEST_NULL)
 
 
 def cancel(comm: MPI.Comm, handles: np.ndarray, place: int, *buffers) -> None:
-    """Cancel the receive at a place of `handles`.
-
-    If its message has begun to arrive, its buffers are kept until that is over. (Sends are never
-    cancelled, as a rank waits for them.)
-    """
+    """Cancel the receive at a place of `handles`; its message may already be arriving."""
     give_up(comm, handles, place, *buffers)
     if _kept:
         with suppress(MPI.Exception):

@@ -52,8 +52,7 @@ class Star(Leaf, Hub):
 
     Args:
         team: a Team of at least 2 ranks.
-        sent: elements of the vector that a leaf sends.
-        received: elements of the vector that the hub answers with.
+        sent, received: elements of the vector that a leaf sends, and of the hub's answer.
         dtype: dtype of both, one of those of a Team's collectives.
         in_place: the answer is written to the memory of the vector sent; needs `sent` ==
             `received`.
@@ -65,11 +64,6 @@ class Star(Leaf, Hub):
         into: (received,) likewise: on a leaf, the vector of the answer.
         near: on a leaf, whether it shares the hub's memory and sends no messages; on the hub,
             whether all leaves do.
-
-    Raises:
-        ValueError, TypeError: on a rank whose arguments cannot be used.
-        MismatchError: on the other ranks in that case, and on all if their arguments differ.
-        MemoryError: on all ranks, if memory is not sufficient.
     """
 
     def __init__(
@@ -208,7 +202,6 @@ class Star(Leaf, Hub):
         return None if memory is None else memory.view(self.dtype)
 
     def _ready(self) -> None:
-        """Raise an error if this star can't be used."""
         team = self.team
         if self._comm is None:
             raise RuntimeError("this star was closed")

@@ -5,8 +5,6 @@ new weights directly to every rank's row; rows that are all the same memory (a s
 copies. Otherwise new weights go through the rows of the gradient.
 """
 
-from __future__ import annotations
-
 from numba import carray
 
 from ..allreduce.elementwise import bounds, copy, scale
@@ -137,7 +135,6 @@ def all_there(node, call, length, sums):
 
 @compiled
 def floats_of(node, sums):
-    """Return the board's memory as float64."""
     return carray(pointer(node[BOARD], sums), board_of(node).shape)
 
 
@@ -174,10 +171,7 @@ def layer_of(own, start):
 
 @compiled
 def add_own(g, weight, gradient, start, own):
-    """g += weight * this rank's gradient, from element `start` on, which lies where `own` says.
-
-    Elements between two layers are zero.
-    """
+    """g += weight * this rank's gradient, which lies where `own` says; gaps are zero."""
     end = start + g.size
     part = layer_of(own, start)
     while part < own.shape[1] and own[0, part] < end:
@@ -212,7 +206,6 @@ def add_up(floats, sums):
 
 @compiled
 def add_weighted(g, weight, row):
-    """g += weight * row."""
     weight = g.dtype.type(weight)
     for i in range(g.size):
         g[i] += weight * row[i]

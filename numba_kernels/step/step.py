@@ -33,9 +33,6 @@ With messages the step is a reduce-scatter, an update of this rank's slice, and 
 weights. Dividing the optimizer state among the ranks is known as ZeRO stage 1 (Rajbhandari et al.,
 arXiv 1910.02054).
 
-Only rank r reads slice r of its own gradient. If another library computes the gradient in its own
-memory, that slice may stay there (`Step.own`), and only the other slices are copied to the window.
-
 LARS, LAMB and clipping need norms over the slices of several ranks before any weight can change.
 Their step makes several passes over slice r, and in between the ranks add up sums of squares, two
 numbers per layer:
@@ -72,16 +69,12 @@ class Step:
             means no clipping.
 
     Attributes:
-        takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, as
-            described by `own` and `factor`.
+        takes_own: whether this rank's slice of its own gradient may lie outside `gradient`, where
+            the library that computed it has put it.
         own: int64, shape (3, layers): offset in the gradient, size, and address of each layer,
             sorted by offset. The memory must not move during a step. Shape (3, 0) means that the
             whole gradient is in `gradient`.
         factor: factor for the numbers at those addresses.
-
-    Raises:
-        ValueError: shapes or dtypes differ, all ranks share one gradient, or `clip_norm` or
-            `segments` cannot be used.
     """
 
     own, factor = np.zeros((3, 0), np.int64), 1.0
@@ -123,15 +116,10 @@ class Step:
         return self.shared and not self._norms
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
-        """Do one step; `gradient` must be the mean over this rank's `samples`.
+        """Do one step; `gradient` and `loss` must be means over this rank's `samples`.
 
-        Args:
-            loss: mean loss over this rank's samples.
-            samples: number of this rank's samples; 0 is allowed. If all ranks have 0, nothing is
-                updated.
-
-        Returns:
-            (mean loss over all ranks' samples, number of these samples).
+        `samples` may be 0; if it is 0 on all ranks, nothing is updated. Returns the mean loss over
+        all ranks' samples, and the number of these samples.
         """
         self._sums[:] = samples, loss if samples else 0.0
         if self.takes_own:
@@ -147,10 +135,7 @@ class Step:
         return float(self._sums[1]), int(self._sums[0])
 
     def resume(self) -> None:
-        """After a failure, give all ranks rank 0's weights and equal update counts. Collective.
-
-        A failed step may have changed weights, or counted the update, on some of the ranks only.
-        """
+        """After a step that failed on some ranks: rank 0's weights, equal counts. Collective."""
         self.team.broadcast(self.parameters)
         steps = np.array([self.state.step])
         self.state.step = int(self.team.allreduce(steps, "max")[0])
@@ -201,7 +186,6 @@ class Step:
 
     @announces("hand out")
     def _hand_out(self) -> None:
-        """Copy every rank's slice of `parameters` to all ranks."""
         if self.shared:
             self._on_node(hand_out, self._sums[0] > 0)
         elif self.team.size > 1 and self._sums[0] > 0:

@@ -39,7 +39,6 @@ def send(team, x: np.ndarray, to: int) -> None:
 
 
 def receive(team, x: np.ndarray, source: int) -> np.ndarray:
-    """Fill `x` with the bytes that rank `source` sends, and return it."""
     _finish(team, team.comm.Irecv([x, MPI.BYTE], source, TAG))
     return x
 

@@ -16,55 +16,33 @@ from mpi4py import MPI
 
 from ..allreduce import messages
 from ..errors import MismatchError, PeerError, TeamError
-from .mailbox import (
-    AGAIN,
-    ENDED,
-    FAILED,
-    FOLLOWED,
-    LEFT,
-    MISMATCH,
-    Letter,
-    Mailbox,
-    audience,
-    cause_first,
-)
+from .mailbox import LEFT, Kind, Letter, Mailbox, audience, cause_first
 
 live: weakref.WeakSet[Failing] = weakref.WeakSet()
 
 
 class Failing:
-    """The part of a team that reports and receives failures (team.py says who holds what).
+    """The part of a team that reports and receives failures (see team.py)."""
 
-    Attributes:
-        is_cause: this rank failed before it heard of any other failure.
-        failure: the error that every call raises until the team is recovered; None if it works.
-        renews: the next call recovers the failed team, because a new notebook cell has begun.
-        letters: the Mailbox; None before the team is made, and after `close`.
-        doing: the call that this rank is in, in words.
-        count: number of collectives so far, the same on all ranks.
-        waits_in: (count, code, length) of the call that this rank waits in.
-        routes: ways for messages; the first one is to all ranks.
-        buffers: arrays of the call that this rank waits in.
-        abandoned: exchanges that failed calls left in flight.
-        lost: collectives of the MPI library that never ended, with their buffers.
-    """
+    is_cause = False  # this rank failed before it heard of any other failure
+    renews = False  # the next call recovers the failed team: a new notebook cell has begun
+    letters: Mailbox | None = None  # None before the team is made, and after `close`
+    doing = "making the team"  # the call that this rank is in
+    count = 0  # collectives so far, the same on all ranks
+    waits_in = (0, 0, 0)  # (count, code, length) of the call that this rank waits in
+    buffers: tuple = ()  # arrays of the call that this rank waits in
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
-        self.failure: BaseException | None = None
-        self.is_cause = self.renews = False
-        self.letters: Mailbox | None = None
-        self.doing, self.count, self.waits_in = "making the team", 0, (0, 0, 0)
-        self.routes: list[messages.Route] = []
-        self.buffers: tuple = ()
-        self.abandoned: list[messages.Abandoned] = []
-        self.lost: list[tuple] = []
+        self.failure: BaseException | None = None  # what every call raises until recovery
+        self.routes: list[messages.Route] = []  # ways for messages; the first one is to all ranks
+        self.abandoned: list[messages.Abandoned] = []  # left in flight by failed calls
+        self.lost: list[tuple] = []  # collectives of MPI that never ended, with their buffers
         live.add(self)
         _tell_of_the_end()
 
     @property
     def generation(self) -> int:
-        """How many times the team has been recovered."""
         return self.letters.generation if self.letters else 0
 
     def abort(self, error: BaseException) -> None:
@@ -85,7 +63,7 @@ class Failing:
             # Other ranks may already be recovering, and would wait for this rank.
             if self.renews:
                 self.renews = False
-                mail.post(AGAIN, text)
+                mail.post(Kind.AGAIN, text)
             return
         for link, *_ in self.routes:
             if link.words[messages.POSTED]:
@@ -96,21 +74,20 @@ class Failing:
                 self.lost.append((self.comm, self.buffers))
                 link.handles[messages.SEND] = link.handles[messages.NO_REQUEST]
         if isinstance(error, MismatchError):
-            mail.post(MISMATCH, str(error), self.waits_in)
+            mail.post(Kind.MISMATCH, str(error), self.waits_in)
             return
         # A rank that fails after another is not a cause, even if its error is its own.
         known = mail.settle(0.02)  # MPI may need several polls to show a letter that has arrived
-        followed = isinstance(error, PeerError) or any(note.kind == FAILED for note in known)
+        followed = isinstance(error, PeerError) or any(note.kind == Kind.FAILED for note in known)
         self.is_cause = not followed
         first = error.cause if isinstance(error, PeerError) else self.rank
-        mail.post(*((FOLLOWED, text, (first, 0, 0)) if followed else (FAILED, text)))
+        mail.post(*((Kind.FOLLOWED, text, (first, 0, 0)) if followed else (Kind.FAILED, text)))
 
     def settle(self, seconds: float = 2.0) -> list[Letter]:
         """After `abort`, return the other ranks' letters; wait for all, at most `seconds`."""
         return self.letters.settle(seconds)
 
     def new_cell(self) -> None:
-        """See the function `new_cell`."""
         mail = self.letters
         if mail is None:
             return
@@ -128,17 +105,15 @@ class Failing:
         self.failure, self.renews, self.is_cause, self.count = None, False, False, 0
 
     def forget(self) -> None:
-        """Stop telling this team about exceptions of this process."""
         live.discard(self)
 
     def heed(self) -> None:
-        """Raise PeerError or MismatchError if a letter reports a failure."""
         mail = self.letters
         if mail is None:
             return
         mail.collect()
         for letter in sorted([*mail.failures.values(), *mail.fails_again()], key=cause_first):
-            if letter.kind == MISMATCH:
+            if letter.kind == Kind.MISMATCH:
                 raise self._mismatch_told(letter)
             raise letter.error()
         for rank in mail.recovering.keys() - mail.failures.keys():
@@ -149,9 +124,9 @@ class Failing:
 
     def say_the_end(self) -> None:
         """Tell the others that this rank will not call the team again: it exits or dropped it."""
-        mail = getattr(self, "letters", None)
-        if mail is not None and ENDED not in mail.said and not MPI.Is_finalized():
-            mail.post(ENDED, "", (self.count, 0, 0), audience(self.rank, self.size))
+        mail = self.letters
+        if mail is not None and Kind.ENDED not in mail.said and not MPI.Is_finalized():
+            mail.post(Kind.ENDED, "", (self.count, 0, 0), audience(self.rank, self.size))
 
     __del__ = say_the_end
 
@@ -163,15 +138,11 @@ def abort_all(error: BaseException) -> None:
 
 
 def new_cell(number: int | None = None) -> None:
-    """Begin a new notebook cell: failed teams recover at their next call.
+    """Begin notebook cell `number`: failed teams recover at their next call.
 
-    So no `recover()` is needed in the cell after a failed one; it happens when all ranks call
-    something of the team.
-
-    Args:
-        number: the cell's number, the same on all ranks that run it, and greater than the numbers
-            before. It is needed because engines begin a cell at different moments, and one may
-            already have failed in it. The default is one more than the last number.
+    So no `recover()` is needed in the cell after a failed one. The number (default: one more than
+    the last) is the same on all ranks that run the cell, and greater than those before: engines
+    begin a cell at different moments, and one may already have failed in it.
     """
     Mailbox.cell = Mailbox.cell + 1 if number is None else number
     for team in list(live):

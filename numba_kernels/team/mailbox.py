@@ -25,8 +25,6 @@ TAG = 1
 
 
 class Kind(IntEnum):
-    """What a letter reports about its sender."""
-
     FAILED = 0  # it raised an exception of its own: it is a cause
     FOLLOWED = 1  # it failed because another rank did
     MISMATCH = 2  # it found that another rank made a different call
@@ -42,16 +40,11 @@ LEFT = "it left the team, or its program ended, before this call"
 
 @dataclass(frozen=True)
 class Letter:
-    """One message.
+    """One message; `text` is the error message, if any.
 
-    Attributes:
-        rank: its sender.
-        kind: what it reports.
-        text: the error message, if any.
-        generation: the generation of the team that it belongs to.
-        cell: number of the notebook cell that its sender was in; 0 outside notebooks.
-        call: (number of collectives that its sender has begun, code of the call, length); of a
-            FOLLOWED letter (the rank that failed first, 0, 0).
+    `generation` is the team's, `cell` the notebook cell that the sender was in (0: none). `call` is
+    (number of collectives that the sender has begun, code of the call, length); of a FOLLOWED
+    letter (the rank that failed first, 0, 0).
     """
 
     rank: int
@@ -62,7 +55,6 @@ class Letter:
     call: tuple[int, int, int] = (0, 0, 0)
 
     def error(self) -> PeerError:
-        """Return the error to raise for a letter that reports a failure."""
         return PeerError(self.rank, self.text, self.call[0] if self.kind == FOLLOWED else None)
 
 
@@ -83,30 +75,23 @@ def audience(rank: int, ranks: int) -> list[int]:
 
 
 class Mailbox:
-    """Letters on a communicator of their own, so that they can't be mistaken for data.
-
-    Attributes: letters of this generation that have arrived, by sender.
-        failures: FAILED, FOLLOWED and MISMATCH.
-        again: the latest AGAIN.
-        waits: the latest WAITS.
-        recovering: the cell number of each rank that wrote RECOVERS.
-        ended: ENDED, of any generation.
-    """
+    """Letters on a communicator of their own, so that they can't be mistaken for data."""
 
     cell = 0  # number of the notebook cell that this process is in; common to all mailboxes
 
     def __init__(self, comm: MPI.Comm):
         self.comm, self.generation = comm, 0
-        self.ended: dict[int, Letter] = {}
+        self.ended: dict[int, Letter] = {}  # ENDED, of any generation
         self._early: list[Letter] = []
         self._sent: list[tuple[MPI.Request, np.ndarray]] = []
         self._begin()
 
     def _begin(self) -> None:
-        self.failures: dict[int, Letter] = {}
-        self.again: dict[int, Letter] = {}
-        self.waits: dict[int, Letter] = {}
-        self.recovering: dict[int, int] = {}
+        # Letters of this generation that have arrived, by sender.
+        self.failures: dict[int, Letter] = {}  # FAILED, FOLLOWED and MISMATCH
+        self.again: dict[int, Letter] = {}  # the latest AGAIN
+        self.waits: dict[int, Letter] = {}  # the latest WAITS
+        self.recovering: dict[int, int] = {}  # cell number of each rank that wrote RECOVERS
         self.said: set[Kind] = set()  # kinds that this rank has posted in this generation
 
     def next_generation(self) -> None:
@@ -170,11 +155,8 @@ class Mailbox:
     def settle(self, seconds: float) -> list[Letter]:
         """After a failure, wait until all other ranks have written, or `seconds` have passed.
 
-        If all have written, every rank knows every cause, and no rank is still inside a call of
-        the team.
-
-        Returns:
-            The letters about failures, by rank.
+        Then every rank knows every cause, and no rank is still inside a call of the team. Returns
+        the letters about failures, by rank.
         """
         end = time.monotonic() + seconds
         self.collect()

@@ -4,12 +4,11 @@
     rank 1   PeerError ..... recovers: "I have left generation 7" ----+---->| board cleared,
     rank 2   PeerError ......................... recovers: "I ..." --'      | generation 8
 
-1. Every rank announces that it has left all calls of this generation, and waits until all ranks
-   have done so. From then on no rank reads the board or sends data.
+1. Every rank announces that it has left all calls of this generation, and waits until all have done
+   so. From then on no rank reads the board or sends data.
 2. Messages still in flight are received and discarded (messages.Flush).
-3. The ranks clear their parts of the board and make a new communicator, because a collective of the
-   MPI library on the old one may never end. As all ranks take part in making it, each one knows
-   afterwards that all parts of the board are cleared.
+3. The ranks clear their parts of the board and make a new communicator (docs/design.md says why).
+   As all take part in making it, each one knows afterwards that all parts of the board are cleared.
 
 A rank that is interrupted meanwhile can call `recover` again, which continues where it was. Windows
 stay as they are: arrays of `team.empty` remain usable, with the values that the failed call left.
@@ -26,11 +25,10 @@ from .stall import NO_CALL, Watch
 
 
 def recover(team, seconds: float | None) -> None:
-    """See `Team.recover`."""
-    mail = team.letters
+    mail, others = team.letters, set(range(team.size)) - {team.rank}
     while True:
         mail.post(RECOVERS)  # again even if posted before: this rank may have been interrupted
-        _poll(team, seconds, lambda: others(team) - mail.recovering.keys())
+        _poll(team, seconds, lambda: others - mail.recovering.keys())
         if team.routes:
             team.flush = team.flush or messages.Flush(team.comm, team.abandoned)
             _poll(team, seconds, team.flush.missing)
@@ -42,11 +40,6 @@ def recover(team, seconds: float | None) -> None:
         letter = min(mail.failures.values(), key=cause_first)
         team.abort(letter.error())
     team.set_up(seconds)
-
-
-def others(team) -> set[int]:
-    """Return all ranks but this one."""
-    return set(range(team.size)) - {team.rank}
 
 
 def _poll(team, seconds: float | None, missing) -> None:

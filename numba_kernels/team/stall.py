@@ -52,12 +52,7 @@ class Watch:
         self.late: list[int] = []
 
     def look(self, waited: float) -> None:
-        """Do what is due after `waited` seconds.
-
-        Raises:
-            MismatchError: another rank waits in a different call.
-            PeerError: the process of another rank has ended.
-        """
+        """Do what is due after `waited` seconds; it may raise MismatchError or PeerError."""
         team = self.team
         mail = team and team.letters
         if mail is None or team.size == 1:
@@ -80,7 +75,6 @@ class Watch:
             self._report(mail, waited)
 
     def end(self, waited: float) -> None:
-        """Report the end of the wait, if the wait was reported."""
         if self.late:
             names = ranks_in_words(self.late)
             _say(f"{names} came after {waited:.0f} s; {self.team.doing} goes on")
@@ -121,23 +115,13 @@ class Watch:
 
 
 class HubWatch(Watch):
-    """Watches a wait for rank 0 only (star.py).
-
-    Args:
-        team: the team of the star.
-        idle: do not report a long wait unless rank 0 is stopped.
-    """
+    """Watches a wait for rank 0 only (star.py). If `idle`, only a stopped rank 0 is reported."""
 
     def __init__(self, team, idle: bool = False):
         super().__init__(team)
         self.idle = idle
 
     def look(self, waited: float) -> None:
-        """Do what is due after `waited` seconds.
-
-        Raises:
-            PeerError: the process of rank 0 has ended.
-        """
         team = self.team
         if waited <= self.look_at:
             return

@@ -7,22 +7,11 @@ A Team is one object, written in three files, each a class on top of the one bef
     Waiting   waiting.py   the node's board, communicators, and the run of a kernel until it is done
     Team      team.py      collectives, windows, and scratch memory
 
-`World` (world.py), from which teams are made, is a Waiting without collectives.
-
 Users call what the docstring of Team names. Rooms above (star, step, compression, trace, and
-tutorial_dl) may also use
-
-    on_node(kernel, ...)  by_messages(...)  set_operation  skip   run a kernel as a collective
-    peers  scratch  edges  widened  lanes  board                  memory for it
-    gather(numbers, call, length)                 integers of every rank, as part of a collective
-    duplicate(comm)  wait_until(done, seconds)    a communicator; a bounded wait in Python
-    mismatch(rank, theirs)                        the error for a different call of `rank`
-    ready()  failure  generation  is_cause        whether the team can be used
-    letters                                       what other ranks have reported (mailbox.py)
-    doing  deadline                               the call that this rank is in, for reports
-    pid(rank)  spins  patience                    the other processes; how kernels wait
-
-The other attributes without an underscore are for the files of this room.
+tutorial_dl) may also use on_node, by_messages, set_operation, skip (to run a kernel as a
+collective); peers, scratch, edges, widened, lanes, board (its memory); gather, duplicate,
+wait_until, mismatch, ready, failure, generation, is_cause, letters, doing, deadline, pid, spins and
+patience. The other attributes without an underscore are for the files of this room.
 """
 
 from __future__ import annotations
@@ -71,16 +60,11 @@ class Team(Waiting):
             is reported.
 
     Attributes:
-        rank: this rank's number.
-        size: number of ranks.
+        rank, size: this rank's number, and the number of ranks.
         comm: this team's own communicator.
         node: the ranks that share memory with this one, itself included, in order.
         nodes: for every node, its ranks in order.
         machine: latency and bandwidths by which "auto" chooses (allreduce/costs.py).
-
-    Raises:
-        TypeError: `comm` is not an mpi4py communicator.
-        PeerError: another rank failed before it made the team.
     """
 
     @announces("Team")
@@ -124,11 +108,8 @@ class Team(Waiting):
 
         Args:
             x: contiguous array, the same shape and dtype on every rank. Outside this rank's slice
-                (`self.slice_of`) its content is undefined afterwards.
+                (`self.slice_of`), of which a view is returned, its content is undefined afterwards.
             op: "sum", "mean", "min", "max" or "product".
-
-        Returns:
-            This rank's slice of the flat `x`, as a view.
         """
         flat = calls.vector(x)
         calls.check_op(op)
@@ -153,14 +134,10 @@ class Team(Waiting):
 
     @announces("allgather")
     def allgather(self, x: np.ndarray) -> np.ndarray | list[np.ndarray]:
-        """Gather every rank's `x` on all ranks.
+        """Gather every rank's `x`, a contiguous array of n elements, on all ranks.
 
-        Args:
-            x: contiguous array of n elements; n may differ between ranks.
-
-        Returns:
-            An array of shape (size, n); or, if lengths differ, a list of flat arrays in the order
-            of ranks.
+        Returns an array of shape (size, n); or, if n differs between ranks, a list of flat arrays
+        in the order of ranks.
         """
         flat = calls.vector(x)
         if self.size == 1:
@@ -186,17 +163,7 @@ class Team(Waiting):
 
     @announces("alltoall")
     def alltoall(self, x: np.ndarray) -> np.ndarray:
-        """Send block r of `x` to rank r.
-
-        Args:
-            x: contiguous array of shape (size, ...), the same on every rank.
-
-        Returns:
-            An array like `x` with the blocks received, in the order of ranks.
-
-        Raises:
-            ValueError: the first dimension of `x` is not the number of ranks.
-        """
+        """Send block r of `x`, (size, ...), to rank r; return the blocks received, like `x`."""
         flat = calls.vector(x)
         if x.ndim == 0 or x.shape[0] != self.size:
             raise ValueError(
@@ -218,14 +185,7 @@ class Team(Waiting):
 
     @announces("broadcast")
     def broadcast(self, x: np.ndarray, root: int = 0) -> np.ndarray:
-        """Copy `x` of rank `root` to `x` of every rank, in place.
-
-        Returns:
-            `x`.
-
-        Raises:
-            ValueError: `root` is not a rank of this team.
-        """
+        """Copy `x` of rank `root` to `x` of every rank, in place; returns `x`."""
         flat = calls.vector(x)
         if not 0 <= root < self.size:
             raise ValueError(f"root {root} is not a rank of this team of {self.size}")
@@ -262,10 +222,7 @@ class Team(Waiting):
 
     @announces("split")
     def split(self, color: int, key: int = 0) -> Team:
-        """Return the team of all ranks with the same `color`, ordered by `key`, then by rank.
-
-        Collective over this team.
-        """
+        """Return the team of the ranks of equal `color`, by `key`, then by rank. Collective."""
         self.ready()
         table = self.gather([color, key], calls.encode("split"))
         members = sorted(
@@ -287,23 +244,18 @@ class Team(Waiting):
     def empty(self, n: int, dtype=np.float32, common: bool = False) -> np.ndarray:
         """Allocate zeroed memory, 64-byte aligned, in a window that the node's ranks share.
 
-        Collective. Every rank gets its own array, and an allreduce of corresponding arrays (or
+        Collective. Every rank gets its own flat array, and an allreduce of corresponding arrays (or
         slices) needs no copies. If ranks share no memory, it is ordinary memory. It is freed when
         no rank has an array that refers to it.
 
         Args:
-            n: number of elements, the same on all ranks.
-            dtype: the same on all ranks.
+            n: number of elements; like `dtype` and `common` the same on all ranks.
             common: give all ranks of a node the same memory, for values that are equal on all of
                 them. A rank that writes must ensure that no other rank reads at the same time;
                 collectives do not check this.
 
-        Returns:
-            A flat array of `n` elements.
-
         Raises:
             MemoryError: on all ranks, if the node has not enough memory.
-            MismatchError: ranks asked for different `n`, `dtype` or `common`.
         """
         return windows.empty(self, n, dtype, common)
 
@@ -319,12 +271,9 @@ class Team(Waiting):
         that the failed call left in them. `comm` is a new communicator afterwards. In notebook
         cells on a cluster's engines it is called automatically.
 
-        Args:
-            seconds: time within which all ranks must call this; None means no limit.
-
         Raises:
-            DeadlineError: some ranks did not call it in time; the message names them. It may be
-                called again.
+            DeadlineError: some ranks did not call it within `seconds` (None: no limit); the message
+                names them. It may be called again.
             PeerError: a rank failed once more, or its process has ended.
         """
         if self.letters is None:
@@ -359,10 +308,9 @@ class Team(Waiting):
     # Building blocks of collectives
 
     def peers(self, x: np.ndarray) -> list[np.ndarray] | None:
-        """Return views of the arrays that correspond to `x` on all ranks of the node.
+        """Return views of what corresponds to `x` on all ranks of the node; None outside windows.
 
-        Returns None if `x` does not lie in a window of this team. Read the views only between
-        barriers.
+        Read them only between barriers.
         """
         return self.window.peers(calls.vector(x)) if self.node else None
 

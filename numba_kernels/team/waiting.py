@@ -33,32 +33,25 @@ SETUP_SECONDS = 120.0  # within which all ranks must begin to make a team
 
 
 class Waiting(Failing):
-    """The part of a team that runs kernels and makes communicators (team.py says who holds what).
+    """The part of a team that runs kernels and makes communicators (see team.py)."""
 
-    Attributes:
-        deadline: seconds after which a wait raises DeadlineError; None means no limit.
-        within: receives and reports failures while this team is being made; None afterwards.
-        processes: {rank: pid} of the other ranks on this machine.
-        board: (ranks of the node, WORDS) int64, one row per rank; None in the world.
-        node_array: what kernels on the node need (shared/node_array.py); None in the world.
-        flush: messages being discarded by a recovery that was interrupted.
-    """
+    # What kernels on the node need: (ranks of the node, WORDS) int64, one row per rank, and
+    # shared/node_array.py; None in the world.
+    board: np.ndarray | None = None
+    node_array: np.ndarray | None = None
+    within: Failing | None = None  # receives and reports failures while this team is being made
+    flush: messages.Flush | None = None  # of a recovery that was interrupted
+    _suspect = None  # (rank, its call) that may not match, seen once
+    _pending: tuple[MPI.Comm, MPI.Request] | None = None
+    _duplicates = 0  # of the mailbox's communicator
 
     def __init__(self, rank: int, size: int, deadline: float | None):
         super().__init__(rank, size)
-        self.deadline = deadline
-        self.within: Failing | None = None
-        self.processes: dict[int, int] = {}
-        self.board: np.ndarray | None = None
-        self.node_array: np.ndarray | None = None
-        self.flush: messages.Flush | None = None
-        self._suspect = None
-        self._pending: tuple[MPI.Comm, MPI.Request] | None = None
-        self._duplicates = 0  # of the mailbox's communicator
+        self.deadline = deadline  # seconds after which a wait raises DeadlineError; None: no limit
+        self.processes: dict[int, int] = {}  # {rank: pid} of the other ranks on this machine
 
     @property
     def spins(self) -> int:
-        """Polls of a kernel before it yields its core."""
         return int(self.node_array[SPINS])
 
     @property
@@ -73,10 +66,8 @@ class Waiting(Failing):
     def on_node(self, kernel, call: int, x: np.ndarray, *arguments) -> bool:
         """Run a resumable kernel among the ranks of the node.
 
-        Halves are passed as integers with the same bits (halves.py).
-
-        Returns:
-            False if the kernel needs `x` in a window and it does not lie in one; True otherwise.
+        Halves are passed as integers with the same bits (halves.py). Returns False if the kernel
+        needs `x` in a window and it does not lie in one.
         """
         self.ready()
         self.node_array[AT] = 0
@@ -106,7 +97,6 @@ class Waiting(Failing):
             self._wait(call, length, done, kernel, all_of_it)
 
     def set_operation(self, handle: int) -> None:
-        """Set the reduction for the next call of the MPI library."""
         self.routes[0].link.handles[messages.OP] = handle
 
     def skip(self) -> None:
@@ -204,14 +194,10 @@ class Waiting(Failing):
         return MismatchError({letter.rank: calls.describe(*theirs)}, letter.text)
 
     def mismatch(self, rank: int, theirs: str | None) -> MismatchError:
-        """Return the error to raise because `rank` called `theirs` instead of this rank's call."""
         return MismatchError({self.rank: self.doing, rank: theirs})
 
     def _ask(self, peer: int) -> str | None:
-        """Ask rank `peer` for its call; None if it does not answer soon.
-
-        It answers if it waits in that call, or finds the mismatch too.
-        """
+        """Ask rank `peer` for its call; None if it does not answer soon."""
         mail, end = self.letters, time.monotonic() + 2 * COMPARE
         mail.post(WAITS, "", self.waits_in, [peer])
         while time.monotonic() < end:
@@ -238,7 +224,6 @@ class Waiting(Failing):
     # Setting up
 
     def duplicate(self, comm: MPI.Comm) -> MPI.Comm:
-        """Return a new communicator for the ranks of `comm`."""
         try:
             new, request = comm.Idup()
             self.wait_until(request.Test, SETUP_SECONDS)
@@ -256,7 +241,9 @@ class Waiting(Failing):
         This is the only collective on the mailbox's communicator. So its k-th duplicate belongs to
         generation k on every rank, even if a rank was interrupted while it waited for one.
         """
-        self._wipe()
+        if self.board is not None:  # clear this rank's part of it, and the progress of its kernel
+            self.board[self.place] = 0
+            self.node_array[AT] = 0
         mail = self.letters
         while self._duplicates < mail.generation:
             if self._pending is None:
@@ -275,20 +262,11 @@ class Waiting(Failing):
         self._agree()
         mail.again.clear()  # these are of the generation before, which all ranks have left
 
-    def _wipe(self) -> None:
-        """Clear this rank's part of the board and the progress of its kernel."""
-        if self.board is not None:
-            self.board[self.place] = 0
-            self.node_array[AT] = 0
-
     def _agree(self) -> None:
         """After a recovery, make other values equal on all ranks; subclasses override this."""
 
     def gather(self, numbers: list[int], call: int | None = None, length: int = 0) -> np.ndarray:
-        """Gather every rank's integers as int64, shape (size, len(numbers)).
-
-        If `call` is given, this is part of that collective.
-        """
+        """Gather every rank's integers: int64, (size, len(numbers)). It may be part of a `call`."""
         mine = np.array(numbers, np.int64)
         table = np.empty((self.size, mine.size), np.int64)
         if call is not None:

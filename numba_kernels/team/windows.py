@@ -63,7 +63,6 @@ def ranks_a_node(ranks: int) -> int:
 
 
 def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
-    """See `Team.empty`."""
     dtype = np.dtype(dtype)
     if not calls.known(dtype):
         raise TypeError(f"dtype of a window must be one of {', '.join(calls.DTYPES)}, got {dtype}")

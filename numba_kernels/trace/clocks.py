@@ -26,9 +26,7 @@ clock = perf_counter_ns  # the clock of the spans in recording.py
 def compare_clocks(team) -> tuple[int, int, int]:
     """Compare this rank's clock with rank 0's. Collective.
 
-    Returns:
-        (this rank's time, its offset from rank 0's clock, largest error of the offset), in ns. On
-        the node of rank 0 the last two are 0.
+    Returns (this rank's time, its offset from rank 0's clock, largest error of the offset), in ns.
     """
     found = [clock(), 0, 0]
     for members in team.nodes[1:]:  # rank 0 is on the first one

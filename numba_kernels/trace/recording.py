@@ -9,9 +9,8 @@
 Times are nanoseconds of the system's monotonic clock, that of `time.perf_counter_ns`, which all
 processes of a node share; clocks.py compares the clocks of several nodes.
 
-Code announces its spans through numba_kernels/spans.py. A wait in compiled code is one
-span, even if it returns to Python in between. A wait for messages includes the time of their
-transfer.
+A wait in compiled code is one span, even if it returns to Python in between. A wait for messages
+includes the time of their transfer.
 
 Spans of the recording thread are kept, and nest; those of other threads are only counted. Memory is
 bounded: only the last `limit` spans are kept, and the number of lost ones is reported.
@@ -31,8 +30,6 @@ from ..spans import BEGAN, CAPACITY, COUNT, FLAG, HEAD, RECORD, WAITS
 
 LIMIT = 100_000  # spans of Python, and as many waits in compiled code: some 20 MB
 
-# In Python -------------------------------------------------------------------------------------
-
 
 class _Log:
     """The spans of this process, while one Recording or several nested ones are active."""
@@ -42,9 +39,6 @@ class _Log:
         self.count = self.others = 0
         self.ring = np.zeros(HEAD + RECORD * limit, np.int64)
         self.ring[CAPACITY] = limit
-        self.keep = self._keeper()
-
-    def _keeper(self):
         append, mine = self.spans.append, get_ident()
 
         def keep(name: str, begin: int, end: int) -> None:  # called in every step: must be fast
@@ -54,7 +48,7 @@ class _Log:
             else:
                 self.others += 1
 
-        return keep
+        self.keep = keep
 
     def end_wait(self) -> None:
         """Do the same as `ended`; calling that from here would make Numba compile it again."""
@@ -65,7 +59,6 @@ class _Log:
             self.ring[[COUNT, BEGAN]] = count + 1, 0
 
     def waits(self) -> list[tuple[str, int, int]]:
-        """Return the waits that the ring still holds, in order."""
         count, limit = int(self.ring[COUNT]), int(self.ring[CAPACITY])
         table = self.ring[HEAD:].reshape(limit, RECORD)
         table = np.roll(table, -(count % limit), axis=0) if count > limit else table[:count]
@@ -82,13 +75,9 @@ class Recording:
 
     Recordings may be nested; the limit of the outermost one then applies to all.
 
-    Args:
-        limit: the most spans to keep, at least 1.
-
     Attributes (valid after the end):
         spans: list of (name, begin, end), times in ns, ordered by begin; they nest.
-        begin: begin of the recording, ns.
-        end: end of the recording, ns.
+        begin, end: those of the recording, ns.
         lost: number of earlier spans that exceeded the limit.
         others: number of spans of other threads, which are not kept.
     """
@@ -100,22 +89,27 @@ class Recording:
         self.begin = self.end = 0
 
     def start(self) -> Recording:
+        global _log, _last_ring
         if self in _recordings:
             raise RuntimeError("this recording has already started")
         if _log is None:
-            _switch_on(self.limit)
+            _log = _Log(self.limit)
+            _last_ring = _log.ring
+            spans.record_to(_log.ring.ctypes.data, _log.keep, _log.end_wait)
         _recordings.append(self)
         self._before = _log.count + int(_log.ring[COUNT]), _log.others
         self.begin = perf_counter_ns()
         return self
 
     def stop(self) -> Recording:
+        global _log
         if self not in _recordings:
             raise RuntimeError("this recording has not started, or has stopped")
         log, self.end = _log, perf_counter_ns()
         _recordings.remove(self)
         if not _recordings:
-            _switch_off()
+            _log = None
+            spans.record_to(0, None, bool)
         count, others = self._before
         waits = log.waits()
         # If one of the two sources has lost spans, cut the other one at the same time.
@@ -148,19 +142,3 @@ def nested(spans: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
         ends.append(end)
         found.append((name, begin, end))
     return found
-
-
-# Switching on and off --------------------------------------------------------------------------
-
-
-def _switch_on(limit: int) -> None:
-    global _log, _last_ring
-    _log = _Log(limit)
-    _last_ring = _log.ring
-    spans.record_to(_log.ring.ctypes.data, _log.keep, _log.end_wait)
-
-
-def _switch_off() -> None:
-    global _log
-    _log = None
-    spans.record_to(0, None, bool)

@@ -19,22 +19,10 @@ import numpy as np
 from tutorial_dl import replica, user_function
 from tutorial_dl.data import Dataset
 
-_HOMES = {
-    "curve": "numpy_models",
-    "softmax": "numpy_models",
-    "dense": "numpy_models",
-    "mlp": "keras_models",
-    "cnn": "keras_models",
-    "lstm": "keras_models",
-}
-NAMES = tuple(_HOMES)
+_HOMES = {"numpy_models": ["curve", "softmax", "dense"], "keras_models": ["mlp", "cnn", "lstm"]}
+NAMES = (*_HOMES["numpy_models"], *_HOMES["keras_models"])
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submod_attrs={
-        file: [name for name in NAMES if _HOMES[name] == file] for file in _HOMES.values()
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)
 __all__ += ["NAMES", "build"]
 
 
@@ -48,20 +36,18 @@ def check(spec: str) -> None:
 
 
 def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
-    """Build the Replica of the model that `spec` names.
+    """Build the Replica of the model that `spec` names, to fit the dataset.
 
     Args:
         spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
             called without arguments and returns a compiled keras.Model or a Replica; or a model
             itself.
-        dataset: The dataset that the model has to fit.
         seed: Seed of the initial weights; for a user's function, seed of Python's, numpy's and
             Keras's generators.
 
     Raises:
-        ValueError: If there is no such name, module or function, or the model does not fit the
-            dataset or cannot be trained (because it is not compiled, for example).
-        TypeError: If the function returned something else.
+        ValueError, TypeError: If there is no such model, or it does not fit the dataset, or cannot
+            be trained (because it is not compiled, for example).
     """
     if not isinstance(spec, str):
         return replica.of(_built(spec, dataset))

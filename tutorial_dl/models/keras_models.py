@@ -24,7 +24,6 @@ def _keras():
 
 
 def _compiled(name: str, layers: list, dataset: Dataset, seed: int) -> keras.Model:
-    """A sequential model of the layers and an output layer, compiled."""
     keras = _keras()
     layers = _with_output(name, layers, dataset, seed)
     shape = sample_shape(name, dataset)
@@ -46,7 +45,6 @@ def _with_output(name: str, layers: list, dataset: Dataset, seed: int) -> list:
 
 
 def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
-    """Compile the model with a loss: cross-entropy for classes, else mean squared error."""
     if one_hot(dataset):
         model.compile(loss="categorical_crossentropy", metrics=["accuracy"])
     elif dataset.classes:
@@ -59,16 +57,12 @@ def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
 def mlp(dataset: Dataset, seed: int = 0) -> keras.Model:
     """Multi-layer perceptron: two hidden layers of 512 units."""
     layers = _keras().layers
-    return _compiled(
-        "mlp",
-        [
-            layers.Flatten(name="flatten"),
-            layers.Dense(512, "relu", name="dense_1"),
-            layers.Dense(512, "relu", name="dense_2"),
-        ],
-        dataset,
-        seed,
-    )
+    chain = [
+        layers.Flatten(name="flatten"),
+        layers.Dense(512, "relu", name="dense_1"),
+        layers.Dense(512, "relu", name="dense_2"),
+    ]
+    return _compiled("mlp", chain, dataset, seed)
 
 
 def cnn(dataset: Dataset, seed: int = 0) -> keras.Model:
@@ -85,18 +79,14 @@ def cnn(dataset: Dataset, seed: int = 0) -> keras.Model:
             f"'{dataset.name}' has samples of shape {shape}"
         )
     layers = _keras().layers
-    return _compiled(
-        "cnn",
-        [
-            layers.Conv2D(32, 3, padding="same", activation="relu", name="conv_1"),
-            layers.Conv2D(64, 3, padding="same", activation="relu", name="conv_2"),
-            layers.MaxPooling2D(2, name="pool"),
-            layers.Flatten(name="flatten"),
-            layers.Dense(128, "relu", name="dense"),
-        ],
-        dataset,
-        seed,
-    )
+    chain = [
+        layers.Conv2D(32, 3, padding="same", activation="relu", name="conv_1"),
+        layers.Conv2D(64, 3, padding="same", activation="relu", name="conv_2"),
+        layers.MaxPooling2D(2, name="pool"),
+        layers.Flatten(name="flatten"),
+        layers.Dense(128, "relu", name="dense"),
+    ]
+    return _compiled("cnn", chain, dataset, seed)
 
 
 def lstm(dataset: Dataset, seed: int = 0) -> keras.Model:

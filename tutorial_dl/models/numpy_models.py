@@ -8,10 +8,7 @@ from tutorial_dl.replica import CurveReplica, DenseReplica, Replica, SoftmaxRepl
 
 
 def curve(dataset: Dataset, seed: int = 0) -> Replica:
-    """A cubic y = w0 + w1 x + w2 x^2 + w3 x^3, from one number to one number.
-
-    It starts from w = 0, so `seed` has no effect.
-    """
+    """A cubic w0 + w1 x + w2 x^2 + w3 x^3, from one number to one number; it starts from w = 0."""
     if flat_inputs("curve", dataset) != 1 or dataset.classes or outputs("curve", dataset) != 1:
         raise ValueError(
             f"model 'curve' maps one number to one number: dataset '{dataset.name}' has "

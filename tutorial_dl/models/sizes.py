@@ -19,7 +19,6 @@ def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
 
 
 def flat_inputs(model: str, dataset: Dataset) -> int:
-    """Number of input features per sample."""
     return prod(sample_shape(model, dataset))
 
 

@@ -31,10 +31,6 @@ def of(model: Any) -> Replica:
     """Return the Replica of `model`: a compiled Keras model, a Replica, or an object like one.
 
     An object of another class that has the attributes `base.REQUIRED` is wrapped in an `Around`.
-
-    Raises:
-        TypeError: If it is none of them.
-        ValueError: If a Keras model can't be trained in this way (see `KerasReplica`).
     """
     if isinstance(model, Replica):
         return model

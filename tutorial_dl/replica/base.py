@@ -40,7 +40,7 @@ class Segment:
 def lay_out(arrays: Iterable[tuple[str, tuple[int, ...]]], align: int = 1) -> tuple[Segment, ...]:
     """Place named arrays one after the other; each starts at a multiple of `align` elements.
 
-    Elements in gaps are zero and have zero gradient, so every optimizer here leaves them at zero.
+    Gaps are zero and have zero gradient, so every optimizer here leaves them at zero.
     """
     segments, end = [], 0
     for name, shape in arrays:
@@ -51,7 +51,6 @@ def lay_out(arrays: Iterable[tuple[str, tuple[int, ...]]], align: int = 1) -> tu
 
 
 def length(segments: tuple[Segment, ...]) -> int:
-    """Number of elements of a flat vector that holds `segments`."""
     return max((s.offset + s.size for s in segments), default=0)
 
 
@@ -69,30 +68,23 @@ class Replica:
         state: Flat array, shape (k,), that is averaged over ranks but not optimised (moving
             statistics of batch normalisation); length 0 if there is none. It may be a read-only
             copy, so assign all of it to change it: `replica.state = average`.
-
-    Optional attributes, with who reads them:
-        model: The Keras model inside, if any; `train` names the optimizer it was compiled with.
-        uses_team: Whether to call `use_team(team)` before training (the Trainer).
-        random: Seeds and counters of the model's generators, int64 (2k,), or None; can be
-            assigned (random_state.py, checkpoints).
-        loss_scale: What the loss is multiplied by while its gradient is computed, and `gradient`
-            divided by; None if the replica can't do so (strategies/loss_scale.py assigns it).
-        computes_in_float16: Whether `loss_scale="auto"` means "dynamic" (loss_scale_of).
-        keeps_apart: Whether `compute_gradient` has the option `apart=(first, last)`, a part of
-            the gradient that may stay elsewhere in memory (Synchronous).
-        own, own_factor: Where it stayed: int64 (3, parts) of offsets in `gradient`, sizes and
-            addresses; its numbers must be multiplied by the factor (Synchronous, Step.own).
     """
 
     parameters: np.ndarray
     gradient: np.ndarray
     segments: tuple[Segment, ...]
     state: np.ndarray = np.zeros(0, np.float32)
-    model: Any = None
-    uses_team: bool = False
-    random: np.ndarray | None = None
+    # Optional attributes.
+    model: Any = None  # the Keras model inside; `train` names the optimizer it was compiled with
+    uses_team: bool = False  # whether to call `use_team(team)` before training
+    random: np.ndarray | None = None  # seeds and counters of the model's generators, int64 (2k,)
+    # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
+    # if the replica can't do so. strategies/loss_scale.py assigns it.
     loss_scale: float | None = None
-    computes_in_float16: bool = False
+    computes_in_float16: bool = False  # whether `loss_scale="auto"` means "dynamic"
+    # Whether `compute_gradient` has the option `apart=(first, last)`, a part of the gradient that
+    # may stay elsewhere in memory. Then `own`, int64 (3, parts), has offsets in `gradient`, sizes
+    # and addresses; the numbers there must be multiplied by the factor (Step.own).
     keeps_apart: bool = False
     own: np.ndarray | None = None
     own_factor: float = 1.0
@@ -126,12 +118,10 @@ class Replica:
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         """Move both vectors, values included, into the given memory and use it from now on.
 
-        Both must be contiguous, of this replica's length and dtype, and 64-byte aligned. Either may
-        be the vector that the replica already uses. Other code may change `parameters` between two
-        calls of this replica, so the replica keeps no copy of them.
-
-        Raises:
-            ValueError: If the memory does not fit; nothing has moved.
+        Both must be contiguous, of this replica's length and dtype, and 64-byte aligned, else
+        nothing moves and ValueError is raised. Either may be the vector that the replica already
+        uses. Other code may change `parameters` between two calls of this replica, so the replica
+        keeps no copy of them.
         """
         check_place(self, parameters, gradient)
         parameters[:], gradient[:] = self.parameters, self.gradient
@@ -171,35 +161,13 @@ class Around(Replica):
     """A Replica around another object: what a subclass does not define is the inner object's.
 
     `replica.of` wraps an object of another class in it, which needs the `REQUIRED` attributes only;
-    hooks that the object lacks have their defaults.
-
-    Args:
-        inner: A Replica or such an object.
-        own: Further attributes of this object.
+    hooks that the object lacks have their defaults. `own` are further attributes of this object.
     """
 
     inner: Any = None
 
     def __init__(self, inner: Any, **own: Any) -> None:
         vars(self).update(own, inner=inner)
-
-    def compute_gradient(self, batch: Batch, **options) -> tuple[float, int]:
-        return self.inner.compute_gradient(batch, **options)
-
-    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        return self.inner.evaluate(batches)
-
-    def predict(self, x: Any) -> Any:
-        return self.inner.predict(x)
-
-    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
-        self.inner.place(parameters, gradient)
-
-    def use_team(self, team: Any) -> None:
-        self.inner.use_team(team)
-
-    def swap(self) -> None:
-        self.inner.swap()
 
     @property
     def can_swap(self) -> bool:
@@ -217,7 +185,7 @@ class Around(Replica):
 
 
 def _of_inner(name: str) -> property:
-    """The inner object's attribute; if it has none, the default."""
+    """The inner object's attribute or method; if it has none, the default."""
 
     def get(self: Around) -> Any:
         try:
@@ -226,12 +194,15 @@ def _of_inner(name: str) -> property:
             if name == "uses_team":
                 return hasattr(self.inner, "use_team")
             default = vars(Replica).get(name)
-            return default.fget(self) if isinstance(default, property) else default
+            return default.__get__(self) if hasattr(default, "__get__") else default
 
     return property(get, lambda self, value: setattr(self.inner, name, value))
 
 
-for _name in (*Replica.__annotations__, "gradient_is_finite"):
+for _name in (
+    *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "predict",
+    "place", "use_team", "swap",
+):  # fmt: skip
     setattr(Around, _name, _of_inner(_name))
 
 
@@ -258,13 +229,10 @@ class LossNotFinite(FloatingPointError):
 
 
 def finite_gradient(replica: Replica, batch: Batch, **options) -> tuple[float, int]:
-    """Call `replica.compute_gradient(batch, ...)`, and check that loss and gradient are finite.
+    """Call `replica.compute_gradient(batch, ...)`; raise FloatingPointError if it is not finite.
 
     Every rank checks before anything is exchanged: one rank's NaN must not reach all weights, and
     afterwards its origin could no longer be found.
-
-    Raises:
-        FloatingPointError: If the loss or the gradient is not finite.
     """
     loss, samples = replica.compute_gradient(batch, **options)
     if not isfinite(loss):

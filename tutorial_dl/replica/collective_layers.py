@@ -33,7 +33,6 @@ def without_samples() -> Iterator[None]:
 
 
 def has_samples() -> bool:
-    """False within `without_samples`."""
     return not getattr(_here, "empty", False)
 
 

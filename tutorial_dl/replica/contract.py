@@ -20,16 +20,9 @@ from numba_kernels.shared.window import aligned
 from tutorial_dl.data.dataset import Batch, Data
 from tutorial_dl.replica.base import Replica
 
-RULES: dict[str, Callable[[Subject], Iterator[str]]] = {}  # checked in this order
-DIRECTIONS = 3  # along which slopes are measured
-
 
 class ContractError(AssertionError):
-    """A replica breaks rules of the contract.
-
-    Attributes:
-        failures: One line per failure, "rule: what is wrong, with numbers".
-    """
+    """A replica breaks rules; `failures` has a line for each: "rule: what is wrong"."""
 
     def __init__(self, replica: Any, failures: list[str]) -> None:
         self.failures = failures
@@ -37,7 +30,7 @@ class ContractError(AssertionError):
 
 
 def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) -> list[str]:
-    """Check a replica against the rules (`RULES`), before it trains.
+    """Check a replica against the rules, before it trains; return the names of those checked.
 
     Afterwards parameters, state and random state are as before, but its vectors have moved.
 
@@ -47,12 +40,8 @@ def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) 
         skip: Names of rules that this model can't keep. Layers that use the whole batch (batch
             normalisation) break "additive", masks that depend on its shape (dropout) as well.
 
-    Returns:
-        The names of the rules that were checked.
-
     Raises:
-        ContractError: If a rule is broken; it has one line per failure.
-        ValueError: If there are no batches, a batch is too small, or a rule has another name.
+        ContractError: If a rule is broken.
 
     Example:
         >>> from tutorial_dl.replica import CurveReplica, check
@@ -99,7 +88,6 @@ class Subject:
             self.near, self.eps = 2e-2, 1e-3
 
     def reset(self) -> None:
-        """Back to the values at the beginning."""
         self.replica.parameters[:] = self.parameters
         self.replica.state = self.state
         if self.random is not None:
@@ -116,12 +104,16 @@ class Subject:
         loss, samples = r.compute_gradient(self.batch if batch is None else batch, **options)
         return loss, samples, r.gradient.copy()
 
-    def difference(self, a: np.ndarray, b: np.ndarray) -> str:
-        """By how much two gradients differ; empty if they agree."""
+    def differ(self, words: str, a: np.ndarray, b: np.ndarray) -> Iterator[str]:
+        """A line that begins with `words` if two gradients differ."""
         size = max(float(np.abs(a).max()), float(np.abs(b).max()), self.near)
         worst = float(np.abs(a - b).max())
-        agree = worst <= self.near * size  # false for NaN
-        return "" if agree else f"{worst:.3g}, the largest element is {size:.3g}"
+        if not worst <= self.near * size:  # true for NaN
+            yield f"{words} {worst:.3g}, the largest element is {size:.3g}"
+
+    def parts(self) -> list[Batch]:
+        cut = max(1, self.samples // 3)
+        return [Data(*self.batch).take(part) for part in (slice(0, cut), slice(cut, None))]
 
     def same(self, a: float, b: float) -> bool:
         return isclose(a, b, rel_tol=self.near, abs_tol=self.near)
@@ -130,12 +122,9 @@ class Subject:
         return aligned(self.parameters.size, self.parameters.dtype)
 
 
-def rule(function: Callable[[Subject], Iterator[str]]) -> Callable[[Subject], Iterator[str]]:
-    RULES[function.__name__] = function
-    return function
+# The rules: each yields a line for everything that is wrong.
 
 
-@rule
 def vectors(s: Subject) -> Iterator[str]:
     """Two flat, contiguous, writeable vectors of the same length and dtype, apart in memory."""
     r = s.replica
@@ -155,7 +144,6 @@ def vectors(s: Subject) -> Iterator[str]:
         yield "parameters and gradient share memory"
 
 
-@rule
 def segments(s: Subject) -> Iterator[str]:
     """Segments are in order, do not overlap, and cover all but gaps, which hold zeros."""
     end, used = 0, np.zeros(s.parameters.size, bool)
@@ -170,7 +158,6 @@ def segments(s: Subject) -> Iterator[str]:
             yield f"{name} has {outside.size} elements that are not 0 outside all segments"
 
 
-@rule
 def place(s: Subject) -> Iterator[str]:
     """place() moves the values, uses the new memory only, and refuses memory that does not fit."""
     r, (_, _, before) = s.replica, s.compute()
@@ -182,20 +169,16 @@ def place(s: Subject) -> Iterator[str]:
         pass
     old, new = (r.parameters, r.gradient), (s.memory(), s.memory())
     r.place(*new)
-    if not np.array_equal(new[0], s.parameters) or not np.array_equal(new[1], before):
+    if not np.array_equal(new, (s.parameters, before)):
         yield "the values have not moved along"
     new[0][:] = s.parameters
     old[0][:] = old[1][:] = np.nan
-    if words := s.difference(s.compute()[2], before):
-        yield f"after it, the gradient differs by {words}"
-    for name, mine, memory in zip(
-        ("parameters", "gradient"), (r.parameters, r.gradient), new, strict=True
-    ):
-        if mine.ctypes.data != memory.ctypes.data:
+    yield from s.differ("after it, the gradient differs by", s.compute()[2], before)
+    for name, memory in zip(("parameters", "gradient"), new, strict=True):
+        if getattr(r, name).ctypes.data != memory.ctypes.data:
             yield f"{name} not in the memory given"
 
 
-@rule
 def gradient(s: Subject) -> Iterator[str]:
     """compute_gradient() fills the gradient, and returns the loss and the number of samples."""
     loss, samples, filled = s.compute()
@@ -207,7 +190,6 @@ def gradient(s: Subject) -> Iterator[str]:
         yield "it has changed the parameters"
 
 
-@rule
 def empty(s: Subject) -> Iterator[str]:
     """A batch of 0 samples gives zeros and (0.0, 0), and changes no state."""
     loss, samples, filled = s.compute(Data(*s.batch).take(slice(0, 0)))
@@ -219,26 +201,25 @@ def empty(s: Subject) -> Iterator[str]:
         yield "a batch of 0 samples changed the state"
 
 
-@rule
 def additive(s: Subject) -> Iterator[str]:
     """The gradient of a batch is the mean of its parts' gradients, weighted by their samples."""
     loss, samples, whole = s.compute()
-    total, mean, cut = 0.0, np.zeros_like(whole), max(1, s.samples // 3)
-    for part in (slice(0, cut), slice(cut, None)):
-        of_part, n, g = s.compute(Data(*s.batch).take(part))
+    total, mean, sizes = 0.0, np.zeros_like(whole), []
+    for part in s.parts():
+        of_part, n, g = s.compute(part)
         total, mean = total + of_part * n / samples, mean + g * whole.dtype.type(n / samples)
-    if words := s.difference(mean, whole):
-        yield f"parts of {cut} and {samples - cut} samples differ from the whole by {words}"
+        sizes.append(len(Data(*part)))
+    words = "parts of {} and {} samples differ from the whole by".format(*sizes)
+    yield from s.differ(words, mean, whole)
     if not s.same(total, loss):
         yield f"their mean loss is {total:.6g}, that of the whole is {loss:.6g}"
 
 
-@rule
 def slope(s: Subject) -> Iterator[str]:
     """The gradient is the slope of the loss, by central differences in random directions."""
     r, (_, _, g) = s.replica, s.compute()
     g, step = g.astype(np.float64), s.eps ** (1 / 3)
-    for _ in range(DIRECTIONS):
+    for _ in range(3):
         way = s.dice.standard_normal(g.size)
         way = way / np.linalg.norm(way) + g / (np.linalg.norm(g) or 1)  # not across the slope only
         losses = []
@@ -252,7 +233,6 @@ def slope(s: Subject) -> Iterator[str]:
             yield f"the loss has slope {measured:.6g}, the gradient says {expected:.6g}"
 
 
-@rule
 def outside(s: Subject) -> Iterator[str]:
     """Parameters that others change are used by the next call; no copy of them is kept."""
     before = s.compute()
@@ -264,29 +244,26 @@ def outside(s: Subject) -> Iterator[str]:
         yield f"the loss is {before[0]:.6g} before and after all parameters changed"
 
 
-@rule
 def deterministic(s: Subject) -> Iterator[str]:
     """Equal parameters, state and random state give an equal gradient."""
     first, again = s.compute(), s.compute()
-    if words := s.difference(first[2], again[2]):
-        yield f"the gradients of two calls differ by {words}"
+    yield from s.differ("the gradients of two calls differ by", first[2], again[2])
     if not s.same(first[0], again[0]):
         yield f"the losses of two calls are {first[0]:.9g} and {again[0]:.9g}"
     if s.random is not None and s.replica.random.size != s.random.size:
         yield f"random has {s.replica.random.size} elements after a call, {s.random.size} before"
 
 
-@rule
 def evaluate(s: Subject) -> Iterator[str]:
     """evaluate() averages over samples, whatever the batches, and changes nothing."""
-    r, cut = s.replica, max(1, s.samples // 3)
+    r = s.replica
     found = r.evaluate(s.batches)
     if not {"loss", "samples"} <= found.keys():
         yield f"it returned {', '.join(found)}; expected loss and samples among them"
         return
-    parts = [Data(*s.batch).take(slice(*ends)) for ends in ((0, cut), (cut, None), (0, 0))]
-    alone = [r.evaluate([batch]) for batch in [*parts, *s.batches[1:]]]
-    together = r.evaluate(iter([*parts, *s.batches[1:]]))
+    parts = [*s.parts(), Data(*s.batch).take(slice(0, 0)), *s.batches[1:]]
+    alone = [r.evaluate([batch]) for batch in parts]
+    together = r.evaluate(iter(parts))
     samples = sum(one["samples"] for one in alone)
     if not samples == together["samples"] == found["samples"]:
         yield f"samples are {samples} one by one, {together['samples']} in parts"
@@ -302,7 +279,6 @@ def evaluate(s: Subject) -> Iterator[str]:
         yield "it has changed the parameters or the state"
 
 
-@rule
 def state(s: Subject) -> Iterator[str]:
     """The state is flat, and what is assigned is read back."""
     value = (s.state * 0.5 + 0.25).astype(s.state.dtype)
@@ -311,7 +287,6 @@ def state(s: Subject) -> Iterator[str]:
         yield f"of {s.state.size} elements assigned, other values were read back"
 
 
-@rule
 def swap(s: Subject) -> Iterator[str]:
     """If can_swap: swap() exchanges the memory of both vectors, contents included."""
     r = s.replica
@@ -322,14 +297,12 @@ def swap(s: Subject) -> Iterator[str]:
     r.swap()
     if (r.gradient.ctypes.data, r.parameters.ctypes.data) != places:
         yield "the vectors have not exchanged their memory"
-    if not np.array_equal(r.gradient, s.parameters) or not np.array_equal(r.parameters, g):
+    if not np.array_equal((r.gradient, r.parameters), (s.parameters, g)):
         yield "the values have not moved along"
     r.parameters[:] = s.parameters
-    if words := s.difference(s.compute()[2], g):
-        yield f"after it, the gradient differs by {words}"
+    yield from s.differ("after it, the gradient differs by", s.compute()[2], g)
 
 
-@rule
 def finite(s: Subject) -> Iterator[str]:
     """gradient_is_finite is true after a good gradient, and false after one with NaN."""
     s.compute()
@@ -341,7 +314,6 @@ def finite(s: Subject) -> Iterator[str]:
         yield f"gradient_is_finite is true, the loss is {loss}, the gradient is not finite"
 
 
-@rule
 def scale(s: Subject) -> Iterator[str]:
     """A loss scale changes neither loss nor gradient."""
     before = s.replica.loss_scale
@@ -353,13 +325,11 @@ def scale(s: Subject) -> Iterator[str]:
     s.replica.loss_scale = 8.0
     scaled = s.compute()
     s.replica.loss_scale = before
-    if words := s.difference(plain[2], scaled[2]):
-        yield f"with a loss scale of 8, the gradient differs by {words}"
+    yield from s.differ("with a loss scale of 8, the gradient differs by", plain[2], scaled[2])
     if not s.same(plain[0], scaled[0]):
         yield f"with a loss scale of 8, the loss is {scaled[0]:.6g}, else {plain[0]:.6g}"
 
 
-@rule
 def apart(s: Subject) -> Iterator[str]:
     """If keeps_apart: the part that stays apart is the same, times own_factor, at `own`."""
     r = s.replica
@@ -374,5 +344,11 @@ def apart(s: Subject) -> Iterator[str]:
         low, high = max(first, offset), min(last, offset + size)
         if low < high:
             found[low:high] = numbers[low - offset : high - offset]
-    if words := s.difference(found, g):
-        yield f"with apart=({first}, {last}), the gradient differs by {words}"
+    yield from s.differ(f"with apart=({first}, {last}), the gradient differs by", found, g)
+
+
+_rules = (  # checked in this order
+    vectors, segments, place, gradient, empty, additive, slope, outside, deterministic, evaluate,
+    state, swap, finite, scale, apart,
+)  # fmt: skip
+RULES: dict[str, Callable[[Subject], Iterator[str]]] = {rule.__name__: rule for rule in _rules}

@@ -20,7 +20,6 @@ class CurveReplica(Vectors):
     Args:
         degree: phi(x) = (1, x, x^2, ..., x^degree), so k = degree + 1.
         basis: Another phi instead, from x (s,) to Phi (s, k).
-        dtype: float32 or float64.
         parameters: The initial w, shape (k,); zeros by default.
 
     >>> line = CurveReplica(degree=1, dtype="float64")

@@ -85,10 +85,8 @@ class DenseReplica(Vectors):
     ) -> tuple[float, int]:
         """Fill `gradient`; return (mean loss, samples). See `Replica`.
 
-        Args:
-            batch: (x, y).
-            ready: Called with (first, last) when gradient[first:last] is complete: layer by layer
-                from the last one back, while the rest is still being computed.
+        `ready(first, last)` is called when gradient[first:last] is complete: layer by layer from
+        the last one back, while the rest is still being computed.
         """
         x, y = batch
         samples = len(x)
@@ -194,10 +192,6 @@ class SoftmaxReplica(DenseReplica):
     """A linear classifier: the dense network without hidden layers. p = softmax(x W + b).
 
     Its loss is convex, so every descent ends at the same loss.
-
-    Args:
-        inputs, classes: Values per sample, number of classes.
-        seed, dtype: See `DenseReplica`.
     """
 
     def __init__(self, inputs: int, classes: int, seed: int = 0, dtype: Any = np.float32) -> None:

@@ -4,8 +4,6 @@ Matrix products use BLAS; everything else is compiled here, one pass each, in pl
 run over a row's elements, the order in which they lie in memory.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from numba_kernels.jit.compile import compiled

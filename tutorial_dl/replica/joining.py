@@ -22,15 +22,9 @@ BITS = {
 def join(flat: np.ndarray, offsets, addresses, sizes, factor=1.0, apart=(0, 0)) -> bool:
     """Set flat[offset : offset + size] = factor * (numbers at address), for each part.
 
-    Args:
-        flat: float32 or float64, (n,).
-        offsets, addresses, sizes: int64, of equal length. The numbers have flat's dtype and are
-            contiguous; the caller keeps them in memory while this runs.
-        factor: The factor. Overflow in the product is not detected.
-        apart: [first, last) of flat that is not written; numbers for it are only checked.
-
-    Returns:
-        Whether all numbers at the addresses are finite.
+    The numbers have the dtype of `flat`, float32 or float64, and the caller keeps them in memory.
+    Overflow in the product is not detected. [first, last) of flat, `apart`, is not written; numbers
+    for it are only checked. Returns whether all numbers at the addresses are finite.
     """
     integer, infinity = BITS[flat.dtype]
     bits, factor = flat.view(integer), flat.dtype.type(factor)
@@ -67,7 +61,6 @@ def joined(flat, bits, offsets, addresses, sizes, factor, infinity, first, last)
 
 @compiled
 def scaled_copy(target, source, factor):
-    """target = factor * source"""
     for i in range(target.size):
         target[i] = factor * source[i]
 

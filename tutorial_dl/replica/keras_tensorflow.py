@@ -19,8 +19,7 @@ import numpy as np
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_checks import check_metrics
-from tutorial_dl.replica.keras_variables import KerasVariables, address_of, keras, tf
+from tutorial_dl.replica.keras_variables import KerasVariables, address_of, check_metrics, keras, tf
 
 NOTHING = np.zeros((3, 0), np.int64)
 SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
@@ -33,24 +32,14 @@ class KerasReplica(KerasVariables):
     its metrics are those of `model.compile(metrics=...)`. The optimizer that the model was compiled
     with is not used, because strategies update `parameters`.
 
-    For several inputs or outputs, batches hold a tuple or dict of arrays, as the model expects.
-    A float64 model must be built and compiled under `keras.config.set_floatx("float64")`.
+    For several inputs or outputs, batches hold a tuple or dict of arrays, as the model expects. A
+    float64 model must be built and compiled under `keras.config.set_floatx("float64")`.
 
-    Args:
-        model: Built and compiled, its trainable weights all float32 or all float64. It stays usable
-            (predict, evaluate, save), always with the current weights.
-
-    Attributes:
-        segments: They start at multiples of 64 bytes; the gaps between them hold zeros.
-        own, own_factor: The place of the last gradient in TensorFlow's memory, if it was computed
-            with `apart`: int64 (3, layers), per layer its offset in `gradient`, its size and its
-            address. Its numbers must be multiplied by the factor (numba_kernels.fused.Step.own).
-        gradient_is_finite: Checked while the gradient was copied.
-        state: The weights that are not trained by gradient, joined: a read-only copy.
-
-    Raises:
-        TypeError: If it is not a Keras model.
-        ValueError: If the model can't be trained in this way; the message says why.
+    `model` must be built and compiled, its trainable weights all float32 or all float64; a
+    TypeError or ValueError says why it can't be trained. It stays usable (predict, evaluate, save),
+    always with the current weights. `segments` start at multiples of 64 bytes; the gaps between
+    them hold zeros. `state`, the joined weights that are not trained by gradient, is a read-only
+    copy.
     """
 
     keeps_apart = True  # compute_gradient has `apart`
@@ -88,13 +77,8 @@ class KerasReplica(KerasVariables):
     ) -> tuple[float, int]:
         """Fill `gradient`; return (mean loss, samples). See `Replica`.
 
-        Args:
-            batch: (inputs, targets).
-            apart: [first, last) of the gradient that may stay in TensorFlow's memory, which saves
-                a copy; `own` has its place, valid until the next call.
-
-        Raises:
-            RuntimeError: If TensorFlow has assigned the model's weights since (see above).
+        [first, last) of the gradient, `apart`, may stay in TensorFlow's memory, which saves a copy;
+        `own` has its place, valid until the next call.
         """
         samples, self.own, self._kept = _samples(batch), NOTHING, None
         if samples == 0:
@@ -130,11 +114,7 @@ class KerasReplica(KerasVariables):
             variable.assign(value)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Keras's own metrics over all samples of `batches`, and "samples".
-
-        Without samples, all are 0; before the first batch was seen, only "loss" and "samples" are
-        known.
-        """
+        """Keras's metrics over all samples of `batches`, and "samples"; all 0 without samples."""
         samples, output_losses = 0, {}
         for batch in batches:
             here = _samples(batch)

@@ -12,11 +12,18 @@ an error if that has happened, instead of training a model that no longer learns
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.base import Replica, lay_out, length
-from tutorial_dl.replica.keras_checks import check_model, keras, tf
+from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
+
+hide_tensorflow_chatter()
+
+import keras  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multiple of this
 
@@ -105,5 +112,65 @@ class KerasVariables(Replica):
 
 
 def address_of(tensor: tf.Tensor) -> int:
-    """The memory address of a tensor's numbers."""
     return np.asarray(memoryview(tensor)).__array_interface__["data"][0]
+
+
+def check_model(model: Any) -> None:
+    """Raise a one-line TypeError or ValueError if the model can't be trained as flat vectors."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"the Keras backend must be tensorflow, got {keras.backend.backend()}: set "
+            "KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"a {type(model).__name__} is not a keras.Model")
+
+    def need(condition: bool, words: str) -> None:
+        if not condition:
+            raise ValueError(f"model '{model.name}'{words}")
+
+    need(model.built, " has no weights yet: give it a keras.Input, or call it on a batch first")
+    need(model.compiled, " is not compiled: call model.compile(loss=..., metrics=[...])")
+    need(
+        type(model).train_step is keras.Model.train_step,
+        " overrides train_step, which would not be called: override compute_loss instead, or "
+        "write a Replica",
+    )
+    for loss in keras.tree.flatten(model.loss):
+        reduction = getattr(loss, "reduction", "mean")
+        need(
+            reduction in ("sum_over_batch_size", "mean", "mean_with_sample_weight"),
+            f": its loss has reduction '{reduction}'; averages over ranks need a mean over "
+            "samples, 'sum_over_batch_size'",
+        )
+    dtypes = {v.dtype for v in model.trainable_weights}
+    need(bool(dtypes), " has no trainable weights")
+    need(
+        dtypes in ({"float32"}, {"float64"}),
+        f" has trainable weights of dtype {', '.join(sorted(dtypes))}: expected all float32 or all "
+        "float64",
+    )
+    # Keras computes losses in the precision that was its default when the model was compiled.
+    losses = [model._compile_loss, *keras.tree.flatten(model.loss)]
+    computed = {loss.dtype for loss in losses if isinstance(loss, keras.losses.Loss)}
+    need(
+        dtypes != {"float64"} or "float32" not in computed,
+        " has float64 weights but a float32 loss: build and compile it under "
+        "keras.config.set_floatx('float64')",
+    )
+
+
+def check_metrics(model: keras.Model) -> None:
+    """Raise ValueError for a metric that is not a mean over samples: it can't be averaged."""
+    compiled = model._compile_metrics
+    if compiled is None:
+        return
+    given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
+    objects = [metric for metric in given if isinstance(metric, keras.metrics.Metric)]
+    for metric in [*objects, *compiled.metrics]:  # metrics given as strings are made later
+        if not isinstance(metric, keras.metrics.Mean):
+            raise ValueError(
+                f"model '{model.name}': metric '{metric.name}' is not a mean over samples, so it "
+                "can't be averaged over ranks: leave it out of compile, and call "
+                "model.evaluate after training"
+            )

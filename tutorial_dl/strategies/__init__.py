@@ -44,19 +44,10 @@ def check(name: str, **options) -> None:
 
 
 def get(name: str, team=None, **options):
-    """Make a strategy by its name.
+    """Make a strategy by its name, one of NAMES, for a team (None: all ranks).
 
-    Args:
-        name: one of NAMES
-        team: the ranks that train; all ranks if None
-        options: the strategy's own options; None or False counts as not given
-
-    Returns:
-        A new object of the strategy's class.
-
-    Raises:
-        ValueError: there is no such strategy, it does not take one of the options, or two options
-            exclude each other
+    Options that are None or False count as not given. ValueError says that there is no such
+    strategy, that it does not take one of the options, or that two options exclude each other.
     """
     check_strategy(name, options)
     given = {n: v for n, v in options.items() if v is not None and v is not False}

@@ -12,18 +12,11 @@ from ..replica.base import Batch, Replica, finite_gradient
 
 
 class Strategy:
-    """What a loop asks of every strategy.
+    """What a loop asks of every strategy, besides the methods that OneModel and Rule both have."""
 
-    Attributes:
-        optimizer: the optimizer, with the learning rate of the next step
-        default_optimizer: the name of the optimizer that is used if none is given
-        updates_a_step: updates that all ranks together make in a step
-        loss_scale: a LossScale (strategies/loss_scale.py) if the model computes in float16, or None
-    """
-
-    default_optimizer = "adam"
-    updates_a_step = 1
-    loss_scale = None
+    default_optimizer = "adam"  # used if none is given
+    updates_a_step = 1  # that all ranks together make
+    loss_scale = None  # a LossScale (loss_scale.py) if the model computes in float16
     _team = None
 
     @property
@@ -49,26 +42,9 @@ class Strategy:
         if self._team is None:
             self._team = team
 
-    def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        """Use learning rate `rate`, equal on all ranks, from the next step on.
-
-        Args:
-            rate: the learning rate
-            correct_momentum: also scale the velocity, see `Optimizer.at_rate`
-        """
-        raise NotImplementedError
-
-    def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
-        raise NotImplementedError
-
     def total(self, sums: np.ndarray) -> np.ndarray:
         """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
         return sums
-
-    def save(self) -> tuple:
-        """What a checkpoint holds of this strategy."""
-        raise NotImplementedError
 
 
 class OneModel(Strategy):
@@ -81,18 +57,6 @@ class OneModel(Strategy):
     replica: Replica
     _seen = 0  # samples that this rank has used since its state was last averaged
 
-    def attach(self, replica: Replica, optimizer, clip_norm: float | None = None) -> None:
-        """Once, before the first step: put the vectors where this strategy needs them."""
-        raise NotImplementedError
-
-    def step(self, batch: Batch) -> tuple[float, int]:
-        """One update; returns the mean loss and the number of samples, of all ranks together."""
-        raise NotImplementedError
-
-    def resume(self) -> None:
-        """After a failure: give all ranks the same state again. Collective."""
-        raise NotImplementedError
-
     def gradient(self, batch: Batch, **options) -> tuple[float, int]:
         """Compute this rank's gradient of a step; returns (mean loss, samples). See `skipped`."""
         if self.loss_scale is None:
@@ -103,10 +67,9 @@ class OneModel(Strategy):
     def skipped(self, loss: float, samples: int) -> tuple[float, int] | None:
         """Decide, after `gradient`, whether all ranks skip this step. Collective.
 
-        Returns:
-            None if the step can be done on all ranks. If some rank's gradient has overflowed: what
-            the step returns instead, the mean loss over the ranks where it is finite, and their
-            number of samples.
+        Returns None if they do not. If some rank's gradient has overflowed, it returns what the
+        step returns instead: the mean loss over the ranks where it is finite, and their number of
+        samples.
         """
         if self.loss_scale is None:
             return None
@@ -119,6 +82,7 @@ class OneModel(Strategy):
         return (float(loss / samples) if samples else 0.0), int(samples)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
+        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
         at_once = self.updates_a_step
         return -(-samples // (batch_size * at_once)) * at_once
 
@@ -127,14 +91,19 @@ class OneModel(Strategy):
         return self.update.optimizer
 
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
+        """Use learning rate `rate`, equal on all ranks, from the next step on.
+
+        With `correct_momentum` the velocity is scaled too, see `Optimizer.at_rate`.
+        """
         if rate != self.update.optimizer.learning_rate:
             state = self.update.state if correct_momentum else None
             self.update.optimizer = self.update.optimizer.at_rate(rate, state)
 
-    def agree_on_scale(self) -> None:
-        """After a failure: give all ranks the loss scale of rank 0. Collective."""
-        if self.loss_scale is not None and self.team.size > 1:
-            self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
+    def share_state(self) -> None:
+        """Give all ranks the statistics of rank 0. Collective."""
+        if self.replica.state.size:
+            self.replica.state = self.team.broadcast(self.replica.state.copy())
+        self._seen = 0
 
     def average_state(self) -> None:
         """Average what is not optimised (moving statistics) over ranks, weighted by samples."""
@@ -154,12 +123,7 @@ class OneModel(Strategy):
     # what differs is written whole by each rank
 
     def save(self) -> tuple[dict, dict, dict]:
-        """What a checkpoint holds of this strategy.
-
-        Returns:
-            (values, vectors, own): numbers; this rank's slices of the common vectors; arrays that
-            only this rank has.
-        """
+        """(values, vectors, own): numbers, slices of common vectors, what only this rank has."""
         n, update = self.replica.parameters.size, self.update
         first, last = self.team.slice_of(n)
         low = first - update.mine.start
@@ -180,9 +144,7 @@ class OneModel(Strategy):
         update.state.slots[:] = saved.vector("slots", update.mine.start, update.mine.stop)
         values = saved.values["strategy"]
         update.state.step = values["updates"]
-        self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
-        if self.loss_scale is not None and "loss_scale" in values:
-            self.loss_scale.values = values["loss_scale"]
+        self.restore_numbers(values)
         seen = [int(saved.own("seen", rank)[0]) for rank in range(saved.ranks)]
         if saved.ranks == self.team.size:
             state, self._seen = saved.own("state", self.team.rank), seen[self.team.rank]
@@ -192,3 +154,8 @@ class OneModel(Strategy):
             state, self._seen = np.average(states, axis=0, weights=weights), 0
         if self.replica.state.size:
             self.replica.state = state.astype(self.replica.state.dtype)
+
+    def restore_numbers(self, values: dict) -> None:
+        self.set_rate(values["rate"], correct_momentum=False)  # that of the saved velocity
+        if self.loss_scale is not None and "loss_scale" in values:
+            self.loss_scale.values = values["loss_scale"]

@@ -6,17 +6,11 @@ import numpy as np
 
 
 class Center:
-    """Serves workers by a rule, and counts the *staleness* tau of each update.
+    """Serves workers by a rule, already begun, and counts the *staleness* tau of each update.
 
     Staleness is the number of updates of the center between a worker's receipt of its weights and
-    the arrival of its update. It is 0 with a single worker.
-
-    Args:
-        rule: The master's rule, already begun.
-        weights: Shape (n,), changed in place.
-
-    Attributes:
-        version: Number of updates so far.
+    the arrival of its update. It is 0 with a single worker. `weights`, shape (n,), are changed in
+    place; `version` is the number of updates so far.
     """
 
     def __init__(self, rule, weights: np.ndarray):
@@ -25,7 +19,6 @@ class Center:
         self._looked: dict[int, int] = {}  # worker -> version of its next weights
 
     def pull(self, worker: int, answer: np.ndarray) -> None:
-        """Copy the present weights into `answer`."""
         answer[:] = self.weights
         if self.rule.pulls_in_step and worker in self._seen:
             self._looked[worker] = self.version  # its gradient comes from older weights

@@ -20,6 +20,8 @@ the two are the same.)
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from numba_kernels.optimizers.clipping import clip_by_norm
@@ -37,17 +39,13 @@ class Downpour(Rule):
         every: steps per exchange, at least 1; between exchanges a worker does plain gradient
             descent on its own weights, at the same learning rate
         synchronous: the master waits for all workers and updates with their mean; with every=1 this
-            is synchronous data parallelism
+            is synchronous data parallelism. It excludes the two options below
         staleness_aware: divide the learning rate of each update by 1 + its staleness (Zhang et al.,
             arXiv 1511.05950)
         lower_momentum: reduce the optimizer's momentum by the implicit momentum of asynchrony,
             1 - 1/workers, to no less than 0 (Mitliagkas et al., arXiv 1605.09774; Omnivore, arXiv
             1606.04487)
         upward, team, layout: see Rule
-
-    Raises:
-        ValueError: `every` or `upward` is too small, or staleness_aware or lower_momentum is set
-            together with synchronous
 
     Example:
         >>> from numba_kernels.optimizers import SGD
@@ -119,8 +117,6 @@ class Downpour(Rule):
 
     def begin_master(self, center, segments=None) -> None:
         if self.lower_momentum:
-            from dataclasses import replace
-
             lower = max(0.0, self.optimizer.momentum - (1 - 1 / self.workers))
             self.optimizer = replace(self.optimizer, momentum=lower)
         self.state = self.optimizer.init(center.size, center.dtype, segments)

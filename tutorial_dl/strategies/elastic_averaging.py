@@ -38,9 +38,6 @@ class ElasticAveraging(Rule):
         synchronous: all workers exchange at the same time; then every run gives the same result
         upward, team, layout: see Rule
 
-    Raises:
-        ValueError: an argument is out of its range
-
     Example:
         >>> from numba_kernels.optimizers import SGD
         >>> from tutorial_dl.strategies import ElasticAveraging, Scripted

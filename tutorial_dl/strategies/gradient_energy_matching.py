@@ -35,16 +35,12 @@ class GradientEnergyMatching(Rule):
     """GEM: workers scale their commits so that all together keep the pace of momentum SGD.
 
     It needs optimizer "sgd" without momentum, whose learning rate is eta. Every step is an
-    exchange.
+    exchange, and there is no synchronous form.
 
     Args:
         kappa: energy factor, above 0; near 1 matches the pace of momentum SGD
         momentum: mu of the process that is imitated, from 0 to below 1
         upward, team, layout: see Rule
-
-    Raises:
-        ValueError: an argument is out of its range, or asks for a synchronous form or for rarer
-            exchanges
 
     Example:
         >>> from numba_kernels.optimizers import SGD

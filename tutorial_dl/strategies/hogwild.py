@@ -12,6 +12,8 @@ the staleness of Downpour SGD. Each rank keeps its own optimizer state.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from numba_kernels.optimizers import Optimizer
@@ -24,24 +26,8 @@ from ..replica.base import Batch, Replica
 from .base import OneModel
 
 
-class Own:
-    """A rank's own optimizer, with state for all n weights."""
-
-    def __init__(self, optimizer: Optimizer, n: int, dtype, segments):
-        self.optimizer, self.state = optimizer, optimizer.init(n, dtype, segments)
-
-
 class Hogwild(OneModel):
-    """Hogwild: all ranks of a node train on one copy of the weights.
-
-    Args:
-        team: the ranks that train; all ranks of the run if None
-
-    Raises:
-        ValueError: the ranks do not all share memory
-    """
-
-    default_optimizer = "adam"
+    """Hogwild: all ranks of `team` train on one copy of the weights, so they must share memory."""
 
     def __init__(self, team: Team | None = None):
         self.team = team or Team()
@@ -52,18 +38,16 @@ class Hogwild(OneModel):
             )
         self.updates_a_step = self.team.size
 
-    def attach(
-        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
-    ) -> None:
-        self.replica, self.clip_norm, self._seen = replica, clip_norm, 0
+    def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
+        self.replica, self.clip_norm = replica, clip_norm
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)
         own = replica.parameters.copy()
         common = self.team.empty(n, dtype, common=True)
         replica.place(common, aligned(n, dtype))  # all ranks copy equal weights there
-        if replica.state.size:
-            replica.state = self.team.broadcast(replica.state.copy())
-        self.update = Own(optimizer, n, dtype, replica.segments)
+        self.share_state()
+        state = optimizer.init(n, dtype, replica.segments)
+        self.update = SimpleNamespace(optimizer=optimizer, state=state, mine=slice(0, n))
         self.team.barrier()
         replica.parameters[:] = own
         self.team.barrier()
@@ -95,20 +79,13 @@ class Hogwild(OneModel):
 
     def resume(self) -> None:
         """After a failure: give all ranks the statistics of rank 0; the weights are one copy."""
-        if self.replica.state.size:
-            self.replica.state = self.team.broadcast(self.replica.state.copy())
-        self._seen = 0
+        self.share_state()
         self.settle()
 
     def save(self) -> tuple[dict, dict, dict]:
-        first, last = self.team.slice_of(self.replica.parameters.size)
-        vectors = {"parameters": self.replica.parameters[first:last]}
-        state = self.update.state
-        own = {"state": self.replica.state, "seen": np.array([self._seen])}
-        own |= {"slots": state.slots, "updates": np.array([state.step])}
-        values = {"rate": self.update.optimizer.learning_rate}
-        if self.loss_scale is not None:
-            values["loss_scale"] = self.loss_scale.values
+        values, vectors, own = super().save()
+        del vectors["slots"]  # each rank has slots of its own, for all weights
+        own |= {"slots": self.update.state.slots, "updates": np.array([values.pop("updates")])}
         return values, vectors, own
 
     def restore(self, saved) -> None:
@@ -119,9 +96,6 @@ class Hogwild(OneModel):
         state = self.update.state
         state.slots[:], state.step = saved.own("slots", of), int(saved.own("updates", of)[0])
         self._seen = int(saved.own("seen", of)[0])
-        values = saved.values["strategy"]
-        self.set_rate(values["rate"], correct_momentum=False)
-        if self.loss_scale is not None and "loss_scale" in values:
-            self.loss_scale.values = values["loss_scale"]
+        self.restore_numbers(saved.values["strategy"])
         if self.replica.state.size:
             self.replica.state = saved.own("state", of).astype(self.replica.state.dtype)

@@ -4,8 +4,6 @@ The velocity of a weight whose gradient is zero decays into denormal numbers, wh
 handle slowly: here they are flushed to zero.
 """
 
-from __future__ import annotations
-
 from numba_kernels.jit.compile import compiled
 from numba_kernels.jit.denormals import flush_denormals, restore
 

@@ -28,10 +28,9 @@ LEAST = 2.0**-14  # below this scale, an infinite gradient has another cause
 class LossScale:
     """The scale of the next step, and the rule that changes it. Equal on all ranks.
 
-    Args:
-        scale: The initial scale (or the fixed one); a power of 2, which causes no rounding.
-        growth_steps: Number of good steps in a row after which it is doubled.
-        dynamic: False: the scale is fixed, and a gradient that is not finite is an error.
+    It starts at `scale`, a power of 2, which causes no rounding, and is doubled after
+    `growth_steps` good steps in a row. If it is not `dynamic`, it is fixed, and a gradient that is
+    not finite is an error.
     """
 
     def __init__(
@@ -54,14 +53,7 @@ class LossScale:
         self.scale, self.good = float(values[0]), int(values[1])
 
     def gradient(self, replica: Replica, batch: Batch, **options) -> tuple[float, int, bool]:
-        """Call `replica.compute_gradient(batch, ...)` at this scale.
-
-        Returns:
-            Mean loss, samples, and whether loss and gradient are finite.
-
-        Raises:
-            FloatingPointError: If they are not finite and the scale is fixed.
-        """
+        """Compute the replica's gradient; return (loss, samples, whether all is finite)."""
         replica.loss_scale = self.scale
         loss, samples = replica.compute_gradient(batch, **options)
         finite = isfinite(loss) and replica.gradient_is_finite
@@ -91,13 +83,9 @@ class LossScale:
 def loss_scale_of(given, replica: Replica) -> LossScale | None:
     """The LossScale for a Trainer's argument `loss_scale`.
 
-    Args:
-        given: "auto" ("dynamic" for a model that computes in float16, else None), "dynamic", a
-            number (fixed), a LossScale, or None.
-        replica: The model.
-
-    Raises:
-        ValueError: For anything else, and for a replica that can't scale its loss.
+    It may be "auto" ("dynamic" for a model that computes in float16, else None), "dynamic", a
+    number (fixed), a LossScale, or None. Anything else, and a replica that can't scale its loss,
+    raises ValueError.
     """
     if isinstance(given, str) and given == "auto":
         given = "dynamic" if replica.computes_in_float16 else None

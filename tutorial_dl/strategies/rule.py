@@ -48,9 +48,6 @@ class Rule(Strategy):
         workers: the number of workers that share this rank's master; on a master, its own workers
         staleness: on the master, while it serves: the number of updates since this worker got its
             weights
-
-    Raises:
-        ValueError: `every` or `upward` is too small
     """
 
     pulls_in_step = False  # a step pulls weights after the gradient is computed, before the push
@@ -143,11 +140,8 @@ class Rule(Strategy):
     def serve_all(self, center: np.ndarray, sent: list, answers: list, weights: list) -> None:
         """Use the vectors of all workers at once: the synchronous form.
 
-        Args:
-            center: the master's weights, [n], changed in place
-            sent: one vector [n] per worker, in the workers' order
-            answers: one array [n] per worker, to be filled
-            weights: each worker's share of the samples of this round; their sum is 1
+        `sent` and `answers` have one vector [n] per worker, in the workers' order; `weights` are
+        the workers' shares of the samples of this round, with sum 1.
         """
         raise NotImplementedError
 
@@ -164,10 +158,7 @@ class Rule(Strategy):
         self._base[:] = center
 
     def refresh(self, center: np.ndarray, answer: np.ndarray) -> None:
-        """After `relay`, in the synchronous form: update an answer to a worker, not sent yet.
-
-        Rules whose answers are the master's weights fill it again.
-        """
+        """After `relay`, in the synchronous form: update an answer to a worker, not sent yet."""
 
     def serve_relay(self, center: np.ndarray, sent: np.ndarray, answer: np.ndarray) -> None:
         """The top master's side of `relay`: use the change `sent`, fill `answer`; all [n]."""

@@ -31,15 +31,11 @@ class Scripted:
         x0: the weights that all begin with, [n]
         workers: the number of workers, at least 1
         optimizer: the rule's optimizer; the rule's default if None
-        dtype: of all vectors
 
     Attributes:
         center: the master's weights, [n]
         staleness: the staleness of each update so far, a list
         path: the center before the first update and after each, a list
-
-    Raises:
-        ValueError: `workers` is below 1, or the rule cannot work with the optimizer
 
     Example:
         >>> from numba_kernels.optimizers import SGD

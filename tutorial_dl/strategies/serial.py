@@ -17,15 +17,7 @@ from .base import OneModel
 
 
 class Serial(OneModel):
-    """Training by one rank alone; it does not communicate with other ranks.
-
-    Args:
-        team: None, or a team of one rank
-
-    Raises:
-        ValueError: the team has more than one rank; ranks that train without communicating would
-            each end with a different model
-    """
+    """Training by one rank alone; several would each end with a different model."""
 
     def __init__(self, team: Team | None = None):
         if team is not None and team.size > 1:
@@ -34,9 +26,7 @@ class Serial(OneModel):
             )
         self.team = team or Team(MPI.COMM_SELF)
 
-    def attach(
-        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
-    ) -> None:
+    def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica = replica
         self.update = Step(  # with one rank there is nothing to reduce: only the update is left
             self.team, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm

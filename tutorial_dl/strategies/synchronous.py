@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from numba_kernels import compression as methods
-from numba_kernels.optimizers import Optimizer
+from numba_kernels.optimizers import Optimizer, clip_by_norm
 from numba_kernels.shared.window import aligned
 from numba_kernels.spans import span
 from numba_kernels.step.step import Step
@@ -23,29 +23,25 @@ from numba_kernels.team.team import Team
 
 from ..replica.base import Batch, Replica
 from .base import OneModel
-from .two_steps import TwoSteps
 
 
 class Synchronous(OneModel):
     """All ranks of `team` train as if they were one process.
 
     Args:
-        team: the ranks that train together; all ranks of the run if None
         algorithm: "fused" reduces, updates and distributes the weights in one pass, with the
             optimizer's state divided among the ranks (ZeRO-1; numba_kernels.fused). The name of an
             allreduce algorithm ("auto", "naive", "tree", "ring", "shared_memory") does the two
             steps of the textbook instead, with the whole state on every rank: slower, and easier
             to follow.
         one_copy: all ranks of a node use one copy of the weights, which saves p - 1 copies
-            (docs/memory.md); for "fused" only. It changes nothing where ranks share no memory.
+            (docs/memory.md); for "fused" without compression only. It changes nothing where ranks
+            share no memory.
         compression: send fewer bytes: "fp16", "bf16", "top_k", "powersgd" (PowerSGD). Or "adasum",
             which sends no fewer, but lets more ranks join at the same learning rate. Or a Method
             with its own settings (numba_kernels.compression). The update is then done in two
             steps, and is only approximately that of one process. Where ranks share memory,
             compression only costs time.
-
-    Raises:
-        ValueError: one_copy together with compression, or with an algorithm other than "fused"
     """
 
     def __init__(
@@ -65,19 +61,20 @@ class Synchronous(OneModel):
             )
         self.team, self.algorithm, self.one_copy = team, algorithm, one_copy
 
-    def attach(
-        self, replica: Replica, optimizer: Optimizer, clip_norm: float | None = None
-    ) -> None:
+    def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Give every rank the weights of rank 0, and move both vectors into the shared window."""
         self.replica = replica
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)
-        # One after the other: the first move frees its old memory before the second needs memory.
-        replica.place(self._weights(n, dtype), replica.gradient)
+        # Weights lie in the shared window only if other ranks write to them. One vector after the
+        # other: the first move frees its old memory before the second needs memory.
+        if self.two_steps:
+            weights = aligned(n, dtype)
+        else:
+            weights = self.team.empty(n, dtype, common=self.one_copy)
+        replica.place(weights, replica.gradient)
         replica.place(replica.parameters, self.team.empty(n, dtype))
-        if replica.state.size:
-            replica.state = self.team.broadcast(replica.state.copy())
-        self._seen = 0
+        self.share_state()
         if self.two_steps:
             algorithm = "auto" if self.algorithm == "fused" else self.algorithm
             self.update = TwoSteps(
@@ -96,16 +93,9 @@ class Synchronous(OneModel):
     def resume(self) -> None:
         """After a failure: give every rank the state of rank 0. Collective."""
         self.update.resume()
-        self.agree_on_scale()
-        if self.replica.state.size:
-            self.replica.state = self.team.broadcast(self.replica.state.copy())
-        self._seen = 0
-
-    def _weights(self, n: int, dtype) -> np.ndarray:
-        """Memory for the weights: in the shared window only if other ranks write to them."""
-        if self.two_steps:
-            return aligned(n, dtype)
-        return self.team.empty(n, dtype, common=self.one_copy)
+        if self.loss_scale is not None and self.team.size > 1:
+            self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
+        self.share_state()
 
     def step(self, batch: Batch) -> tuple[float, int]:
         """One update; returns the mean loss over all ranks' samples, and the number of samples."""
@@ -133,3 +123,52 @@ class Synchronous(OneModel):
         elif rank == 0:  # another number of ranks: rank 0 sends what all of them had left
             left.residual[:] = sum(saved.own("residual", r) for r in range(saved.ranks))
             left.residual *= left.dtype.type(self.team.size / saved.ranks)  # for a mean over ranks
+
+
+class TwoSteps:
+    """The update of the textbook (as in DDP): allreduce the gradients, then update.
+
+    Every rank holds the whole optimizer state and does the whole update. This is slower than the
+    single pass of numba_kernels.fused, but easier to follow; and compression, which needs the whole
+    gradient, fits between the two steps. The arguments are those of `Synchronous`.
+    """
+
+    takes_own = False  # the gradient must lie in one vector (see Step.takes_own)
+
+    def __init__(self, team, replica, optimizer, algorithm, clip_norm, compression):
+        n, dtype = replica.parameters.size, replica.parameters.dtype
+        self.team, self.replica, self.optimizer = team, replica, optimizer
+        self.algorithm, self.clip_norm, self.compression = algorithm, clip_norm, compression
+        self.state = optimizer.init(n, dtype, replica.segments)
+        self.mine = slice(0, n)  # the parameters that `state` covers
+        if compression is not None:
+            self.left = compression.init(n, replica.segments, dtype)
+
+    def __call__(self, loss: float, samples: int) -> tuple[float, int]:
+        """One update; `gradient` holds the mean over this rank's samples. See `fused.Step`."""
+        g = self.replica.gradient
+        with span("reduce"):
+            total, loss = self.team.allreduce(np.array([samples, samples * loss]))  # sums
+            if total:
+                if self.compression is None:
+                    g *= g.dtype.type(samples / total)
+                    self.team.allreduce(g, "sum", self.algorithm)
+                else:  # a mean over ranks: multiply each rank's weight by p
+                    g *= g.dtype.type(self.team.size * samples / total)
+                    self.compression.allreduce(self.team, g, self.left, "mean")
+        if total:
+            with span("update"):
+                if self.clip_norm is not None:
+                    clip_by_norm(g, self.clip_norm)
+                self.optimizer.update(self.replica.parameters, g, self.state)
+        return (float(loss / total) if total else 0.0), int(total)
+
+    def resume(self) -> None:
+        """After a failure: give all ranks the weights and state of rank 0. Collective."""
+        self.team.broadcast(self.replica.parameters)
+        self.team.broadcast(self.state.slots)
+        self.state.step = int(self.team.broadcast(np.array([self.state.step]))[0])
+        rate = self.team.broadcast(np.array([self.optimizer.learning_rate], np.float64))[0]
+        self.optimizer = self.optimizer.at_rate(float(rate))  # matches rank 0's velocity
+        if self.compression is not None:  # one basis for all ranks; residuals are dropped
+            self.left = self.compression.init(self.left.n, self.replica.segments, self.left.dtype)

@@ -155,7 +155,7 @@ def each_rank(ranks):
             assert curve.seconds[-1] > 2e-5 and curve.seconds[-1] > 2 * curve.seconds[0]
         assert 0 <= machine.alpha < 0.1 and 0 < machine.beta < 1e-6 and 0 < machine.gamma < 1e-6
 
-        choices = [costs.choose(team, 4**k) for k in range(13)]
+        choices = [costs.best(4**k, team.size, team.machine) for k in range(13)]
         assert len(set(map(tuple, MPI.COMM_WORLD.allgather(choices)))) == 1
         for k, choice in enumerate(choices):
             names = [*costs.BY_MESSAGES, "mpi"] + ["two_level"] * (1 < machine.per_node < ranks)

@@ -25,7 +25,7 @@ allreduce.elementwise: combine convert divide scale
 allreduce.shared_memory: add_two
 compression.adasum: products mix
 compression.cast: round_to
-compression.thin: dot add_scaled
+compression.powersgd: dot add_scaled
 compression.top_k: accumulate
 jit.copying: copy
 step.kernels: add_weighted
@@ -45,10 +45,10 @@ NO_VECTORS = {
     "a loop over ranks": """
         allreduce.ring: slices
         shared.stage: count_pieces
-        star.hub_messages: look_into
+        star.message_ends: look_into
         star.doorbell: earliest
     """,
-    "a loop over the pieces of a message": "star.leaf_messages: ask",
+    "a loop over the pieces of a message": "star.message_ends: ask",
     "where one element goes, only the others say": "compression.top_k: pick add_at",
     "a bench's stand-in for a worker's own work": "bench.parameter_server: read write",
 }
@@ -82,8 +82,7 @@ NO_ELEMENTS = {
         allreduce.ring: allreduce reduce_scatter allgather
         allreduce.tree: allreduce down
         allreduce.messages: exchange _test
-        star.hub_messages: receive send send_piece stream
-        star.leaf_messages: expect
+        star.message_ends: receive send send_piece stream expect
     """,
     "goes from tile to tile or from layer to layer, and leaves elements to others": """
         allreduce.gather: allgather alltoall
@@ -91,7 +90,7 @@ NO_ELEMENTS = {
         allreduce.short: allreduce
         allreduce.staged: allreduce put_out reduce_piece take_in
         compression.adasum: measure join
-        compression.thin: project lift add_product orthonormalise
+        compression.powersgd: project lift add_product orthonormalise
         step.kernels: step reduce hand_out average add_own layer_of to_all weigh
         optimizers.clipping: squared_length
         optimizers.switch: apply begin finish measure set_rate
@@ -133,7 +132,7 @@ def entries(dtype):
         short,
         staged,
     )
-    from numba_kernels.compression import adasum, cast, thin, top_k
+    from numba_kernels.compression import adasum, cast, powersgd, top_k
     from numba_kernels.optimizers import clipping
     from numba_kernels.optimizers import switch as kernels
     from numba_kernels.shared import node_array
@@ -175,10 +174,10 @@ def entries(dtype):
     yield adasum.join, (x, x, pieces, sums)
     for carrier in CARRIERS.values():
         yield cast.round_to, (np.zeros(8, carrier), x)
-    yield thin.project, (matrix, slots, slots)
-    yield thin.lift, (matrix, slots, slots)
-    yield thin.add_product, (matrix, slots, slots, 1.0)
-    yield thin.orthonormalise, (slots,)
+    yield powersgd.project, (matrix, slots, slots)
+    yield powersgd.lift, (matrix, slots, slots)
+    yield powersgd.add_product, (matrix, slots, slots, 1.0)
+    yield powersgd.orthonormalise, (slots,)
     yield top_k.accumulate, (x, x, x)
     yield fused_kernels.step, (of_node, 0, x, x, slots, 0, hyper, hyper, own, 1.0)
     yield fused_kernels.reduce, (of_node, 0, x, x, hyper, own)
