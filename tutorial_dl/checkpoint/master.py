@@ -16,7 +16,7 @@ from mpi4py import MPI
 from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.team import Team
 
-from .contents import Saving
+from .contents import Saving, of_player
 from .format import CheckpointError, Checkpoints
 
 
@@ -41,11 +41,11 @@ class MasterSaving(Saving):
         """
         run = self.run
         numbers, vectors = top.rule.save()
-        content, more = self.content(numbers, 0, top.n)
+        content, more = self.content(0, top.n)
         sums = {epoch: dict(row) for epoch, row in top.sums.items()}
         for row in sums.values():
             row["seconds"] = row.get("seconds", 0.0) + run.clock.now() - top.since
-        content |= {
+        content |= of_player(run.player, numbers) | {
             "slices": [top.n],
             "rule": self.identity,
             "names": list(vectors),

@@ -132,12 +132,11 @@ class Trainer:
         rank, ranks = loop.shard(team)
         at_once = strategy.updates_a_step
         self.run = Run(
-            [Player(replica, strategy, optimizer, team)],
+            [Player(replica, strategy, optimizer, team, schedule)],
             dataset,
             Batches(dataset.train, batch_size * at_once, seed=seed, rank=rank, ranks=ranks),
             loop.layout(strategy),
             team,
-            schedule=schedule,
             callbacks=callbacks_of(callbacks),
             front=self,
             timeline=timeline,

@@ -37,6 +37,8 @@ class MasterLoop(Loop):
 
     def __init__(self, run):
         super().__init__(run)
+        if len(run.players) > 1:
+            raise ValueError(f"a run with a master has one player, got {len(run.players)}")
         run.strategy.use(run.optimizer)
         run.strategy.clip_norm = run.clip_norm
         self._identity = str(run.strategy)  # with its options as they were given

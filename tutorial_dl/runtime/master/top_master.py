@@ -110,7 +110,9 @@ class TopMaster(Master):
         """Append the epoch's row to the history, and call callbacks."""
         samples, *sums = validation.total()[: 1 + len(self.names)]
         metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=True)}
-        row = self.run.end_epoch(self.bar, validation.epoch, metrics=metrics, **validation.row)
+        more = dict(validation.row)
+        losses = {"loss": more.pop("loss")}
+        row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)
         # Callbacks use the trainer's model, so give it the validated weights.
         self.show(validation.weights, validation.state)
         self.run.tell("on_epoch_end", row)
