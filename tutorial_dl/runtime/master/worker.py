@@ -6,7 +6,7 @@ them, the leader, is the only one that exchanges with the master.
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 
@@ -38,8 +38,7 @@ class Computing:
     def __init__(self, run, stars, names: list[str], team=None):
         self.run, self.replica, self.names, self.team = run, run.replica, names, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
-        own = stars.role.worker
-        self.ranks = [one.rank for one in stars.roles if one.worker == own]  # of this worker
+        self.ranks = stars.mate_ranks  # of this worker
         self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
         self.loss_scale = run.strategy.loss_scale
 
@@ -137,8 +136,10 @@ class Computing:
             return False
         self.team.broadcast(self.replica.parameters)
         if what == TRAIN:
-            *_, finite = self._together(Task.of_words(numbers[1:]), int(numbers[0]))
-            self.update_scale(finite)
+            # A loss that is not finite is for the leader to report, whose failure ends this loop.
+            with suppress(FloatingPointError):
+                *_, finite = self._together(Task.of_words(numbers[1:]), int(numbers[0]))
+                self.update_scale(finite)
         else:
             self._metrics_together(int(numbers[0]), int(numbers[1]))
         return True
