@@ -6,9 +6,9 @@ from collections import deque
 from functools import reduce
 
 from ..errors import TrainingError
-from .asynchronous_tasks import Rest
 from .ledger import Ledger
 from .messages import Kind, Order, Report
+from .tasks import Rest
 from .top_master import TopMaster
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from itertools import chain
 from math import inf
 
-from .asynchronous_tasks import Rest
+from .tasks import Rest
 
 PIECES = 2  # pieces of work that fit in a message
 WORDS = len(Rest._fields)

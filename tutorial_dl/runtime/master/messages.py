@@ -7,7 +7,7 @@ EVALUATED              a Part, the number of samples, sums of metrics over these
 NOT_FINITE             0 for the loss or 1 for the gradient; the rank, or 0: the sender's
 LOST, ENDED            a rank; an epoch
 COUNTS                 0 for updates by staleness or 1 for shares by rank; (number, count) ...
-REST                   a Rest (asynchronous_tasks.py)
+REST                   a Rest (tasks.py)
 UNDONE                 number of the message, epochs begun, one or two Rests (ledger.py)
 """
 

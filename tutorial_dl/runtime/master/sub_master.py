@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 
 from . import master
-from .asynchronous_tasks import Rest
 from .client import Client
 from .ledger import words_of
 from .master import Master
 from .messages import PAIRS, Kind, Order, Part, Report
+from .tasks import Rest
 from .validation import Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above

@@ -10,7 +10,7 @@ import numpy as np
 from ...data import Batches, Data
 from ...data.dataset import share
 from ...replica.base import Batch
-from .asynchronous_tasks import Task
+from .tasks import Task
 
 
 class TaskBatches:

@@ -16,10 +16,10 @@ from numba_kernels.spans import span
 
 from ...data import Batches, shard
 from ...replica.base import LossNotFinite, finite_gradient
-from .asynchronous_tasks import Task
 from .client import Client
 from .messages import Kind, Order, Report
 from .task_batches import TaskBatches
+from .tasks import Task
 
 WORDS = 14  # length of a leader's message to its members
 TRAIN, EVALUATE, END = 1, 2, 3
