@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
+from collections import Counter, deque
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from numba_kernels.team import stall
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
 from .messages import Kind, Order, Report
-from .validation import Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
 PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and
@@ -31,6 +30,38 @@ TIMES = 20  # at least this many times the longest task so far
 SUMS = ("samples", "loss", "updates", "staleness")
 FIRST_PATIENCE = 600.0  # the first task may include a long compilation
 AWAY = 1.0  # seconds without a check after which the master counts as having been stopped or busy
+
+
+class Validation:
+    """A copy of the weights, validated in parts by leaves that ask for work, while others train.
+
+    Args:
+        epoch: The epoch that has ended.
+        weights, state: Copies of the master's.
+        chunks: Numbers of the parts to do here.
+        of: Total number of parts.
+    """
+
+    def __init__(self, epoch: int, weights: np.ndarray, state: np.ndarray, chunks, of: int):
+        self.epoch, self.weights, self.state, self.of = epoch, weights, state, of
+        self.todo, self.given = deque(chunks), {}
+        self.sums: dict[int, np.ndarray] = {}
+        self.row: dict[str, float] = {}  # other columns of this epoch's row in the history
+
+    def add(self, leaf: int, words) -> None:
+        self.sums[self.given.pop(leaf)] = np.array(words)
+
+    def lose(self, leaf: int) -> None:
+        if leaf in self.given:
+            self.todo.appendleft(self.given.pop(leaf))
+
+    @property
+    def complete(self) -> bool:
+        return not self.todo and not self.given
+
+    def total(self) -> np.ndarray:
+        """[samples, sums of metrics], added in a fixed order, whichever part came first."""
+        return sum(self.sums[chunk] for chunk in sorted(self.sums))
 
 
 class Master:
@@ -41,6 +72,14 @@ class Master:
         star: The star of which this rank is the hub.
         ranks: Ranks in the run of the star's ranks.
         tasks: Tasks for workers; None: sub-masters have their own.
+
+    A subclass has also
+
+        updates                        updates of the whole run, as far as known here
+        stopping                       whether to hand out no more work
+        stepped(steps, samples, loss)  called after updates, with the sum of the losses
+        validated(validation)          called when all parts of it are done
+        from_sub_master(leaf, kind, numbers)    handle a message that only sub-masters send
     """
 
     relayed = False  # whether the leaves are sub-masters
@@ -74,40 +113,19 @@ class Master:
         if not self.relayed:
             self.busy = dict.fromkeys(self.open, (self._quiet, None))
 
-    # What each kind of master defines
-
-    @property
-    def updates(self) -> int:
-        """Updates of the whole run, as far as known here; the step for schedules."""
-        raise NotImplementedError
-
-    @property
-    def stopping(self) -> bool:
-        """Whether to hand out no more work."""
-        raise NotImplementedError
-
-    def stepped(self, steps: int, samples: float, loss_sum: float) -> None:
-        """Called after updates with the numbers of batches and samples, and the summed loss."""
-        raise NotImplementedError
-
-    def from_sub_master(self, leaf: int, kind: int, numbers: list[float]) -> None:
-        """Handle a message that only sub-masters send."""
-        raise NotImplementedError
-
     def deserted(self, line: str) -> None:
         """Called when the last leaf is lost; `line` says so."""
         raise TrainingError(f"no worker is left to train: {line}")
-
-    def validated(self, validation: Validation) -> None:
-        """Called when all parts of `validation` are done."""
-        raise NotImplementedError
 
     def between(self) -> None:
         """Called after each request."""
 
     def order_for(self, leaf: int) -> list[float] | None:
         """The order for `leaf`, apart from validation; None: nothing to do yet."""
-        raise NotImplementedError
+        if self.final is not None:
+            return [Order.DONE]
+        task = self.tasks.next(leaf)
+        return None if task is None else [Order.TRAIN, *task.words()]
 
     # The loop
 

@@ -19,10 +19,9 @@ import math
 from . import master
 from .client import Client
 from .ledger import words_of
-from .master import Master
+from .master import Master, Validation
 from .messages import PAIRS, Kind, Order, Part, Report
 from .tasks import Rest
-from .validation import Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
 MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
@@ -160,12 +159,6 @@ class SubMaster(Master):
         """Report this with the next exchange upwards."""
         epoch = report.epoch
         self.pending[epoch] = self.pending.get(epoch, Report(Kind.RELAY, epoch)).plus(report)
-
-    def order_for(self, leaf: int) -> list[float] | None:
-        if self.final is not None:
-            return [Order.DONE]
-        task = self.tasks.next(leaf)
-        return None if task is None else [Order.TRAIN, *task.words()]
 
     def between(self) -> None:
         if self.rule.synchronous and self.round and self.tasks.between:

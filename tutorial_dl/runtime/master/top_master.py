@@ -5,9 +5,7 @@ With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 
 from __future__ import annotations
 
-from .master import Master
-from .messages import Order
-from .validation import Validation
+from .master import Master, Validation
 
 
 class TopMaster(Master):
@@ -41,12 +39,6 @@ class TopMaster(Master):
         self.run.set_rate(self.run.steps)
         self.bar.update(int(samples))
         self.run.tell("on_step_end", loss_sum / samples if samples else 0.0, int(samples))
-
-    def order_for(self, leaf: int) -> list[float] | None:
-        if self.final is not None:
-            return [Order.DONE]
-        task = self.tasks.next(leaf)
-        return None if task is None else [Order.TRAIN, *task.words()]
 
     def between(self) -> None:
         if self.rule.synchronous and self.round_is_complete():
