@@ -12,14 +12,7 @@ from ..layout import Layout
 
 
 def prepare(config: RunConfig, team):
-    """Make the Trainer that `config` describes. Collective.
-
-    Args:
-        config: all options, checked
-        team: the ranks that train
-
-    Returns:
-        A Trainer that has not begun.
+    """Make the Trainer that `config` describes, for the ranks of `team`. Collective.
 
     Raises:
         ValueError: if model, data and options do not fit together.
@@ -28,7 +21,7 @@ def prepare(config: RunConfig, team):
 
     import numpy as np
 
-    from . import rates
+    from . import schedules
     from .timeline import Timeline
     from .trainer import Trainer
 
@@ -39,12 +32,9 @@ def prepare(config: RunConfig, team):
     np.random.seed(data.seed)
     dataset = datasets.load(data.data, **of_files(config))
     replica = models.build(data.model, dataset, seed=data.seed)
-    strategy = strategies.get(
-        config.strategy.strategy,
-        team,
-        **config.strategy_options(),
-        layout=layout_of(config, team.size),
-    )
+    layout = layout_of(config, team.size)
+    name, options = config.strategy.strategy, config.strategy_options()
+    strategy = strategies.get(name, team, **options, layout=layout)
     optimizer = optimizer_of(config, strategy.default_optimizer)
     per_epoch = strategy.updates_an_epoch(len(dataset.train), data.batch_size)
     return Trainer(
@@ -56,7 +46,7 @@ def prepare(config: RunConfig, team):
         seed=data.seed,
         progress=not config.output.quiet,
         timeline=timeline,
-        learning_rate=rates.planned(config, optimizer.learning_rate, per_epoch),
+        learning_rate=schedules.planned(config, optimizer.learning_rate, per_epoch),
         accumulate=data.accumulate,
         clip_norm=config.optimizer.clip_norm,
         callbacks=callbacks_of(config),
@@ -74,8 +64,7 @@ def of_files(config: RunConfig) -> dict[str, str | None]:
 def optimizer_of(config: RunConfig, default: str):
     """The optimizer that was asked for, or the one called `default`.
 
-    Raises:
-        ValueError: if --momentum was given and the optimizer has none.
+    Raises ValueError if --momentum was given and the optimizer has none.
     """
     from numba_kernels import optimizers
 
@@ -105,11 +94,9 @@ def callbacks_of(config: RunConfig) -> list:
 
 
 def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
-    """The Layout of a run with a master; None for strategies without one.
+    """The Layout of a run with a master on `ranks` ranks, or on as many as it needs (None).
 
-    Args:
-        config: all options.
-        ranks: number of ranks; None for as many as the layout needs.
+    Returns None for strategies without a master.
 
     Raises:
         ValueError: if --masters, --workers, --devices or --upward do not fit the strategy or the
@@ -135,11 +122,7 @@ def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
 
 
 def ranks_of(config: RunConfig) -> int | None:
-    """The number of ranks asked for, or that the layout needs; None for the default, 1.
-
-    Raises:
-        ValueError: see `layout_of`.
-    """
+    """The number of ranks asked for, or that `layout_of` needs; None for the default, 1."""
     layout = layout_of(config, config.layout.ranks)
     return layout.ranks if layout else config.layout.ranks or _ranks_without_master(config)
 
