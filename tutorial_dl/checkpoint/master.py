@@ -8,12 +8,9 @@ done when its update has reached the top master (ledger.py).
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 from mpi4py import MPI
 
-from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.team import Team
 
 from .contents import Saving, of_player
@@ -61,7 +58,7 @@ class MasterSaving(Saving):
         return self.alone.write(run.steps, content, vectors, own)
 
     def read(self) -> tuple[bool, dict | None]:
-        """Resume from the newest checkpoint, if there is one. Collective over the run's team.
+        """On rank 0, resume from the newest checkpoint, if there is one. Collective.
 
         Returns:
             (found, values): whether there is one; on rank 0 its values, and the rule's vectors as
@@ -84,18 +81,5 @@ class MasterSaving(Saving):
             run.history.workers.update(dict(saved.values["workers"]))
             vectors = {name: saved.vector(name, 0, n) for name in saved.values["names"]}
             values = saved.values | {"vectors": vectors}
-        if not run.team.broadcast(np.array([float(values is not None)]))[0]:
-            return False, None
-        spread(run)
-        return True, values
-
-
-def spread(run) -> None:
-    """Give all ranks rank 0's weights and history. Collective over the run's team."""
-    team, replica, history = run.team, run.replica, run.history
-    team.broadcast(replica.parameters)
-    if replica.state.size:
-        replica.state = team.broadcast(np.copy(replica.state))
-    word = {"epochs": history.epochs, "steps": run.steps, "stopped": run.stopped}
-    word = json.loads(broadcast_text(team, json.dumps(word), root=0))
-    history.epochs[:], run.steps, run.stopped = word.values()
+        found = run.team.broadcast(np.array([float(values is not None)]))[0]
+        return bool(found), values
