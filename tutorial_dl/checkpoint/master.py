@@ -3,7 +3,7 @@
 They hold the master's weights and the rule's state, the history, and which shares of the begun
 epochs are not done. They do not hold the workers' own state (momentum, weights between two
 exchanges): in a resumed run workers begin with the master's weights. Under sub-masters, a share is
-done when its update has reached the top master (ledger.py).
+done when its update has reached the top master (hierarchical_master.py).
 """
 
 from __future__ import annotations

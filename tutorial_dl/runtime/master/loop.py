@@ -15,8 +15,7 @@ from ...layout.layout import Layout, layout_of
 from ..errors import NotFinite, Terminated
 from ..loop import Loop
 from .client import Client
-from .hierarchical_master import HierarchicalMaster
-from .ledger import Ledger
+from .hierarchical_master import HierarchicalMaster, Ledger
 from .messages import METRICS, Kind
 from .sub_master import SubMaster
 from .top_master import TopMaster
@@ -179,7 +178,7 @@ class MasterLoop(Loop):
         """Run a sub-master, for epochs first ... last - 1."""
         run, stars = self.run, self.stars
         run.strategy.workers = len(stars.group_ranks) - 1
-        up = Client(stars.at_top, run.replica.parameters.size, run.replica)
+        up = Client(stars.at_top, run.replica)
         tasks = stars.tasks(stars.group_ranks, first, last, start["begun"])
         sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
         sub.guide()
@@ -204,7 +203,7 @@ class MasterLoop(Loop):
         mates = self.mates if run.layout.devices > 1 else None
         computing = Computing(run, stars, names, mates)
         try:
-            server = Client(star, n, replica, swaps=rule.swaps)
+            server = Client(star, replica, swaps=rule.swaps)
             Worker(run, server, computing).work()
             computing.end()
             weights, state = server.get(Kind.FINAL)

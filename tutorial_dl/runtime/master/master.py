@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter, deque
+from collections import Counter
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from numba_kernels.team import stall
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
 from .messages import Kind, Order, Report
+from .tasks import Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
 PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and
@@ -30,38 +31,6 @@ TIMES = 20  # at least this many times the longest task so far
 SUMS = ("samples", "loss", "updates", "staleness")
 FIRST_PATIENCE = 600.0  # the first task may include a long compilation
 AWAY = 1.0  # seconds without a check after which the master counts as having been stopped or busy
-
-
-class Validation:
-    """A copy of the weights, validated in parts by leaves that ask for work, while others train.
-
-    Args:
-        epoch: The epoch that has ended.
-        weights, state: Copies of the master's.
-        chunks: Numbers of the parts to do here.
-        of: Total number of parts.
-    """
-
-    def __init__(self, epoch: int, weights: np.ndarray, state: np.ndarray, chunks, of: int):
-        self.epoch, self.weights, self.state, self.of = epoch, weights, state, of
-        self.todo, self.given = deque(chunks), {}
-        self.sums: dict[int, np.ndarray] = {}
-        self.row: dict[str, float] = {}  # other columns of this epoch's row in the history
-
-    def add(self, leaf: int, words) -> None:
-        self.sums[self.given.pop(leaf)] = np.array(words)
-
-    def lose(self, leaf: int) -> None:
-        if leaf in self.given:
-            self.todo.appendleft(self.given.pop(leaf))
-
-    @property
-    def complete(self) -> bool:
-        return not self.todo and not self.given
-
-    def total(self) -> np.ndarray:
-        """[samples, sums of metrics], added in a fixed order, whichever part came first."""
-        return sum(self.sums[chunk] for chunk in sorted(self.sums))
 
 
 class Master:

@@ -15,25 +15,24 @@ take `PART` of the group's time (`Balance`).
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 from . import master
 from .client import Client
-from .ledger import words_of
-from .master import Master, Validation
+from .hierarchical_master import words_of
+from .master import Master
 from .messages import PAIRS, Kind, Order, Part, Report
-from .tasks import Rest
+from .tasks import Rest, Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
 MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
 
 
 class Balance:
-    """Worker exchanges per exchange of a sub-master with the top master.
+    """Worker exchanges per exchange of a sub-master with the top master: `every`.
 
-    Args:
-        upward: That number; or "auto": chosen so that exchanges upwards take `PART` of the time.
-            If an exchange upwards takes t_up and a worker exchange comes every t seconds, it is
-            t_up / (PART t).
+    `upward` is that number, or "auto": chosen so that exchanges upwards take `PART` of the time. If
+    one takes t_up and a worker exchange comes every t seconds, it is t_up / (PART t).
     """
 
     def __init__(self, upward: int | str):
@@ -52,12 +51,7 @@ class Balance:
 
 
 class SubMaster(Master):
-    """A sub-master (see above).
-
-    Args:
-        loop, star, ranks, tasks: See `Master`.
-        up: This rank's end of the star of the master above.
-    """
+    """A sub-master (see above); `up` is its end of the star of the master above."""
 
     def __init__(self, loop, star, ranks, tasks, up: Client):
         super().__init__(loop, star, ranks, tasks)
@@ -130,8 +124,9 @@ class SubMaster(Master):
     def _tell_counts(self) -> None:
         """Report updates by staleness, and shares by rank, since the last report."""
         for what, counts in enumerate((self.staleness, self.shares)):
-            for some in batched(counts.items(), PAIRS):
-                self._say(Kind.COUNTS, [what, *(number for pair in some for number in pair)])
+            pairs = list(counts.items())
+            for first in range(0, len(pairs), PAIRS):
+                self._say(Kind.COUNTS, [what, *chain(*pairs[first : first + PAIRS])])
             counts.clear()
 
     # The interface of Master
@@ -251,9 +246,3 @@ class SubMaster(Master):
 
     def validated(self, validation: Validation) -> None:
         self._say(Kind.EVALUATED, [*validation.asked, *validation.total()])
-
-
-def batched(items, size: int):
-    """Yield lists of `size` items; the last one may be shorter."""
-    items = list(items)
-    return (items[i : i + size] for i in range(0, len(items), size))

@@ -5,26 +5,18 @@ With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 
 from __future__ import annotations
 
-from .master import Master, Validation
+from .master import Master
+from .tasks import Validation
 
 
 class TopMaster(Master):
-    """The top master of workers.
-
-    Args:
-        loop, star, ranks, tasks: See `Master`.
-        names: Names of the metrics that workers send.
-        bar: The progress bar.
-        signals: A list that becomes non-empty when the run must end (SIGTERM).
-    """
+    """The top master of workers; `names` are those of the metrics that workers send."""
 
     def __init__(self, loop, star, ranks, tasks, names: list[str], bar, signals):
         super().__init__(loop, star, ranks, tasks)
         self.names, self.bar, self.signals = names, bar, signals
         self.since = self.now()
         self.saved_at = self.run.steps
-
-    # The interface of Master
 
     @property
     def updates(self) -> int:

@@ -18,8 +18,7 @@ from ...data import Batches, shard
 from ...replica.base import LossNotFinite, finite_gradient
 from .client import Client
 from .messages import Kind, Order, Report
-from .task_batches import TaskBatches
-from .tasks import Task
+from .tasks import Task, TaskBatches
 
 WORDS = 14  # length of a leader's message to its members
 TRAIN, EVALUATE, END = 1, 2, 3
@@ -29,8 +28,7 @@ class Computing:
     """Gradients and metrics of a batch, computed by all ranks of a worker together.
 
     Args:
-        run: Model and data.
-        stars: The roles of ranks.
+        run, stars: Model and data, and the Topology.
         names: Names of the metrics that the model's `evaluate` returns.
         team: The ranks of this worker; None: a single rank.
     """
@@ -158,13 +156,7 @@ class Computing:
 
 
 class Worker:
-    """The rank of a worker that exchanges with the master.
-
-    Args:
-        run: Model, data and settings.
-        server: This rank's end of the star of its master.
-        computing: Computes gradients and metrics, alone or with the worker's other ranks.
-    """
+    """The rank of a worker that exchanges with the master."""
 
     def __init__(self, run, server: Client, computing: Computing):
         self.run, self.rule, self.replica = run, run.strategy, run.replica
