@@ -77,7 +77,8 @@ def draw_layout(
                 does += "\nframe: one batch"
             _row_name(ax, y, name, does, COLOURS.get(kind, style.BLACK))
         if not layout.masters and not layout.search and layout.ranks > 1:
-            _frame(ax, -0.3, heights["worker"] - 1.1, left - GAP + 0.6, 1.9, style.GREY, "--", 0.5)
+            _frame(ax, -0.3, heights["worker"] - 1.1, left - GAP + 0.6, 1.9, style.GREY,
+                   linestyle="--", zorder=0.5)  # fmt: skip
             ax.text(-0.2, 0.85, "all reduce together", size=8, color=style.GREY)
         left = 0.0
         for name, lines in machine:
@@ -211,7 +212,7 @@ def _draw_node(ax: Axes, name: str, lines: Lines, left: float, top: float) -> No
             for place, rank in enumerate(ranks if len(ranks) <= SQUARES else ()):
                 _square(ax, x + 0.5 + place, y, str(rank), role)
             if not whole:
-                _frame(ax, x, y - 0.5, width, 1.0, style.RED, "--")
+                _frame(ax, x, y - 0.5, width, 1.0, style.RED, linestyle="--")
             elif len(ranks) > 1:
                 _frame(ax, x, y - 0.5, width, 1.0, style.BLUE)
             x += width + 0.25
@@ -230,20 +231,10 @@ def _square(ax: Axes, x: float, y: float, text: str, role: str, width: float = 0
     ax.text(x, y, text, ha="center", va="center", zorder=3, **look)
 
 
-def _frame(
-    ax: Axes,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    colour: str,
-    linestyle: str = "-",
-    zorder: float = 1,
-    facecolor: str = "white",
-) -> None:
+def _frame(ax: Axes, x: float, y: float, width: float, height: float, edge: str, **look) -> None:
     box = FancyBboxPatch(
         (x + 0.08, y + 0.08), width - 0.16, height - 0.16, boxstyle="round,pad=0.08",
-        facecolor=facecolor, edgecolor=colour, linestyle=linestyle, linewidth=1.2, zorder=zorder,
+        edgecolor=edge, linewidth=1.2, **{"facecolor": "white", "zorder": 1} | look,
     )  # fmt: skip
     ax.add_patch(box)
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
-from tutorial_dl.layout import axes, fitting
+from tutorial_dl.layout import axes, counts
 from tutorial_dl.layout.counts import Counts, words
 from tutorial_dl.layout.placing import Places
 from tutorial_dl.layout.roles import Role
+from tutorial_dl.layout.tree import tree
 
 if TYPE_CHECKING:
     from tutorial_dl.figure_style import Figure
@@ -71,11 +72,11 @@ class Layout(Counts):
         >>> Layout.for_ranks(7, devices=2)
         Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
         """
-        return fitting.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
+        return counts.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
 
     def check_ranks(self, ranks: int) -> None:
         """Raise ValueError unless this layout needs `ranks` ranks; names the nearest that fit."""
-        fitting.check_ranks(self, ranks)
+        counts.check_ranks(self, ranks)
 
     def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
         """The role of each rank, in the order of ranks.
@@ -91,7 +92,7 @@ class Layout(Counts):
         """
         nodes = [0] * self.ranks if nodes is None else list(nodes)
         self.check_ranks(len(nodes))
-        blocks = [(group, fold) for group in range(self.groups) for fold in range(self.folds)]
+        blocks = list(product(range(self.groups), range(self.folds)))
         places = Places(nodes, self.devices, len(blocks) * self.workers_each)
         roles: list[Role] = []
         if self.search:
@@ -196,8 +197,6 @@ class Layout(Counts):
 
     def text(self, nodes: Sequence[Hashable] | None = None) -> str:
         """The layout as a tree in text; `nodes` as for `roles`."""
-        from tutorial_dl.layout.text import tree
-
         return tree(self, nodes)
 
     __str__ = text

@@ -22,11 +22,11 @@ from tutorial_dl import Layout
 from tutorial_dl import figure_style as style
 from tutorial_dl.cli import commands
 from tutorial_dl.course import plotting
-from tutorial_dl.layout import axes, fitting, hub_ranks, roles, text, worker_ranks
+from tutorial_dl.layout import axes, counts, hub_ranks, roles, tree, worker_ranks
 from tutorial_dl.layout import layout as layout_file
 
 
-@pytest.mark.parametrize("module", [axes, roles, text, layout_file], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [axes, roles, tree, layout_file], ids=lambda m: m.__name__)
 def test_the_examples(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
@@ -367,7 +367,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
     with pytest.raises(ValueError) as error:
         layout.check_ranks(ranks)
     told, _, near = str(error.value).partition("; ")
-    assert told == f"{fitting._count(ranks)}, but {fitting.words(layout)} need {layout.ranks}"
+    assert told == f"{counts._count(ranks)}, but {counts.words(layout)} need {layout.ranks}"
     named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
     named = named if near else []  # no other number of anything needs fewer ranks
     exact = f"{ranks} fit" in near
