@@ -56,14 +56,7 @@ class Saving:
             self.write()
 
     def write(self):
-        """Write a checkpoint now; collective.
-
-        Returns:
-            Its path.
-
-        Raises:
-            DriftError: If the ranks' weights differ.
-        """
+        """Write a checkpoint now, and return its path; DriftError if weights differ. Collective."""
         run, vectors, own, told = self.run, {}, {}, []
         for player in run.players:
             player.strategy.settle()
@@ -103,11 +96,7 @@ class Saving:
         }, vectors
 
     def read(self) -> bool:
-        """Resume from the newest checkpoint, if there is one; collective.
-
-        Raises:
-            CheckpointError: If it is from another model or other settings.
-        """
+        """Resume from the newest checkpoint, if there is one. Collective."""
         run, saved = self.run, self.checkpoints.newest()
         self.resumed = True
         if saved is None:

@@ -61,16 +61,13 @@ class Checkpoints:
     # Writing
 
     def write(self, step: int, values: dict, vectors: dict, own: dict) -> Path:
-        """Write the checkpoint of `step`, and remove the oldest beyond `keep`.
+        """Write the checkpoint of `step`, remove the oldest beyond `keep`, and return its folder.
 
         Args:
             step: Number of the step.
             values: Values that JSON can hold; rank 0's are written.
             vectors: {name: slice `team.slice_of(n)` (of the last axis) of an array (..., n)}.
             own: {name: array that only this rank has}.
-
-        Returns:
-            The checkpoint's folder.
 
         Raises:
             CheckpointError: If it can't be written (PeerError on other ranks). The folder is then

@@ -20,9 +20,8 @@ from .format import CheckpointError, Checkpoints
 class MasterSaving(Saving):
     """Writes and reads the checkpoints of a run with a master; see `Saving`.
 
-    Args:
-        run, folder, every, keep: See `Saving`. All ranks construct it, before any has failed.
-        identity: The rule and its options, which a resumed run must have, too.
+    All ranks construct it, before any has failed. `identity` is the rule and its options, which a
+    resumed run must have, too.
     """
 
     def __init__(self, run, folder, every: int | None, keep: int, identity: str):
@@ -31,11 +30,7 @@ class MasterSaving(Saving):
         self.alone = Checkpoints(Team(MPI.COMM_SELF), folder, keep)
 
     def write(self, top):
-        """On the master alone, between two requests: write the state of a TopMaster.
-
-        Returns:
-            The checkpoint's path.
-        """
+        """On the master alone, between two requests: write the state of a TopMaster."""
         run = self.run
         numbers, vectors = top.rule.save()
         content, more = self.content(0, top.n)

@@ -6,7 +6,6 @@ import numpy as np
 
 from numba_kernels.spans import each
 
-from ..checkpoint.contents import Saving
 from ..layout.layout import Layout
 from ..replica.base import Batch
 from .callback import agree_on_callbacks
@@ -41,9 +40,6 @@ class InStepLoop(Loop):
         for player in run.players:
             player.strategy.resume()
         agree_on_callbacks(run.team, run.callbacks)
-
-    def saving(self, folder, every: int | None, keep: int) -> Saving:
-        return Saving(self.run, folder, every, keep)
 
     def load(self) -> bool:
         return self.run.saving.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
@@ -20,12 +21,22 @@ from ..replica.base import Batch, Replica
 from ..replica.consistency import check_same_settings, check_same_weights
 from ..strategies.base import Strategy
 from .callback import Callback
-from .clock import Clock
 from .errors import NotFinite
 from .evaluation import evaluate
 from .history import History
 
 SUMS = ("loss", "samples", "seconds")
+
+
+class Clock:
+    """Real time. A run takes another clock, for example a simulated one, by its `clock` argument.
+
+    All seconds in the history, and all limits of a master, are differences of `now()`.
+    """
+
+    def now(self) -> float:
+        """Seconds since a fixed but arbitrary moment."""
+        return time.perf_counter()
 
 
 @dataclass
