@@ -53,7 +53,7 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
     names = dict.fromkeys(name for _, pieces in drawn for name, _, _ in pieces)
     looks = _looks(sorted(names, key=_place))
     crowded = max((len(pieces) for _, pieces in drawn), default=0) > PIECES
-    unit, per_unit = _unit(end - begin)
+    unit, per_unit = ("s", 1e9) if end - begin > 20e9 else ("ms", 1e6)  # name, ns
 
     height = 0.9 + 0.42 * len(rows) + 0.25
     with style.panels(1, 1, width=9.6, height=max(2.4, height)) as (figure, axes):
@@ -61,10 +61,14 @@ def spans(timeline, window: tuple[float, float] | str = "auto") -> style.Figure:
         for place, (row, pieces) in enumerate(drawn):
             draw = _draw_shares if crowded else _draw_pieces
             draw(ax, place, pieces, looks, begin, end, per_unit)
-            _write_shares(ax, place, share_out(pieces, *_part(row, begin, end)))
-        _lines_between_nodes(ax, rows)
+            shares = share_out(pieces, *_part(row, begin, end))
+            text = " / ".join(f"{100 * shares[kind]:.0f} %" for kind in KINDS)
+            at_right = ax.get_yaxis_transform()
+            ax.text(1.01, place, text, transform=at_right, va="center", fontsize=9)
+            if place and row.node != rows[place - 1].node:
+                ax.axhline(place - 0.5, color=style.BLACK, linewidth=0.8)
         ax.text(
-            1.01, -0.62, " / ".join(KINDS), transform=ax.get_yaxis_transform(), fontsize=8,
+            1.01, -0.62, " / ".join(KINDS), transform=at_right, fontsize=8,
             va="bottom", color=style.GREY,
         )  # fmt: skip
         ax.set(
@@ -128,12 +132,10 @@ def _in_the_middle(starts: list[int], row: Row) -> tuple[int, int]:
         windows.append((low - aside, high + aside))
     middle = len(windows) // 2  # by count, not time: the first step may take very long
     order = sorted(range(len(windows)), key=lambda number: abs(number - middle))
-    without = (windows[i] for i in order if not _overlap(ends, *windows[i]))
-    return next(without, windows[middle])
-
-
-def _overlap(times: np.ndarray, low: int, high: int) -> bool:
-    return bool(((times[:, 0] < high) & (times[:, 1] > low)).any())
+    for low, high in (windows[number] for number in order):
+        if not ((ends[:, 0] < high) & (ends[:, 1] > low)).any():
+            return low, high
+    return windows[middle]
 
 
 def _within(pieces, row: Row, begin: int, end: int):
@@ -191,17 +193,6 @@ def _covered(intervals, edges: np.ndarray) -> np.ndarray:
     return np.diff(np.interp(edges, times, so_far))
 
 
-def _write_shares(ax: Axes, place: int, shares: dict[str, float]) -> None:
-    text = " / ".join(f"{100 * shares[kind]:.0f} %" for kind in KINDS)
-    ax.text(1.01, place, text, transform=ax.get_yaxis_transform(), va="center", fontsize=9)
-
-
-def _lines_between_nodes(ax: Axes, rows: list[Row]) -> None:
-    for place in range(1, len(rows)):
-        if rows[place].node != rows[place - 1].node:
-            ax.axhline(place - 0.5, color=style.BLACK, linewidth=0.8)
-
-
 def _looks(names) -> dict[str, dict]:
     used = [LOOKS[name] for name in names if name in LOOKS]
     spare = (look for look in SPARE if look not in used)
@@ -216,11 +207,6 @@ def _place(name: str) -> tuple:
     known = list(LOOKS)
     last = name == OTHER or kind(name) == KINDS[-1]
     return (last, known.index(name) if name in known else len(known), name)
-
-
-def _unit(time: float) -> tuple[str, float]:
-    """ms, or s for long times: (name, ns)."""
-    return ("s", 1e9) if time > 20e9 else ("ms", 1e6)
 
 
 def _title(rows: list[Row], begin: int, end: int) -> str:
