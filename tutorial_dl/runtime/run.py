@@ -68,6 +68,11 @@ class Player:
         return batch
 
 
+def _of_first(name: str) -> property:
+    """An attribute of a run's first player."""
+    return property(lambda self: getattr(self.player, name))
+
+
 @dataclass(eq=False, repr=False)
 class Run:
     """One training run as seen by one rank; the loops change it, checkpoints save and restore it.
@@ -125,27 +130,10 @@ class Run:
         self._attached, self._generation = False, 0  # the team's when its ranks last agreed
         self.begin_epoch()
 
-    # The first player
-
-    @property
-    def player(self) -> Player:
-        return self.players[0]
-
-    @property
-    def replica(self) -> Replica:
-        return self.player.replica
-
-    @property
-    def strategy(self) -> Strategy:
-        return self.player.strategy
-
-    @property
-    def optimizer(self) -> Optimizer:
-        return self.player.optimizer
-
-    @property
-    def schedule(self) -> Callable[[int], float] | None:
-        return self.player.schedule
+    player = property(lambda self: self.players[0])
+    replica, strategy, optimizer, schedule = map(
+        _of_first, ("replica", "strategy", "optimizer", "schedule")
+    )
 
     # What all ranks have in common
 

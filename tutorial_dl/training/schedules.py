@@ -59,7 +59,7 @@ class Schedule:
 
 def constant(rate: float) -> Schedule:
     """The same `rate` at every step."""
-    _check("rate", rate)
+    _check(rate=rate)
     return Schedule(lambda step: rate, f"{rate:g}")
 
 
@@ -74,8 +74,7 @@ def linear_rule(rate: float, k: float) -> float:
         >>> linear_rule(0.1, 8)
         0.8
     """
-    _check("rate", rate)
-    _check("k", k, above=True)
+    _check(rate=rate, k=k, above="k")
     return k * rate
 
 
@@ -86,8 +85,7 @@ def square_root_rule(rate: float, k: float) -> float:
         >>> square_root_rule(0.1, 16)
         0.4
     """
-    _check("rate", rate)
-    _check("k", k, above=True)
+    _check(rate=rate, k=k, above="k")
     return math.sqrt(k) * rate
 
 
@@ -104,9 +102,7 @@ def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
         >>> rate(99), rate(100), rate(200)
         (0.8, 0.4, 0.2)
     """
-    _check("rate", rate)
-    _check("every", every, above=True)
-    _check("factor", factor)
+    _check(rate=rate, every=every, factor=factor, above="every")
     text = f"step_decay({rate:g}, every={every}, factor={factor:g})"
     return Schedule(lambda step: rate * factor ** (step // every), text)
 
@@ -123,7 +119,7 @@ def piecewise(rates: dict[int, float]) -> Schedule:
         (0.1, 0.01)
     """
     for rate in rates.values():
-        _check("rate", rate)
+        _check(rate=rate)
     if 0 not in rates or min(rates) < 0:
         raise ValueError(f"the first step of rates must be 0, got steps {sorted(rates)}")
     starts = sorted(rates)
@@ -133,9 +129,7 @@ def piecewise(rates: dict[int, float]) -> Schedule:
 
 def exponential(rate: float, steps: int, factor: float = 0.1) -> Schedule:
     """rate factor^(step / steps): a smooth decay by `factor` over every `steps` steps."""
-    _check("rate", rate)
-    _check("steps", steps, above=True)
-    _check("factor", factor)
+    _check(rate=rate, steps=steps, factor=factor, above="steps")
     text = f"exponential({rate:g}, {steps}, factor={factor:g})"
     return Schedule(lambda step: rate * factor ** (step / steps), text)
 
@@ -150,9 +144,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
         >>> rate(0), round(rate(500), 6), rate(1000)
         (0.4, 0.2, 0.0)
     """
-    _check("rate", rate)
-    _check("steps", steps, above=True)
-    _check("end", end)
+    _check(rate=rate, steps=steps, end=end, above="steps")
 
     def at(step: int) -> float:
         return end + (rate - end) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
@@ -177,8 +169,7 @@ def warm_up(then: Schedule | float, steps: int, start: float = 0.0) -> Schedule:
         (0.25, 0.375, 0.5, 0.5)
     """
     then = schedule_of(then)
-    _check("steps", steps)
-    _check("start", start)
+    _check(steps=steps, start=start)
 
     def at(step: int) -> float:
         if step >= steps:
@@ -203,10 +194,12 @@ def schedule_of(rate) -> Schedule:
     return constant(rate)
 
 
-def _check(name: str, value: float, above: bool = False) -> None:
-    if not (0 <= value < math.inf) or (above and value == 0):
-        least = "above 0" if above else "at least 0"
-        raise ValueError(f"{name} must be finite and {least}, got {value}")
+def _check(above: str = "", **numbers: float) -> None:
+    """Raise ValueError for a number that is out of its range; that called `above` may not be 0."""
+    for name, value in numbers.items():
+        if not (0 <= value < math.inf) or (name == above and value == 0):
+            least = "above 0" if name == above else "at least 0"
+            raise ValueError(f"{name} must be finite and {least}, got {value}")
 
 
 # For the command line --------------------------------------------------------------------------

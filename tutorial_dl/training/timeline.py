@@ -152,28 +152,13 @@ class Timeline:
         """Every rank's spans on a common clock, in ns since the first recording began."""
         if not self.ranks:
             raise ValueError("nothing has been recorded: give this timeline to a Trainer first")
-        by_wall = self._by_wall()
         rows = []
         for rank in self.ranks:
-            ahead = _ahead(rank["clock"]) if not by_wall else lambda t, w=rank["wall"]: -w
-            rows.append(
-                Row(
-                    rank["rank"],
-                    rank["node"],
-                    rank["begin"] - ahead(rank["begin"]),
-                    rank["end"] - ahead(rank["end"]),
-                    [(name, b - ahead(b), e - ahead(e)) for name, b, e in rank["spans"]],
-                )
-            )
+            ahead = (lambda t, w=rank["wall"]: -w) if self._by_wall() else _ahead(rank["clock"])
+            row = Row(*(rank[name] for name in Row._fields))
+            rows.append(_moved(row, ahead))
         first = min(row.begin for row in rows)
-        return [
-            row._replace(
-                begin=row.begin - first,
-                end=row.end - first,
-                spans=[(name, b - first, e - first) for name, b, e in row.spans],
-            )
-            for row in rows
-        ]
+        return [_moved(row, lambda time: first) for row in rows]
 
     def shares(self) -> list[dict]:
         """One dict per rank: "rank", and the fractions "computing", "communicating", "waiting"."""
@@ -254,6 +239,12 @@ class Timeline:
 
 def _metadata(name: str, pid: int, args: dict, tid: int = 0) -> dict:
     return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
+
+
+def _moved(row: Row, by) -> Row:
+    """The row with `by(time)` subtracted from all its times."""
+    spans = [(name, begin - by(begin), end - by(end)) for name, begin, end in row.spans]
+    return row._replace(begin=row.begin - by(row.begin), end=row.end - by(row.end), spans=spans)
 
 
 def _ahead(clock: list[list[int]]):
