@@ -10,6 +10,9 @@ from .. import models, strategies
 from ..config import WITH_MASTER, RunConfig, target_of
 from ..layout import Layout
 
+# Options that a Trainer takes as they are
+OF_TRAINER = ("batch_size", "seed", "accumulate", "clip_norm", "checkpoint", "checkpoint_every")
+
 
 def prepare(config: RunConfig, team):
     """Make the Trainer that `config` describes, for the ranks of `team`. Collective.
@@ -25,33 +28,28 @@ def prepare(config: RunConfig, team):
     from .timeline import Timeline
     from .trainer import Trainer
 
-    timeline = Timeline() if config.output.timeline else None
-    data, checkpoint = config.data, config.checkpoint
+    data = config.data
     # Code that draws from the global generators starts alike in every run and on every rank.
     random.seed(data.seed)
     np.random.seed(data.seed)
     dataset = datasets.load(data.data, **of_files(config))
     replica = models.build(data.model, dataset, seed=data.seed)
     layout = layout_of(config, team.size)
-    name, options = config.strategy.strategy, config.strategy_options()
-    strategy = strategies.get(name, team, **options, layout=layout)
+    name, its_options = config.strategy.strategy, config.strategy_options()
+    strategy = strategies.get(name, team, **its_options, layout=layout)
     optimizer = optimizer_of(config, strategy.default_optimizer)
     per_epoch = strategy.updates_an_epoch(len(dataset.train), data.batch_size)
+    options = config.values()
     return Trainer(
         replica,
         dataset,
         strategy,
         optimizer,
-        batch_size=data.batch_size,
-        seed=data.seed,
         progress=not config.output.quiet,
-        timeline=timeline,
+        timeline=Timeline() if config.output.timeline else None,
         learning_rate=schedules.planned(config, optimizer.learning_rate, per_epoch),
-        accumulate=data.accumulate,
-        clip_norm=config.optimizer.clip_norm,
         callbacks=callbacks_of(config),
-        checkpoint=checkpoint.checkpoint,
-        checkpoint_every=checkpoint.checkpoint_every,
+        **{name: options[name] for name in OF_TRAINER},
     )
 
 

@@ -89,6 +89,21 @@ class Master:
     def between(self) -> None:
         """Called after each request."""
 
+    def begin_tasks(self) -> None:
+        """Begin the next round, if there are rounds and it is time for one."""
+        if self.tasks is not None:
+            self.tasks.stopped = self.tasks.stopped or self.stopping
+            self.tasks.begin()
+
+    def round_is_complete(self) -> bool:
+        """Synchronous rules: whether the vectors of all participants have arrived."""
+        return bool(self.round) and self.tasks.between
+
+    @property
+    def over(self) -> bool:
+        """Whether all work is done."""
+        return self.tasks.over and not self.round
+
     def order_for(self, leaf: int) -> list[float] | None:
         """The order for `leaf`, apart from validation; None: nothing to do yet."""
         if self.final is not None:

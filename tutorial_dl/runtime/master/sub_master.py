@@ -63,18 +63,10 @@ class SubMaster(Master):
         self.exchanges = 0  # with workers, since the last one upwards
         self.since = self.now()
         self.pending: dict[int, Report] = {}  # not yet reported, by epoch
-        self._updates, self._stop = 0, False
+        self.updates, self.stopping = 0, False  # of the whole run, as the master above says
         self.lost_ranks: list[int] = []  # not yet reported to the master above
         self.told_empty = False  # whether the master above knows that no worker is left here
         self.adopted: list[Rest] = []  # from other groups, not yet added to the tasks
-
-    @property
-    def updates(self) -> int:
-        return self._updates
-
-    @property
-    def stopping(self) -> bool:
-        return self._stop
 
     def guide(self) -> None:
         """Serve until the master above says that training is done."""
@@ -82,30 +74,21 @@ class SubMaster(Master):
         up.pull(into=self.weights)
         self.begin()
         rule.begin_relay(self.weights)
-        if rule.synchronous:
-            self.tasks.begin()
+        self.tasks.begin()
         while True:
             self._adopt()
-            self.serve(lambda: self._over or self._empty)
+            self.serve(lambda: self.over or not self.open)
             self._relay()
             self._tell_of_lost()
-            if self._empty:
+            if not self.open:
                 self._leave()
             self._tell_counts()
             # Any answer so far may have been an order to validate, or to adopt work.
-            self.serve(lambda: not self.validations or self._empty)
-            if self._over and not self.validations:
+            self.serve(lambda: not self.validations or not self.open)
+            if self.over and not self.validations:
                 self._say(Kind.WAITS)
                 if up.last.order == Order.DONE:
                     return
-
-    @property
-    def _over(self) -> bool:
-        return self.tasks.over and not self.round
-
-    @property
-    def _empty(self) -> bool:
-        return not self.open
 
     def _adopt(self) -> None:
         while self.adopted:
@@ -133,8 +116,8 @@ class SubMaster(Master):
 
     def stepped(self, steps, samples, loss_sum) -> None:
         self.exchanges += 1
-        self._updates += steps
-        self.run.set_rate(self._updates)
+        self.updates += steps
+        self.run.set_rate(self.updates)
 
     def _count(self, leaf, report, staleness) -> None:
         super()._count(leaf, report, staleness)
@@ -156,7 +139,7 @@ class SubMaster(Master):
         self.pending[epoch] = self.pending.get(epoch, Report(Kind.RELAY, epoch)).plus(report)
 
     def between(self) -> None:
-        if self.rule.synchronous and self.round and self.tasks.between:
+        if self.round_is_complete():
             self.serve_round()
         self._tell_of_lost()
         complete = self.tasks.complete()
@@ -166,10 +149,8 @@ class SubMaster(Master):
             if all(rest.epoch != epoch for rest in self.adopted):  # else it will end once more
                 self._say(Kind.ENDED, [epoch])
         self.end_validations()
-        self.tasks.stopped = self.tasks.stopped or self._stop
         self._adopt()
-        if self.rule.synchronous:
-            self.tasks.begin()
+        self.begin_tasks()
 
     def lose(self, leaf: int, why: str) -> None:
         if leaf in self.open and self.final is None:
@@ -200,8 +181,10 @@ class SubMaster(Master):
             return
         began = self.now()
         first, *others = sorted(self.pending)
-        if self.run.saving is not None:
-            self._tell_for_checkpoints()
+        if self.run.saving is not None:  # what will hold once this exchange is in the weights
+            self._tell_counts()
+            for numbers in words_of(self.tasks, self.adopted):
+                self._say(Kind.UNDONE, numbers)
         for epoch in others:
             self._say(Kind.REPORT, self.pending[epoch][1:])
         self.up.report = self.pending[first]
@@ -219,12 +202,6 @@ class SubMaster(Master):
         self.pending = {}
         self._heed()
 
-    def _tell_for_checkpoints(self) -> None:
-        """Report what will hold once the next exchange is in the top master's weights."""
-        self._tell_counts()
-        for numbers in words_of(self.tasks, self.adopted):
-            self._say(Kind.UNDONE, numbers)
-
     def _say(self, kind: Kind, numbers=()) -> None:
         self.up.say(kind, numbers)
         self._heed()
@@ -232,7 +209,7 @@ class SubMaster(Master):
     def _heed(self) -> None:
         """Act on the answer of the master above."""
         answer = self.up.last
-        self._updates, self._stop = answer.updates, answer.stopping
+        self.updates, self.stopping = answer.updates, answer.stopping
         if answer.order == Order.EVALUATE:
             part, parts = answer.part
             weights, state = self.up.get(Kind.SNAPSHOT)

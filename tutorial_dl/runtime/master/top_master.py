@@ -33,29 +33,17 @@ class TopMaster(Master):
         self.run.tell("on_step_end", loss_sum / samples if samples else 0.0, int(samples))
 
     def between(self) -> None:
-        if self.rule.synchronous and self.round_is_complete():
+        if self.round_is_complete():
             self.serve_round()
         for epoch in self.complete():
             self._end_epoch(epoch)
         self.end_validations()
-        if self.tasks is not None:
-            self.tasks.stopped = self.tasks.stopped or self.stopping
         self._save_if_due()
-        if self.rule.synchronous and self.tasks is not None:
-            self.tasks.begin()
-
-    def round_is_complete(self) -> bool:
-        """Synchronous rules: whether the vectors of all participants have arrived."""
-        return bool(self.round) and self.tasks.between
+        self.begin_tasks()
 
     def complete(self) -> list[int]:
         """Epochs that are now complete; each is returned once."""
         return self.tasks.complete()
-
-    @property
-    def over(self) -> bool:
-        """Whether all work is done."""
-        return self.tasks.over and not self.round
 
     @property
     def validators(self) -> int:
@@ -66,7 +54,7 @@ class TopMaster(Master):
 
     def lead(self) -> None:
         """Serve all requests of the run, except for the final message (`end`)."""
-        if self.rule.synchronous and self.tasks is not None:
+        if self.tasks is not None:
             self.tasks.begin()
         self.serve(lambda: self.over and not self.validations)
 
