@@ -52,7 +52,7 @@ class Saving:
         run = self.run
         before = run.steps - run.strategy.updates_a_step
         due = self.every is not None and run.steps // self.every > before // self.every
-        if due and not run.epoch_is_complete:  # else the end of the epoch writes one
+        if due and run.round < len(run.batches):  # else the end of the epoch writes one
             self.write()
 
     def write(self):
@@ -90,7 +90,7 @@ class Saving:
             "settings": run.settings(),
             "place": run.place(),
             "history": run.history.epochs,
-            "stopped": run.stopped if run.at_epoch_begin else None,
+            "stopped": None if run.round else run.stopped,
             "reasons": [repr(callback) for callback in run.callbacks],
             "callbacks": remembered,
         }, vectors

@@ -192,15 +192,6 @@ class Run:
     # The position of training
 
     @property
-    def at_epoch_begin(self) -> bool:
-        return self.round == 0
-
-    @property
-    def epoch_is_complete(self) -> bool:
-        """Whether all updates of the epoch are done; its validation is not."""
-        return self.round == len(self.batches)
-
-    @property
     def steps_per_epoch(self) -> int:
         """Updates per epoch, of all ranks together."""
         batch_size = self.batches.batch_size // self.strategy.updates_a_step
