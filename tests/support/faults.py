@@ -34,7 +34,7 @@ def strike(moment: str, turn: int, how) -> None:
     after: it has the answer; waiting: it waits for it (only for `die`); validating.
     """
     from numba_kernels.star.star import Star
-    from tutorial_dl.runtime.master.task_batches import TaskBatches
+    from tutorial_dl.runtime.master.tasks import TaskBatches
     from tutorial_dl.runtime.master.worker import Computing
 
     owner, name = {

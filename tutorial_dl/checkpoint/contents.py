@@ -52,32 +52,33 @@ class Saving:
         run = self.run
         before = run.steps - run.strategy.updates_a_step
         due = self.every is not None and run.steps // self.every > before // self.every
-        if due and not run.epoch_is_complete:  # else the end of the epoch writes one
+        if due and run.round < len(run.batches):  # else the end of the epoch writes one
             self.write()
 
     def write(self):
-        """Write a checkpoint now; collective.
-
-        Returns:
-            Its path.
-
-        Raises:
-            DriftError: If the ranks' weights differ.
-        """
-        run = self.run
-        run.strategy.settle()
-        check_same_weights(run.team, run.replica)  # slices must come from equal models
-        values, vectors, own = run.strategy.save()
-        first, last = run.team.slice_of(run.replica.parameters.size)
-        content, more = self.content(values, first, last)
-        bounds = [run.team.slice_of(run.replica.parameters.size, r) for r in range(run.team.size)]
-        content["slices"] = [b - a for a, b in bounds]
+        """Write a checkpoint now, and return its path; DriftError if weights differ. Collective."""
+        run, vectors, own, told = self.run, {}, {}, []
+        for player in run.players:
+            player.strategy.settle()
+            check_same_weights(player.team, player.replica)  # slices must come from equal models
+            values, its_vectors, its_own = player.strategy.save()
+            its_own |= random_state.save(player.replica)
+            label = "" if player is run.player else prefix(player)
+            vectors |= {label + name: vector for name, vector in its_vectors.items()}
+            own |= {label + name: array for name, array in its_own.items()}
+            n, team = player.replica.parameters.size, run.team
+            bounds = [team.slice_of(n, rank) for rank in range(team.size)]
+            told.append(of_player(player, values) | {"slices": [b - a for a, b in bounds]})
+        content, more = self.content(*run.team.slice_of(run.replica.parameters.size))
+        content |= told[0]
+        if told[1:]:
+            names = [player.name for player in run.players[1:]]
+            content["players"] = dict(zip(names, told[1:], strict=True))
         self.resumed = True  # from now on, the checkpoints in the folder are ours
-        own |= random_state.save(run.replica)
         return self.checkpoints.write(run.steps, content, vectors | more, own)
 
-    def content(self, of_strategy: dict, first: int, last: int) -> tuple[dict, dict]:
-        """(values, vectors) besides the strategy's vectors; elements [first, last) of each."""
+    def content(self, first: int, last: int) -> tuple[dict, dict]:
+        """(values, vectors) besides the players'; elements [first, last) of each vector."""
         run, vectors = self.run, {}
         remembered = []
         for number, callback in enumerate(run.callbacks):
@@ -87,49 +88,39 @@ class Saving:
                 vectors[f"callback_{number}:{name}"] = vector[first:last]
         return {
             "settings": run.settings(),
-            "model": layers(run.replica),
-            "optimizer": str(rule(run.optimizer)),
-            "rate": rate(run),
-            "compression": str(getattr(run.strategy, "compression", None)),
-            "sizes": sizes(run.replica),
             "place": run.place(),
             "history": run.history.epochs,
-            "stopped": run.stopped if run.at_epoch_begin else None,
+            "stopped": None if run.round else run.stopped,
             "reasons": [repr(callback) for callback in run.callbacks],
-            "by": type(run.strategy).__name__,
-            "strategy": of_strategy,
             "callbacks": remembered,
         }, vectors
 
     def read(self) -> bool:
-        """Resume from the newest checkpoint, if there is one; collective.
-
-        Raises:
-            CheckpointError: If it is from another model or other settings.
-        """
+        """Resume from the newest checkpoint, if there is one. Collective."""
         run, saved = self.run, self.checkpoints.newest()
         self.resumed = True
         if saved is None:
             return False
-        self.check(saved)
-        run.strategy.restore(saved)
-        random_state.restore(run.replica, saved, run.team.rank)
+        for player, its in self.check(saved):
+            player.strategy.restore(its)
+            random_state.restore(player.replica, its, run.team.rank)
         self.take_up(saved)
         return True
 
     def take_up(self, saved) -> None:
-        """Restore everything except the strategy's state and each rank's own."""
+        """Restore everything except the strategies' state and each rank's own."""
         run = self.run
         run.history.epochs[:] = saved.values["history"]
         # With other callbacks, a run that was stopped may continue.
         same = saved.values["reasons"] == [repr(callback) for callback in run.callbacks]
         run.stopped = saved.values["stopped"] if same else None
         run.go_to(saved.values["place"])
-        if run.schedule is None:  # else the next step sets it
-            run.strategy.set_rate(run.optimizer.learning_rate, run.correct_momentum)
-        if saved.values["rate"] != rate(run) and run.team.rank == 0:
-            was = saved.values["rate"]
-            print(f"note: the learning rate was {was} and is now {rate(run)}", file=sys.stderr)
+        for player, its in self.each(saved):
+            if player.schedule is None:  # else the next step sets it
+                player.strategy.set_rate(player.optimizer.learning_rate, run.correct_momentum)
+            if (was := its.values["rate"]) != rate(player) and run.team.rank == 0:
+                note = f"the learning rate was {was} and is now {rate(player)}"
+                print(f"note: {run.label(player, note, ': ')}", file=sys.stderr)
         n = run.replica.parameters.size
         remembered = list(enumerate(saved.values["callbacks"]))
         for callback in run.callbacks:  # a new callback keeps its initial state
@@ -140,50 +131,82 @@ class Saving:
                 keys = {name: f"callback_{number}:{name}" for name in names}
                 callback.restore(values, {name: saved.vector(k, 0, n) for name, k in keys.items()})
 
-    def check(self, saved) -> None:
+    def each(self, saved) -> list:
+        """Each player, and the Snapshot as if it were the run's only one."""
+        first, *others = self.run.players
+        theirs = saved.values.get("players", {})
+        parts = [(one, saved.part(prefix(one), theirs[one.name])) for one in others]
+        return [(first, saved), *parts]
+
+    def check(self, saved) -> list:
+        """Raise CheckpointError if it is from another run; else return what `each` returns."""
         run, path = self.run, saved.path
-        mine, theirs = layers(run.replica), saved.values["model"]
-        for ours, other in zip(mine["layers"], theirs["layers"], strict=False):
-            # Don't compare names, because Keras numbers the layers of a process.
-            if ours[1:] != other[1:]:
-                raise CheckpointError(
-                    f"{path} is from another model: its layer {other[0]!r} has shape {other[2]}, "
-                    f"here {ours[0]!r} has shape {ours[2]}"
-                )
-        if len(mine["layers"]) != len(theirs["layers"]) or mine["dtype"] != theirs["dtype"]:
-            raise CheckpointError(
-                f"{path} is from another model: {len(theirs['layers'])} layers of "
-                f"{theirs['dtype']}, here {len(mine['layers'])} of {mine['dtype']}"
-            )
-        pairs = {
-            "strategy": (saved.values.get("by"), type(run.strategy).__name__),
-            "the optimizer": (saved.values["optimizer"], str(rule(run.optimizer))),
-            "compression": (
-                saved.values["compression"],
-                str(getattr(run.strategy, "compression", None)),
-            ),
-            "numbers beside the weights": (saved.values["sizes"], sizes(run.replica)),
-        }
+        names = [player.name for player in run.players[1:]]
+        if (theirs := list(saved.values.get("players", {}))) != names:
+            raise CheckpointError(f"{path} was written with further players {theirs}, not {names}")
+        found = self.each(saved)
+        for player, its in found:
+            check_model(path, layers(player.replica), its.values["model"])
+            mine = of_player(player, {})
+            for key, what in COMPARED.items():
+                check_equal(path, what, its.values.get(key), mine[key])
         for name, value in run.settings().items():
-            pairs[name] = (saved.values["settings"].get(name), value)
-        for name, (other, ours) in pairs.items():
-            if other != ours:
-                raise CheckpointError(f"{path} was written with {name} {other}, not {ours}")
+            check_equal(path, name, saved.values["settings"].get(name), value)
+        return found
 
 
-def rule(optimizer):
-    """The optimizer without its learning rate, which may change."""
-    return replace(optimizer, learning_rate=0.0)
+# What a checkpoint and the run that it resumes have in common: key of `of_player` -> in words
+COMPARED = {
+    "by": "strategy",
+    "optimizer": "the optimizer",
+    "compression": "compression",
+    "sizes": "numbers beside the weights",
+}
 
 
-def rate(run) -> str:
-    return str(run.schedule or f"{run.optimizer.learning_rate:g}")
+def check_equal(path, what: str, theirs, ours) -> None:
+    if theirs != ours:
+        raise CheckpointError(f"{path} was written with {what} {theirs}, not {ours}")
 
 
-def sizes(replica) -> list[int]:
-    """Numbers of moving statistics and seeds of a model, which reveal layers without weights."""
+def check_model(path, mine: dict, theirs: dict) -> None:
+    for ours, other in zip(mine["layers"], theirs["layers"], strict=False):
+        # Don't compare names, because Keras numbers the layers of a process.
+        if ours[1:] != other[1:]:
+            raise CheckpointError(
+                f"{path} is from another model: its layer {other[0]!r} has shape {other[2]}, "
+                f"here {ours[0]!r} has shape {ours[2]}"
+            )
+    if len(mine["layers"]) != len(theirs["layers"]) or mine["dtype"] != theirs["dtype"]:
+        raise CheckpointError(
+            f"{path} is from another model: {len(theirs['layers'])} layers of "
+            f"{theirs['dtype']}, here {len(mine['layers'])} of {mine['dtype']}"
+        )
+
+
+def prefix(player) -> str:
+    """What the names of a player's arrays begin with, for players after the first."""
+    return f"{player.name}:"
+
+
+def of_player(player, of_strategy: dict) -> dict:
+    """The values that a checkpoint holds of one player."""
+    replica, strategy = player.replica, player.strategy
     seeds = replica.random
-    return [replica.state.size, 0 if seeds is None else seeds.size]
+    return {
+        "model": layers(replica),
+        "optimizer": str(replace(player.optimizer, learning_rate=0.0)),  # the rate may change
+        "rate": rate(player),
+        "compression": str(getattr(strategy, "compression", None)),
+        # Moving statistics and seeds, which reveal layers without weights:
+        "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
+        "by": type(strategy).__name__,
+        "strategy": of_strategy,
+    }
+
+
+def rate(player) -> str:
+    return str(player.schedule or f"{player.optimizer.learning_rate:g}")
 
 
 def layers(replica) -> dict:

@@ -21,6 +21,7 @@ import re
 import shutil
 import sys
 import zlib
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -60,16 +61,13 @@ class Checkpoints:
     # Writing
 
     def write(self, step: int, values: dict, vectors: dict, own: dict) -> Path:
-        """Write the checkpoint of `step`, and remove the oldest beyond `keep`.
+        """Write the checkpoint of `step`, remove the oldest beyond `keep`, and return its folder.
 
         Args:
             step: Number of the step.
             values: Values that JSON can hold; rank 0's are written.
             vectors: {name: slice `team.slice_of(n)` (of the last axis) of an array (..., n)}.
             own: {name: array that only this rank has}.
-
-        Returns:
-            The checkpoint's folder.
 
         Raises:
             CheckpointError: If it can't be written (PeerError on other ranks). The folder is then
@@ -160,9 +158,17 @@ class Checkpoints:
 class Snapshot:
     """A checkpoint that was read: its `values`, its number of `ranks`, and its arrays."""
 
+    prefix = ""
+
     def __init__(self, path: Path):
         content = read_manifest(path / "manifest")
         self.path, self.values, self.ranks = path, content["values"], content["ranks"]
+
+    def part(self, prefix: str, values: dict) -> Snapshot:
+        """The arrays whose names begin with `prefix`, under the rest of their names."""
+        found = copy(self)
+        found.prefix, found.values = prefix, values
+        return found
 
     def vector(self, name: str, first: int, last: int) -> np.ndarray:
         """Elements [first, last) of a vector (of an array's last axis), from all ranks' files."""
@@ -171,23 +177,23 @@ class Snapshot:
             size = self.values["slices"][rank]
             a, b = max(first, low), min(last, low + size)
             if a < b:
-                pieces.append(self._read(rank, f"vector:{name}")[..., a - low : b - low])
+                pieces.append(self._read(rank, "vector", name)[..., a - low : b - low])
             low += size
         if not pieces:  # no elements, but the right shape
-            return self._read(0, f"vector:{name}")[..., :0]
+            return self._read(0, "vector", name)[..., :0]
         return np.concatenate(pieces, axis=-1)
 
     def own(self, name: str, rank: int) -> np.ndarray:
         """The array that only `rank` (a rank of the run that wrote it) had."""
-        return self._read(rank, f"own:{name}")
+        return self._read(rank, "own", name)
 
     def has_own(self, name: str) -> bool:
         with np.load(self.path / file_of(0), allow_pickle=False) as file:
-            return f"own:{name}" in file.files
+            return f"own:{self.prefix}{name}" in file.files
 
-    def _read(self, rank: int, name: str) -> np.ndarray:
+    def _read(self, rank: int, kind: str, name: str) -> np.ndarray:
         with np.load(self.path / file_of(rank), allow_pickle=False) as file:
-            return file[name]
+            return file[f"{kind}:{self.prefix}{name}"]
 
 
 # Files -----------------------------------------------------------------------------------------

@@ -3,29 +3,25 @@
 They hold the master's weights and the rule's state, the history, and which shares of the begun
 epochs are not done. They do not hold the workers' own state (momentum, weights between two
 exchanges): in a resumed run workers begin with the master's weights. Under sub-masters, a share is
-done when its update has reached the top master (ledger.py).
+done when its update has reached the top master (hierarchical_master.py).
 """
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 from mpi4py import MPI
 
-from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.team import Team
 
-from .contents import Saving
+from .contents import Saving, of_player
 from .format import CheckpointError, Checkpoints
 
 
 class MasterSaving(Saving):
     """Writes and reads the checkpoints of a run with a master; see `Saving`.
 
-    Args:
-        run, folder, every, keep: See `Saving`. All ranks construct it, before any has failed.
-        identity: The rule and its options, which a resumed run must have, too.
+    All ranks construct it, before any has failed. `identity` is the rule and its options, which a
+    resumed run must have, too.
     """
 
     def __init__(self, run, folder, every: int | None, keep: int, identity: str):
@@ -34,18 +30,14 @@ class MasterSaving(Saving):
         self.alone = Checkpoints(Team(MPI.COMM_SELF), folder, keep)
 
     def write(self, top):
-        """On the master alone, between two requests: write the state of a TopMaster.
-
-        Returns:
-            The checkpoint's path.
-        """
+        """On the master alone, between two requests: write the state of a TopMaster."""
         run = self.run
         numbers, vectors = top.rule.save()
-        content, more = self.content(numbers, 0, top.n)
+        content, more = self.content(0, top.n)
         sums = {epoch: dict(row) for epoch, row in top.sums.items()}
         for row in sums.values():
             row["seconds"] = row.get("seconds", 0.0) + run.clock.now() - top.since
-        content |= {
+        content |= of_player(run.player, numbers) | {
             "slices": [top.n],
             "rule": self.identity,
             "names": list(vectors),
@@ -61,7 +53,7 @@ class MasterSaving(Saving):
         return self.alone.write(run.steps, content, vectors, own)
 
     def read(self) -> tuple[bool, dict | None]:
-        """Resume from the newest checkpoint, if there is one. Collective over the run's team.
+        """On rank 0, resume from the newest checkpoint, if there is one. Collective.
 
         Returns:
             (found, values): whether there is one; on rank 0 its values, and the rule's vectors as
@@ -84,18 +76,5 @@ class MasterSaving(Saving):
             run.history.workers.update(dict(saved.values["workers"]))
             vectors = {name: saved.vector(name, 0, n) for name in saved.values["names"]}
             values = saved.values | {"vectors": vectors}
-        if not run.team.broadcast(np.array([float(values is not None)]))[0]:
-            return False, None
-        spread(run)
-        return True, values
-
-
-def spread(run) -> None:
-    """Give all ranks rank 0's weights and history. Collective over the run's team."""
-    team, replica, history = run.team, run.replica, run.history
-    team.broadcast(replica.parameters)
-    if replica.state.size:
-        replica.state = team.broadcast(np.copy(replica.state))
-    word = {"epochs": history.epochs, "steps": run.steps, "stopped": run.stopped}
-    word = json.loads(broadcast_text(team, json.dumps(word), root=0))
-    history.epochs[:], run.steps, run.stopped = word.values()
+        found = run.team.broadcast(np.array([float(values is not None)]))[0]
+        return bool(found), values

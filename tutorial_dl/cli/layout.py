@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_format
 from pathlib import Path
 
-from tutorial_dl.layout.fitting import check_bound
+from tutorial_dl.layout.counts import check_bound
 from tutorial_dl.layout.layout import Layout
 
 FIGURES = (".png", ".svg", ".pdf")

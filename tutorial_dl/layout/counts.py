@@ -1,10 +1,15 @@
-"""The numbers of a layout, and how many ranks they make."""
+"""The numbers of a layout, and how many ranks they make; if none fit, the nearest that do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, replace
+from itertools import count
 from numbers import Integral
 
+DERIVED = ("workers", "devices", "masters")  # the first one that is not given is computed
+MOST = 100_000  # ranks
+SHOWN = 2  # how many layouts with exactly the right number of ranks a message names
 LEAST = {"groups": 1, "folds": 1, "masters": 0, "workers": 1, "devices": 1}
 
 
@@ -66,3 +71,97 @@ def words(layout: Counts) -> str:
     return " x ".join(
         f"{n} {getattr(layout, n)}" for n in [*names, "masters", "workers", "devices"]
     )
+
+
+# Layouts for a given number of ranks -----------------------------------------------------------
+
+
+def check_bound(ranks: int) -> None:
+    """Raise ValueError for more ranks than can be listed quickly."""
+    if ranks > MOST:
+        raise ValueError(f"ranks must be at most {MOST}, got {ranks}")
+
+
+def check_ranks(layout: Counts, ranks: int) -> None:
+    """Raise ValueError unless `layout` needs `ranks` ranks; names those with one number changed."""
+    if ranks == layout.ranks:
+        return
+    names = ["masters", "workers", "devices", *(["groups", "folds"] if layout.search else [])]
+    lowest = {"masters": min(layout.masters, 1)}  # 0 masters would be another way of training
+    varied = (x for name in names for x in _varied(layout, name, ranks, lowest.get(name, 1)))
+    others = [x for x in varied if x != layout]
+    near = _exact(ranks, layout, others)
+    if others and not near:
+        near = f"nearest that fit: {_next_to(ranks, others)}"
+    told = f"{_count(ranks)}, but {words(layout)} need {layout.ranks}"
+    raise ValueError("; ".join(filter(None, (told, near))))
+
+
+def for_ranks(
+    single: Counts, ranks: int, masters: int | None, workers: int | None, devices: int | None
+) -> Counts:
+    """Implements `Layout.for_ranks`; `single` has the groups and folds, and 1 for the rest."""
+    check_bound(ranks)
+    said = {"masters": masters, "workers": workers, "devices": devices}
+    said = {name: value for name, value in said.items() if value is not None}
+    smallest = replace(single, **said)
+    if smallest.masters and not smallest.search and ranks < 2:
+        raise ValueError(
+            f"{_count(ranks)}, but an asynchronous run needs a master and a worker: "
+            f"at least {smallest.ranks} ranks"
+        )
+    missing = next((name for name in DERIVED if name not in said), None)
+    if missing is None:
+        check_ranks(smallest, ranks)
+        return smallest
+    ways = list(_varied(smallest, missing, ranks, lowest=1))
+    for layout in ways:
+        if layout.ranks == ranks:
+            return layout
+    # Another value of a given number, with the missing one computed to match, would do as well.
+    lowest = min(smallest.masters, 1)
+    others = [
+        way
+        for name in said
+        for other in _varied(smallest, name, ranks, lowest if name == "masters" else 1)
+        for way in _varied(other, missing, ranks, lowest=1)
+    ]
+    among = {"groups": single.groups, "folds": single.folds} if single.search else {}
+    told = " x ".join(f"{name} {value}" for name, value in (among | said).items())
+    near = ", or ".join(filter(None, (_next_to(ranks, ways), _exact(ranks, smallest, others))))
+    raise ValueError(
+        f"{_count(ranks)} can't be {told}, for any number of {missing}; nearest that fit: {near}"
+    )
+
+
+def _varied(layout: Counts, name: str, ranks: int, lowest: int) -> Iterator[Counts]:
+    """`layout` with other values of `name`, up to the first that needs more than `ranks`."""
+    for value in count(lowest):
+        other = replace(layout, **{name: value})
+        yield other
+        if other.ranks > ranks:
+            return
+
+
+def _exact(ranks: int, wanted: Counts, layouts: Iterable[Counts]) -> str:
+    """'7 fit masters 1 x ..., or ...': the layouts closest to `wanted`; '' if there are none."""
+
+    def unlike(layout: Counts) -> int:
+        pairs = zip(astuple(layout), astuple(wanted), strict=True)
+        return sum(abs(a - b) for a, b in pairs)
+
+    fitting = {layout for layout in layouts if layout.ranks == ranks}
+    best = sorted(fitting, key=lambda layout: (unlike(layout), words(layout)))[:SHOWN]
+    return f"{ranks} fit {', or '.join(map(words, best))}" if best else ""
+
+
+def _next_to(ranks: int, layouts: Iterable[Counts]) -> str:
+    """'5 ranks for masters ..., 9 ranks for ...': the next ones below and above `ranks`."""
+    layouts = list(layouts)
+    below = max((x for x in layouts if x.ranks < ranks), key=lambda x: x.ranks, default=None)
+    above = min((x for x in layouts if x.ranks > ranks), key=lambda x: x.ranks, default=None)
+    return ", ".join(f"{_count(x.ranks)} for {words(x)}" for x in (below, above) if x is not None)
+
+
+def _count(ranks: int) -> str:
+    return f"{ranks} rank{'s' * (ranks != 1)}"

@@ -13,15 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
-from tutorial_dl.layout import fitting
+from tutorial_dl.layout import axes, counts
 from tutorial_dl.layout.counts import Counts, words
 from tutorial_dl.layout.placing import Places
 from tutorial_dl.layout.roles import Role
+from tutorial_dl.layout.tree import tree
 
 if TYPE_CHECKING:
     from tutorial_dl.figure_style import Figure
+
+# How many of the axes the coordinates of a rank have, by its role
+KNOWN = {"coordinator": 0, "master": 2, "sub_master": 3, "worker": None}
 
 
 @dataclass(frozen=True)
@@ -67,11 +72,11 @@ class Layout(Counts):
         >>> Layout.for_ranks(7, devices=2)
         Layout(groups=1, folds=1, masters=1, workers=3, devices=2, search=False)
         """
-        return fitting.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
+        return counts.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
 
     def check_ranks(self, ranks: int) -> None:
         """Raise ValueError unless this layout needs `ranks` ranks; names the nearest that fit."""
-        fitting.check_ranks(self, ranks)
+        counts.check_ranks(self, ranks)
 
     def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
         """The role of each rank, in the order of ranks.
@@ -87,7 +92,7 @@ class Layout(Counts):
         """
         nodes = [0] * self.ranks if nodes is None else list(nodes)
         self.check_ranks(len(nodes))
-        blocks = [(group, fold) for group in range(self.groups) for fold in range(self.folds)]
+        blocks = list(product(range(self.groups), range(self.folds)))
         places = Places(nodes, self.devices, len(blocks) * self.workers_each)
         roles: list[Role] = []
         if self.search:
@@ -125,10 +130,73 @@ class Layout(Counts):
                     roles.append(Role(rank, "worker", group, fold, hub, worker, device))
         return roles
 
+    @property
+    def axes(self) -> dict[str, int]:
+        """The named axes of the ranks that compute gradients, each with its size.
+
+        In the order of ranks: on one node, the last axis varies fastest. A subclass may divide the
+        last one, for example into "data", "pipeline" and "tensor".
+
+        >>> Layout(masters=2, workers=3, devices=2).axes
+        {'group': 1, 'fold': 1, 'master': 2, 'worker': 3, 'device': 2}
+        """
+        return {
+            "group": self.groups,
+            "fold": self.folds,
+            "master": max(self.masters, 1),
+            "worker": self.workers,
+            "device": self.devices,
+        }
+
+    def coordinates(self, nodes: Sequence[Hashable] | None = None) -> list[dict[str, int]]:
+        """The coordinates of each rank by axis, in the order of ranks; `nodes` as for `roles`.
+
+        A master has only those of its group and fold, a sub-master also which of the masters it
+        is; a coordinator has none.
+
+        >>> Layout(masters=2, workers=3, devices=2).coordinates()[13]
+        {'group': 0, 'fold': 0, 'master': 1, 'worker': 2, 'device': 0}
+        """
+        roles, found = self.roles(nodes), []
+        below = {role.master: role.worker for role in roles if role.worker is not None}
+        for role in roles:
+            worker = below.get(role.rank, 0) if role.worker is None else role.worker
+            block = (role.group or 0) * self.folds + (role.fold or 0)
+            number = (block * self.workers_each + worker) * self.devices + (role.device or 0)
+            every = axes.coordinates(self.axes, number)
+            found.append(dict(islice(every.items(), KNOWN[role.role])))
+        return found
+
+    def along(self, name: str, rank: int, nodes: Sequence[Hashable] | None = None) -> list[int]:
+        """The ranks that share all coordinates with `rank` but the one called `name`, in its order.
+
+        They are a team: along "device" the ranks that compute a batch together, along "fold" those
+        that do the same in other folds. A rank without that coordinate is alone.
+
+        >>> Layout(masters=2, workers=3, devices=2).along("device", 13)
+        [13, 14]
+        >>> Layout(masters=2, workers=3, devices=2).along("master", 13)
+        [6, 13]
+
+        Raises:
+            ValueError: If there is no such axis.
+        """
+        if name not in self.axes:
+            raise ValueError(f"axis {name!r}: expected one of {', '.join(self.axes)}")
+        every = self.coordinates(nodes)
+        own = every[rank]
+        if name not in own:
+            return [rank]
+        kept = own.keys() - {name}
+        same = [
+            other
+            for other, place in enumerate(every)
+            if place.keys() == own.keys() and all(place[axis] == own[axis] for axis in kept)
+        ]
+        return sorted(same, key=lambda other: every[other][name])
+
     def text(self, nodes: Sequence[Hashable] | None = None) -> str:
         """The layout as a tree in text; `nodes` as for `roles`."""
-        from tutorial_dl.layout.text import tree
-
         return tree(self, nodes)
 
     __str__ = text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 import numpy as np
@@ -10,18 +11,25 @@ from numba_kernels.team.bytes import broadcast_text
 
 from ..data import Batches, Data, shard
 from ..data.dataset import each_array, of_arrays
-from ..replica.base import Replica
+from ..replica.base import Batch, Replica
 
 
-def evaluate(team, replica: Replica, data: Data, batch_size: int) -> dict[str, float]:
+def evaluate(
+    team,
+    replica: Replica,
+    data: Data,
+    batch_size: int,
+    part: Callable[[Batch], Batch] = lambda batch: batch,
+) -> dict[str, float]:
     """Metrics over all of `data`, the same on every rank, each sample counted once.
 
     Rank r evaluates the r-th share of the samples; the results are averaged, weighted by sizes.
-    Metrics must be means over samples (losses, accuracies): others can't be averaged.
+    Metrics must be means over samples (losses, accuracies): others can't be averaged. The model
+    is given `part(batch)` of each batch.
     """
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
-        found = replica.evaluate(batches)
+        found = replica.evaluate(map(part, batches))
     samples = found.pop("samples")
     # A rank without samples may not know the metrics' names; the last one has the largest share.
     names = broadcast_text(team, ",".join(found)).split(",")

@@ -6,11 +6,12 @@ import numpy as np
 
 from numba_kernels.spans import each
 
-from ..checkpoint.contents import Saving
 from ..layout.layout import Layout
+from ..replica.base import Batch
 from .callback import agree_on_callbacks
 from .errors import NotFinite, Terminated
 from .loop import Loop
+from .run import Player
 from .termination import Pulse
 
 
@@ -40,9 +41,6 @@ class InStepLoop(Loop):
             player.strategy.resume()
         agree_on_callbacks(run.team, run.callbacks)
 
-    def saving(self, folder, every: int | None, keep: int) -> Saving:
-        return Saving(self.run, folder, every, keep)
-
     def load(self) -> bool:
         return self.run.saving.read()
 
@@ -57,27 +55,23 @@ class InStepLoop(Loop):
 
     def epoch(self, number: int, bar, signals, pulse: Pulse) -> None:
         """Do the remaining updates of an epoch, validate, and append a row to the history."""
-        run, strategy = self.run, self.run.strategy
-        at_once = strategy.updates_a_step
-        since = run.clock.now() - run.sums[2]
+        run = self.run
+        at_once = run.strategy.updates_a_step
+        since = run.clock.now() - run.sums[0, 2]
         for batch in each("data", run.batches.epoch(number, run.round)):
             run.set_rate(run.steps)
-            try:
-                loss, samples = strategy.step(batch)
-            except FloatingPointError as error:
-                where = f"at step {run.steps + 1} (epoch {number + 1}) on rank {run.team.rank}"
-                rate = strategy.optimizer.learning_rate
-                raise NotFinite(str(error), where, rate) from None
+            done = [self.step(player, player.part(batch, run)) for player in run.players]
             run.steps += at_once
             run.round += 1
-            run.sums[:] += loss * samples, samples, 0
+            run.sums += [(loss * samples, samples, 0) for loss, samples in done]
             # (If a step is several updates, other ranks are changing the weights now.)
             if at_once == 1 and (run.steps == 1 or run.steps % run.check_every == 0):
                 run.check_same_weights()
+            loss, samples = done[0]
             bar.update(samples * at_once)
             run.tell("on_step_end", loss, samples)
             if run.saving is not None:
-                run.sums[2] = run.clock.now() - since
+                run.sums[:, 2] = run.clock.now() - since
                 run.saving.after_step()
                 if pulse.beat(bool(signals)):
                     raise Terminated(run.saving.write(), run.steps)
@@ -86,10 +80,23 @@ class InStepLoop(Loop):
             player.strategy.settle()
         seconds = run.clock.now() - since
         run.check_same_weights()
-        metrics = run.evaluate()
-        loss, samples, _ = strategy.total(run.sums)
-        row = run.end_epoch(bar, number, loss / samples, metrics, samples, seconds)
+        metrics, totals = run.evaluate(), run.totals()
+        losses = {
+            run.label(player, "loss"): float(loss / samples)
+            for player, (loss, samples, _) in zip(run.players, totals, strict=True)
+        }
+        row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
         run.tell("on_epoch_end", row)
+
+    def step(self, player: Player, batch: Batch) -> tuple[float, int]:
+        """One step of a player; raises NotFinite if its loss or its gradient is not finite."""
+        try:
+            return player.strategy.step(batch)
+        except FloatingPointError as error:
+            run, rate = self.run, player.strategy.optimizer.learning_rate
+            epoch = len(run.history.epochs) + 1
+            where = f"at step {run.steps + 1} (epoch {epoch}) on rank {run.team.rank}"
+            raise NotFinite(run.label(player, str(error), ": "), where, rate) from None
 
     def ends(self, signals) -> bool:
         """After an epoch: whether any rank wants to stop; after SIGTERM, raises Terminated."""

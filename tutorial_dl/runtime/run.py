@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 
@@ -15,44 +17,74 @@ from numba_kernels.team.team import Team
 from ..data import Batches, Dataset
 from ..layout.layout import Layout
 from ..replica import random_state
-from ..replica.base import Replica
+from ..replica.base import Batch, Replica
 from ..replica.consistency import check_same_settings, check_same_weights
 from ..strategies.base import Strategy
-from .clock import Clock
+from .callback import Callback
 from .errors import NotFinite
 from .evaluation import evaluate
 from .history import History
 
+SUMS = ("loss", "samples", "seconds")
+
+
+class Clock:
+    """Real time. A run takes another clock, for example a simulated one, by its `clock` argument.
+
+    All seconds in the history, and all limits of a master, are differences of `now()`.
+    """
+
+    def now(self) -> float:
+        """Seconds since a fixed but arbitrary moment."""
+        return time.perf_counter()
+
 
 @dataclass
 class Player:
-    """A model in training, and how it is trained. (A GAN has two.)
+    """A model in training, and how it is trained. A game, such as a GAN, has several.
 
     Args:
         replica: This rank's copy of the model.
         strategy: How ranks train it together.
         optimizer: Its optimizer, as given; `strategy.optimizer` has the present learning rate.
-        team: The ranks that train it.
+        team: The ranks that train it: all ranks of the run.
+        schedule: Its learning rate by step, or None.
+        name: What its columns in the history begin with, if the run has several players.
     """
 
     replica: Replica
     strategy: Strategy
     optimizer: Optimizer
     team: Team
+    schedule: Callable[[int], float] | None = None
+    name: str = ""
+
+    def part(self, batch: Batch, run: Run) -> Batch:
+        """The part of a batch that this player trains on, or is evaluated on: all of it.
+
+        A game overrides this method. It is called on every rank with the rank's share of the batch,
+        just before the player's step; players before this one have done theirs.
+        """
+        return batch
 
 
+def _of_first(name: str) -> property:
+    """An attribute of a run's first player."""
+    return property(lambda self: getattr(self.player, name))
+
+
+@dataclass(eq=False, repr=False)
 class Run:
     """One training run as seen by one rank; the loops change it, checkpoints save and restore it.
 
     Args:
-        players: The models in training; those after the first are attached, kept equal and given
-            learning rates like the first, which alone makes steps, metrics and checkpoints today.
+        players: The models in training. In each round they make their steps in this order;
+            callbacks are told the first one's loss, and `replica` and `strategy` are its.
         dataset: Training and validation data, the same on every rank.
         batches: This rank's part of the batches.
         layout: The role of each rank.
         team: The ranks of this run; all of them, or a part (one group of a search).
         clock: What measures seconds.
-        schedule: The learning rate by step, or None.
         callbacks: Called in this order, on all ranks.
         front: The object that callbacks know as `trainer`; None: the run itself.
         timeline, validation_batch_size, correct_momentum, accumulate, clip_norm, check_every: See
@@ -60,67 +92,48 @@ class Run:
 
     Attributes:
         history: One row per epoch.
-        steps: Updates so far.
+        steps: Updates of each player so far.
         round: Rounds of this epoch so far; in each, every rank computes a batch.
-        sums: Of this epoch so far: loss, samples, seconds.
+        sums: Of this epoch so far, a row per player: loss, samples, seconds.
         stopped: The reason, if training stopped before its last epoch.
         lost_ranks: Ranks that were lost.
         saving: What writes and reads checkpoints (checkpoint/contents.py), or None.
     """
 
-    def __init__(
-        self,
-        players: list[Player],
-        dataset: Dataset,
-        batches: Batches,
-        layout: Layout,
-        team: Team,
-        clock: Clock | None = None,
-        schedule=None,
-        callbacks=(),
-        front=None,
-        timeline=None,
-        validation_batch_size: int = 512,
-        correct_momentum: bool = True,
-        accumulate: int = 1,
-        clip_norm: float | None = None,
-        check_every: int = 200,
-    ):
-        if check_every < 1:
-            raise ValueError(f"check_every must be at least 1 step, got {check_every}")
-        self.players, self.dataset, self.batches = players, dataset, batches
-        self.layout, self.team, self.clock = layout, team, clock or Clock()
-        self.schedule, self.callbacks, self.timeline = schedule, list(callbacks), timeline
-        self.validation_batch_size, self.check_every = validation_batch_size, check_every
-        self.correct_momentum, self.clip_norm = correct_momentum, clip_norm
-        self.accumulate = accumulate
-        self._front = None if front is None else weakref.ref(front)
-        self.history = History()
-        self.steps = self.round = 0
-        self.sums = np.zeros(3)
-        self.stopped: str | None = None
-        self.lost_ranks: list[int] = []
-        self.saving = None
-        self._attached = False
-        self._generation = 0  # the team's generation when its ranks last agreed
+    players: list[Player]
+    dataset: Dataset
+    batches: Batches
+    layout: Layout
+    team: Team
+    clock: Clock | None = None
+    callbacks: Sequence[Callback] = ()
+    front: InitVar[object] = None
+    timeline: object = None
+    validation_batch_size: int = 512
+    correct_momentum: bool = True
+    accumulate: int = 1
+    clip_norm: float | None = None
+    check_every: int = 200
 
-    # The first player
+    def __post_init__(self, front):
+        if self.check_every < 1:
+            raise ValueError(f"check_every must be at least 1 step, got {self.check_every}")
+        names = [player.name for player in self.players]
+        if len(names) > 1 and not (all(names) and len(set(names)) == len(names)):
+            raise ValueError(f"several players need different names, got {names}")
+        if len({player.strategy.updates_a_step for player in self.players}) > 1:
+            raise ValueError("all players of a run must make equally many updates per step")
+        self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)
+        self._front = weakref.ref(self if front is None else front)
+        self.history, self.steps, self.stopped = History(), 0, None
+        self.lost_ranks, self.saving = [], None
+        self._attached, self._generation = False, 0  # the team's when its ranks last agreed
+        self.begin_epoch()
 
-    @property
-    def player(self) -> Player:
-        return self.players[0]
-
-    @property
-    def replica(self) -> Replica:
-        return self.player.replica
-
-    @property
-    def strategy(self) -> Strategy:
-        return self.player.strategy
-
-    @property
-    def optimizer(self) -> Optimizer:
-        return self.player.optimizer
+    player = property(lambda self: self.players[0])
+    replica, strategy, optimizer, schedule = map(
+        _of_first, ("replica", "strategy", "optimizer", "schedule")
+    )
 
     # What all ranks have in common
 
@@ -138,14 +151,16 @@ class Run:
             loop.attach()
             for player in self.players:
                 random_state.spread(player.team, player.replica)
-        self.round, self.sums = 0, np.zeros(3)
+        self.begin_epoch()
         self._attached, self._generation = True, self.team.generation
 
     def settings(self) -> dict[str, float]:
         """The settings that must be equal on all ranks, and in a resumed run."""
         at_once = self.strategy.updates_a_step
+        others = {f"parameters of {p.name}": p.replica.parameters.size for p in self.players[1:]}
         return {
             "parameters": self.replica.parameters.size,
+            **others,
             "training samples": len(self.dataset.train),
             "validation samples": len(self.dataset.validation),
             "batch size": self.batches.batch_size // at_once,
@@ -159,10 +174,11 @@ class Run:
         """Raise ValueError on all ranks if they were given different data or settings."""
         mine = self.settings()
         mine |= {"callbacks": len(self.callbacks), "steps between checks": self.check_every}
-        # Different rates on ranks that update slices of one model would not show as drift.
-        rates = [self.schedule(s) for s in (0, 1, 10, 100, 1000)] if self.schedule else []
-        rule = [self.optimizer, rates, self.correct_momentum, self.strategy.loss_scale]
-        rule += [loop.identity(), repr(self.layout)]
+        rule = [self.correct_momentum, loop.identity(), repr(self.layout)]
+        for player in self.players:
+            # Different rates on ranks that update slices of one model would not show as drift.
+            rates = [player.schedule(s) for s in (0, 1, 10, 100, 1000)] if player.schedule else []
+            rule += [player.optimizer, rates, player.strategy.loss_scale]
         words = " ".join(map(str, rule))
         mine["as checksum of optimizer, learning rates and loss scale"] = zlib.crc32(words.encode())
         mine["steps between checkpoints"] = 0 if self.saving is None else self.saving.every or -1
@@ -176,78 +192,87 @@ class Run:
     # The position of training
 
     @property
-    def at_epoch_begin(self) -> bool:
-        return self.round == 0
-
-    @property
-    def epoch_is_complete(self) -> bool:
-        """Whether all updates of the epoch are done; its validation is not."""
-        return self.round == len(self.batches)
-
-    @property
     def steps_per_epoch(self) -> int:
         """Updates per epoch, of all ranks together."""
         batch_size = self.batches.batch_size // self.strategy.updates_a_step
         return self.strategy.updates_an_epoch(len(self.dataset.train), batch_size)
 
+    def begin_epoch(self) -> None:
+        self.round, self.sums = 0, np.zeros((len(self.players), len(SUMS)))
+
+    def totals(self) -> np.ndarray:
+        """`sums` over the samples of all ranks. Collective."""
+        pairs = zip(self.players, self.sums, strict=True)
+        return np.array([player.strategy.total(sums) for player, sums in pairs])
+
     def place(self) -> dict:
         """The position of training, for a checkpoint."""
-        sums = self.strategy.total(self.sums) / self.strategy.updates_a_step
-        sums = dict(zip(("loss", "samples", "seconds"), sums.tolist(), strict=True))
-        return {"steps": self.steps, "round": self.round, "sums": sums}
+        rows = (self.totals() / self.strategy.updates_a_step).tolist()
+        first, *others = (dict(zip(SUMS, row, strict=True)) for row in rows)
+        place = {"steps": self.steps, "round": self.round, "sums": first}
+        return place | ({"sums of others": others} if others else {})
 
     def go_to(self, place: dict) -> None:
         """The reverse of `place`."""
         self.steps, self.round = place["steps"], place["round"]
-        self.sums = np.array([place["sums"][name] for name in ("loss", "samples", "seconds")])
+        rows = [place["sums"], *place.get("sums of others", ())]
+        self.sums = np.array([[row[name] for name in SUMS] for row in rows])
 
     # Events of training
 
     def tell(self, event: str, *arguments) -> None:
         """Call the method `event` of all callbacks."""
-        front = self if self._front is None else self._front()
         for callback in self.callbacks:
-            getattr(callback, event)(front, *arguments)
+            getattr(callback, event)(self._front(), *arguments)
 
     def set_rate(self, step: int, correct_momentum: bool = True) -> None:
-        """Use the scheduled learning rate of `step` from now on, if there is a schedule."""
-        if self.schedule is not None:
-            for player in self.players:
+        """Use the scheduled learning rates of `step` from now on, where there is a schedule."""
+        for player in self.players:
+            if player.schedule is not None:
                 player.strategy.set_rate(
-                    self.schedule(step), correct_momentum and self.correct_momentum
+                    player.schedule(step), correct_momentum and self.correct_momentum
                 )
 
+    def label(self, player: Player, text: str, mark: str = "_") -> str:
+        """`text`, after the player's name if the run has several players."""
+        return text if len(self.players) == 1 else f"{player.name}{mark}{text}"
+
     def end_epoch(
-        self, bar, epoch: int, loss: float, metrics: dict, samples: float, seconds: float, **more
+        self, bar, epoch: int, losses: dict, metrics: dict, samples: float, seconds: float, **more
     ) -> dict:
         """Append the row of `epoch` to the history, show it, and return it.
 
         Raises:
-            NotFinite: If the validation loss is not finite.
+            NotFinite: If a validation loss is not finite.
         """
-        rate = self.strategy.optimizer.learning_rate
-        if not np.isfinite(metrics["loss"]):
-            what = f"the validation loss is {metrics['loss']}"
-            raise NotFinite(what, f"after epoch {epoch + 1}", rate)
-        row = (
-            {"epoch": epoch + 1, "loss": float(loss)}
-            | {f"val_{name}": value for name, value in metrics.items()}
-            | {"samples_per_second": float(samples / seconds), "seconds": float(seconds)}
-        )
-        if self.schedule is not None:
-            row["learning_rate"] = rate
-        row |= more
+        rates = {}
+        for player in self.players:
+            rate = player.strategy.optimizer.learning_rate
+            loss = metrics[self.label(player, "loss")]
+            if not np.isfinite(loss):
+                what = self.label(player, f"the validation loss is {loss}", ": ")
+                raise NotFinite(what, f"after epoch {epoch + 1}", rate)
+            if player.schedule is not None:
+                rates[self.label(player, "learning_rate")] = rate
+        shown = losses | {f"val_{name}": value for name, value in metrics.items()}
+        speed = {"samples_per_second": float(samples / seconds), "seconds": float(seconds)}
+        row = {"epoch": epoch + 1} | shown | speed | rates | more
         self.history.epochs.append(row)
-        self.round, self.sums = 0, np.zeros(3)
-        shown = {"loss": loss} | {f"val_{name}": value for name, value in metrics.items()}
+        self.begin_epoch()
         bar.set_postfix({n: f"{value:.4f}" for n, value in shown.items()}, refresh=False)
         return row
 
     def evaluate(self, data=None) -> dict[str, float]:
         """Metrics over the validation data (or `data`), each rank evaluating its share."""
-        data = self.dataset.validation if data is None else data
+        data, found = self.dataset.validation if data is None else data, {}
         with span("validation"):
-            return evaluate(self.team, self.replica, data, self.validation_batch_size)
+            for player in self.players:
+                metrics = evaluate(
+                    player.team, player.replica, data, self.validation_batch_size,
+                    lambda batch, player=player: player.part(batch, self),
+                )  # fmt: skip
+                found |= {self.label(player, name): value for name, value in metrics.items()}
+        return found
 
     def stop(self, why: str) -> None:
         """Make this epoch the last one."""

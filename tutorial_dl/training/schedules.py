@@ -13,17 +13,26 @@ square-root rule keeps the variance of a step as it was (Krizhevsky, arXiv 1404.
 the first steps, where the gradient changes quickly: hence the warm-up.
 
 A Trainer takes any function of the step that returns a rate; a Schedule can also plot itself.
+
+Rates and factors must be finite and at least 0, `steps`, `every` and k above 0; every function here
+raises ValueError otherwise.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ..config import RunConfig
 
 __all__ = [
-    "Schedule", "constant", "cosine", "exponential", "linear_rule", "piecewise", "schedule_of",
-    "square_root_rule", "step_decay", "warm_up",
+    "Schedule", "constant", "cosine", "exponential", "learning_rates", "linear_rule", "piecewise",
+    "planned", "schedule_of", "square_root_rule", "step_decay", "warm_up",
 ]  # fmt: skip
+
+POINTS = 1000  # of a line in a figure: more than it has pixels
 
 
 class Schedule:
@@ -45,14 +54,12 @@ class Schedule:
 
     def plot(self, steps: int, ax=None):
         """Plot the rate over the first `steps` steps (on `ax` if given); returns the figure."""
-        from .schedule_figure import learning_rates
-
         return learning_rates({self.text: self}, steps, ax)
 
 
 def constant(rate: float) -> Schedule:
     """The same `rate` at every step."""
-    _check("rate", rate)
+    _check(rate=rate)
     return Schedule(lambda step: rate, f"{rate:g}")
 
 
@@ -60,18 +67,14 @@ def linear_rule(rate: float, k: float) -> float:
     """k eta: the learning rate for batches k times as large as those that `rate` is good for.
 
     Args:
-        rate: eta, the learning rate of the small batch, at least 0
-        k: large batch size / small batch size, above 0
-
-    Raises:
-        ValueError: an argument is out of its range
+        rate: eta, the learning rate of the small batch
+        k: large batch size / small batch size
 
     Example:
         >>> linear_rule(0.1, 8)
         0.8
     """
-    _check("rate", rate)
-    _check("k", k, above=True)
+    _check(rate=rate, k=k, above="k")
     return k * rate
 
 
@@ -82,8 +85,7 @@ def square_root_rule(rate: float, k: float) -> float:
         >>> square_root_rule(0.1, 16)
         0.4
     """
-    _check("rate", rate)
-    _check("k", k, above=True)
+    _check(rate=rate, k=k, above="k")
     return math.sqrt(k) * rate
 
 
@@ -91,21 +93,16 @@ def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
     """Start at `rate`; multiply it by `factor` after every `every` steps.
 
     Args:
-        rate: the learning rate of step 0, at least 0
-        every: steps between changes, above 0
-        factor: at least 0
-
-    Raises:
-        ValueError: an argument is out of its range
+        rate: the learning rate of step 0
+        every: steps between changes
+        factor: what it is multiplied by
 
     Example:
         >>> rate = step_decay(0.8, every=100, factor=0.5)
         >>> rate(99), rate(100), rate(200)
         (0.8, 0.4, 0.2)
     """
-    _check("rate", rate)
-    _check("every", every, above=True)
-    _check("factor", factor)
+    _check(rate=rate, every=every, factor=factor, above="every")
     text = f"step_decay({rate:g}, every={every}, factor={factor:g})"
     return Schedule(lambda step: rate * factor ** (step // every), text)
 
@@ -114,10 +111,7 @@ def piecewise(rates: dict[int, float]) -> Schedule:
     """`rates[s]` from step s on, up to the next step in `rates`.
 
     Args:
-        rates: learning rates by the step at which they begin; one must begin at step 0
-
-    Raises:
-        ValueError: no rate begins at step 0, a step is negative, or a rate is
+        rates: learning rates by the step at which they begin; the first must begin at step 0
 
     Example:
         >>> rate = piecewise({0: 0.1, 500: 0.01})
@@ -125,7 +119,7 @@ def piecewise(rates: dict[int, float]) -> Schedule:
         (0.1, 0.01)
     """
     for rate in rates.values():
-        _check("rate", rate)
+        _check(rate=rate)
     if 0 not in rates or min(rates) < 0:
         raise ValueError(f"the first step of rates must be 0, got steps {sorted(rates)}")
     starts = sorted(rates)
@@ -134,19 +128,8 @@ def piecewise(rates: dict[int, float]) -> Schedule:
 
 
 def exponential(rate: float, steps: int, factor: float = 0.1) -> Schedule:
-    """rate factor^(step / steps): a smooth decay by `factor` over every `steps` steps.
-
-    Args:
-        rate: the learning rate of step 0, at least 0
-        steps: above 0
-        factor: at least 0
-
-    Raises:
-        ValueError: an argument is out of its range
-    """
-    _check("rate", rate)
-    _check("steps", steps, above=True)
-    _check("factor", factor)
+    """rate factor^(step / steps): a smooth decay by `factor` over every `steps` steps."""
+    _check(rate=rate, steps=steps, factor=factor, above="steps")
     text = f"exponential({rate:g}, {steps}, factor={factor:g})"
     return Schedule(lambda step: rate * factor ** (step / steps), text)
 
@@ -156,22 +139,12 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Schedule:
 
     Loshchilov and Hutter, arXiv 1608.03983, equation 5, without restarts.
 
-    Args:
-        rate: the learning rate of step 0, at least 0
-        steps: above 0
-        end: the last learning rate, at least 0
-
-    Raises:
-        ValueError: an argument is out of its range
-
     Example:
         >>> rate = cosine(0.4, 1000)
         >>> rate(0), round(rate(500), 6), rate(1000)
         (0.4, 0.2, 0.0)
     """
-    _check("rate", rate)
-    _check("steps", steps, above=True)
-    _check("end", end)
+    _check(rate=rate, steps=steps, end=end, above="steps")
 
     def at(step: int) -> float:
         return end + (rate - end) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
@@ -187,11 +160,8 @@ def warm_up(then: Schedule | float, steps: int, start: float = 0.0) -> Schedule:
 
     Args:
         then: a Schedule, a function of the step, or a number
-        steps: length of the warm-up, at least 0
-        start: the learning rate of step 0, at least 0
-
-    Raises:
-        ValueError: `steps` or `start` is out of its range
+        steps: length of the warm-up; it may be 0
+        start: the learning rate of step 0
 
     Example:
         >>> rate = warm_up(0.5, 4, start=0.25)
@@ -199,8 +169,7 @@ def warm_up(then: Schedule | float, steps: int, start: float = 0.0) -> Schedule:
         (0.25, 0.375, 0.5, 0.5)
     """
     then = schedule_of(then)
-    _check("steps", steps)
-    _check("start", start)
+    _check(steps=steps, start=start)
 
     def at(step: int) -> float:
         if step >= steps:
@@ -225,7 +194,70 @@ def schedule_of(rate) -> Schedule:
     return constant(rate)
 
 
-def _check(name: str, value: float, above: bool = False) -> None:
-    if not (0 <= value < math.inf) or (above and value == 0):
-        least = "above 0" if above else "at least 0"
-        raise ValueError(f"{name} must be finite and {least}, got {value}")
+def _check(above: str = "", **numbers: float) -> None:
+    """Raise ValueError for a number that is out of its range; that called `above` may not be 0."""
+    for name, value in numbers.items():
+        if not (0 <= value < math.inf) or (name == above and value == 0):
+            least = "above 0" if name == above else "at least 0"
+            raise ValueError(f"{name} must be finite and {least}, got {value}")
+
+
+# For the command line --------------------------------------------------------------------------
+
+BATCH_RULES = {"linear": linear_rule, "square-root": square_root_rule}
+DECAYS = {  # (rate, steps of the run) -> Schedule
+    "constant": lambda rate, steps: constant(rate),
+    "step": lambda rate, steps: step_decay(rate, -(-steps // 3), 0.1),
+    "exponential": lambda rate, steps: exponential(rate, steps, 0.01),
+    "cosine": cosine,
+}
+
+
+def planned(config: RunConfig, rate: float, per_epoch: int) -> Schedule | None:
+    """The schedule that the options of a run ask for; None if the rate stays as it is.
+
+    `step` multiplies the rate by 0.1 after each third of the run, `exponential` by 0.01 over the
+    whole run; `cosine` ends at 0. With a batch rule, a warm-up begins at the rate before that rule;
+    without one, at 0.
+
+    Args:
+        config: all options
+        rate: the learning rate of the optimizer
+        per_epoch: updates per epoch
+    """
+    asked = config.schedule
+    if asked.schedule == "constant" and not asked.warm_up and asked.batch_rule is None:
+        return None
+    start = 0.0
+    if asked.batch_rule is not None:
+        start = rate
+        rate = BATCH_RULES[asked.batch_rule](rate, config.data.batch_size / asked.base_batch_size)
+    found = DECAYS[asked.schedule](rate, asked.epochs * per_epoch)
+    steps = round(asked.warm_up * per_epoch)
+    return warm_up(found, steps, start) if steps else found
+
+
+# Figure ----------------------------------------------------------------------------------------
+
+
+def learning_rates(schedules: Mapping[str, Callable[[int], float]], steps: int, ax=None):
+    """Plot the learning rate over a run, one line per schedule; returns the figure.
+
+    Args:
+        schedules: legend entry -> function from the step (0, 1, ...) to the learning rate.
+        steps: steps of the run, 1 or more.
+        ax: where to draw; a new figure if None.
+    """
+    from .. import figure_style as style
+
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    at = np.unique(np.linspace(0, steps, min(POINTS, steps) + 1).round().astype(int))
+    with style.axes(ax) as ax:
+        for number, (name, rate) in enumerate(schedules.items()):
+            ax.plot(at, [rate(int(s)) for s in at], label=name, **style.line(number))
+        ax.set_title("Learning rate by step", loc="left")
+        ax.set(xlabel="step", ylabel="learning rate", xlim=(0, steps))
+        ax.set_ylim(bottom=0)
+        ax.legend()
+    return ax.figure

@@ -10,16 +10,12 @@ from .. import models, strategies
 from ..config import WITH_MASTER, RunConfig, target_of
 from ..layout import Layout
 
+# Options that a Trainer takes as they are
+OF_TRAINER = ("batch_size", "seed", "accumulate", "clip_norm", "checkpoint", "checkpoint_every")
+
 
 def prepare(config: RunConfig, team):
-    """Make the Trainer that `config` describes. Collective.
-
-    Args:
-        config: all options, checked
-        team: the ranks that train
-
-    Returns:
-        A Trainer that has not begun.
+    """Make the Trainer that `config` describes, for the ranks of `team`. Collective.
 
     Raises:
         ValueError: if model, data and options do not fit together.
@@ -28,40 +24,32 @@ def prepare(config: RunConfig, team):
 
     import numpy as np
 
-    from . import rates
+    from . import schedules
     from .timeline import Timeline
     from .trainer import Trainer
 
-    timeline = Timeline() if config.output.timeline else None
-    data, checkpoint = config.data, config.checkpoint
+    data = config.data
     # Code that draws from the global generators starts alike in every run and on every rank.
     random.seed(data.seed)
     np.random.seed(data.seed)
     dataset = datasets.load(data.data, **of_files(config))
     replica = models.build(data.model, dataset, seed=data.seed)
-    strategy = strategies.get(
-        config.strategy.strategy,
-        team,
-        **config.strategy_options(),
-        layout=layout_of(config, team.size),
-    )
+    layout = layout_of(config, team.size)
+    name, its_options = config.strategy.strategy, config.strategy_options()
+    strategy = strategies.get(name, team, **its_options, layout=layout)
     optimizer = optimizer_of(config, strategy.default_optimizer)
     per_epoch = strategy.updates_an_epoch(len(dataset.train), data.batch_size)
+    options = config.values()
     return Trainer(
         replica,
         dataset,
         strategy,
         optimizer,
-        batch_size=data.batch_size,
-        seed=data.seed,
         progress=not config.output.quiet,
-        timeline=timeline,
-        learning_rate=rates.planned(config, optimizer.learning_rate, per_epoch),
-        accumulate=data.accumulate,
-        clip_norm=config.optimizer.clip_norm,
+        timeline=Timeline() if config.output.timeline else None,
+        learning_rate=schedules.planned(config, optimizer.learning_rate, per_epoch),
         callbacks=callbacks_of(config),
-        checkpoint=checkpoint.checkpoint,
-        checkpoint_every=checkpoint.checkpoint_every,
+        **{name: options[name] for name in OF_TRAINER},
     )
 
 
@@ -74,8 +62,7 @@ def of_files(config: RunConfig) -> dict[str, str | None]:
 def optimizer_of(config: RunConfig, default: str):
     """The optimizer that was asked for, or the one called `default`.
 
-    Raises:
-        ValueError: if --momentum was given and the optimizer has none.
+    Raises ValueError if --momentum was given and the optimizer has none.
     """
     from numba_kernels import optimizers
 
@@ -105,11 +92,9 @@ def callbacks_of(config: RunConfig) -> list:
 
 
 def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
-    """The Layout of a run with a master; None for strategies without one.
+    """The Layout of a run with a master on `ranks` ranks, or on as many as it needs (None).
 
-    Args:
-        config: all options.
-        ranks: number of ranks; None for as many as the layout needs.
+    Returns None for strategies without a master.
 
     Raises:
         ValueError: if --masters, --workers, --devices or --upward do not fit the strategy or the
@@ -135,11 +120,7 @@ def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
 
 
 def ranks_of(config: RunConfig) -> int | None:
-    """The number of ranks asked for, or that the layout needs; None for the default, 1.
-
-    Raises:
-        ValueError: see `layout_of`.
-    """
+    """The number of ranks asked for, or that `layout_of` needs; None for the default, 1."""
     layout = layout_of(config, config.layout.ranks)
     return layout.ranks if layout else config.layout.ranks or _ranks_without_master(config)
 

@@ -43,14 +43,6 @@ def reported():
         raise
 
 
-def of_run(name: str, what: str) -> property:
-    """An attribute that the Trainer's run has, and keeps."""
-    return property(
-        lambda self: getattr(self.run, name), lambda self, value: setattr(self.run, name, value),
-        doc=what,
-    )  # fmt: skip
-
-
 class Trainer:
     """Trains a model on a dataset by a strategy, on all ranks of the strategy's team.
 
@@ -85,6 +77,10 @@ class Trainer:
             "dynamic" for float16 and None otherwise; a number is a fixed scale.
         check_every: Steps between two checks that all ranks have the same weights, besides the
             check after each epoch. (With a master, workers' weights differ.)
+
+    Attributes, besides those of its Run (runtime/run.py: steps, history, stopped, replica ...):
+        run: The state of training.
+        loop: The loop that trains.
 
     Raises:
         ValueError, TypeError: If an argument can't be used, before anything is trained.
@@ -132,12 +128,11 @@ class Trainer:
         rank, ranks = loop.shard(team)
         at_once = strategy.updates_a_step
         self.run = Run(
-            [Player(replica, strategy, optimizer, team)],
+            [Player(replica, strategy, optimizer, team, schedule)],
             dataset,
             Batches(dataset.train, batch_size * at_once, seed=seed, rank=rank, ranks=ranks),
             loop.layout(strategy),
             team,
-            schedule=schedule,
             callbacks=callbacks_of(callbacks),
             front=self,
             timeline=timeline,
@@ -151,29 +146,6 @@ class Trainer:
         if checkpoint is not None:
             self.run.saving = self.loop.saving(checkpoint, checkpoint_every, keep_checkpoints)
         self.progress = progress and team.rank == 0
-
-    batches = of_run("batches", "This rank's part of the batches.")
-    callbacks = of_run("callbacks", "A list, called in this order.")
-    clip_norm = of_run("clip_norm", "Largest norm of a gradient, or None.")
-    dataset = of_run("dataset", "Training and validation data.")
-    history = of_run("history", "One row per epoch.")
-    layout = of_run("layout", "The role of each rank.")
-    round = of_run("round", "Rounds of this epoch so far.")
-    saving = of_run("saving", "What writes and reads checkpoints, or None.")
-    schedule = of_run("schedule", "The learning rate by step, or None.")
-    steps = of_run("steps", "Updates so far.")
-    stopped = of_run("stopped", "The reason, if training stopped before its last epoch.")
-    team = of_run("team", "The ranks that train.")
-    timeline = of_run("timeline", "Records what every rank does, or None.")
-    validation_batch_size = of_run(
-        "validation_batch_size", "Samples that a rank evaluates at once."
-    )
-    optimizer = property(lambda self: self.run.optimizer, doc="The optimizer as given.")
-    replica = property(lambda self: self.run.replica, doc="This rank's copy of the model.")
-    strategy = property(lambda self: self.run.strategy, doc="How ranks train together.")
-    steps_per_epoch = property(
-        lambda self: self.run.steps_per_epoch, doc="Updates per epoch, of all ranks together."
-    )
 
     def fit(self, epochs: int) -> History:
         """Train for `epochs` more epochs.
@@ -282,3 +254,18 @@ class Trainer:
             mininterval=0.5,
             disable=not self.progress,
         )
+
+
+def _of_run(name: str) -> property:
+    """An attribute that the Trainer's run has, and keeps."""
+    return property(
+        lambda self: getattr(self.run, name), lambda self, value: setattr(self.run, name, value)
+    )
+
+
+for _name in (
+    "batches", "callbacks", "clip_norm", "dataset", "history", "layout", "optimizer", "replica",
+    "round", "saving", "schedule", "steps", "steps_per_epoch", "stopped", "strategy", "team",
+    "timeline", "validation_batch_size",
+):  # fmt: skip
+    setattr(Trainer, _name, _of_run(_name))

@@ -145,6 +145,11 @@ WRONG_ON_RANKS = [
     (["--model", "my_file:raises"], 2, "my_file.py, line 2"),
     (["--learning-rate", "1e30", "--optimizer", "sgd"], 1, "the loss is nan at step 2 (epoch 1) "),
     (["--model", "curve", "--data", "my_file:nan"], 1, "the loss is nan at step 1 (epoch 1) "),
+    (
+        ["-n", "5", "--strategy", "downpour", "--devices", "2", "--learning-rate", "1e30"],
+        1,
+        " is not finite on rank ",
+    ),
 ]
 
 

@@ -19,7 +19,7 @@ from tutorial_dl import Trainer, data, models, strategies
 from tutorial_dl.cli import train
 from tutorial_dl.cli.commands import app
 from tutorial_dl.config import COMPONENTS, OPTIONS, RunConfig, markdown, read
-from tutorial_dl.training import rates
+from tutorial_dl.training import schedules
 from tutorial_dl.training.setup import ranks_of, with_ranks
 
 ROOT = Path(__file__).parents[3]
@@ -153,8 +153,8 @@ def test_files_that_cannot_be_read(tmp_path):
 
 
 def test_names_are_those_of_their_rooms():
-    assert OPTIONS["schedule"].choices == tuple(rates.SCHEDULES)
-    assert OPTIONS["batch_rule"].choices == tuple(rates.RULES)
+    assert OPTIONS["schedule"].choices == tuple(schedules.DECAYS)
+    assert OPTIONS["batch_rule"].choices == tuple(schedules.BATCH_RULES)
     assert OPTIONS["strategy"].choices == tuple(strategies.NAMES)
     assert f"({', '.join(models.NAMES)})" in OPTIONS["model"].help
     assert set(OPTIONS["data"].help.split("(")[1].split(")")[0].split(", ")) == set(data.NAMES)

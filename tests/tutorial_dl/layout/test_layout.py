@@ -22,11 +22,11 @@ from tutorial_dl import Layout
 from tutorial_dl import figure_style as style
 from tutorial_dl.cli import commands
 from tutorial_dl.course import plotting
-from tutorial_dl.layout import fitting, hub_ranks, roles, text, worker_ranks
+from tutorial_dl.layout import axes, counts, hub_ranks, roles, tree, worker_ranks
 from tutorial_dl.layout import layout as layout_file
 
 
-@pytest.mark.parametrize("module", [roles, text, layout_file], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [axes, roles, tree, layout_file], ids=lambda m: m.__name__)
 def test_the_examples(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
@@ -148,6 +148,63 @@ def test_whatever_the_nodes_all_have_their_place(layout, random):
             top = r.role == "master" and subs
             assert len(leaves) == (subs if top else layout.workers)
             assert all(found[leaf].device in (0, None) for leaf in leaves)
+
+
+# Axes ------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(some.lists(some.integers(1, 4), min_size=1, max_size=4))
+def test_axes_are_a_mixed_radix(sizes):
+    named = dict(zip("abcd", sizes, strict=False))
+    grid = np.arange(np.prod(sizes)).reshape(sizes)
+    for number in range(grid.size):
+        place = np.unravel_index(number, sizes)
+        assert tuple(axes.coordinates(named, number).values()) == place
+        for axis, name in enumerate(named):
+            line = (*place[:axis], slice(None), *place[axis + 1 :])
+            assert axes.along(named, name, number) == grid[line].tolist()
+    with pytest.raises(ValueError, match=f"number must be from 0 to {grid.size - 1}"):
+        axes.coordinates(named, grid.size)
+
+
+@settings(max_examples=40, deadline=None)
+@given(numbers, some.randoms())
+def test_coordinates_by_name(layout, random):
+    nodes = [random.randrange(3) for _ in range(layout.ranks)]
+    found, places = layout.roles(nodes), layout.coordinates(nodes)
+    computing = [tuple(place.values()) for place in places if "device" in place]
+    assert sorted(computing) == list(product(*map(range, layout.axes.values())))
+    for role, place in zip(found, places, strict=True):
+        if role.role == "worker":
+            master, worker = divmod(role.worker, layout.workers)
+            assert tuple(place.values()) == (role.group, role.fold, master, worker, role.device)
+            for name, size in layout.axes.items():
+                team = layout.along(name, role.rank, nodes)
+                assert [places[rank][name] for rank in team] == list(range(size))
+                assert all(places[rank] | {name: 0} == place | {name: 0} for rank in team)
+        else:
+            assert len(place) == {"coordinator": 0, "master": 2, "sub_master": 3}[role.role]
+            below = [one.rank for one in found if one.master == role.rank]
+            assert all(place.items() <= places[rank].items() for rank in below)
+            assert layout.along("device", role.rank, nodes) == [role.rank]
+
+
+def test_an_axis_can_be_divided():
+    class InModels(Layout):
+        @property
+        def axes(self):
+            axes = super().axes
+            return axes | {"device": self.devices // 2, "tensor": 2}
+
+    layout = InModels(masters=0, workers=2, devices=4)
+    assert [tuple(place.values())[-3:] for place in layout.coordinates()] == [
+        *product(range(2), range(2), range(2))
+    ]
+    assert layout.along("tensor", 5) == [4, 5] and layout.along("device", 5) == [5, 7]
+    assert layout.along("worker", 5) == [1, 5]
+    with pytest.raises(ValueError, match="axis 'data': expected one of group, fold, master"):
+        layout.along("data", 0)
 
 
 # Nodes -----------------------------------------------------------------------------------------
@@ -310,7 +367,7 @@ def test_what_a_message_names_does_fit(layout, ranks):
     with pytest.raises(ValueError) as error:
         layout.check_ranks(ranks)
     told, _, near = str(error.value).partition("; ")
-    assert told == f"{fitting._count(ranks)}, but {fitting.words(layout)} need {layout.ranks}"
+    assert told == f"{counts._count(ranks)}, but {counts.words(layout)} need {layout.ranks}"
     named = near.removeprefix("nearest that fit: ").replace(", or ", ", ").split(", ")
     named = named if near else []  # no smaller number of anything needs fewer ranks
     exact = f"{ranks} fit" in near

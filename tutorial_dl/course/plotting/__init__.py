@@ -15,7 +15,7 @@ from typing import Any
 # Figures that stand beside what they draw.
 ELSEWHERE = {
     "draw_layout": "tutorial_dl.layout.figure",
-    "learning_rates": "tutorial_dl.training.schedule_figure",
+    "learning_rates": "tutorial_dl.training.schedules",
     "spans": "tutorial_dl.training.timeline_figure",
 }
 

@@ -19,8 +19,7 @@ class Client:
     """The master as seen by a Rule, which pushes to it and pulls from it.
 
     Args:
-        star: A star of which this rank is a leaf.
-        n: Length of the weights; the model's state follows them in the star's vectors.
+        star: A star of which this rank is a leaf. Its vectors are the weights and then the state.
         replica: The replica whose state is sent along.
         swaps: The rule uses neither vector after a push, so the answer may replace the gradient;
             the replica then exchanges its vectors with the star's, if it can (`swap`).
@@ -30,8 +29,8 @@ class Client:
         report: The Report to send with the next push; None: no exchange is due.
     """
 
-    def __init__(self, star: Star, n: int, replica, swaps: bool = False):
-        self.star, self.n, self.replica = star, n, replica
+    def __init__(self, star: Star, replica, swaps: bool = False):
+        self.star, self.n, self.replica = star, replica.parameters.size, replica
         self.swaps = swaps and star.near and replica.can_swap
         self.has_state = bool(replica.state.size)
         self.last: Answer | None = None

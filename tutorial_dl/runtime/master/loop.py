@@ -15,10 +15,8 @@ from ...layout.layout import Layout, layout_of
 from ..errors import NotFinite, Terminated
 from ..loop import Loop
 from .client import Client
-from .hierarchical_master import HierarchicalMaster
-from .ledger import Ledger
+from .hierarchical_master import HierarchicalMaster, Ledger
 from .messages import METRICS, Kind
-from .outcome import take_from_leader, take_word, word_of
 from .sub_master import SubMaster
 from .top_master import TopMaster
 from .topology import Topology, computing_team
@@ -37,6 +35,8 @@ class MasterLoop(Loop):
 
     def __init__(self, run):
         super().__init__(run)
+        if len(run.players) > 1:
+            raise ValueError(f"a run with a master has one player, got {len(run.players)}")
         run.strategy.use(run.optimizer)
         run.strategy.clip_norm = run.clip_norm
         self._identity = str(run.strategy)  # with its options as they were given
@@ -62,9 +62,7 @@ class MasterLoop(Loop):
 
     def attach(self) -> None:
         team, replica = self.run.team, self.run.replica
-        team.broadcast(replica.parameters)
-        if replica.state.size:
-            replica.state = team.broadcast(replica.state.copy())
+        spread(team, replica)
         self.mates = team
         if replica.uses_team or self.run.layout.devices > 1:
             self.mates = computing_team(team, self.run.layout)
@@ -72,17 +70,23 @@ class MasterLoop(Loop):
             replica.use_team(self.mates)
 
     def agree(self) -> None:
-        """Give all ranks rank 0's record of the run, and its weights."""
+        self._spread_word()
+        self.attach()
+
+    def _spread_word(self) -> None:
+        """Give all ranks rank 0's record of the run."""
         team = self.run.team
         word = word_of(self.run) if team.rank == 0 else b""
         take_word(self.run, broadcast_text(team, word.decode(), root=0))
-        self.attach()
 
     def saving(self, folder, every: int | None, keep: int) -> MasterSaving:
         return MasterSaving(self.run, folder, every, keep, self.identity())
 
     def load(self) -> bool:
         found, self.resumed = self.run.saving.read()
+        if found:
+            self._spread_word()
+            spread(self.run.team, self.run.replica)
         return found
 
     def train(self, epochs: int, bar, signals) -> None:
@@ -174,7 +178,7 @@ class MasterLoop(Loop):
         """Run a sub-master, for epochs first ... last - 1."""
         run, stars = self.run, self.stars
         run.strategy.workers = len(stars.group_ranks) - 1
-        up = Client(stars.at_top, run.replica.parameters.size, run.replica)
+        up = Client(stars.at_top, run.replica)
         tasks = stars.tasks(stars.group_ranks, first, last, start["begun"])
         sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
         sub.guide()
@@ -199,7 +203,7 @@ class MasterLoop(Loop):
         mates = self.mates if run.layout.devices > 1 else None
         computing = Computing(run, stars, names, mates)
         try:
-            server = Client(star, n, replica, swaps=rule.swaps)
+            server = Client(star, replica, swaps=rule.swaps)
             Worker(run, server, computing).work()
             computing.end()
             weights, state = server.get(Kind.FINAL)
@@ -209,7 +213,7 @@ class MasterLoop(Loop):
             text = star.told().decode()
         finally:
             computing.close()
-        return take_word(run, text) if mates is None else take_from_leader(run, mates, text)
+        return take_word(run, text) if mates is None else self._with_leader(text)
 
     def follow(self, names):
         """Run another rank of a worker."""
@@ -218,7 +222,13 @@ class MasterLoop(Loop):
             computing.follow()
         finally:
             computing.close()
-        return take_from_leader(self.run, self.mates)
+        return self._with_leader()
+
+    def _with_leader(self, text: str = "") -> str | None:
+        """Give all ranks of a worker the final weights and message that its first rank got."""
+        text = broadcast_text(self.mates, text, root=0)
+        spread(self.mates, self.run.replica)
+        return take_word(self.run, text)
 
     def close(self) -> None:
         """Close the stars; a rank that fails from here on has finished its work."""
@@ -227,3 +237,45 @@ class MasterLoop(Loop):
         except PeerError as error:
             self.run.lost_ranks = [error.rank]
             self.run.history.lost.append(f"rank {error.rank} is lost, after the end: {error}")
+
+
+# The final message -----------------------------------------------------------------------------
+
+
+def word_of(run, path=None, gone=()) -> bytes:
+    """The master's final message, as JSON: the history, and how training ended.
+
+    `path` is the checkpoint, if SIGTERM ended the run; `gone` are ranks that were lost.
+    """
+    history = run.history
+    word = {
+        "epochs": history.epochs,
+        "staleness": list(history.staleness.items()),
+        "workers": list(history.workers.items()),
+        "lost": history.lost,
+        "gone": list(gone),
+        "steps": run.steps,
+        "stopped": run.stopped,
+        "ended_with": None if path is None else str(path),
+    }
+    return json.dumps(word).encode()
+
+
+def spread(team, replica) -> None:
+    """Give all ranks of `team` the weights and the state of its rank 0. Collective."""
+    team.broadcast(replica.parameters)
+    if replica.state.size:
+        replica.state = team.broadcast(np.copy(replica.state))
+
+
+def take_word(run, text: str) -> str | None:
+    """Apply the final message; returns the checkpoint's path, if SIGTERM ended the run."""
+    word, history = json.loads(text), run.history
+    history.epochs[:] = word["epochs"]
+    history.staleness.clear()
+    history.staleness.update({int(tau): n for tau, n in word["staleness"]})
+    history.workers.clear()
+    history.workers.update({int(rank): n for rank, n in word["workers"]})
+    history.lost[:] = word["lost"]
+    run.steps, run.stopped, run.lost_ranks = word["steps"], word["stopped"], word["gone"]
+    return word["ended_with"]

@@ -23,7 +23,7 @@ from numba_kernels.team import stall
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
 from .messages import Kind, Order, Report
-from .validation import Validation
+from .tasks import Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
 PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and
@@ -41,6 +41,14 @@ class Master:
         star: The star of which this rank is the hub.
         ranks: Ranks in the run of the star's ranks.
         tasks: Tasks for workers; None: sub-masters have their own.
+
+    A subclass has also
+
+        updates                        updates of the whole run, as far as known here
+        stopping                       whether to hand out no more work
+        stepped(steps, samples, loss)  called after updates, with the sum of the losses
+        validated(validation)          called when all parts of it are done
+        from_sub_master(leaf, kind, numbers)    handle a message that only sub-masters send
     """
 
     relayed = False  # whether the leaves are sub-masters
@@ -74,40 +82,34 @@ class Master:
         if not self.relayed:
             self.busy = dict.fromkeys(self.open, (self._quiet, None))
 
-    # What each kind of master defines
-
-    @property
-    def updates(self) -> int:
-        """Updates of the whole run, as far as known here; the step for schedules."""
-        raise NotImplementedError
-
-    @property
-    def stopping(self) -> bool:
-        """Whether to hand out no more work."""
-        raise NotImplementedError
-
-    def stepped(self, steps: int, samples: float, loss_sum: float) -> None:
-        """Called after updates with the numbers of batches and samples, and the summed loss."""
-        raise NotImplementedError
-
-    def from_sub_master(self, leaf: int, kind: int, numbers: list[float]) -> None:
-        """Handle a message that only sub-masters send."""
-        raise NotImplementedError
-
     def deserted(self, line: str) -> None:
         """Called when the last leaf is lost; `line` says so."""
         raise TrainingError(f"no worker is left to train: {line}")
 
-    def validated(self, validation: Validation) -> None:
-        """Called when all parts of `validation` are done."""
-        raise NotImplementedError
-
     def between(self) -> None:
         """Called after each request."""
 
+    def begin_tasks(self) -> None:
+        """Begin the next round, if there are rounds and it is time for one."""
+        if self.tasks is not None:
+            self.tasks.stopped = self.tasks.stopped or self.stopping
+            self.tasks.begin()
+
+    def round_is_complete(self) -> bool:
+        """Synchronous rules: whether the vectors of all participants have arrived."""
+        return bool(self.round) and self.tasks.between
+
+    @property
+    def over(self) -> bool:
+        """Whether all work is done."""
+        return self.tasks.over and not self.round
+
     def order_for(self, leaf: int) -> list[float] | None:
         """The order for `leaf`, apart from validation; None: nothing to do yet."""
-        raise NotImplementedError
+        if self.final is not None:
+            return [Order.DONE]
+        task = self.tasks.next(leaf)
+        return None if task is None else [Order.TRAIN, *task.words()]
 
     # The loop
 

@@ -7,8 +7,8 @@ EVALUATED              a Part, the number of samples, sums of metrics over these
 NOT_FINITE             0 for the loss or 1 for the gradient; the rank, or 0: the sender's
 LOST, ENDED            a rank; an epoch
 COUNTS                 0 for updates by staleness or 1 for shares by rank; (number, count) ...
-REST                   a Rest (asynchronous_tasks.py)
-UNDONE                 number of the message, epochs begun, one or two Rests (ledger.py)
+REST                   a Rest (tasks.py)
+UNDONE                 number of the message, epochs begun, one or two Rests (`Ledger`)
 """
 
 from __future__ import annotations
@@ -49,26 +49,16 @@ class Order(IntEnum):
 
 
 class Report(NamedTuple):
-    """What a leaf has done, sent with its vector or alone.
+    """What a leaf has done, sent with its vector or alone."""
 
-    Attributes:
-        kind: PUSH, RELAY or REPORT.
-        epoch: The epoch.
-        samples: Number of samples.
-        loss: Sum of their losses.
-        steps: A worker's shares, or a group's steps; 0: nothing was done.
-        weight: The vector's weight in a round, in samples; gradients that overflowed do not count.
-        updates, staleness: A group's updates, and the sum of their staleness.
-    """
-
-    kind: int
+    kind: int  # PUSH, RELAY or REPORT
     epoch: int = 0
     samples: float = 0.0
-    loss: float = 0.0
-    steps: float = 0.0
-    weight: float = 0.0
-    updates: float = 0.0
-    staleness: float = 0.0
+    loss: float = 0.0  # the sum over the samples
+    steps: float = 0.0  # a worker's shares, or a group's steps; 0: nothing was done
+    weight: float = 0.0  # in a round, in samples; gradients that overflowed do not count
+    updates: float = 0.0  # of a group
+    staleness: float = 0.0  # the sum over its updates
 
     @classmethod
     def of_words(cls, words) -> Report:
@@ -87,19 +77,12 @@ class Part(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A master's answer.
+    """A master's answer."""
 
-    Attributes:
-        order: What to do next.
-        updates: Updates of the whole run so far.
-        stopping: Whether the run is to end.
-        about: The numbers of a Task to TRAIN on, a Part to EVALUATE, or a Rest to ADOPT.
-    """
-
-    order: int
-    updates: int
-    stopping: bool = False
-    about: list[float] = []  # noqa: RUF012
+    order: int  # what to do next
+    updates: int  # of the whole run so far
+    stopping: bool = False  # whether the run is to end
+    about: list[float] = []  # noqa: RUF012 - of a Task to TRAIN, Part to EVALUATE, Rest to ADOPT
 
     @classmethod
     def of_words(cls, words) -> Answer:

@@ -15,26 +15,24 @@ take `PART` of the group's time (`Balance`).
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 from . import master
-from .asynchronous_tasks import Rest
 from .client import Client
-from .ledger import words_of
+from .hierarchical_master import words_of
 from .master import Master
 from .messages import PAIRS, Kind, Order, Part, Report
-from .validation import Validation
+from .tasks import Rest, Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
 MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
 
 
 class Balance:
-    """Worker exchanges per exchange of a sub-master with the top master.
+    """Worker exchanges per exchange of a sub-master with the top master: `every`.
 
-    Args:
-        upward: That number; or "auto": chosen so that exchanges upwards take `PART` of the time.
-            If an exchange upwards takes t_up and a worker exchange comes every t seconds, it is
-            t_up / (PART t).
+    `upward` is that number, or "auto": chosen so that exchanges upwards take `PART` of the time. If
+    one takes t_up and a worker exchange comes every t seconds, it is t_up / (PART t).
     """
 
     def __init__(self, upward: int | str):
@@ -53,12 +51,7 @@ class Balance:
 
 
 class SubMaster(Master):
-    """A sub-master (see above).
-
-    Args:
-        loop, star, ranks, tasks: See `Master`.
-        up: This rank's end of the star of the master above.
-    """
+    """A sub-master (see above); `up` is its end of the star of the master above."""
 
     def __init__(self, loop, star, ranks, tasks, up: Client):
         super().__init__(loop, star, ranks, tasks)
@@ -70,18 +63,10 @@ class SubMaster(Master):
         self.exchanges = 0  # with workers, since the last one upwards
         self.since = self.now()
         self.pending: dict[int, Report] = {}  # not yet reported, by epoch
-        self._updates, self._stop = 0, False
+        self.updates, self.stopping = 0, False  # of the whole run, as the master above says
         self.lost_ranks: list[int] = []  # not yet reported to the master above
         self.told_empty = False  # whether the master above knows that no worker is left here
         self.adopted: list[Rest] = []  # from other groups, not yet added to the tasks
-
-    @property
-    def updates(self) -> int:
-        return self._updates
-
-    @property
-    def stopping(self) -> bool:
-        return self._stop
 
     def guide(self) -> None:
         """Serve until the master above says that training is done."""
@@ -89,30 +74,21 @@ class SubMaster(Master):
         up.pull(into=self.weights)
         self.begin()
         rule.begin_relay(self.weights)
-        if rule.synchronous:
-            self.tasks.begin()
+        self.tasks.begin()
         while True:
             self._adopt()
-            self.serve(lambda: self._over or self._empty)
+            self.serve(lambda: self.over or not self.open)
             self._relay()
             self._tell_of_lost()
-            if self._empty:
+            if not self.open:
                 self._leave()
             self._tell_counts()
             # Any answer so far may have been an order to validate, or to adopt work.
-            self.serve(lambda: not self.validations or self._empty)
-            if self._over and not self.validations:
+            self.serve(lambda: not self.validations or not self.open)
+            if self.over and not self.validations:
                 self._say(Kind.WAITS)
                 if up.last.order == Order.DONE:
                     return
-
-    @property
-    def _over(self) -> bool:
-        return self.tasks.over and not self.round
-
-    @property
-    def _empty(self) -> bool:
-        return not self.open
 
     def _adopt(self) -> None:
         while self.adopted:
@@ -131,16 +107,17 @@ class SubMaster(Master):
     def _tell_counts(self) -> None:
         """Report updates by staleness, and shares by rank, since the last report."""
         for what, counts in enumerate((self.staleness, self.shares)):
-            for some in batched(counts.items(), PAIRS):
-                self._say(Kind.COUNTS, [what, *(number for pair in some for number in pair)])
+            pairs = list(counts.items())
+            for first in range(0, len(pairs), PAIRS):
+                self._say(Kind.COUNTS, [what, *chain(*pairs[first : first + PAIRS])])
             counts.clear()
 
     # The interface of Master
 
     def stepped(self, steps, samples, loss_sum) -> None:
         self.exchanges += 1
-        self._updates += steps
-        self.run.set_rate(self._updates)
+        self.updates += steps
+        self.run.set_rate(self.updates)
 
     def _count(self, leaf, report, staleness) -> None:
         super()._count(leaf, report, staleness)
@@ -161,14 +138,8 @@ class SubMaster(Master):
         epoch = report.epoch
         self.pending[epoch] = self.pending.get(epoch, Report(Kind.RELAY, epoch)).plus(report)
 
-    def order_for(self, leaf: int) -> list[float] | None:
-        if self.final is not None:
-            return [Order.DONE]
-        task = self.tasks.next(leaf)
-        return None if task is None else [Order.TRAIN, *task.words()]
-
     def between(self) -> None:
-        if self.rule.synchronous and self.round and self.tasks.between:
+        if self.round_is_complete():
             self.serve_round()
         self._tell_of_lost()
         complete = self.tasks.complete()
@@ -178,10 +149,8 @@ class SubMaster(Master):
             if all(rest.epoch != epoch for rest in self.adopted):  # else it will end once more
                 self._say(Kind.ENDED, [epoch])
         self.end_validations()
-        self.tasks.stopped = self.tasks.stopped or self._stop
         self._adopt()
-        if self.rule.synchronous:
-            self.tasks.begin()
+        self.begin_tasks()
 
     def lose(self, leaf: int, why: str) -> None:
         if leaf in self.open and self.final is None:
@@ -212,8 +181,10 @@ class SubMaster(Master):
             return
         began = self.now()
         first, *others = sorted(self.pending)
-        if self.run.saving is not None:
-            self._tell_for_checkpoints()
+        if self.run.saving is not None:  # what will hold once this exchange is in the weights
+            self._tell_counts()
+            for numbers in words_of(self.tasks, self.adopted):
+                self._say(Kind.UNDONE, numbers)
         for epoch in others:
             self._say(Kind.REPORT, self.pending[epoch][1:])
         self.up.report = self.pending[first]
@@ -231,12 +202,6 @@ class SubMaster(Master):
         self.pending = {}
         self._heed()
 
-    def _tell_for_checkpoints(self) -> None:
-        """Report what will hold once the next exchange is in the top master's weights."""
-        self._tell_counts()
-        for numbers in words_of(self.tasks, self.adopted):
-            self._say(Kind.UNDONE, numbers)
-
     def _say(self, kind: Kind, numbers=()) -> None:
         self.up.say(kind, numbers)
         self._heed()
@@ -244,7 +209,7 @@ class SubMaster(Master):
     def _heed(self) -> None:
         """Act on the answer of the master above."""
         answer = self.up.last
-        self._updates, self._stop = answer.updates, answer.stopping
+        self.updates, self.stopping = answer.updates, answer.stopping
         if answer.order == Order.EVALUATE:
             part, parts = answer.part
             weights, state = self.up.get(Kind.SNAPSHOT)
@@ -258,9 +223,3 @@ class SubMaster(Master):
 
     def validated(self, validation: Validation) -> None:
         self._say(Kind.EVALUATED, [*validation.asked, *validation.total()])
-
-
-def batched(items, size: int):
-    """Yield lists of `size` items; the last one may be shorter."""
-    items = list(items)
-    return (items[i : i + size] for i in range(0, len(items), size))

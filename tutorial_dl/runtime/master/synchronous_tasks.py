@@ -1,4 +1,4 @@
-"""`SynchronousTasks`: tasks of synchronous rules, where all workers of a master share each batch.
+"""`SynchronousTasks`: all workers of a master share each batch (tasks.py).
 
 When a worker fails, the others continue with larger shares. The share that it had begun is added to
 one of the next rounds, as an extra piece of a batch.
@@ -10,47 +10,25 @@ from collections import deque
 from fractions import Fraction
 from math import gcd, lcm
 
-from .asynchronous_tasks import Rest, Task, runs
+from .tasks import Rest, Task, Tasks, runs
 
 
-class SynchronousTasks:
-    """The tasks of one master's workers; it has the same methods as tasks.AsynchronousTasks.
+class SynchronousTasks(Tasks):
+    """The tasks of one master's workers, for synchronous rules; `every`: batches per round."""
 
-    Args:
-        columns: {worker: its column}; the columns are neighbours.
-        parts: Number of columns, of all masters' workers together.
-        samples: Samples per epoch.
-        batch_size: Samples per whole batch, over all masters' workers.
-        first, last: Epochs first ... last - 1.
-        every: Batches per round.
-    """
+    per_share = False
 
-    def __init__(
-        self,
-        columns: dict[int, int],
-        parts: int,
-        samples: int,
-        batch_size: int,
-        first: int,
-        last: int,
-        every: int = 1,
-    ):
-        self.low, self.width, self.parts = min(columns.values()), len(columns), parts
-        self.workers = sorted(columns, key=columns.get)
-        self.batch_size, self.positions = batch_size, -(-samples // batch_size)
-        self.number, self.last, self.every = first, last, every
-        self.position = 0
-        self.pieces: deque[tuple[int, int, int, int]] = (
-            deque()
-        )  # left by lost workers in this epoch
-        self.adopted: list[Rest] = []  # from other masters' workers, for later rounds
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.low, self.width = min(self.columns.values()), len(self.columns)
+        self.workers = sorted(self.columns, key=self.columns.get)
+        self.number, self.position = self.first, 0
+        # Pieces of this epoch that lost workers have left: (position, low, high, parts)
+        self.pieces: deque[tuple[int, int, int, int]] = deque()
         self.later: list[tuple] = []  # number, position and pieces of epochs to return to
-        self.todo: dict[int, Task] = {}  # tasks of this round, by worker
-        self.given: dict[int, Task] = {}
-        self.stopped = False
         self._ended: list[int] = []
         # The results of `save`, `undone` and `begun` during a round
-        self._before: tuple[list[dict], list[Rest], int] = [], [], first
+        self._before: tuple[list[dict], list[Rest], int] = [], [], self.first
 
     def resume(self, saved: list[dict]) -> None:
         for n, each in enumerate(sorted(saved, key=lambda each: -each["epoch"])):
@@ -69,13 +47,7 @@ class SynchronousTasks:
         edges = (low * self.parts + (high - low) * (self.low + k) for k in (0, self.width))
         return position, *_reduced(*edges, parts * self.parts)
 
-    @property
-    def between(self) -> bool:
-        """Whether the last round is done and the next has not begun."""
-        return not self.todo and not self.given
-
     def begin(self) -> None:
-        """Begin the next round, if there is one."""
         if not self.between or self.stopped or not self.workers:
             return
         self._take_adopted()
@@ -92,7 +64,7 @@ class SynchronousTasks:
             share, piece = _share(*whole, j, len(self.workers)), (-1, 0, 1, 1)
             if more is not None:
                 piece = more[0], *_share(*more[1:], j, len(self.workers))
-            self.todo[worker] = Task(self.number, self.batch_size, first, count, *share, piece)
+            self.todo[worker] = Task(self.number, self.size, first, count, *share, piece)
 
     def next(self, worker: int) -> Task | None:
         if worker not in self.todo:
@@ -100,11 +72,9 @@ class SynchronousTasks:
         self.given[worker] = self.todo.pop(worker)
         return self.given[worker]
 
-    def done(self, worker: int) -> Task | None:
-        task = self.given.pop(worker, None)
-        if task is not None and not self.todo and not self.given:
+    def _done(self, task: Task) -> None:
+        if self.between:
             self._end_of_round()
-        return task
 
     def _end_of_round(self) -> None:
         while self.position == self.positions > 0 and not self.pieces:
@@ -119,18 +89,15 @@ class SynchronousTasks:
         task = self.todo.pop(worker, None) or self.given.pop(worker, None)
         if task is None:
             return
-        for position in range(task.first, task.first + task.count):
-            self.pieces.append((position, task.low, task.high, task.parts))
+        self.pieces += [(at, task.low, task.high, task.parts) for at in task.positions]
         if task.more[0] >= 0:
             self.pieces.append(task.more)
-        if not self.todo and not self.given:
-            self._end_of_round()
+        self._done(task)
 
-    # From one master to another, as in AsynchronousTasks
+    # From one master to another: without a round in progress, which is not in the weights
 
     @property
     def begun(self) -> int:
-        """As in AsynchronousTasks, without a round in progress, which is not in the weights."""
         if not self.between:
             return self._before[2]
         found, begun = {n: at or pieces for n, at, pieces in self._open()}, self._open()[-1][0] + 1
@@ -157,12 +124,8 @@ class SynchronousTasks:
         left, whole = self.positions - first, (self.low, self.low + self.width, self.parts)
         return [Rest(number, first, left, *whole)] if left else []
 
-    def leave(self) -> list[Rest]:
-        rest = self.undone()
-        for number in range(self.begun, self.last):
-            rest += self.of_epoch(number)
-        self.number, self.pieces, self.adopted, self.later = self.last, deque(), [], []
-        return rest
+    def _clear(self) -> None:
+        self.number, self.pieces, self.later = self.last, deque(), []
 
     def _open(self) -> list[tuple]:
         """Number, position and pieces of epochs that are not done, in order."""
@@ -176,9 +139,6 @@ class SynchronousTasks:
             found.pop()
         return found
 
-    def adopt(self, rest: Rest) -> None:
-        self.adopted.append(rest)
-
     def _take_adopted(self) -> None:
         """Add adopted work of this epoch to its rounds; for an earlier epoch, go back to it."""
         due = [rest for rest in self.adopted if rest.epoch <= self.number]
@@ -190,8 +150,7 @@ class SynchronousTasks:
             self.number, self.position, self.pieces = first, self.positions, deque()
         for rest in [rest for rest in due if rest.epoch == first]:
             self.adopted.remove(rest)
-            positions = range(rest.first, rest.first + rest.count)
-            self.pieces += [(p, rest.low, rest.high, rest.parts) for p in positions]
+            self.pieces += [(at, rest.low, rest.high, rest.parts) for at in rest.positions]
 
     def complete(self) -> list[int]:
         again = {rest.epoch for rest in self.adopted}  # these will end once more
@@ -199,20 +158,17 @@ class SynchronousTasks:
         return found
 
     @property
-    def over(self) -> bool:
-        at_work = self.todo or self.given
-        more = self.number < self.last or self.adopted or self._ended
-        return not at_work and (self.stopped or not more)
+    def _more(self) -> bool:
+        return self.number < self.last or bool(self.adopted or self._ended)
 
     def save(self) -> list[dict]:
-        """The position, without a round in progress, which is not in the weights."""
         return self._place() if self.between else self._before[0]
 
     def entry(self, number: int, rests: list[Rest]) -> dict:
-        """As there: a position from which on whole batches are left, and pieces before it."""
+        # A position from which on whole batches are left, and pieces before it
         shares: dict[int, list[tuple[int, int, int]]] = {}
         for rest in rests:
-            for position in range(rest.first, rest.first + rest.count):
+            for position in rest.positions:
                 shares.setdefault(position, []).append(rest[3:])
         position = self.positions
         while _whole(shares.get(position - 1, ())):
@@ -222,9 +178,8 @@ class SynchronousTasks:
         return {"epoch": number, "position": position, "pieces": pieces}
 
     def _place(self) -> list[dict]:
-        ended = [
-            (number, self.positions, ()) for number in self._ended
-        ]  # not yet returned by `complete`
+        # Epochs that ended are not yet returned by `complete`.
+        ended = [(number, self.positions, ()) for number in self._ended]
         return [
             {"epoch": number, "position": position, "pieces": list(pieces)}
             for number, position, pieces in [*sorted(ended), *self._begun()]

@@ -6,27 +6,17 @@ With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 from __future__ import annotations
 
 from .master import Master
-from .messages import Order
-from .validation import Validation
+from .tasks import Validation
 
 
 class TopMaster(Master):
-    """The top master of workers.
-
-    Args:
-        loop, star, ranks, tasks: See `Master`.
-        names: Names of the metrics that workers send.
-        bar: The progress bar.
-        signals: A list that becomes non-empty when the run must end (SIGTERM).
-    """
+    """The top master of workers; `names` are those of the metrics that workers send."""
 
     def __init__(self, loop, star, ranks, tasks, names: list[str], bar, signals):
         super().__init__(loop, star, ranks, tasks)
         self.names, self.bar, self.signals = names, bar, signals
         self.since = self.now()
         self.saved_at = self.run.steps
-
-    # The interface of Master
 
     @property
     def updates(self) -> int:
@@ -42,36 +32,18 @@ class TopMaster(Master):
         self.bar.update(int(samples))
         self.run.tell("on_step_end", loss_sum / samples if samples else 0.0, int(samples))
 
-    def order_for(self, leaf: int) -> list[float] | None:
-        if self.final is not None:
-            return [Order.DONE]
-        task = self.tasks.next(leaf)
-        return None if task is None else [Order.TRAIN, *task.words()]
-
     def between(self) -> None:
-        if self.rule.synchronous and self.round_is_complete():
+        if self.round_is_complete():
             self.serve_round()
         for epoch in self.complete():
             self._end_epoch(epoch)
         self.end_validations()
-        if self.tasks is not None:
-            self.tasks.stopped = self.tasks.stopped or self.stopping
         self._save_if_due()
-        if self.rule.synchronous and self.tasks is not None:
-            self.tasks.begin()
-
-    def round_is_complete(self) -> bool:
-        """Synchronous rules: whether the vectors of all participants have arrived."""
-        return bool(self.round) and self.tasks.between
+        self.begin_tasks()
 
     def complete(self) -> list[int]:
         """Epochs that are now complete; each is returned once."""
         return self.tasks.complete()
-
-    @property
-    def over(self) -> bool:
-        """Whether all work is done."""
-        return self.tasks.over and not self.round
 
     @property
     def validators(self) -> int:
@@ -82,7 +54,7 @@ class TopMaster(Master):
 
     def lead(self) -> None:
         """Serve all requests of the run, except for the final message (`end`)."""
-        if self.rule.synchronous and self.tasks is not None:
+        if self.tasks is not None:
             self.tasks.begin()
         self.serve(lambda: self.over and not self.validations)
 
@@ -110,7 +82,9 @@ class TopMaster(Master):
         """Append the epoch's row to the history, and call callbacks."""
         samples, *sums = validation.total()[: 1 + len(self.names)]
         metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=True)}
-        row = self.run.end_epoch(self.bar, validation.epoch, metrics=metrics, **validation.row)
+        more = dict(validation.row)
+        losses = {"loss": more.pop("loss")}
+        row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)
         # Callbacks use the trainer's model, so give it the validated weights.
         self.show(validation.weights, validation.state)
         self.run.tell("on_epoch_end", row)

@@ -8,26 +8,22 @@ from mpi4py import MPI
 from numba_kernels.star.star import Star
 from numba_kernels.team.team import Team
 
-from ...layout import Layout, Role, hub_ranks
+from ...layout import Layout, hub_ranks
 from .asynchronous_tasks import AsynchronousTasks
 from .synchronous_tasks import SynchronousTasks
 
 
-def roles_of(team, layout: Layout) -> list[Role]:
-    """The role of each rank of `team`."""
-    nodes = [0] * team.size
-    for number, ranks in enumerate(team.nodes):
-        for rank in ranks:
-            nodes[rank] = number
-    return layout.roles(nodes)
+def nodes_of(team) -> list[int]:
+    """The number of each rank's node."""
+    numbers = {rank: number for number, ranks in enumerate(team.nodes) for rank in ranks}
+    return [numbers[rank] for rank in range(team.size)]
 
 
 def computing_team(team, layout: Layout) -> Team:
     """The ranks of `team` that compute a batch together with this one (one rank if alone)."""
     if layout.devices == 1:
         return Team(MPI.COMM_SELF)
-    worker = roles_of(team, layout)[team.rank].worker
-    return team.split(0 if worker is None else worker + 1)
+    return team.split(layout.along("device", team.rank, nodes_of(team))[0])
 
 
 class Topology:
@@ -37,12 +33,14 @@ class Topology:
         at_top, in_group: The star of the top master and that of this rank's sub-master; None if
             this rank is not in it.
         top_ranks, group_ranks: The ranks of these stars; the first is the hub.
+        mate_ranks: The ranks that compute a batch together with this one, in their order.
     """
 
     def __init__(self, run):
         self.run, self.team, self.layout = run, run.team, run.layout
-        self.roles = roles_of(self.team, self.layout)
-        own = self.team.rank
+        own, nodes = self.team.rank, nodes_of(self.team)
+        self.roles = self.layout.roles(nodes)
+        self.mate_ranks = self.layout.along("device", own, nodes)
         self.role = self.roles[own]
         self._home: np.ndarray | None = None
         tops = hub_ranks(self.roles, 0)

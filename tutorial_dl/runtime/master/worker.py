@@ -6,7 +6,7 @@ them, the leader, is the only one that exchanges with the master.
 
 from __future__ import annotations
 
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from numba_kernels.spans import span
 
 from ...data import Batches, shard
 from ...replica.base import LossNotFinite, finite_gradient
-from .asynchronous_tasks import Task
 from .client import Client
 from .messages import Kind, Order, Report
-from .task_batches import TaskBatches
+from .tasks import Task, TaskBatches
 
 WORDS = 14  # length of a leader's message to its members
 TRAIN, EVALUATE, END = 1, 2, 3
@@ -29,8 +28,7 @@ class Computing:
     """Gradients and metrics of a batch, computed by all ranks of a worker together.
 
     Args:
-        run: Model and data.
-        stars: The roles of ranks.
+        run, stars: Model and data, and the Topology.
         names: Names of the metrics that the model's `evaluate` returns.
         team: The ranks of this worker; None: a single rank.
     """
@@ -38,8 +36,7 @@ class Computing:
     def __init__(self, run, stars, names: list[str], team=None):
         self.run, self.replica, self.names, self.team = run, run.replica, names, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
-        own = stars.role.worker
-        self.ranks = [one.rank for one in stars.roles if one.worker == own]  # of this worker
+        self.ranks = stars.mate_ranks  # of this worker
         self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
         self.loss_scale = run.strategy.loss_scale
 
@@ -137,8 +134,10 @@ class Computing:
             return False
         self.team.broadcast(self.replica.parameters)
         if what == TRAIN:
-            *_, finite = self._together(Task.of_words(numbers[1:]), int(numbers[0]))
-            self.update_scale(finite)
+            # A loss that is not finite is for the leader to report, whose failure ends this loop.
+            with suppress(FloatingPointError):
+                *_, finite = self._together(Task.of_words(numbers[1:]), int(numbers[0]))
+                self.update_scale(finite)
         else:
             self._metrics_together(int(numbers[0]), int(numbers[1]))
         return True
@@ -157,13 +156,7 @@ class Computing:
 
 
 class Worker:
-    """The rank of a worker that exchanges with the master.
-
-    Args:
-        run: Model, data and settings.
-        server: This rank's end of the star of its master.
-        computing: Computes gradients and metrics, alone or with the worker's other ranks.
-    """
+    """The rank of a worker that exchanges with the master."""
 
     def __init__(self, run, server: Client, computing: Computing):
         self.run, self.rule, self.replica = run, run.strategy, run.replica

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tutorial_dl import data
-from tutorial_dl.runtime.master.asynchronous_tasks import AsynchronousTasks, Rest, Task
-from tutorial_dl.runtime.master.ledger import Ledger, words_of
+from tutorial_dl.runtime.master.asynchronous_tasks import AsynchronousTasks
+from tutorial_dl.runtime.master.hierarchical_master import Ledger, words_of
 from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
-from tutorial_dl.runtime.master.task_batches import TaskBatches
+from tutorial_dl.runtime.master.tasks import Rest, Task, TaskBatches
 
 SEED = 7
 

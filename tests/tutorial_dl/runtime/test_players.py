@@ -1,0 +1,167 @@
+"""Runs of several players: each is trained as in a run of its own, or they play a game."""
+
+import numpy as np
+import pytest
+
+EPOCHS, ROUNDS = 3, 11
+
+
+class Cut(RuntimeError):
+    """Where a test ends a run."""
+
+
+def dataset():
+    from tutorial_dl import data
+
+    digits = data.digits()
+    train = data.Data(*digits.train.take(slice(0, 203)))
+    return data.Dataset("digits", train, digits.validation, 10)
+
+
+def run_of(team, players, cut=None, folder=None):
+    """A run that raises Cut after step `cut`, and its loop."""
+    from tutorial_dl.data import Batches
+    from tutorial_dl.runtime.callback import Callback
+    from tutorial_dl.runtime.in_step import InStepLoop
+    from tutorial_dl.runtime.run import Run
+
+    class CutThere(Callback):
+        def on_step_end(self, run, loss, samples):
+            if run.steps == cut:
+                raise Cut
+
+    digits = dataset()
+    batches = Batches(digits.train, 20, 0, *InStepLoop.shard(team))
+    layout = InStepLoop.layout(players[0].strategy)
+    run = Run(players, digits, batches, layout, team, callbacks=[CutThere()])
+    loop = InStepLoop(run)
+    if folder is not None:
+        run.saving = loop.saving(folder, 4, 3)
+    run.agree(loop)
+    return run, loop
+
+
+def trained(run, loop, epochs=EPOCHS):
+    from tqdm import tqdm
+
+    loop.train(epochs - len(run.history.epochs), tqdm(disable=True), [])
+    return run
+
+
+def two(team):
+    """Two players with different models, optimizers and learning rates."""
+    from numba_kernels import optimizers
+    from tutorial_dl import models, strategies
+    from tutorial_dl.runtime.run import Player
+    from tutorial_dl.training import schedules
+
+    rate = schedules.cosine(0.1, EPOCHS * ROUNDS)
+    dense, softmax = models.dense(dataset(), seed=1), models.softmax(dataset(), seed=2)
+    return [
+        Player(dense, strategies.Synchronous(team), optimizers.get("adam"), team, name="one"),
+        Player(
+            softmax, strategies.Synchronous(team, compression="top_k"),
+            optimizers.get("momentum").at_rate(rate(0)), team, rate, "two",
+        ),
+    ]  # fmt: skip
+
+
+def equal(run, number, alone):
+    """Player `number` of a run ends with the bits, and the columns, of a run of its own."""
+    mine, its, name = run.players[number], alone.player, run.players[number].name
+    np.testing.assert_array_equal(mine.replica.parameters, its.replica.parameters)
+    state, other = mine.strategy.update.state, its.strategy.update.state
+    np.testing.assert_array_equal(state.slots, other.slots)
+    for row, expected in zip(run.history.epochs, alone.history.epochs, strict=True):
+        for column in ("loss", "val_loss", "val_accuracy", "learning_rate"):
+            ours = f"val_{name}_{column[4:]}" if "val_" in column else f"{name}_{column}"
+            assert (ours in row) == (column in expected)
+            assert row.get(ours) == expected.get(column)
+
+
+def independent(folder):
+    from numba_kernels.team.team import Team
+
+    team = Team()
+    alone = [trained(*run_of(team, [player])) for player in two(team)]
+    together = trained(*run_of(team, two(team)))
+    assert together.steps == alone[0].steps == EPOCHS * ROUNDS
+    run, loop = run_of(team, two(team), cut=19, folder=folder)
+    with pytest.raises(Cut):
+        trained(run, loop)
+    run, loop = run_of(team, two(team), folder=folder)
+    assert loop.load() and run.steps == 16
+    resumed = trained(run, loop)
+    for number in range(2):
+        equal(together, number, alone[number])
+        equal(resumed, number, alone[number])
+    _, loop = run_of(team, two(team)[:1], folder=folder)
+    with pytest.raises(RuntimeError, match=r"further players \['two'\], not \[\]"):
+        loop.load()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_independent_players_end_as_two_runs_would(on_ranks, tmp_path, ranks):
+    on_ranks(ranks, independent, str(tmp_path / "run"))
+
+
+def game():
+    """min over x, max over y of x y, in turn: (x, y) is multiplied by a matrix in each round."""
+    from numba_kernels.optimizers import SGD
+    from numba_kernels.shared.window import aligned
+    from numba_kernels.team.team import Team
+    from tutorial_dl import strategies
+    from tutorial_dl.replica.base import Replica, lay_out
+    from tutorial_dl.runtime.run import Player
+
+    class Number(Replica):
+        segments = lay_out([("number", (1,))])
+
+        def __init__(self, value):
+            self.parameters, self.gradient = aligned(1, np.float64), aligned(1, np.float64)
+            self.parameters[:] = value
+
+        def compute_gradient(self, batch):
+            others, _ = batch
+            self.gradient[:] = others.mean() if len(others) else 0
+            return float(self.parameters[0] * self.gradient[0]), len(others)
+
+        def evaluate(self, batches):
+            samples = sum(len(self.parameters[0] * others) for others, _ in batches)
+            return {"loss": float(self.parameters[0]), "samples": samples}
+
+    class Opponent(Player):
+        def part(self, batch, run):
+            (other,) = (player for player in run.players if player is not self)
+            sign = 1 if self.name == "x" else -1
+            return np.full(len(batch[0]), sign * other.replica.parameters[0]), batch[1]
+
+    team, rate = Team(), 0.1
+    strategies_ = strategies.Synchronous(team), strategies.Synchronous(team)
+    run = trained(*run_of(team, [
+        Opponent(Number(value), strategy, SGD(rate), team, name=name)
+        for value, strategy, name in zip((1.0, 0.5), strategies_, "xy", strict=True)
+    ]))  # fmt: skip
+    matrix = np.array([[1, -rate], [rate, 1 - rate**2]])
+    expected = np.linalg.matrix_power(matrix, EPOCHS * ROUNDS) @ [1.0, 0.5]
+    found = [player.replica.parameters[0] for player in run.players]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    row = run.history.last
+    np.testing.assert_allclose([row["val_x_loss"], row["val_y_loss"]], found, rtol=1e-12)
+    assert {"x_loss", "y_loss"} < row.keys()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_game_has_its_closed_form(on_ranks, ranks):
+    on_ranks(ranks, game)
+
+
+def test_players_need_names_of_their_own():
+    from types import SimpleNamespace
+
+    from tutorial_dl.runtime.run import Player, Run
+
+    strategy = SimpleNamespace(updates_a_step=1)
+    players = [Player(None, strategy, None, None, name=name) for name in ("one", "one")]
+    with pytest.raises(ValueError, match="need different names"):
+        Run(players, None, None, None, None)
