@@ -1,7 +1,7 @@
 """All checks of tutorial_dl.horovod, called on every rank (test_horovod.py).
 
-Three ranks are no power of two, and can be teams of two and one: they run the collectives, and of
-training what is another thing there. Two ranks run the rest.
+Three ranks are no power of two, and can be teams of two and one: they run the collectives, and the
+checks of training that differ there. Two ranks run the other checks of training, and the callbacks.
 """
 
 import sys
@@ -23,14 +23,18 @@ ON_THREE = [
     horovod_training.two_networks_of_two_teams,
 ]
 EVERYWHERE = [horovod_training.fit_is_serial_training]
+ON_TWO = [
+    check
+    for check in horovod_callbacks.CHECKS + horovod_training.CHECKS
+    if check not in EVERYWHERE + ON_THREE
+]
 
 
 def run():
-    """The checks of as many ranks as there are; who fails is named."""
+    """The checks for this number of ranks; a check that fails is named."""
     tf.get_logger().setLevel("ERROR")  # that functions are traced again
     hvd.init()
-    others = [c for c in horovod_callbacks.CHECKS + horovod_training.CHECKS if c not in ON_THREE]
-    for check in [*EVERYWHERE, *ON_THREE] if hvd.size() == 3 else others:
+    for check in [*EVERYWHERE, *(ON_THREE if hvd.size() == 3 else ON_TWO)]:
         try:
             check()
         except BaseException:
