@@ -126,9 +126,9 @@ def train(file: Path | None = None, **given) -> None:
     from . import train as job
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
-    asked = config.RunConfig.of(**given)
-    ranks, folder = asked.layout.ranks, asked.checkpoint.checkpoint
+    ranks, folder = given["ranks"], given["checkpoint"]
     try:
+        asked = config.RunConfig.of(**given)
         need = job.check(asked)
         if launch.under_mpi():
             if ranks is not None:
