@@ -29,12 +29,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import ipyparallel as ipp
 import psutil
 from IPython import get_ipython
 
 from . import magics, processes, profile, registry, submit, view
 from .cell_runner import Cells
+from .client import Client
 from .lease import Lease
 from .progress import Progress
 from .registry import ClusterError, Record
@@ -74,7 +74,7 @@ class Cluster:
 
     def __init__(self, record: Record, of: profile.Profile, timeout: float):
         self._record, self._profile, self.timeout = record, of, timeout
-        self.client: ipp.Client | None = None
+        self.client: Client | None = None
         self._lease: Lease | None = None
         self.joined = False
         self._parts = Parts(record.n, timeout)
@@ -92,8 +92,7 @@ class Cluster:
     @property
     def connected(self) -> bool:
         """Whether the client is connected; False once the cluster was stopped."""
-        # ipyparallel has no public name for it, nor for its engines' UUIDs (`_engines`, below).
-        return self.client is not None and not self.client._closed
+        return self.client is not None and self.client.connected
 
     @property
     def _folder(self) -> Path:
@@ -161,7 +160,7 @@ class Cluster:
     def _connect(self) -> None:
         file = processes.connection_file(self._folder, "client")
         logging.getLogger("traitlets").addFilter(_says_nothing_of_signing)
-        self.client = ipp.Client(str(file), timeout=min(self.timeout, 60))
+        self.client = Client(str(file), timeout=min(self.timeout, 60))
 
     def _start_engines(self, progress: Progress) -> None:
         """Start mpiexec or a job, wait for its engines, and check that engine id = rank."""
@@ -196,7 +195,7 @@ class Cluster:
                     "python -m tutorial_dl doctor"
                 )
         record.places = [
-            [host, registry.process(pid) or [pid, 0.0], self.client._engines[rank]]
+            [host, registry.process(pid) or [pid, 0.0], self.client.uuids[rank]]
             for rank, _, host, pid in found
         ]
         record.save()
@@ -211,7 +210,7 @@ class Cluster:
             self._lease = Lease(record.path)
         self._connect()
         self._activate()
-        return len({uuid for _, _, uuid in record.places} - set(self.client._engines.values()))
+        return len({uuid for _, _, uuid in record.places} - set(self.client.uuids.values()))
 
     def follow(self, record: Record) -> bool:
         """Whether `record` is of this cluster; connects again if another notebook restarted it."""
@@ -242,7 +241,7 @@ class Cluster:
 
         It sends no message to the engines, because a busy one could not answer.
         """
-        known = set(self.client._engines.values()) if self.client is not None else set()
+        known = set(self.client.uuids.values()) if self.client is not None else set()
         return [
             Engine(rank, host, pid, _lives(process) if process is not None else uuid in known)
             for rank, (host, process, pid, uuid) in enumerate(self.places)

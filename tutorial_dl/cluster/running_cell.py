@@ -21,6 +21,7 @@ from ipyparallel.error import NoEnginesRegistered
 from ipyparallel.util import progress
 
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
+from .client import Result
 from .engine_hooks import Doing, Severity
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
@@ -30,13 +31,12 @@ LOOK = 0.1  # seconds between two polls
 
 
 class Cell:
-    """One cell that was sent to engines. `result` is ipyparallel's AsyncResult for it."""
+    """One cell that was sent to engines."""
 
-    def __init__(self, cells, code: str, result, timeout: float | None = None):
+    def __init__(self, cells, code: str, result: Result, timeout: float | None = None):
         self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
-        self.replies = dict(zip(result._targets, result._children, strict=True))
+        self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
-        result._fname = "%px"  # private names of ipyparallel's here and below: it has no others
         result.cell = self  # for %pxresult
 
     def pending(self) -> list[int]:
@@ -70,7 +70,7 @@ class Cell:
             CellInterrupted: At KeyboardInterrupt in this process. The ranks were interrupted.
         """
         began, kind, reason = time.monotonic(), CellError, ""
-        with self._streamed() if stream else contextlib.nullcontext():
+        with self.result.stream_output() if stream else contextlib.nullcontext():
             try:
                 if not self._until_over(progress_after):
                     self.were = self._ask()
@@ -83,8 +83,10 @@ class Cell:
             said = [reply.output for reply in self.replies.values() if reply.done()]
             # Output may arrive after the reply; after the stop button, don't wait long for it.
             futures.wait(said, timeout=0.3 if reason else 1.0)
-        if not stream:
-            self._display(groupby)
+        if not stream and self.pending():
+            self.result.display_so_far()
+        elif not stream:
+            self.result.display_outputs(groupby)
         error = self._verdict(kind, reason)
         if error is not None:
             error.seconds = time.monotonic() - began
@@ -92,17 +94,6 @@ class Cell:
         self.cells.done.append(self.code)
 
     # Waiting -----------------------------------------------------------------------------------
-
-    def _streamed(self):
-        """ipyparallel's live output, except that errors are shown once, at the end."""
-        show = self.result._iopub_streaming_output_callback
-
-        def without_errors(rank, reply, message):
-            if message["header"]["msg_type"] != "error":
-                show(rank, reply, message)
-
-        self.result._iopub_streaming_output_callback = without_errors
-        return self.result.stream_output()
 
     def _lives(self) -> bool:
         """Whether ranks still run the cell; none does once an engine's process has ended."""
@@ -164,16 +155,6 @@ class Cell:
             self.result.wait(LOOK)
             if self._is_hopeless(self._ask()):
                 break
-
-    def _display(self, groupby: str) -> None:
-        """Show all output at once."""
-        if not self.pending():
-            self.result.display_outputs(groupby)
-            return
-        for name in ("stdout", "stderr"):
-            for rank, reply in self.replies.items():
-                text = reply.output.metadata[name]
-                self.result._display_stream(text, f"[{name}:{rank}] ", file=getattr(sys, name))
 
     # The end -----------------------------------------------------------------------------------
 
