@@ -29,12 +29,7 @@ class Cells:
         self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
 
     def attach(self, folder: Path, install: bool = True) -> None:
-        """Set up for new engines, once they answer.
-
-        Args:
-            folder: The folder of the cluster's run.
-            install: Install the hooks in the engines, which must be idle. False: they have them.
-        """
+        """Set up for new engines, once they answer; `install`: they are idle and have no hooks."""
         self.client, self.now, self.left = self.cluster.client, {}, {}
         places = enumerate(self.cluster.places)
         self.deaths = Deaths(
@@ -85,16 +80,10 @@ class Cells:
         return []
 
     def submit(self, code: str, targets="all", timeout: float | None = None) -> Cell:
-        """Send a cell to engines without waiting for it.
+        """Send a cell to engines without waiting for it; CellError if they can't run one.
 
-        Args:
-            code: Source of the cell.
-            targets: Engines, in any form that ipyparallel accepts.
-            timeout: Seconds after which `Cell.wait` interrupts it.
-
-        Raises:
-            CellError: If the engines can't run a cell.
-            ValueError: If `timeout` is not above 0.
+        `targets` has any form that ipyparallel accepts; after `timeout` seconds, `Cell.wait`
+        interrupts the cell.
         """
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}")

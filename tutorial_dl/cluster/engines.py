@@ -1,22 +1,16 @@
 """`Cluster`: start, restart and stop an MPI cluster of engines, and leave nothing behind.
 
-Three kinds of processes belong to a cluster: the controller, which passes messages between the
-notebook and the engines; mpiexec; and the engines, which are the ranks that mpiexec starts. A
-learner only ever ends the notebook's kernel, often abruptly. So the controller and mpiexec each run
-under a guard (launch/guard.py) that ends them when the kernel is gone, however it ended; the
-engines' guard watches the controller as well.
+A cluster has a controller, which passes messages between the notebook and the engines; mpiexec; and
+the engines, which are its ranks. A learner only ever ends the notebook's kernel, often abruptly. So
+controller and mpiexec each run under a guard (launch/guard.py) that ends them when the kernel is
+gone, however it ended; the engines' guard watches the controller as well.
 
     kernel --- guard --- controller          (removes the cluster's folder at the end)
           \\-- guard --- mpiexec --- engines  (watches kernel and controller)
 
-A cluster that may outlive its kernel (`keep`) has one more process, the lease watcher
-(lease.py), which ends when there has been no client for a while. The guards watch it instead of the
-kernel.
-
-    watcher;  guard --- controller  and  guard --- mpiexec --- engines   (both watch it)
-
-With engines in a batch job, job_runner.py takes the place of the second guard, and watches the
-controller.
+If a cluster may outlive its kernel (`keep`), the guards watch the lease watcher (lease.py) instead,
+which ends when there has been no client for a while. With engines in a batch job, job_runner.py
+takes the place of the second guard, and watches the controller.
 """
 
 from __future__ import annotations
@@ -30,23 +24,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
-from IPython import get_ipython
 
 from . import magics, processes, profile, registry, submit, view
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
-from .progress import Progress
 from .registry import ClusterError, Record
-from .startup import Parts
+from .startup import Parts, Progress
 
 _running: Cluster | None = None  # one cluster per kernel, because %%px uses one
 
 
 class Engine(NamedTuple):
-    """One engine: its MPI rank (which is its id), its host and pid, and whether it is alive."""
-
-    rank: int
+    rank: int  # in MPI's world, which is also its id
     host: str
     pid: int
     alive: bool
@@ -102,7 +92,7 @@ class Cluster:
     # Starting ----------------------------------------------------------------------------------
 
     def bring_up(self) -> None:
-        """Start everything, or what a restart has ended; leaves nothing behind if that fails."""
+        """Start everything, or what a restart has ended; nothing is left if that fails."""
         record, progress = self._record, Progress()
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
@@ -138,7 +128,6 @@ class Cluster:
         record.save()
 
     def _start_controller(self, progress: Progress) -> None:
-        """Start the controller, wait for its connection files, and connect."""
         record, run = self._record, self._folder
         run.mkdir(mode=0o700, exist_ok=True)
         self._parts.controller = processes.Guarded(
@@ -217,7 +206,7 @@ class Cluster:
         if record.key != self._record.key:
             return False
         if record.controller != self._record.controller:
-            self._close_client()
+            self.client.close()
             self._record = record
             self._connect()
             self._activate()
@@ -231,16 +220,12 @@ class Cluster:
             for host, named, uuid in self._record.places
         ]
         self.cells.attach(self._folder, install)
-        if get_ipython() is not None:
-            magics.activate(self)  # %px, %%px, %%mpi
+        magics.activate(self)
 
     # The public interface ----------------------------------------------------------------------
 
     def status(self) -> list[Engine]:
-        """Every engine's rank, host and pid, and whether it is alive.
-
-        It sends no message to the engines, because a busy one could not answer.
-        """
+        """All engines; it sends them no message, because a busy one could not answer."""
         known = set(self.client.uuids.values()) if self.client is not None else set()
         return [
             Engine(rank, host, pid, _lives(process) if process is not None else uuid in known)
@@ -270,21 +255,19 @@ class Cluster:
         Args:
             imports: Run the import statements of all cells that succeeded so far again.
         """
-        self._end_parts()
-        self.bring_up()
-        remember(self)
-        if imports:
-            self.run(self.cells.imports())
-
-    def _end_parts(self) -> None:
-        """End the controller and the engines, but not the lease watcher or the job."""
+        # The lease watcher and the job stay.
         record = self._record = self._record.now() or self._record
-        self._close_client()
+        if self.client is not None:
+            self.client.close()
         record.starter = registry.process(os.getpid())
         registry.end_process(record.engines)
         registry.end_process(record.controller)
         record.engines, record.controller, record.places = [], [], []
         self._parts.collect()
+        self.bring_up()
+        remember(self)
+        if imports:
+            self.run(self.cells.imports())
 
     def stop(self) -> None:
         """End the engines and the controller, for all clients, and remove their files.
@@ -310,21 +293,17 @@ class Cluster:
         self._disconnect()
 
     def _at_exit(self) -> None:
-        """Called when the kernel ends."""
         if self.joined or self._record.keep is not None:
             self.leave()
         else:
             self.stop()
 
-    def _close_client(self) -> None:
-        if self.client is not None:
-            self.client.close()
-
     def _disconnect(self) -> None:
         if running() is self:
             remember(None)
         atexit.unregister(self._at_exit)
-        self._close_client()
+        if self.client is not None:
+            self.client.close()
         if self._lease is not None:
             self._lease.release()
 
@@ -354,7 +333,6 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def running() -> Cluster | None:
-    """The cluster of this kernel."""
     return _running
 
 

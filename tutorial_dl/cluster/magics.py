@@ -5,12 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 
-from ipyparallel.client.magics import (
-    NO_LAST_RESULT,
-    ParallelMagics,
-    exec_args,
-    output_args,
-)
+from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython import get_ipython
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
@@ -66,11 +61,7 @@ class ClusterMagics(ParallelMagics):
     @exec_args
     @output_args
     @magic_arguments.argument(
-        "--local",
-        action="store_const",
-        const=True,
-        dest="local",
-        help="also execute the cell in the local namespace",
+        "--local", action="store_true", help="also execute the cell in the local namespace"
     )
     def cell_px(self, line="", cell=None):
         """Run the cell on the engines."""
@@ -128,11 +119,7 @@ class ClusterMagics(ParallelMagics):
 
 
 def which_ranks(text: str, size: int) -> list[int]:
-    """Parse `text` ("all", "2", "0,2", "1-3" or "0,2-3") to ranks, each once, ascending.
-
-    Raises:
-        UsageError: If it has another form, or names a rank that this cluster does not have.
-    """
+    """The ranks in `text` ("all", "2", "0,2", "1-3" or "0,2-3"), each once, ascending."""
     if text == "all":
         return list(range(size))
     chosen: set[int] = set()
@@ -151,4 +138,5 @@ def which_ranks(text: str, size: int) -> list[int]:
 def activate(cluster) -> None:
     """Make %px, %%px and %%mpi of this IPython session run on a cluster's engines."""
     shell = get_ipython()
-    shell.register_magics(ClusterMagics(shell, cluster))
+    if shell is not None:
+        shell.register_magics(ClusterMagics(shell, cluster))

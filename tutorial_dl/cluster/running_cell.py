@@ -40,11 +40,9 @@ class Cell:
         result.cell = self  # for %pxresult
 
     def pending(self) -> list[int]:
-        """Ranks that are not done."""
         return [rank for rank, reply in self.replies.items() if not reply.done()]
 
     def failures(self) -> dict[int, Failure]:
-        """Exceptions of the ranks that are done."""
         replies = {rank: each.result() for rank, each in self.replies.items() if each.done()}
         return {k: Failure(reply) for k, reply in replies.items() if isinstance(reply, Exception)}
 
@@ -66,8 +64,8 @@ class Cell:
 
         Raises:
             CellError: If a rank failed, is lost, or is blocked forever.
-            CellTimeout: If the time was up. The ranks were interrupted.
-            CellInterrupted: At KeyboardInterrupt in this process. The ranks were interrupted.
+            CellTimeout, CellInterrupted: After `timeout`, and at KeyboardInterrupt in this process;
+                the ranks were interrupted.
         """
         began, kind, reason = time.monotonic(), CellError, ""
         with self.result.stream_output() if stream else contextlib.nullcontext():
@@ -92,8 +90,6 @@ class Cell:
             error.seconds = time.monotonic() - began
             raise error
         self.cells.done.append(self.code)
-
-    # Waiting -----------------------------------------------------------------------------------
 
     def _lives(self) -> bool:
         """Whether ranks still run the cell; none does once an engine's process has ended."""
@@ -155,8 +151,6 @@ class Cell:
             self.result.wait(LOOK)
             if self._is_hopeless(self._ask()):
                 break
-
-    # The end -----------------------------------------------------------------------------------
 
     def _verdict(self, kind: type, reason: str) -> Exception | None:
         """The error that this cell ends with, if any."""
