@@ -1,4 +1,4 @@
-"""Start ranks: `run(function)`, as horovod.run."""
+"""Start ranks: `run(function)`, as horovod.run. Every rank runs this file, which calls `work`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from numba_kernels import launch
+from numba_kernels.errors import TeamError
 
 from .pickles import dumps, loads
 
@@ -59,10 +60,10 @@ def run(
         folder = Path(name)
         (folder / "path").write_text(json.dumps(sys.path))
         dumps((func, tuple(args), dict(kwargs or {}))).tofile(folder / "call")
-        done = launch.run_ranks(
-            ranks, ["-m", "tutorial_dl.interop.horovod.on_rank", name], env=env, timeout=timeout
-        )
-        failed = sorted(folder.glob("failed-*"), key=_when)
+        words = ["-m", "tutorial_dl.interop.horovod.launching", name]
+        done = launch.run_ranks(ranks, words, env=env, timeout=timeout)
+        # Root causes come before ranks that failed because of another rank.
+        failed = sorted(folder.glob("failed-*"), key=lambda path: (path.suffix != "", path.name))
         if failed:
             raise RuntimeError(failed[0].read_text())
         missing = [r for r in range(ranks) if not (folder / f"result-{r}").exists()]
@@ -73,12 +74,29 @@ def run(
         return [_read(folder / f"result-{r}") for r in range(ranks)]
 
 
-def _when(path: Path) -> tuple:
-    """Sort key: root causes come before ranks that failed because of another rank."""
-    return path.suffix == ".followed", path.name
-
-
 def _read(path: Path):
     import numpy
 
     return loads(numpy.fromfile(path, numpy.int64))
+
+
+def work(folder: Path) -> None:
+    """On a rank: call the function of `run` and write its result to a file."""
+    rank = launch.rank()
+    found = json.loads((folder / "path").read_text())
+    sys.path += [place for place in found if place not in sys.path]
+    try:
+        function, args, kwargs = _read(folder / "call")
+        result = dumps(function(*args, **kwargs))
+    except BaseException as error:
+        followed = ".followed" if isinstance(error, TeamError) else ""
+        text = f"rank {rank} failed: {type(error).__name__}: {error}"
+        (folder / f"failed-{rank}{followed}").write_text(text)
+        raise
+    unfinished = folder / f"unfinished-{rank}"
+    result.tofile(unfinished)
+    unfinished.rename(folder / f"result-{rank}")
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))
