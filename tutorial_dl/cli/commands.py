@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import signal
-import subprocess
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +14,7 @@ from numba_kernels import launch
 
 from .. import __version__, config
 from . import cluster
+from .errors import fail, one_line
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,12 +79,6 @@ def options(
     pass
 
 
-def fail(message: str, status: int = 2) -> None:
-    """Print `error: MESSAGE` on standard error and exit with `status`."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
-
-
 def ending(status: int) -> str:
     """How the rank that did not end by itself was ended, according to mpiexec's exit status."""
     number = status - 128 if status > 128 else status
@@ -108,17 +101,14 @@ def run(
 ) -> None:
     """Train on handwritten digits by each strategy, compare the results and write a report."""
     from . import run as comparison
+    from .train import check_writable
 
-    try:
+    with one_line():
         launch.check_ranks(ranks)
-        comparison.check_writable(report)
+        check_writable(report)
         if json not in (None, "-"):
-            comparison.check_writable(Path(json))
+            check_writable(Path(json))
         raise typer.Exit(comparison.run(ranks, report, json))
-    except (ValueError, launch.LaunchError, OSError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("interrupted", 130)
 
 
 def train(file: Path | None = None, **given) -> None:
@@ -201,10 +191,8 @@ def layout(
     given = locals()
     from . import layout as command
 
-    try:
+    with one_line():
         command.main(**given)
-    except (ValueError, OSError) as error:
-        fail(str(error))
 
 
 @app.command()
@@ -218,12 +206,8 @@ def bench(
     """Time a training step of three networks against Keras, and PyTorch if installed."""
     from .. import bench as benches
 
-    try:
+    with one_line():
         benches.main(ranks, seconds, json)
-    except (ValueError, launch.LaunchError, OSError, subprocess.TimeoutExpired) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("interrupted", 130)
 
 
 @app.command()
