@@ -70,12 +70,7 @@ def write_config(config: RunConfig, ranks: int) -> None:
 
 
 def write(result: dict, where: str | None) -> None:
-    """Write the result as JSON, and print it as one line.
-
-    Args:
-        result: of `summary`.
-        where: a file; "-" prints the JSON instead of the line; None prints the line only.
-    """
+    """Write the result as JSON, and print it as one line; "-" prints the JSON instead."""
     if where == "-":
         print(json.dumps(result, allow_nan=False), flush=True)
     elif where:
