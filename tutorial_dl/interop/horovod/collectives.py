@@ -86,7 +86,7 @@ def grouped_allreduce(
         for i, slices in zip(sparse, reduced, strict=True):
             out[i] = slices
     dense = [i for i in range(len(out)) if i not in sparse]
-    call = _Allreduce(op, prescale_factor, postscale_factor, name, process_set)
+    call = _Allreduce(name, process_set, op, prescale_factor, postscale_factor)
     reduced = _compressed(call, [out[i] for i in dense], compression)
     for i, tensor in zip(dense, reduced, strict=True):
         out[i] = tensor
@@ -103,19 +103,28 @@ def _compressed(call: _Allreduce, tensors: Sequence, compression) -> list:
 
 
 class _Collective:
-    """A collective and its gradient, for `differentiable`."""
+    """A collective, which is the Wire's method of its name, and its gradient."""
 
-    def __init__(self, name, process_set):
-        self.name, self.process_set = name, process_set
+    more: Sequence[tf.Tensor] = ()  # inputs without a gradient
 
-    def run(self, function, tensors, results):
-        """`function` of a Wire and arrays, in order; `results`: their dtypes and static shapes."""
-        wire, name = self.process_set.wire(), f"Horovod{type(self).__name__[1:]}"
-        return in_order(lambda arrays: function(wire, arrays), tensors, results, name)
+    def __init__(self, name, process_set, *settings):
+        self.name, self.process_set, self.settings = name, process_set, settings
 
-    def reduced(self, op, tensors):
+    def results(self, tensors):
+        """The dtype and static shape of each result."""
+        return [(t.dtype, t.shape) for t in tensors]
+
+    def forward(self, *tensors):
+        kind = type(self).__name__[1:]
+        call = getattr(self.process_set.wire(), kind.lower())
+        return in_order(
+            lambda arrays: call(arrays, *self.settings, name=self.name),
+            [*tensors, *self.more], self.results(tensors), f"Horovod{kind}",
+        )  # fmt: skip
+
+    def reduced(self, tensors, *settings):
         """The tensors, reduced over the ranks of this collective."""
-        return _Allreduce(op, 1.0, 1.0, None, self.process_set).forward(*tensors)
+        return _Allreduce(None, self.process_set, *settings).forward(*tensors)
 
     def gathered(self, *tensors):
         """The rows of the tensors on all ranks of this collective."""
@@ -123,38 +132,25 @@ class _Collective:
 
 
 class _Allreduce(_Collective):
-    def __init__(self, op, before, after, name, process_set):
-        super().__init__(name, process_set)
-        self.op, self.before, self.after = op, before, after
-
-    def forward(self, *tensors):
-        return self.run(
-            lambda wire, arrays: wire.allreduce(
-                arrays, self.op, self.before, self.after, self.name
-            ),
-            tensors,
-            [(t.dtype, t.shape) for t in tensors],
-        )
-
     def gradient(self, inputs, outputs, upstream):
-        if self.op in (Sum, Average, Adasum):
-            again = _Allreduce(self.op, self.before, self.after, None, self.process_set)
-            return again.forward(*upstream)
-        total = self.reduced(Sum, upstream)
-        scaled = [x * tf.cast(self.before, x.dtype) for x in inputs]
-        after = [tf.cast(self.after, x.dtype) for x in inputs]
-        if self.op == Product:
+        op, before, after = self.settings
+        if op in (Sum, Average, Adasum):
+            return self.reduced(upstream, op, before, after)
+        total = self.reduced(upstream, Sum)
+        scaled = [x * tf.cast(before, x.dtype) for x in inputs]
+        after = [tf.cast(after, x.dtype) for x in inputs]
+        if op == Product:
             everyone = self.gathered(*[x[tf.newaxis] for x in scaled])
             me = self.process_set.rank()
-            others = [tf.concat([all_[:me], all_[me + 1 :]], axis=0) for all_ in everyone]
-            others = [tf.reduce_prod(x, axis=0) for x in others]
+            others = [tf.concat([rows[:me], rows[me + 1 :]], axis=0) for rows in everyone]
+            others = [tf.reduce_prod(rows, axis=0) for rows in others]
         else:
             mine = [
                 tf.cast(x * a == y, x.dtype) for x, a, y in zip(scaled, after, outputs, strict=True)
             ]
-            ties = self.reduced(Sum, mine)
+            ties = self.reduced(mine, Sum)
             others = [m / tf.maximum(t, 1) for m, t in zip(mine, ties, strict=True)]
-        factor = [a * tf.cast(self.before, a.dtype) for a in after]
+        factor = [a * tf.cast(before, a.dtype) for a in after]
         return [g * o * f for g, o, f in zip(total, others, factor, strict=True)]
 
 
@@ -193,12 +189,13 @@ def grouped_reducescatter(
     tensors, compression, op, process_set, prescale_factor, postscale_factor, name
 ) -> list:
     """`reducescatter` of each tensor, with one message per dtype."""
-    call = _Reducescatter(reduction(op), prescale_factor, postscale_factor, name, process_set)
+    settings = reduction(op), prescale_factor, postscale_factor
+    call = _Reducescatter(name, process_set, *settings)
     return _compressed(call, tensors, compression)
 
 
-class _Reducescatter(_Allreduce):
-    def forward(self, *tensors):
+class _Reducescatter(_Collective):
+    def results(self, tensors):
         ranks, rank = self.process_set.size(), self.process_set.rank()
 
         def shape(t):
@@ -207,20 +204,14 @@ class _Reducescatter(_Allreduce):
             first, last = share(t.shape[0], ranks, rank) if t.shape else (0, 0)
             return [last - first, *t.shape[1:]]
 
-        return self.run(
-            lambda wire, arrays: wire.reducescatter(
-                arrays, self.op, self.before, self.after, self.name
-            ),
-            tensors,
-            [(t.dtype, shape(t)) for t in tensors],
-        )
+        return [(t.dtype, shape(t)) for t in tensors]
 
     def gradient(self, inputs, outputs, upstream):
-        if self.op not in (Sum, Average):
-            raise LookupError(f"reducescatter with op {self.op} has no gradient")
-        factor = self.before * self.after * (self.process_set.size() if self.op == Sum else 1)
-        scaled = [g * tf.cast(factor, g.dtype) for g in upstream]
-        return self.gathered(*scaled)
+        op, before, after = self.settings
+        if op not in (Sum, Average):
+            raise LookupError(f"reducescatter with op {op} has no gradient")
+        factor = before * after * (self.process_set.size() if op == Sum else 1)
+        return self.gathered(*[g * tf.cast(factor, g.dtype) for g in upstream])
 
 
 # Rows from rank to rank
@@ -241,12 +232,11 @@ def grouped_allgather(tensors, name, process_set):
 
 
 class _Allgather(_Collective):
-    def forward(self, *tensors):
-        results = [(t.dtype, tf.TensorShape([None]).concatenate(t.shape[1:])) for t in tensors]
-        return self.run(lambda wire, arrays: wire.allgather(arrays, self.name), tensors, results)
+    def results(self, tensors):
+        return [(t.dtype, any_rows(t)) for t in tensors]
 
     def gradient(self, inputs, outputs, upstream):
-        mean = self.reduced(Average, upstream)
+        mean = self.reduced(upstream, Average)
         rows = tf.stack([tf.shape(x)[0] for x in inputs])
         rows = self.gathered(rows[tf.newaxis])[0]  # (ranks, tensors)
         before = tf.reduce_sum(rows[: self.process_set.rank()], axis=0)
@@ -254,27 +244,22 @@ class _Allgather(_Collective):
                 for k, (g, x) in enumerate(zip(mean, inputs, strict=True))]  # fmt: skip
 
 
+def any_rows(tensor) -> tf.TensorShape:
+    """The tensor's static shape, with any number of rows."""
+    return tf.TensorShape([None]).concatenate(tensor.shape[1:])
+
+
 @arguments("tensor root_rank name ignore_name_scope process_set")
 def broadcast(tensor, root_rank, name, process_set):
     """The value of `tensor` on rank `root_rank` (a rank of the job, also for a process set)."""
-    return differentiable(_Broadcast(root_rank, name, process_set), [as_tensor(tensor)])[0]
+    call = _Broadcast(name, process_set, process_set.place_of(root_rank))
+    return differentiable(call, [as_tensor(tensor)])[0]
 
 
 class _Broadcast(_Collective):
-    def __init__(self, root, name, process_set):
-        super().__init__(name, process_set)
-        self.root = process_set.place_of(root)
-
-    def forward(self, *tensors):
-        return self.run(
-            lambda wire, arrays: wire.broadcast(arrays, self.root, self.name),
-            tensors,
-            [(t.dtype, t.shape) for t in tensors],
-        )
-
     def gradient(self, inputs, outputs, upstream):
-        mean = self.reduced(Average, upstream)
-        if self.process_set.rank() == self.root:
+        mean = self.reduced(upstream, Average)
+        if self.process_set.rank() == self.settings[0]:
             return mean
         return [tf.zeros_like(g) for g in mean]
 
@@ -286,30 +271,18 @@ def alltoall(tensor, splits, name, process_set):
     Returns:
         The received rows, in the order of ranks; with `splits`, also how many came from each rank.
     """
-    call = _Alltoall(splits, name, process_set)
+    call = _Alltoall(name, process_set)
+    call.more = [] if splits is None else [as_tensor(splits)]
     rows, received = differentiable(call, [as_tensor(tensor)])
     return rows if splits is None else (rows, received)
 
 
 class _Alltoall(_Collective):
-    def __init__(self, splits, name, process_set):
-        super().__init__(name, process_set)
-        self.splits = None if splits is None else as_tensor(splits)
-
-    def forward(self, x):
-        results = [
-            (x.dtype, tf.TensorShape([None]).concatenate(x.shape[1:])),
-            (tf.int32, [self.process_set.size()]),
-        ]
-        inputs = [x] if self.splits is None else [x, self.splits]
-        return self.run(
-            lambda wire, arrays: wire.alltoall(arrays[0], *(arrays[1:] or [None]), self.name),
-            inputs,
-            results,
-        )
+    def results(self, tensors):
+        return [(tensors[0].dtype, any_rows(tensors[0])), (tf.int32, [self.process_set.size()])]
 
     def gradient(self, inputs, outputs, upstream):
-        return [_Alltoall(outputs[1], None, self.process_set).forward(upstream[0])[0]]
+        return _Alltoall(None, self.process_set).forward(upstream[0], outputs[1])[:1]
 
 
 def differentiable(call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -129,22 +129,23 @@ class Wire:
                     out[i] = part.reshape(arrays[i].shape).astype(arrays[i].dtype, copy=False)
         return out
 
-    def alltoall(self, x: np.ndarray, splits: np.ndarray | None, name="") -> tuple:
+    def alltoall(self, arrays: Sequence[np.ndarray], name="") -> tuple:
         """Return (received rows in the order of ranks, how many came from each rank).
 
-        `splits[r]` rows go to rank r; None: equal shares. All blocks are padded to the longest, so
-        very unequal shares send more data than needed.
+        `arrays` are the rows, and how many of them go to each rank; without the latter, equal
+        shares. All blocks are padded to the longest, so very unequal shares send more than needed.
         """
+        x, *splits = arrays
         check_rows([x])
         ranks = self.team.size
-        if splits is None:
+        if not splits:
             if len(x) % ranks:
                 raise ValueError(
                     f"alltoall of {len(x)} rows among {ranks} ranks: give splits, or a multiple of "
                     f"{ranks} rows"
                 )
-            splits = np.full(ranks, len(x) // ranks)
-        splits = np.asarray(splits)
+            splits = [np.full(ranks, len(x) // ranks)]
+        splits = np.asarray(splits[0])
         if splits.shape != (ranks,) or (splits < 0).any() or splits.sum() != len(x):
             raise ValueError(
                 f"alltoall of {len(x)} rows with splits {splits.tolist()}: expected {ranks} "
