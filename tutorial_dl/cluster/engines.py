@@ -20,12 +20,11 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
-from . import magics, processes, profile, registry, submit, view
+from . import magics, processes, profile, registry, view
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
@@ -84,13 +83,6 @@ class Cluster:
         """Whether the client is connected; False once the cluster was stopped."""
         return self.client is not None and self.client.connected
 
-    @property
-    def _folder(self) -> Path:
-        """IPython's files of this run; a restart makes a new one."""
-        return self._record.path / "run"
-
-    # Starting ----------------------------------------------------------------------------------
-
     def bring_up(self) -> None:
         """Start everything, or what a restart has ended; nothing is left if that fails."""
         record, progress = self._record, Progress()
@@ -102,79 +94,29 @@ class Cluster:
                 record.folder = str(folder)
             record.starter = registry.process(os.getpid())
             record.save()
-            self._start_watcher()
-            self._start_controller(progress)
-            self._start_engines(progress)
+            if record.keep is None:
+                if not (record.watch and registry.alive(record.watch[0])):
+                    record.watch = [record.starter]
+            elif not registry.alive(record.watcher):  # else: a restart
+                self._lease = Lease(record.path)
+                self._parts.start_watcher(record)
+            self._parts.start_controller(record, self._profile, progress)
+            self._connect()
+            self._parts.start_engines(record, self._profile, self.client, progress)
+            self._note_places()
         except BaseException:  # Ctrl-C included
             self.stop()
             raise
         finally:
             progress.clear()
 
-    def _start_watcher(self) -> None:
-        """Take the lease and start its watcher; without `keep`, the guards watch the kernel."""
-        record = self._record
-        if record.keep is None:
-            if not (record.watch and registry.alive(record.watch[0])):
-                record.watch = [record.starter]
-            return
-        if registry.alive(record.watcher):  # a restart
-            return
-        self._lease = Lease(record.path)
-        command = processes.lease_watcher(record.path, record.keep)
-        log = record.path / "watcher.log"
-        watcher = processes.Guarded(command, (), log, grace=30, remove=record.path)
-        self._parts.watcher, record.watcher, record.watch = watcher, watcher.named, [watcher.named]
-        record.save()
-
-    def _start_controller(self, progress: Progress) -> None:
-        record, run = self._record, self._folder
-        run.mkdir(mode=0o700, exist_ok=True)
-        self._parts.controller = processes.Guarded(
-            processes.controller(run, self._profile),
-            [int(pid) for pid, _ in record.watch],
-            run / "controller.log",
-            remove=record.path if record.keep is None else run,
-            umask=0o077,
-        )
-        record.controller = self._parts.controller.named
-        record.save()
-        files = [processes.connection_file(run, who) for who in ("client", "engine")]
-        self._parts.wait(
-            lambda: all(file.exists() for file in files),
-            lambda: progress.update("starting the controller"),
-        )
-        self._connect()
-
     def _connect(self) -> None:
-        file = processes.connection_file(self._folder, "client")
+        file = processes.connection_file(self._record.run, "client")
         logging.getLogger("traitlets").addFilter(_says_nothing_of_signing)
         self.client = Client(str(file), timeout=min(self.timeout, 60))
 
-    def _start_engines(self, progress: Progress) -> None:
-        """Start mpiexec or a job, wait for its engines, and check that engine id = rank."""
-        record, of = self._record, self._profile
-        if of.kind == "submit":
-            self._parts.job = submit.engines(record, of, self._folder)
-        else:
-            command, env = (
-                processes.ranks_here(self.n)
-                if of.kind == "local"
-                else processes.ranks_in_allocation(of, self.n)
-            )
-            self._parts.engines = processes.Guarded(
-                [*command, *processes.engine(self._folder)],
-                [int(pid) for pid, _ in [*record.watch, record.controller]],
-                self._folder / "engines.log",
-                env=env,
-                grace=1.0,
-            )
-            record.engines = self._parts.engines.named
-            record.save()
-        self._parts.wait(
-            lambda: len(self.client.ids) == self.n,
-            lambda: progress.update(self._parts.describe(len(self.client.ids))),
-        )
+    def _note_places(self) -> None:
+        """Write where the engines are, and check that engine id = rank."""
         found = self.client[:].apply_async(_where_am_i).get(timeout=self.timeout)
         for engine_id, (rank, size, _, _) in zip(self.client.ids, found, strict=True):
             if (engine_id, size) != (rank, self.n):
@@ -183,11 +125,11 @@ class Cluster:
                     f"{self.n}: mpiexec and mpi4py may not belong to the same MPI; run "
                     "python -m tutorial_dl doctor"
                 )
-        record.places = [
+        self._record.places = [
             [host, registry.process(pid) or [pid, 0.0], self.client.uuids[rank]]
             for rank, _, host, pid in found
         ]
-        record.save()
+        self._record.save()
         self._activate(install=True)
 
     def connect(self) -> int:
@@ -219,10 +161,8 @@ class Cluster:
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
             for host, named, uuid in self._record.places
         ]
-        self.cells.attach(self._folder, install)
+        self.cells.attach(self._record.run, install)
         magics.activate(self)
-
-    # The public interface ----------------------------------------------------------------------
 
     def status(self) -> list[Engine]:
         """All engines; it sends them no message, because a busy one could not answer."""

@@ -61,6 +61,11 @@ class Record:
     def path(self) -> Path:
         return Path(self.folder)
 
+    @property
+    def run(self) -> Path:
+        """IPython's files; a restart makes a new folder."""
+        return self.path / "run"
+
     def batch_job(self) -> Job | None:
         return Job(self.job["system"], self.job["number"], self.job["log"]) if self.job else None
 

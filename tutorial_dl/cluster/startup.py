@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 from IPython import get_ipython
 
+from . import processes, submit
 from .batch_job import Job
 from .processes import Guarded
-from .registry import ClusterError
+from .profile import Profile
+from .registry import ClusterError, Record
 
 ASK_EVERY = 3.0  # seconds between two queries, so as not to load the batch system
 SHOW_EVERY = 0.5  # seconds between updates of the elapsed time; a new text shows at once
@@ -56,6 +58,59 @@ class Parts:
         self.job: Job | None = None
         self._job_state, self._ask_at = "submitted", 0.0
 
+    def start_watcher(self, record: Record) -> None:
+        """Start the lease watcher, which the guards of the other parts then watch."""
+        command = processes.lease_watcher(record.path, record.keep)
+        log = record.path / "watcher.log"
+        self.watcher = Guarded(command, (), log, grace=30, remove=record.path)
+        record.watcher, record.watch = self.watcher.named, [self.watcher.named]
+        record.save()
+
+    def start_controller(self, record: Record, of: Profile, progress: Progress) -> None:
+        """Start the controller, and wait for its connection files."""
+        run = record.run
+        run.mkdir(mode=0o700, exist_ok=True)
+        self.controller = Guarded(
+            processes.controller(run, of),
+            [int(pid) for pid, _ in record.watch],
+            run / "controller.log",
+            remove=record.path if record.keep is None else run,
+            umask=0o077,
+        )
+        record.controller = self.controller.named
+        record.save()
+        files = [processes.connection_file(run, who) for who in ("client", "engine")]
+        self.wait(
+            lambda: all(file.exists() for file in files),
+            lambda: progress.update("starting the controller"),
+        )
+
+    def start_engines(self, record: Record, of: Profile, client, progress: Progress) -> None:
+        """Start mpiexec or a job, and wait for its engines."""
+        if of.kind == "submit":
+            self.job = submit.engines(record, of, record.run)
+        else:
+            if of.kind == "local":
+                command, env = processes.ranks_here(self.n)
+            else:
+                command, env = processes.ranks_in_allocation(of, self.n)
+            self.engines = Guarded(
+                [*command, *processes.engine(record.run)],
+                [int(pid) for pid, _ in [*record.watch, record.controller]],
+                record.run / "engines.log",
+                env=env,
+                grace=1.0,
+            )
+            record.engines = self.engines.named
+            record.save()
+
+        def show():
+            connected = len(client.ids)
+            waiting = f"{self.job} is {self._job_state}, " if self.job and not connected else ""
+            progress.update(f"{waiting}{connected} of {self.n} engines")
+
+        self.wait(lambda: len(client.ids) == self.n, show)
+
     def wait(self, ready: Callable[[], bool], show: Callable[[], None]) -> None:
         """Wait until `ready()`; raises ClusterError after `timeout`, or if a part ends."""
         deadline = time.monotonic() + self.timeout
@@ -69,10 +124,6 @@ class Parts:
                 what, tail = problem
                 raise ClusterError("\n  ".join([f"{what}; the log ends with", *tail]))
             time.sleep(0.02)
-
-    def describe(self, engines: int) -> str:
-        job = f"{self.job} is {self._job_state}, " if self.job and not engines else ""
-        return f"{job}{engines} of {self.n} engines"
 
     def _ended(self) -> tuple[str, list[str]] | None:
         """A problem and the end of its log; None if all parts live."""
