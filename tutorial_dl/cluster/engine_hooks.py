@@ -3,10 +3,10 @@
 The hooks make plain %%px cells safe: a cell that fails on one rank notifies the ranks of its teams,
 which then raise PeerError where they wait.
 
-The answer comes from the engine's control thread, so it comes while the main thread is busy, even
-in a blocking MPI call (mpi4py releases the GIL there). It costs an engine nothing until it is
-asked. An engine whose main thread holds the GIL inside compiled code can't answer; it is sent a
-signal at which faulthandler, which is written in C, writes its current line of Python to a file.
+The answer comes from the engine's control thread, also while the main thread is in a blocking MPI
+call, where mpi4py releases the GIL. An engine whose main thread holds the GIL inside compiled code
+can't answer; it is sent a signal at which faulthandler, which is written in C, writes its current
+line of Python to a file.
 """
 
 from __future__ import annotations
@@ -145,16 +145,12 @@ class Hooks:
         self.kernel.session.send(stream, "doing_reply", content, question, ident=identity)
 
     def doing(self) -> Doing:
-        state, call, line, mpi = "idle", "", 0, False
+        at = "idle", "", 0, False
         if self.running or self.kernel.shell_is_blocking:  # the latter in ipyparallel's apply
-            state = "running"
             innermost = sys._current_frames()[threading.main_thread().ident]
-            call, line = self.call_of_cell(innermost)
-            mpi = calls_mpi(innermost)
-        return Doing(
-            state, call, line, mpi, self.silent(), self.process.memory_info().rss,
-            self.process.cpu_percent(),
-        )  # fmt: skip
+            at = "running", *self.call_of_cell(innermost), calls_mpi(innermost)
+        used = self.process.memory_info().rss, self.process.cpu_percent()
+        return Doing(*at, self.silent(), *used)
 
     def silent(self) -> float:
         """Seconds for which the main thread is known to have run no Python code."""

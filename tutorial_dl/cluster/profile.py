@@ -89,13 +89,9 @@ class Profile:
                 f"{self.file}: nodes = {nodes} with ranks_per_node = {per_node} hold "
                 f"{nodes * per_node} ranks, not {n}: start fewer ranks, or raise one of the keys"
             )
-        return {
-            "n": n,
-            "nodes": nodes,
-            "ranks_per_node": per_node,
-            "cores_per_rank": self.cores_per_rank,
-            "cores_per_node": per_node * self.cores_per_rank,
-        }
+        shape = {"n": n, "nodes": nodes, "ranks_per_node": per_node}
+        cores = self.cores_per_rank
+        return shape | {"cores_per_rank": cores, "cores_per_node": per_node * cores}
 
     def fill(self, text: str, n: int) -> str:
         return text.format_map(self.shape(n))
@@ -104,10 +100,8 @@ class Profile:
         """The IPv4 address that the controller listens on."""
         if self.interface == "loopback":
             return "127.0.0.1"
-        try:
+        with contextlib.suppress(ValueError):
             return str(ipaddress.IPv4Address(self.interface))
-        except ValueError:
-            pass
         import psutil
 
         found = {

@@ -174,9 +174,7 @@ class Cell:
             summary.append(reason)
             kind = CellError if kind is CellInterrupted else kind
         if pending:
-            answers = self._ask()
-            summary += self._positions(answers)
-            summary.append(OFFER)
+            summary += [*self._positions(self._ask()), OFFER]
         return kind(summary, traceback, failures)
 
     def _positions(self, answers: Mapping[int, Doing]) -> list[str]:

@@ -29,10 +29,6 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
             job of one rank. By default, all processes that mpiexec started (one without mpiexec).
         process_sets: Process sets to make at once, as by `add_process_set`. "dynamic" is accepted
             as in Horovod; here process sets can always be added later.
-
-    Raises:
-        DeadlineError: If a process does not call init() in time.
-        ValueError: If a list of ranks or a process set is not valid.
     """
     if _Here.team is not None:
         return
@@ -58,11 +54,7 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
 
 
 def add_process_set(process_set: ProcessSet | list[int]) -> ProcessSet:
-    """Make a set of ranks with collectives of their own. All ranks of the job call this.
-
-    Raises:
-        ValueError: On all ranks, if a rank doesn't exist or the same set exists already.
-    """
+    """Make a set of ranks with collectives of their own. All ranks of the job call this."""
     return process_sets.add(_team(), process_set)
 
 

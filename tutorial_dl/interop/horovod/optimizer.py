@@ -58,10 +58,6 @@ def DistributedOptimizer(
 
     Returns:
         An optimizer of the same class.
-
-    Raises:
-        TypeError: If `optimizer` is not a Keras 3 optimizer.
-        ValueError: If settings don't go together.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"expected a Keras 3 optimizer, got a {type(optimizer).__name__}")
