@@ -89,15 +89,23 @@ def ending(status: int) -> str:
     return f"signal {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
+def number(help: str, *names: str, **more):
+    return Annotated[int | None, typer.Option(*names, help=help, **more)]
+
+
+def ranks_option(help: str):
+    return number(help, "-n", "--ranks")
+
+
+def file_option(help: str):
+    return Annotated[str | None, typer.Option(metavar="FILE", help=help)]
+
+
 @app.command()
 def run(
-    ranks: Annotated[
-        int, typer.Option("-n", "--ranks", help="Largest number of ranks to train on.")
-    ] = 4,
+    ranks: ranks_option("Largest number of ranks to train on.") = 4,
     report: Annotated[Path, typer.Option(help="HTML file for the report.")] = Path("report.html"),
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the results as JSON; - prints them.")
-    ] = None,
+    json: file_option("Write the results as JSON; - prints them.") = None,
 ) -> None:
     """Train on handwritten digits by each strategy, compare the results and write a report."""
     from . import run as comparison
@@ -163,7 +171,7 @@ app.command()(train)
 
 def same_help(name: str):
     """The type of an option that `train` has too; Layout checks its range."""
-    return Annotated[int | None, typer.Option(help=config.OPTIONS[name].help)]
+    return number(config.OPTIONS[name].help)
 
 
 @app.command()
@@ -171,21 +179,12 @@ def layout(
     masters: same_help("masters") = None,
     workers: same_help("workers") = None,
     devices: same_help("devices") = None,
-    groups: Annotated[int, typer.Option(help="Parameter sets that a search tries at once.")] = 1,
-    folds: Annotated[int, typer.Option(help="Cross-validation folds trained at once.")] = 1,
-    ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", help="Number of ranks, masters included.")
-    ] = None,
-    node_size: Annotated[
-        int | None, typer.Option(min=1, metavar="RANKS", help="Number of ranks per node.")
-    ] = None,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the roles as JSON; - prints them.")
-    ] = None,
-    figure: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Draw the layout as .png, .svg or .pdf."),
-    ] = None,
+    groups: number("Parameter sets that a search tries at once.") = 1,
+    folds: number("Cross-validation folds trained at once.") = 1,
+    ranks: ranks_option("Number of ranks, masters included.") = None,
+    node_size: number("Number of ranks per node.", min=1, metavar="RANKS") = None,
+    json: file_option("Write the roles as JSON; - prints them.") = None,
+    figure: file_option("Draw the layout as .png, .svg or .pdf.") = None,
 ) -> None:
     """Show the role of each rank: master, sub-master or worker."""
     given = locals()
@@ -197,11 +196,9 @@ def layout(
 
 @app.command()
 def bench(
-    ranks: Annotated[int, typer.Option("-n", "--ranks", help="Number of ranks to start.")] = 2,
+    ranks: ranks_option("Number of ranks to start.") = 2,
     seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60.0,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the rows as JSON; - prints them.")
-    ] = None,
+    json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
     """Time a training step of three networks against Keras, and PyTorch if installed."""
     from .. import bench as benches

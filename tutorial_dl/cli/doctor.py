@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from importlib import metadata
 from typing import NamedTuple
@@ -240,43 +240,24 @@ def tried(name: str, check: Callable[[], str]) -> Check:
 def main(json: bool = False) -> int:
     """Run the checks and print the report; the exit status is 1 if a check failed."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console()
-    if json or not console.is_terminal:
+    with nullcontext() if json else console.status("checking ranks and engines, about 10 s"):
         checks = report()
-    else:
-        with console.status("checking ranks and engines, about 10 s"):
-            checks = report()
     if json:
         print(json_format.dumps([check._asdict() for check in checks], indent=1))
-    elif console.is_terminal:
-        console.print(_table(checks))
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.found}")
+            shown = Text.assemble(("ok  ", "green") if check.ok else ("FAIL", "bold red"))
+            shown.append(f"  {check.name}: {check.found}")
             if check.remedy:
-                print(f"      remedy: {check.remedy}")
+                shown.append(f"\n      remedy: {check.remedy}", style="bold")
+            console.print(shown, soft_wrap=True)
     failed = [check.name for check in checks if not check.ok]
     if failed and not json:
         print(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
     return 1 if failed else 0
-
-
-def _table(checks: list[Check]):
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False)
-    for check in checks:
-        found = Text(check.found)
-        if check.remedy:
-            found.append(f"\nremedy: {check.remedy}", style="bold")
-        table.add_row(
-            Text("ok", style="green") if check.ok else Text("FAIL", style="bold red"),
-            check.name,
-            found,
-        )
-    return table
 
 
 def _python(code: str, timeout: float = SECONDS, **variables: str) -> subprocess.CompletedProcess:

@@ -27,13 +27,11 @@ class ClusterMagics(ParallelMagics):
         self,
         cell,
         block=None,
-        groupby="type",
         save_name=None,
-        stream_output=None,
-        progress_after=None,
-        signal_on_interrupt=None,
         targets=None,
         timeout=None,
+        groupby="type",
+        **shown,
     ):
         """Run a cell; all magics call this. Returns the AsyncResult unless it waits (`block`)."""
         block = self.view.block if block is None else block
@@ -47,15 +45,13 @@ class ClusterMagics(ParallelMagics):
         if not block:
             return sent.result
 
-        def default(value, otherwise):
-            return otherwise if value is None else value
-
-        sent.wait(
-            stream=default(stream_output, self.stream_output),
-            groupby=groupby,
-            progress_after=default(progress_after, self.progress_after_seconds),
-            signal=default(signal_on_interrupt, self.signal_on_interrupt),
-        )
+        own = {
+            "stream_output": self.stream_output,
+            "progress_after": self.progress_after_seconds,
+            "signal_on_interrupt": self.signal_on_interrupt,
+        }
+        shown = own | {name: value for name, value in shown.items() if value is not None}
+        sent.wait(groupby=groupby, **shown)
 
     @magic_arguments.magic_arguments()
     @exec_args
@@ -82,7 +78,7 @@ class ClusterMagics(ParallelMagics):
         if args.local:
             self.shell.run_cell(cell)
             if block:
-                result.cell.wait(stream=False, groupby=args.groupby)
+                result.cell.wait(stream_output=False, groupby=args.groupby)
         if not block:
             return result
 
@@ -96,7 +92,7 @@ class ClusterMagics(ParallelMagics):
         if args.save_name:
             self.shell.user_ns[args.save_name] = self.last_result
             return
-        self.last_result.cell.wait(stream=False, groupby=args.groupby)
+        self.last_result.cell.wait(stream_output=False, groupby=args.groupby)
 
     @magic_arguments.magic_arguments()
     @magic_arguments.argument("--ranks", help="ranks such as 0,2 or 1-3; default: all")

@@ -49,18 +49,18 @@ class Cell:
     def wait(
         self,
         *,
-        stream: bool = True,
+        stream_output: bool = True,
         groupby: str = "type",
         progress_after: float = -1,
-        signal: str | int = "SIGINT",
+        signal_on_interrupt: str | int = "SIGINT",
     ) -> None:
         """Show the ranks' output until the cell is over; raise the error it ends with.
 
         Args:
-            stream: Show output as it arrives; else all at the end, grouped by `groupby`.
+            stream_output: Show output as it arrives; else all at the end, grouped by `groupby`.
             groupby: "type", "engine" or "order", as in ipyparallel.
             progress_after: Seconds until a progress bar is shown; -1 for none.
-            signal: Signal sent to the ranks at KeyboardInterrupt.
+            signal_on_interrupt: Signal sent to the ranks at KeyboardInterrupt.
 
         Raises:
             CellError: If a rank failed, is lost, or is blocked forever.
@@ -68,7 +68,7 @@ class Cell:
                 the ranks were interrupted.
         """
         began, kind, reason = time.monotonic(), CellError, ""
-        with self.result.stream_output() if stream else contextlib.nullcontext():
+        with self.result.stream_output() if stream_output else contextlib.nullcontext():
             try:
                 if not self._until_over(progress_after):
                     self.were = self._ask()
@@ -77,13 +77,13 @@ class Cell:
                 kind, reason = CellInterrupted, "interrupted"
             if reason:
                 with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
-                    self._interrupt(signal)
+                    self._interrupt(signal_on_interrupt)
             said = [reply.output for reply in self.replies.values() if reply.done()]
             # Output may arrive after the reply; after the stop button, don't wait long for it.
             futures.wait(said, timeout=0.3 if reason else 1.0)
-        if not stream and self.pending():
+        if not stream_output and self.pending():
             self.result.display_so_far()
-        elif not stream:
+        elif not stream_output:
             self.result.display_outputs(groupby)
         error = self._verdict(kind, reason)
         if error is not None:

@@ -184,28 +184,21 @@ class Wire:
             with lock:
                 self._agree(text)
                 fused = self._buffer(ranks * block, dtype)
+                fused[:] = 0
+                starts = np.cumsum([0, *most])
                 for to in range(ranks):
-                    at = to * block
-                    for i, room in zip(members, most, strict=True):
-                        x = arrays[i]
-                        first, last = share(len(x), ranks, to)
-                        piece = fused[at : at + room]
-                        used = (last - first) * math.prod(x.shape[1:])
-                        scale(x[first:last].reshape(-1), before, piece[:used])
-                        piece[used:] = 0
-                        at += room
-                    fused[at : (to + 1) * block] = 0
+                    for i, start in zip(members, to * block + starts, strict=False):
+                        first, last = share(len(arrays[i]), ranks, to)
+                        part = arrays[i][first:last].reshape(-1)
+                        scale(part, before, fused[start : start + part.size])
                 mine = self.team.reduce_scatter(fused, OPS[op]) if block else fused
-                at = 0
-                for i, room in zip(members, most, strict=True):
-                    x = arrays[i]
-                    first, last = share(len(x), ranks, rank)
-                    used = (last - first) * math.prod(x.shape[1:])
-                    piece = mine[at : at + used].reshape((last - first, *x.shape[1:]))
+                for i, start in zip(members, starts, strict=False):
+                    first, last = share(len(arrays[i]), ranks, rank)
+                    shape = (last - first, *arrays[i].shape[1:])
+                    piece = mine[start : start + math.prod(shape)].reshape(shape)
                     if after != 1.0:
                         scale(piece, after, piece)
-                    out[i] = piece.astype(x.dtype, copy=False)
-                    at += room
+                    out[i] = piece.astype(arrays[i].dtype, copy=False)
         return out
 
     def barrier(self) -> None:
