@@ -27,15 +27,12 @@ def run(
     use_gloo: bool | None = None,
     **unsupported,
 ) -> list:
-    """Call `func(*args, **kwargs)` on `num_proc` ranks of this machine.
+    """Call `func(*args, **kwargs)` on `num_proc` ranks of this machine, which are new processes.
 
-    The ranks are new processes; the function has to call init() itself. The function is pickled by
-    value, so it may come from a notebook. The ranks search for modules where this process would.
-    Output of the ranks is shown as it arrives.
+    The function has to call init() itself. It is pickled by value, so it may come from a notebook.
+    The ranks search for modules where this process would. Their output is shown as it arrives.
 
     Args:
-        func: The function to call on every rank.
-        args, kwargs: Its arguments.
         num_proc: Number of ranks; `np` is its older name (1 if neither is given).
         env: Environment variables for the ranks.
         timeout: Seconds after which the ranks are killed; None: no limit.
@@ -46,9 +43,7 @@ def run(
 
     Raises:
         RuntimeError: If a rank failed; the message says which and why. All ranks have ended then.
-        ValueError: If the number of ranks is invalid, or an argument is not supported here.
         subprocess.TimeoutExpired: After `timeout`, when all ranks have ended.
-        numba_kernels.launch.LaunchError: If there is no mpiexec, or this process is a rank.
     """
     if unsupported:
         raise ValueError(

@@ -1,7 +1,6 @@
 """Collectives of numpy arrays; the ranks agree on each call before it begins.
 
-Every call starts with one short allreduce in which each rank announces the call. It costs a few
-microseconds and has two uses:
+Every call starts with one short allreduce, in which each rank announces the call:
 
     rank 0: "allreduce(float32[3], op=Sum)"      if equal: continue
     rank 1: "broadcast(float32[3], root=0)"      else: MismatchError on all ranks, with both texts

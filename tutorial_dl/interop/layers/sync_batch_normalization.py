@@ -52,8 +52,7 @@ class SyncBatchNormalization(CollectiveLayer, keras.layers.BatchNormalization):
 
     Every rank of the team has to call it equally often; a rank without samples calls it on an empty
     batch, or within `without_samples`. Moving statistics are equal on all ranks. Outside training,
-    or with `trainable = False`, nothing is exchanged. It works eagerly, in a `tf.function` and in
-    `model.fit`, but not in code compiled by XLA.
+    or with `trainable = False`, nothing is exchanged. It does not work in code compiled by XLA.
 
     Args:
         team: The ranks that normalise together; None: all ranks of the run. The team is not saved:
