@@ -1,16 +1,13 @@
-"""The options of a training run: one dataclass per component, each option declared once.
+"""The options of a training run: a dataclass per component and per strategy, each option once.
 
 The command line, `--config` files, the `config` of JSON results and of checkpoint folders, and the
-table of options in docs/training.md are all derived from these fields. Values are numbers, texts
-and booleans; None means "not given". Nothing is built here.
+table of options in docs/training.md (`python -m tutorial_dl.config` prints it) are all derived from
+these fields. Values are numbers, texts and booleans; None means "not given". Nothing is built here.
 
-    config = RunConfig.of(strategy="downpour", workers=3)
+    config = RunConfig.of(strategy="downpour", every=3)  # config.strategy == Downpour(every=3)
     config.check()                           # ValueError with one line
-    config.strategy.strategy, config.words() # "downpour", the command line of a rank
     Path("run.toml").write_text(config.toml())
     RunConfig.of(**read(Path("run.toml")))   # the same again
-
-`python -m tutorial_dl.config` prints the table for the docs.
 """
 
 from __future__ import annotations
@@ -19,149 +16,223 @@ import difflib
 import json
 import math
 import tomllib
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from numba_kernels.compression import NAMES as COMPRESSIONS
 from numba_kernels.optimizers.names import NAMES as OPTIMIZERS
 
-WITH_MASTER = ("downpour", "elastic_averaging", "gradient_energy_matching")
-STRATEGIES = ("serial", "synchronous", *WITH_MASTER, "hogwild")
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 
 
-def option(default, help: str, **more):
-    """A field that is an option.
+@dataclass(frozen=True)
+class Option:
+    """One option, as the command line, files and docs see it."""
 
-    Args:
-        default: its value if it is not given
-        help: its line in `--help` and in the docs
-        more: `least`, the smallest value; `choices`, all values; `metavar`, what `--help` calls the
-            value; `of`, the strategies that take it (all others refuse it); `short`, a short name
-    """
+    name: str
+    kind: type  # int, float, str or bool
+    default: Any
+    help: str
+    table: str  # in a file
+    panel: str  # of `--help`
+    least: float | None = None
+    choices: tuple[str, ...] | None = None
+    metavar: str | None = None  # what `--help` calls the value
+    short: str | None = None
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    def checked(self, value: Any) -> Any:
+        """`value` in the option's own type; ValueError if it has another, or is out of range.
+
+        A list of texts becomes one text with commas, as the command line has it.
+        """
+        if value is None and self.default is None:
+            return None
+        kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        if self.kind is str and isinstance(value, list):
+            value = ",".join(map(str, value))
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and (self.kind is float or (self.kind is str and not self.choices)):
+            value = self.kind(value)
+        if type(value) is not self.kind or value != value:
+            raise ValueError(f"{self.name} must be {kinds[self.kind]}, got {value!r}")
+        if self.least is not None and value < self.least:
+            raise ValueError(f"{self.name} must be at least {self.least:g}, got {value:g}")
+        if self.choices and value not in self.choices:
+            known = ", ".join(self.choices)
+            raise ValueError(f"unknown {self.name} {value!r}; choose one of {known}")
+        if self.kind is float and math.isinf(value):
+            raise ValueError(f"{self.name} must be finite, got {value}")
+        return value
+
+
+def option(help: str, default=None, **more):
+    """A field that is an option; `more` are attributes of `Option`."""
     return field(default=default, metadata={"help": help, **more})
 
 
 # fmt: off
 @dataclass(frozen=True)
 class DataConfig:
+    panel = "Model and data"
     model: str = option(
-        "dense", "Model: a name (curve, softmax, dense, mlp, cnn, lstm), or module:function.")
+        "Model: a name (curve, softmax, dense, mlp, cnn, lstm), or module:function.", "dense")
     data: str = option(
-        "digits", "Data: a name (digits, curve, events), module:function, or HDF5 files (paths "
-        "separated by commas, a pattern in quotes, or a .txt file that lists paths).")
+        "Data: a name (digits, curve, events), module:function, or HDF5 files (paths separated by "
+        "commas, a pattern in quotes, or a .txt file that lists paths).", "digits")
     batch_size: int = option(
-        32, "Samples per update, over all ranks; with asynchronous workers, per worker.", least=1)
+        "Samples per update, over all ranks; with asynchronous workers, per worker.", 32, least=1)
     accumulate: int = option(
-        1, "Micro-batches per batch, computed one after the other to save memory.", least=1)
-    seed: int = option(0, "Seed of initial weights and sample order.", least=0)
+        "Micro-batches per batch, computed one after the other to save memory.", 1, least=1)
+    seed: int = option("Seed of initial weights and sample order.", 0, least=0)
     features: str | None = option(
-        None, "Names of the input datasets in HDF5 files; default: features.",
-        metavar="NAME[,NAME]")
+        "Names of the input datasets in HDF5 files; default: features.", metavar="NAME[,NAME]")
     labels: str | None = option(
-        None, "Names of the target datasets in HDF5 files; default: labels.",
-        metavar="NAME[,NAME]")
+        "Names of the target datasets in HDF5 files; default: labels.", metavar="NAME[,NAME]")
     validation: str | None = option(
-        None, "HDF5 files to validate on, or the fraction of --data to hold out; default: 0.2.",
+        "HDF5 files to validate on, or the fraction of --data to hold out; default: 0.2.",
         metavar="FILES|SHARE")
     cache: str | None = option(
-        None, "Local folder for copies of HDF5 files, made once per node.", metavar="DIR")
+        "Local folder for copies of HDF5 files, made once per node.", metavar="DIR")
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
+    panel = "Optimizer"
     optimizer: str | None = option(
-        None, "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZERS)
-    learning_rate: float | None = option(
-        None, "Learning rate; default: the optimizer's own.", least=0.0)
+        "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZERS)
+    learning_rate: float | None = option("Learning rate; default: the optimizer's own.", least=0.0)
     momentum: float | None = option(
-        None, "Momentum of elastic averaging or energy matching, else of the optimizer.",
-        of=("elastic_averaging", "gradient_energy_matching"))
-    clip_norm: float | None = option(None, "Clip gradients to this global norm.")
+        "Momentum of elastic averaging or energy matching, else of the optimizer.")
+    clip_norm: float | None = option("Clip gradients to this global norm.")
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    epochs: int = option(5, "Number of passes through the data.", least=1)
+    panel = "Schedule"
+    epochs: int = option("Number of passes through the data.", 5, least=1)
     schedule: str = option(
-        "constant", "How the learning rate decays over the epochs.",
+        "How the learning rate decays over the epochs.", "constant",
         choices=("constant", "step", "exponential", "cosine"))
     warm_up: float = option(
-        0.0, "Raise the learning rate over the first EPOCHS epochs.", least=0.0, metavar="EPOCHS")
+        "Raise the learning rate over the first EPOCHS epochs.", 0.0, least=0.0, metavar="EPOCHS")
     batch_rule: str | None = option(
-        None, "Scale the learning rate by a rule of batch size / base batch size.",
+        "Scale the learning rate by a rule of batch size / base batch size.",
         choices=("linear", "square-root"))
-    base_batch_size: int = option(32, "Batch size for which the learning rate was tuned.", least=1)
+    base_batch_size: int = option("Batch size for which the learning rate was tuned.", 32, least=1)
     patience: int | None = option(
-        None, "Stop after EPOCHS epochs without a lower validation loss.",
-        least=1, metavar="EPOCHS")
+        "Stop after EPOCHS epochs without a lower validation loss.", least=1, metavar="EPOCHS")
     target: str | None = option(
-        None, "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
+        "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
 
 
 @dataclass(frozen=True)
-class StrategyConfig:
-    strategy: str = option(
-        "synchronous", "Rule by which the ranks train together.", choices=STRATEGIES)
-    one_copy: bool = option(
-        False, "Keep one copy of the weights per node, to save memory (synchronous).",
-        of=("synchronous",))
+class Strategy:
+    """A strategy without options; a subclass for each that has some. It refuses those of others.
+
+    `takes` names what it takes besides: options of other components, or arguments of its class.
+    """
+
+    panel = "Strategy"
+    takes: ClassVar[tuple[str, ...]] = ()
+    strategy: str = option("Rule by which the ranks train together.", "synchronous")
+
+    def taken(self) -> set[str]:
+        return {*self.takes, *(one.name for one in fields(self))} - {"strategy"}
+
+
+@dataclass(frozen=True)
+class Synchronous(Strategy):
+    one_copy: bool = option("Keep one copy of the weights per node, to save memory.", False)
     compression: str | None = option(
-        None, "Reduce gradients by this compression method (synchronous).",
-        choices=COMPRESSIONS, of=("synchronous",))
+        "Reduce gradients by this compression method.", choices=COMPRESSIONS)
+
+    def __post_init__(self):
+        if self.one_copy and self.compression is not None:
+            raise ValueError("one_copy and compression exclude each other; choose one")
+
+
+class WithMaster(Strategy):
+    takes = ("layout", "upward")
+
+
+@dataclass(frozen=True)
+class Exchanging(WithMaster):
     every: int | None = option(
-        None, "Steps of a worker per exchange with its master (downpour, elastic averaging).",
-        least=1, metavar="STEPS", of=("downpour", "elastic_averaging"))
-    synchronous: bool = option(
-        False, "Make the master wait for all of its workers (downpour, elastic averaging).",
-        of=("downpour", "elastic_averaging"))
+        "Steps of a worker per exchange with its master.", least=1, metavar="STEPS")
+    synchronous: bool = option("Make the master wait for all of its workers.", False)
+
+
+@dataclass(frozen=True)
+class Downpour(Exchanging):
+    strategy: str = "downpour"
     staleness_aware: bool = option(
-        False, "Divide the learning rate of an update by 1 + its staleness (downpour).",
-        of=("downpour",))
-    lower_momentum: bool = option(
-        False, "Reduce momentum by the implicit momentum of asynchrony (downpour).",
-        of=("downpour",))
-    moving_rate: float | None = option(
-        None, "Moving rate of elastic averaging: number of workers times alpha.",
-        of=("elastic_averaging",))
-    kappa: float | None = option(
-        None, "Energy factor kappa of energy matching; 1 matches momentum SGD.",
-        of=("gradient_energy_matching",))
+        "Divide the learning rate of an update by 1 + its staleness.", False)
+    lower_momentum: bool = option("Reduce momentum by the implicit momentum of asynchrony.", False)
+
+
+@dataclass(frozen=True)
+class ElasticAveraging(Exchanging):
+    takes = (*WithMaster.takes, "momentum")
+    strategy: str = "elastic_averaging"
+    moving_rate: float | None = option("Moving rate: number of workers times alpha.")
+
+
+@dataclass(frozen=True)
+class GradientEnergyMatching(WithMaster):
+    takes = (*WithMaster.takes, "momentum")
+    strategy: str = "gradient_energy_matching"
+    kappa: float | None = option("Energy factor; 1 matches the pace of momentum SGD.")
+
+
+RULES = {  # by name, each with its defaults
+    rule.strategy: rule
+    for rule in (Strategy("serial"), Synchronous(), Downpour(), ElasticAveraging(),
+                 GradientEnergyMatching(), Strategy("hogwild"))
+}
+STRATEGIES = tuple(RULES)
+WITH_MASTER = tuple(name for name, rule in RULES.items() if isinstance(rule, WithMaster))
 
 
 @dataclass(frozen=True)
 class LayoutConfig:
+    panel = "Masters and workers"
     ranks: int | None = option(
-        None, "Number of ranks to start; leave it out under mpiexec, srun or aprun.", short="-n")
+        "Number of ranks to start; leave it out under mpiexec, srun or aprun.", short="-n")
     masters: int | None = option(
-        None, "1: one master; 2 or more: sub-masters under one master; 0: no master.", least=0)
-    workers: int | None = option(None, "Workers per master or sub-master.", least=1)
-    devices: int | None = option(
-        None, "Ranks per worker; they compute each batch together.", least=1)
+        "1: one master; 2 or more: sub-masters under one master; 0: no master.", least=0)
+    workers: int | None = option("Workers per master or sub-master.", least=1)
+    devices: int | None = option("Ranks per worker; they compute each batch together.", least=1)
     upward: str | None = option(
-        None, "Worker exchanges per exchange of a sub-master with the top master.",
-        metavar="EXCHANGES|auto", of=WITH_MASTER)
+        "Worker exchanges per exchange of a sub-master with the top master.",
+        metavar="EXCHANGES|auto")
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
+    panel = "Checkpoints"
     checkpoint: str | None = option(
-        None, "Write a checkpoint to FOLDER after each epoch.", metavar="FOLDER")
+        "Write a checkpoint to FOLDER after each epoch.", metavar="FOLDER")
     checkpoint_every: int | None = option(
-        None, "Also write a checkpoint every STEPS steps.", least=1, metavar="STEPS")
-    resume: bool = option(False, "Continue from the newest checkpoint, if there is one.")
+        "Also write a checkpoint every STEPS steps.", least=1, metavar="STEPS")
+    resume: bool = option("Continue from the newest checkpoint, if there is one.", False)
 
 
 @dataclass(frozen=True)
 class OutputConfig:
-    quiet: bool = option(False, "Hide the progress bar.")
+    panel = "Output"
+    quiet: bool = option("Hide the progress bar.", False)
     report_every: int | None = option(
-        None, "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
-    json: str | None = option(None, "Write the result as JSON; - prints it.", metavar="FILE")
+        "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
+    json: str | None = option("Write the result as JSON; - prints it.", metavar="FILE")
     timeline: str | None = option(
-        None, "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a "
-        "figure.", metavar="FILE")
+        "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
+        metavar="FILE")
 # fmt: on
 
 
@@ -169,36 +240,29 @@ class OutputConfig:
 class RunConfig:
     """All options of a run, by component. A component's name is that of its table in TOML."""
 
-    data: DataConfig = field(default_factory=DataConfig, metadata={"panel": "Model and data"})
-    optimizer: OptimizerConfig = field(
-        default_factory=OptimizerConfig, metadata={"panel": "Optimizer"}
-    )
-    schedule: ScheduleConfig = field(default_factory=ScheduleConfig, metadata={"panel": "Schedule"})
-    strategy: StrategyConfig = field(default_factory=StrategyConfig, metadata={"panel": "Strategy"})
-    layout: LayoutConfig = field(
-        default_factory=LayoutConfig, metadata={"panel": "Masters and workers"}
-    )
-    checkpoint: CheckpointConfig = field(
-        default_factory=CheckpointConfig, metadata={"panel": "Checkpoints"}
-    )
-    output: OutputConfig = field(default_factory=OutputConfig, metadata={"panel": "Output"})
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    strategy: Strategy = Synchronous()
+    layout: LayoutConfig = LayoutConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    output: OutputConfig = OutputConfig()
 
     @classmethod
     def of(cls, **values) -> RunConfig:
-        """The configuration with these options; all others have their defaults.
-
-        Example:
-            >>> RunConfig.of(epochs=3, optimizer="sgd").schedule.epochs
-            3
-        """
-        tables: dict[str, dict] = {}
+        """The configuration with these options; ValueError if the strategy does not take one."""
+        tables: dict[str, dict] = {table: {} for table in COMPONENTS}
         for name, value in values.items():
-            tables.setdefault(OPTIONS[name].table, {})[name] = value
-        return cls(**{table: COMPONENTS[table](**given) for table, given in tables.items()})
+            tables[OPTIONS[name].table][name] = value
+        of_rule = tables.pop("strategy") | {"upward": values.get("upward")}
+        rule = check_strategy(of_rule.get("strategy", "synchronous"), of_rule)
+        parts = {table: COMPONENTS[table](**given) for table, given in tables.items()}
+        return cls(strategy=rule, **parts)
 
     def values(self) -> dict[str, Any]:
-        """All options by name."""
-        return {o.name: getattr(getattr(self, o.table), o.name) for o in OPTIONS.values()}
+        """All options by name; one that the strategy does not take has its default."""
+        options = OPTIONS.items()
+        return {n: getattr(getattr(self, o.table), n, o.default) for n, o in options}
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The options by component and name, without those that are None."""
@@ -229,28 +293,23 @@ class RunConfig:
     @property
     def with_master(self) -> bool:
         """Whether the strategy has a master, so that workers may be lost."""
-        return self.strategy.strategy in WITH_MASTER
+        return isinstance(self.strategy, WithMaster)
 
     @property
     def rule_has_momentum(self) -> bool:
         """Whether --momentum is the strategy's, not the optimizer's."""
-        return self.strategy.strategy in OPTIONS["momentum"].of
+        return "momentum" in self.strategy.takes
 
     def strategy_options(self) -> dict[str, Any]:
-        """The options that only some strategies take, as `strategies.get` takes them."""
-        found = {name: value for name, value in self.values().items() if name in TAKEN_BY}
-        if not self.rule_has_momentum:
-            del found["momentum"]
+        """The strategy's own options, as `strategies.get` takes them."""
+        taken = self.strategy.taken()
+        found = {name: value for name, value in self.values().items() if name in taken}
         if self.layout.upward not in (None, "auto"):
             found["upward"] = int(self.layout.upward)
         return found
 
     def check(self) -> None:
-        """Check each option, and that they fit together.
-
-        Raises:
-            ValueError: for an option that is wrong, or that has no effect.
-        """
+        """Check each option; ValueError for one that is wrong, or that has no effect."""
         for name, value in self.values().items():
             OPTIONS[name].checked(value)
         upward, timeline = self.layout.upward, self.output.timeline
@@ -258,7 +317,6 @@ class RunConfig:
             raise ValueError(
                 f"--upward must be a whole number of at least 1, or auto, got {upward!r}"
             )
-        check_strategy(self.strategy.strategy, self.strategy_options())
         if timeline is not None:
             check_timeline(Path(timeline))
         if self.schedule.base_batch_size != 32 and self.schedule.batch_rule is None:
@@ -271,91 +329,48 @@ class RunConfig:
                     raise ValueError(f"{OPTIONS[name].flag} needs --checkpoint FOLDER")
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option, as the command line, files and docs see it."""
-
-    name: str
-    kind: type  # int, float, str or bool
-    default: Any
-    help: str
-    table: str
-    panel: str
-    least: float | None = None
-    choices: tuple[str, ...] | None = None
-    metavar: str | None = None
-    of: tuple[str, ...] = ()
-    short: str | None = None
-
-    @property
-    def flag(self) -> str:
-        return f"--{self.name.replace('_', '-')}"
-
-    def checked(self, value: Any) -> Any:
-        """`value` in the option's own type.
-
-        A list of texts becomes one text with commas, as the command line has it.
-
-        Raises:
-            ValueError: if it has another type, or is out of range.
-        """
-        if value is None and self.default is None:
-            return None
-        kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-        if self.kind is str and isinstance(value, list):
-            value = ",".join(map(str, value))
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and (self.kind is float or (self.kind is str and not self.choices)):
-            value = self.kind(value)
-        if type(value) is not self.kind or value != value:
-            raise ValueError(f"{self.name} must be {kinds[self.kind]}, got {value!r}")
-        if self.least is not None and value < self.least:
-            raise ValueError(f"{self.name} must be at least {self.least:g}, got {value:g}")
-        if self.choices and value not in self.choices:
-            known = ", ".join(self.choices)
-            raise ValueError(f"unknown {self.name} {value!r}; choose one of {known}")
-        if self.kind is float and math.isinf(value):
-            raise ValueError(f"{self.name} must be finite, got {value}")
-        return value
-
-
 COMPONENTS: dict[str, type] = get_type_hints(RunConfig)
+
+
+def taken_by(name: str) -> list[str]:
+    """The strategies that take an option; none if it is not one of a strategy."""
+    return [each for each, rule in RULES.items() if name in rule.taken()]
 
 
 def _options() -> dict[str, Option]:
     found: dict[str, Option] = {}
-    for part in fields(RunConfig):
-        kinds = get_type_hints(COMPONENTS[part.name])
-        for one in fields(COMPONENTS[part.name]):
-            kind = kinds[one.name]  # int, or int | None
-            kind = (get_args(kind) or [kind])[0]
-            found[one.name] = Option(
-                one.name, kind, one.default, table=part.name, **part.metadata, **one.metadata
-            )
-    return found
+    kinds = [*COMPONENTS.items(), *(("strategy", type(rule)) for rule in RULES.values())]
+    for table, kind in sorted(kinds, key=lambda kind: list(COMPONENTS).index(kind[0])):
+        hints = get_type_hints(kind)
+        for one in fields(kind):
+            if one.name in found:  # of a base class
+                continue
+            more = {"table": table, "panel": kind.panel} | one.metadata
+            if table == "strategy" and (rules := taken_by(one.name)):
+                more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
+            hint = hints[one.name]  # int, or int | None
+            found[one.name] = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
+    return found | {"strategy": replace(found["strategy"], choices=STRATEGIES)}
 
 
 OPTIONS = _options()  # by name, in the order of --help
-# Which strategies take an option; `layout` is the object that --masters and its like stand for.
-TAKEN_BY = {o.name: o.of for o in OPTIONS.values() if o.of} | {"layout": WITH_MASTER}
 
 
-def check_strategy(name: str, options: dict[str, Any]) -> None:
-    """Check that the strategy `name` takes these options; one that is None or False is not given.
+def check_strategy(name: str, options: dict[str, Any]) -> Strategy:
+    """The strategy `name` with its own of these options; one that is None or False is not given.
 
     Raises:
-        ValueError: there is no such strategy, it does not take one of them, or two exclude each
-            other.
+        ValueError: it does not take one of them, or two exclude each other
     """
     OPTIONS["strategy"].checked(name)
     # (0 counts as given: a momentum of 0 is a valid choice.)
-    given = {n for n, value in options.items() if value is not None and value is not False}
-    for one in sorted(given & TAKEN_BY.keys()):
-        if name not in TAKEN_BY[one]:
-            have = " or ".join(map(repr, TAKEN_BY[one]))
+    given = {n: value for n, value in options.items() if value is not None and value is not False}
+    rule = RULES[name]
+    for one in sorted(given.keys() - rule.taken()):
+        if rules := taken_by(one):
+            have = " or ".join(map(repr, rules))
             raise ValueError(f"{one} needs strategy {have}, got {name!r}")
-    if {"compression", "one_copy"} <= given:
-        raise ValueError("one_copy and compression exclude each other; choose one")
+    return replace(rule, **{f.name: given[f.name] for f in fields(rule) if f.name in given})
 
 
 def check_timeline(path: Path) -> None:
@@ -367,15 +382,7 @@ def check_timeline(path: Path) -> None:
 
 
 def target_of(text: str) -> tuple[str, float]:
-    """Split a --target option into the metric's name and its value.
-
-    Raises:
-        ValueError: if `text` is not METRIC=NUMBER.
-
-    Example:
-        >>> target_of("val_accuracy=0.97")
-        ('val_accuracy', 0.97)
-    """
+    """The metric's name and its value in a --target option; ValueError if it has another form."""
     metric, _, value = text.partition("=")
     try:
         return metric, float(value)
@@ -386,14 +393,10 @@ def target_of(text: str) -> tuple[str, float]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The options in a --config file, by name.
+    """The options in a --config file, by name; ValueError if it is unreadable or one is wrong.
 
-    Args:
-        path: a TOML file with one table per component, or JSON: such an object, or a result of
-            `--json`, whose "config" is taken.
-
-    Raises:
-        ValueError: the file cannot be read, or holds an unknown or a wrong option.
+    The file is TOML with one table per component, or JSON: such an object, or a result of `--json`,
+    whose "config" is taken.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -412,7 +415,8 @@ def read(path: Path) -> dict[str, Any]:
                 raise ValueError(_not_a_table(table))
             for name, value in values.items():
                 if name not in OPTIONS or OPTIONS[name].table != table:
-                    raise ValueError(f"unknown option {name!r} in [{table}]" + _nearest(name))
+                    near = _nearest(name, OPTIONS, "see train --help")
+                    raise ValueError(f"unknown option {name!r} in [{table}]; {near}")
                 found[name] = OPTIONS[name].checked(value)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
@@ -420,25 +424,21 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _not_a_table(name: str) -> str:
-    if name in OPTIONS and name not in COMPONENTS:
-        return f"option {name!r} is outside of a table; it belongs in [{OPTIONS[name].table}]"
     if name in COMPONENTS:
         return f"{name!r} must be a table: [{name}]"
-    near = difflib.get_close_matches(name, COMPONENTS, 1, 0.5)
-    near = near or difflib.get_close_matches(name, OPTIONS, 1, 0.5)
-    known = ", ".join(f"[{table}]" for table in COMPONENTS)
-    return f"unknown table [{name}]" + (
-        f"; did you mean {_place(near[0])}?" if near else f"; choose one of {known}"
-    )
+    if name in OPTIONS:
+        return f"option {name!r} is outside of a table; it belongs in [{OPTIONS[name].table}]"
+    known = "choose one of " + ", ".join(f"[{table}]" for table in COMPONENTS)
+    return f"unknown table [{name}]; " + _nearest(name, [*COMPONENTS, *OPTIONS], known)
 
 
-def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name.replace("-", "_"), OPTIONS, 1, 0.5)
-    return f"; did you mean {_place(near[0])}?" if near else "; see train --help"
-
-
-def _place(name: str) -> str:
-    return f"[{name}]" if name in COMPONENTS else f"{name} in [{OPTIONS[name].table}]"
+def _nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    near = difflib.get_close_matches(name.replace("-", "_"), known, 1, 0.5)
+    if not near:
+        return otherwise
+    found = near[0]
+    place = f"[{found}]" if found in COMPONENTS else f"{found} in [{OPTIONS[found].table}]"
+    return f"did you mean {place}?"
 
 
 def markdown() -> str:

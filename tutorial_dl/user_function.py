@@ -23,11 +23,7 @@ def is_reference(spec: str) -> bool:
 
 
 def find(spec: str, what: str) -> Callable:
-    """Find the function that `spec` names.
-
-    Args:
-        spec: "module:function", "package.module:function" or "path/to/file.py:function".
-        what: What it is for, in error messages ("data", "model").
+    """Find the function that `spec` names; `what` it is for ("data", "model") is in messages.
 
     Raises:
         ValueError: If there is no such module, file or function. Errors inside the user's file are

@@ -49,20 +49,15 @@ class Failing:
         """Tell all other ranks that this one failed with `error`; they raise PeerError."""
         text = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
         text = text.replace("\n", " ").removesuffix(": ")
-        fresh = self.failure is None
-        if fresh:
-            self.failure, self.renews = error, False
-            if not isinstance(error, TeamError):  # so that no later call raises KeyboardInterrupt
-                self.failure = TeamError(
-                    f"this team can't be used after {text}; call recover() on all its ranks"
-                )
+        fresh, again = self.failure is None, self.renews
+        if fresh or again:  # `again`: the failure before was in an earlier cell
+            self.refuse_after(error, text)
         mail = self.letters
         if mail is None:
             return
         if not fresh:
             # Other ranks may already be recovering, and would wait for this rank.
-            if self.renews:
-                self.renews = False
+            if again:
                 mail.post(Kind.AGAIN, text)
             return
         for link, *_ in self.routes:
@@ -82,6 +77,14 @@ class Failing:
         self.is_cause = not followed
         first = error.cause if isinstance(error, PeerError) else self.rank
         mail.post(*((Kind.FOLLOWED, text, (first, 0, 0)) if followed else (Kind.FAILED, text)))
+
+    def refuse_after(self, error: BaseException, text: str) -> None:
+        """Let every further call raise `error`, until the team is recovered."""
+        self.failure, self.renews = error, False
+        if not isinstance(error, TeamError):  # so that no later call raises KeyboardInterrupt
+            self.failure = TeamError(
+                f"this team can't be used after {text}; call recover() on all its ranks"
+            )
 
     def settle(self, seconds: float = 2.0) -> list[Letter]:
         """After `abort`, return the other ranks' letters; wait for all, at most `seconds`."""

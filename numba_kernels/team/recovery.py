@@ -64,8 +64,10 @@ def _poll(team, seconds: float | None, missing) -> None:
             watch.look(waited)
             time.sleep(min(0.001, waited / 100))
     except BaseException as error:
-        team.renews = False
+        text = f"{type(error).__name__}: {error}"
+        if team.renews:  # the failure that is being recovered was in an earlier cell
+            team.refuse_after(error, text)
         if not isinstance(error, TeamError):
-            mail.post(AGAIN, f"{type(error).__name__}: {error}")
+            mail.post(AGAIN, text)
         raise
     watch.end(waited)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json as json_format
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from .errors import one_line
 
 app = typer.Typer(
     no_args_is_help=True, help="List, start and stop clusters of engines for notebooks."
@@ -18,32 +18,8 @@ Name = Annotated[
 ]
 
 
-@contextmanager
-def one_line() -> Iterator[None]:
-    """Report an error as one line (a log may follow) and exit with status 2, or 130 for Ctrl-C."""
-    from numba_kernels.launch.mpiexec import LaunchError
-
-    from ..cluster.registry import ClusterError
-
-    status = 2
-    try:
-        yield
-        return
-    except (ValueError, LaunchError, ClusterError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        status = 130
-    raise typer.Exit(status)
-
-
 def age(seconds: float) -> str:
-    """A duration in its two largest units.
-
-    Example:
-        >>> age(12_000)
-        '3 h 20 min'
-    """
+    """A duration in its two largest units: "3 h 20 min"."""
     minutes, hours = int(seconds // 60), int(seconds // 3600)
     if hours >= 24:
         return f"{hours // 24} d {hours % 24} h"
@@ -62,12 +38,11 @@ def show(
 
         entries = listing.list()
         if json:
-            import json as format
-
-            print(format.dumps([entry._asdict() for entry in entries]))
-        elif not entries:
+            print(json_format.dumps([entry._asdict() for entry in entries]))
+            return
+        if not entries:
             print("no cluster is running")
-        for entry in [] if json else entries:
+        for entry in entries:
             job = f", job {entry.job}" if entry.job else ""
             print(
                 f"{entry.name:<20} {entry.n:>4} engines  {entry.profile:<12} {entry.host:<16} "
@@ -105,7 +80,7 @@ def start(
         lease = load(profile).keep
         from ..cluster import notebook
 
-        keep = 3600.0 if keep is None and lease is None else lease if keep is None else keep
+        keep = next(seconds for seconds in (keep, lease, 3600.0) if seconds is not None)
         cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep)
         cluster.leave()
         print(f'in a notebook: cluster.join("{cluster.name}"); within {age(keep)}, or it stops')

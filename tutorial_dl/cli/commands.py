@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import signal
-import subprocess
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +14,7 @@ from numba_kernels import launch
 
 from .. import __version__, config
 from . import cluster
+from .errors import fail, one_line
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,12 +79,6 @@ def options(
     pass
 
 
-def fail(message: str, status: int = 2) -> None:
-    """Print `error: MESSAGE` on standard error and exit with `status`."""
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    raise typer.Exit(status)
-
-
 def ending(status: int) -> str:
     """How the rank that did not end by itself was ended, according to mpiexec's exit status."""
     number = status - 128 if status > 128 else status
@@ -96,29 +89,34 @@ def ending(status: int) -> str:
     return f"signal {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 
+def number(help: str, *names: str, **more):
+    return Annotated[int | None, typer.Option(*names, help=help, **more)]
+
+
+def ranks_option(help: str):
+    return number(help, "-n", "--ranks")
+
+
+def file_option(help: str):
+    return Annotated[str | None, typer.Option(metavar="FILE", help=help)]
+
+
 @app.command()
 def run(
-    ranks: Annotated[
-        int, typer.Option("-n", "--ranks", help="Largest number of ranks to train on.")
-    ] = 4,
+    ranks: ranks_option("Largest number of ranks to train on.") = 4,
     report: Annotated[Path, typer.Option(help="HTML file for the report.")] = Path("report.html"),
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the results as JSON; - prints them.")
-    ] = None,
+    json: file_option("Write the results as JSON; - prints them.") = None,
 ) -> None:
     """Train on handwritten digits by each strategy, compare the results and write a report."""
     from . import run as comparison
+    from .train import check_writable
 
-    try:
+    with one_line():
         launch.check_ranks(ranks)
-        comparison.check_writable(report)
+        check_writable(report)
         if json not in (None, "-"):
-            comparison.check_writable(Path(json))
+            check_writable(Path(json))
         raise typer.Exit(comparison.run(ranks, report, json))
-    except (ValueError, launch.LaunchError, OSError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("interrupted", 130)
 
 
 def train(file: Path | None = None, **given) -> None:
@@ -126,9 +124,9 @@ def train(file: Path | None = None, **given) -> None:
     from . import train as job
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
-    asked = config.RunConfig.of(**given)
-    ranks, folder = asked.layout.ranks, asked.checkpoint.checkpoint
+    ranks, folder = given["ranks"], given["checkpoint"]
     try:
+        asked = config.RunConfig.of(**given)
         need = job.check(asked)
         if launch.under_mpi():
             if ranks is not None:
@@ -173,7 +171,7 @@ app.command()(train)
 
 def same_help(name: str):
     """The type of an option that `train` has too; Layout checks its range."""
-    return Annotated[int | None, typer.Option(help=config.OPTIONS[name].help)]
+    return number(config.OPTIONS[name].help)
 
 
 @app.command()
@@ -181,49 +179,32 @@ def layout(
     masters: same_help("masters") = None,
     workers: same_help("workers") = None,
     devices: same_help("devices") = None,
-    groups: Annotated[int, typer.Option(help="Parameter sets that a search tries at once.")] = 1,
-    folds: Annotated[int, typer.Option(help="Cross-validation folds trained at once.")] = 1,
-    ranks: Annotated[
-        int | None, typer.Option("-n", "--ranks", help="Number of ranks, masters included.")
-    ] = None,
-    node_size: Annotated[
-        int | None, typer.Option(min=1, metavar="RANKS", help="Number of ranks per node.")
-    ] = None,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the roles as JSON; - prints them.")
-    ] = None,
-    figure: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Draw the layout as .png, .svg or .pdf."),
-    ] = None,
+    groups: number("Parameter sets that a search tries at once.") = 1,
+    folds: number("Cross-validation folds trained at once.") = 1,
+    ranks: ranks_option("Number of ranks, masters included.") = None,
+    node_size: number("Number of ranks per node.", min=1, metavar="RANKS") = None,
+    json: file_option("Write the roles as JSON; - prints them.") = None,
+    figure: file_option("Draw the layout as .png, .svg or .pdf.") = None,
 ) -> None:
     """Show the role of each rank: master, sub-master or worker."""
     given = locals()
     from . import layout as command
 
-    try:
+    with one_line():
         command.main(**given)
-    except (ValueError, OSError) as error:
-        fail(str(error))
 
 
 @app.command()
 def bench(
-    ranks: Annotated[int, typer.Option("-n", "--ranks", help="Number of ranks to start.")] = 2,
+    ranks: ranks_option("Number of ranks to start.") = 2,
     seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60.0,
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the rows as JSON; - prints them.")
-    ] = None,
+    json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
     """Time a training step of three networks against Keras, and PyTorch if installed."""
     from .. import bench as benches
 
-    try:
+    with one_line():
         benches.main(ranks, seconds, json)
-    except (ValueError, launch.LaunchError, OSError, subprocess.TimeoutExpired) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("interrupted", 130)
 
 
 @app.command()

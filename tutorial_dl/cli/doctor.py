@@ -13,36 +13,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from contextlib import nullcontext, suppress
+from functools import partial
 from importlib import metadata
+from typing import NamedTuple
 
 from numba_kernels import launch
 
 SECONDS = 90  # limit for checks that start processes; a first run compiles kernels
 MEBIBYTE, GIBIBYTE = 2**20, 2**30
 
-# (name in the report, names of the distributions that provide it)
-PACKAGES = (
-    ("numpy", ("numpy",)),
-    ("numba", ("numba",)),
-    ("mpi4py", ("mpi4py",)),
-    ("keras", ("keras",)),
-    ("tensorflow", ("tensorflow-cpu", "tensorflow")),
-    ("ipyparallel", ("ipyparallel",)),
-    ("jupyterlab", ("jupyterlab",)),
-)
+PACKAGES = ("numpy", "numba", "mpi4py", "keras", "tensorflow", "ipyparallel", "jupyterlab")
 
 
-class Missing(Exception):
-    """A failed check: the message says what is wrong, `remedy` what to do about it."""
-
-    def __init__(self, what: str, remedy: str):
-        super().__init__(what)
-        self.remedy = remedy
+class Missing(launch.LaunchError):
+    """A failed check: the problem, and its remedy."""
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One line of the report; `remedy` is empty if `ok`."""
 
     name: str
@@ -51,44 +39,29 @@ class Check:
     remedy: str = ""
 
 
-# The checks: each returns what it found, or raises Missing ------------------------------------
+# The checks: each returns what it found, or raises a LaunchError.
 
 
 def python() -> str:
     return f"{platform.python_version()} at {sys.executable}"
 
 
-def package(name: str, installed_as: tuple[str, ...]) -> str:
-    """Version of a package, from its metadata, because importing TensorFlow takes ten seconds.
-
-    Args:
-        name: name in the report.
-        installed_as: names of the distributions that may provide it.
-
-    Raises:
-        Missing: if none of them is installed.
-    """
-    for distribution in installed_as:
-        try:
+def package(name: str) -> str:
+    """Version of a package, from its metadata, because importing TensorFlow takes ten seconds."""
+    distributions = ("tensorflow-cpu", "tensorflow") if name == "tensorflow" else (name,)
+    for distribution in distributions:
+        with suppress(metadata.PackageNotFoundError):
             return metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
-    raise Missing("not installed", f"pip install {installed_as[0]}, or make install")
+    raise Missing("not installed", f"pip install {distributions[0]}, or make install")
 
 
 def mpi() -> str:
-    try:
-        library = launch.mpi_library()
-    except launch.LaunchError as error:
-        raise Missing(error.problem, error.remedy) from None
+    library = launch.mpi_library()
     return f"{library.name} {library.version} at {library.path}"
 
 
 def mpiexec() -> str:
-    try:
-        return f"{launch.find_mpiexec()}, which belongs to the MPI library"
-    except launch.LaunchError as error:
-        raise Missing(error.problem, error.remedy) from None
+    return f"{launch.find_mpiexec()}, which belongs to the MPI library"
 
 
 def cores() -> str:
@@ -190,8 +163,6 @@ def two_ranks() -> str:
     """Start two ranks, and let them reduce a vector."""
     try:
         done = launch.run_ranks(2, ["-c", REDUCE], timeout=SECONDS, capture=True)
-    except launch.LaunchError as error:
-        raise Missing(f"not started: {error.problem}", error.remedy) from None
     except subprocess.TimeoutExpired:
         raise Missing(
             f"2 ranks did not reduce within {SECONDS} s",
@@ -238,88 +209,55 @@ def engines() -> str:
     return done.stdout.strip()
 
 
-# The report ------------------------------------------------------------------------------------
-
-
 def report() -> list[Check]:
     """Run all checks, one after the other: about 10 s, or 5 minutes if every check times out."""
-    checks: list[tuple[str, Callable[[], str]]] = [("python", python)]
-    checks += [(name, lambda n=name, d=names: package(n, d)) for name, names in PACKAGES]
-    checks += [
-        ("MPI", mpi),
-        ("mpiexec", mpiexec),
-        ("cores", cores),
-        ("memory", memory),
-        ("shared memory", shared_memory),
-        ("windows", windows),
-        ("kernel cache", kernel_cache),
-        ("2 ranks", two_ranks),
-        ("engine cluster", engines),
-    ]
-    return [_tried(name, check) for name, check in checks]
+    checks: dict[str, Callable[[], str]] = {"python": python}
+    checks |= {name: partial(package, name) for name in PACKAGES}
+    checks |= {
+        "MPI": mpi,
+        "mpiexec": mpiexec,
+        "cores": cores,
+        "memory": memory,
+        "shared memory": shared_memory,
+        "windows": windows,
+        "kernel cache": kernel_cache,
+        "2 ranks": two_ranks,
+        "engine cluster": engines,
+    }
+    return [tried(name, check) for name, check in checks.items()]
 
 
-def _tried(name: str, check: Callable[[], str]) -> Check:
+def tried(name: str, check: Callable[[], str]) -> Check:
     try:
         return Check(name, True, check())
-    except Missing as missing:
-        return Check(name, False, str(missing), missing.remedy)
+    except launch.LaunchError as error:
+        return Check(name, False, error.problem, error.remedy)
     except subprocess.TimeoutExpired as error:
-        return Check(
-            name,
-            False,
-            f"no answer within {error.timeout:g} s",
-            "try again when the machine is less busy",
-        )
+        found = f"no answer within {error.timeout:g} s"
+        return Check(name, False, found, "try again when the machine is less busy")
 
 
 def main(json: bool = False) -> int:
-    """Run the checks and print the report.
-
-    Args:
-        json: print the checks as JSON.
-
-    Returns:
-        The exit status: 0, or 1 if a check failed.
-    """
+    """Run the checks and print the report; the exit status is 1 if a check failed."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console()
-    if json or not console.is_terminal:
+    with nullcontext() if json else console.status("checking ranks and engines, about 10 s"):
         checks = report()
-    else:
-        with console.status("checking ranks and engines, about 10 s"):
-            checks = report()
     if json:
-        print(json_format.dumps([asdict(check) for check in checks], indent=1))
-    elif console.is_terminal:
-        console.print(_table(checks))
+        print(json_format.dumps([check._asdict() for check in checks], indent=1))
     else:
         for check in checks:
-            print(f"{'ok  ' if check.ok else 'FAIL'}  {check.name}: {check.found}")
+            shown = Text.assemble(("ok  ", "green") if check.ok else ("FAIL", "bold red"))
+            shown.append(f"  {check.name}: {check.found}")
             if check.remedy:
-                print(f"      remedy: {check.remedy}")
+                shown.append(f"\n      remedy: {check.remedy}", style="bold")
+            console.print(shown, soft_wrap=True)
     failed = [check.name for check in checks if not check.ok]
     if failed and not json:
         print(f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}")
     return 1 if failed else 0
-
-
-def _table(checks: list[Check]):
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False)
-    for check in checks:
-        found = Text(check.found)
-        if check.remedy:
-            found.append(f"\nremedy: {check.remedy}", style="bold")
-        table.add_row(
-            Text("ok", style="green") if check.ok else Text("FAIL", style="bold red"),
-            check.name,
-            found,
-        )
-    return table
 
 
 def _python(code: str, timeout: float = SECONDS, **variables: str) -> subprocess.CompletedProcess:

@@ -1,17 +1,30 @@
-"""The report of `python -m tutorial_dl run`: one self-contained HTML file."""
+"""What `python -m tutorial_dl run` shows: a table, and a report in one self-contained HTML file."""
 
 from __future__ import annotations
 
 import html
 import io
 import platform
+import sys
 from pathlib import Path
 
 from numba_kernels import launch
 
 from .. import __version__
 from ..course import plotting
-from .run_table import COLUMNS, IN_STEP, cells
+
+IN_STEP = ("serial", "synchronous")  # all ranks make the updates that one process makes
+
+COLUMNS = {
+    "model": ("model", "{}"),
+    "ranks": ("ranks", "{}"),
+    "strategy": ("strategy", "{}"),
+    "val_loss": ("loss", "{:.4f}"),
+    "val_accuracy": ("accuracy", "{:.4f}"),
+    "samples_per_second": ("samples/s", "{:,.0f}"),
+    "speed_up": ("speed-up", "{:.2f}"),
+    "predicted": ("predicted", "{:.2f}"),
+}
 
 TRAINED_ON = 1437  # digits in the training set
 
@@ -26,14 +39,30 @@ figcaption { color: #555 }
 """
 
 
-def write(path: Path, rows: list[dict], results: list[dict]) -> None:
-    """Write the comparison as one self-contained HTML file.
+def cells(row: dict) -> list[str]:
+    """The texts of a row, as the table and the report show them."""
+    return ["–" if row[n] is None else form.format(row[n]) for n, (_, form) in COLUMNS.items()]
 
-    Args:
-        path: the file to write.
-        rows: rows of comparison.compare.
-        results: the objects that `train --json` writes, in the same order.
-    """
+
+def table(rows: list[dict]) -> None:
+    """Print the rows as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(
+        title="Validation on 360 of 1,797 digits; one thread per rank", title_justify="left"
+    )
+    for name, (head, _) in COLUMNS.items():
+        words = name in ("model", "strategy")
+        shown.add_column(head, justify="left" if words else "right", no_wrap=True)
+    for row in rows:
+        shown.add_row(*cells(row))
+    # A pipe has no width; rich would then cut the table to 80 columns.
+    Console(width=None if sys.stdout.isatty() else 100).print(shown)
+
+
+def write(path: Path, rows: list[dict], results: list[dict]) -> None:
+    """Write the report: rows of `compare`, and the results that `train --json` writes."""
     cores = launch.usable_cores()
     in_step = [row for row in rows if row["strategy"] in IN_STEP]
     figures = [

@@ -13,24 +13,18 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from numba_kernels import launch
 
 from ..training.prediction import copy_bandwidth, speed_up
-from .report import write
-from .run_table import IN_STEP, table
-from .train import check_writable
+from .report import COLUMNS, IN_STEP, table, write
 
-__all__ = ["RUNS", "check_writable", "run"]
 SECONDS = 300  # a run takes about 10 s; after this time it counts as failed
 
 
-@dataclass(frozen=True)
-class Run:
-    """One row: a model trained by a strategy on a number of ranks."""
-
+class Run(NamedTuple):
     model: str
     strategy: str
     ranks: int
@@ -62,13 +56,7 @@ RUNS = (
 def run(most_ranks: int, report: Path, json_to: str | None) -> int:
     """Train every run of at most `most_ranks` ranks, print a table, write the report and JSON.
 
-    Args:
-        most_ranks: largest number of ranks.
-        report: HTML file to write.
-        json_to: file for the results as JSON, "-" for standard output, or None.
-
-    Returns:
-        The exit status: 0, or 1 if a run failed.
+    The exit status is 1 if a run failed. `json_to` is a file, "-" for standard output, or None.
     """
     # If the results go to standard output, everything else goes to standard error.
     with contextlib.redirect_stdout(sys.stderr if json_to == "-" else sys.stdout):
@@ -98,13 +86,14 @@ def train_all(most_ranks: int) -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "result.json")
             words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
+            problem = ""
             try:
                 done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
+                problem = done.returncode and f"ended with status {done.returncode}"
             except subprocess.TimeoutExpired:
-                print(f"error: {what}: not finished within {SECONDS} s", file=sys.stderr)
-                return []
-            if done.returncode:
-                print(f"error: {what}: ended with status {done.returncode}", file=sys.stderr)
+                problem = f"not finished within {SECONDS} s"
+            if problem:
+                print(f"error: {what}: {problem}", file=sys.stderr)
                 return []
             results.append(json.loads(file.read_text()))
     return results
@@ -113,35 +102,24 @@ def train_all(most_ranks: int) -> list[dict]:
 def compare(results: list[dict], cores: int, bandwidth: float) -> list[dict]:
     """One row per result, with its speed-up over the serial run of the same model.
 
-    Args:
-        results: the objects that `train --json` writes.
-        cores: number of cores that the ranks share.
-        bandwidth: bytes per second that one core copies.
+    `cores` are those that the ranks share; one of them copies `bandwidth` bytes per second.
     """
     serial = {r["model"]: r for r in results if r["strategy"] == "serial"}
     rows = []
     for result in results:
         base = serial[result["model"]]
         profile = base["profile"]
-        rows.append(
-            {
-                "model": result["model"],
-                "ranks": result["ranks"],
-                "strategy": result["strategy"],
-                "val_loss": result["val_loss"],
-                "val_accuracy": result["val_accuracy"],
-                "samples_per_second": result["samples_per_second"],
-                "speed_up": result["samples_per_second"] / base["samples_per_second"],
-                "predicted": speed_up(
-                    result["ranks"],
-                    gradient_seconds={int(p): s for p, s in profile["gradient_seconds"].items()},
-                    update_seconds=profile["update_seconds"],
-                    parameters=base["parameters"],
-                    cores=cores,
-                    bytes_per_second=bandwidth,
-                )
-                if result["strategy"] in IN_STEP
-                else None,
-            }
-        )
+        row = {name: result[name] for name in COLUMNS if name in result}
+        row["speed_up"] = result["samples_per_second"] / base["samples_per_second"]
+        row["predicted"] = None
+        if result["strategy"] in IN_STEP:
+            row["predicted"] = speed_up(
+                result["ranks"],
+                gradient_seconds={int(p): s for p, s in profile["gradient_seconds"].items()},
+                update_seconds=profile["update_seconds"],
+                parameters=base["parameters"],
+                cores=cores,
+                bytes_per_second=bandwidth,
+            )
+        rows.append(row)
     return rows

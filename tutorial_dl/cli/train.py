@@ -28,10 +28,6 @@ def check(config: RunConfig) -> int | None:
 
     Returns:
         The number of ranks asked for, or the number that the layout needs; None for the default.
-
-    Raises:
-        ValueError: for an option that is wrong, or has no effect.
-        OSError: for a file or folder that cannot be read or written.
     """
     ranks, output = config.layout.ranks, config.output
     launch.check_ranks(1 if ranks is None else ranks)
@@ -49,11 +45,7 @@ def check(config: RunConfig) -> int | None:
 
 
 def check_writable(path: Path) -> None:
-    """Check that the file `path` can be written, so that this does not fail after training.
-
-    Raises:
-        OSError: if it cannot, with the reason.
-    """
+    """Raise OSError if the file `path` cannot be written, before it fails after training."""
     if path.is_dir():
         raise OSError(f"{path} is a folder; it must be a file")
     if not path.parent.is_dir():
@@ -63,11 +55,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Check that checkpoints can be written to `folder`.
-
-    Raises:
-        OSError: if it is not a folder, or is not writable.
-    """
+    """Raise OSError if checkpoints cannot be written to `folder`."""
     if not folder.exists():
         check_writable(folder)
     elif not folder.is_dir():
@@ -77,11 +65,9 @@ def check_folder(folder: Path) -> None:
 
 
 def run_rank(config: RunConfig) -> int:
-    """Train as one rank of a run.
+    """Train as one rank of a run, and return the exit status.
 
-    Returns:
-        The exit status: 0; 1 if training failed; 2 for bad input; 130 after Ctrl-C; 143 after
-        SIGTERM.
+    It is 0, 1 if training failed, 2 for bad input, 130 after Ctrl-C, or 143 after SIGTERM.
     """
     import numpy as np
 
@@ -89,6 +75,11 @@ def run_rank(config: RunConfig) -> int:
 
     from ..checkpoint.contents import tell_resumed
     from ..runtime.errors import Terminated
+
+    def ended(status: int) -> int:
+        if config.with_master:  # lost workers would never reach a barrier or MPI_Finalize
+            leave(status)
+        return status
 
     np.seterr(all="ignore")  # one line reports a loss that is not finite
     team = Team()
@@ -112,31 +103,24 @@ def run_rank(config: RunConfig) -> int:
             write(result, config.output.json)
             if trainer.timeline is not None:
                 write_timeline(trainer.timeline, Path(config.output.timeline))
-        if config.with_master:  # lost workers would never reach a barrier or MPI_Finalize
-            leave(0)
-        else:
+        if not config.with_master:
             team.barrier()
-        return 0
+        return ended(0)
     except KeyboardInterrupt as error:
         abort_all(error)
-        if config.with_master:
-            leave(130)
-        return 130  # the user knows what happened
+        return ended(130)  # the user knows what happened
     except Terminated as end:
         if team.rank == 0:
             print(end, file=sys.stderr, flush=True)
-        if config.with_master:
-            leave(end.code)
-        return end.code
+        return ended(end.code)
     except (Exception, SystemExit) as error:
         abort_all(error)
         causes, others = who_failed(team, error)
-        if speaks_for_all(team, causes, others):
+        # If rank 0 was killed, the process that started it reports that.
+        told = not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ
+        if not told and team.rank == min(causes or others):
             tell(error, setting_up)
-        status = 2 if setting_up and causes else 1
-        if config.with_master:
-            leave(status)
-        return status
+        return ended(2 if setting_up and causes else 1)
 
 
 def leave(status: int) -> None:
@@ -152,11 +136,7 @@ def leave(status: int) -> None:
 
 
 def try_out(trainer, config: RunConfig) -> None:
-    """Check that ranks agree, and that the model can be used on the data. Collective.
-
-    Raises:
-        ValueError: if not, or if --target names a metric that the model does not have.
-    """
+    """Check that ranks agree, and that the model can be used on the data. Collective."""
     replica, dataset, data = trainer.replica, trainer.dataset, config.data
     if trainer.saving is not None and not config.checkpoint.resume:
         trainer.saving.check_folder()
@@ -206,11 +186,9 @@ def telling_samples(data):
 
 
 def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:
-    """After a failure: the ranks that caused it, and the others. Collective.
+    """After a failure: ranks that failed by themselves, and ranks that only stopped waiting.
 
-    Returns:
-        (causes, others): ranks that failed by themselves, and ranks that only stopped waiting.
-        Where a rank was killed, `causes` is empty.
+    Collective. Where a rank was killed, there are none of the first kind.
     """
     from numba_kernels.errors import MismatchError
     from numba_kernels.team.mailbox import FOLLOWED
@@ -220,13 +198,6 @@ def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:
     if team.is_cause or isinstance(error, MismatchError):
         causes.add(team.rank)
     return causes, {team.rank, *(letter.rank for letter in letters)} - causes
-
-
-def speaks_for_all(team, causes: set[int], others: set[int]) -> bool:
-    """Whether this rank is the one that reports the failure."""
-    if not causes and 0 not in others and "NUMBA_KERNELS_KEPT" in os.environ:
-        return False  # rank 0 was killed: the process that started it reports that
-    return team.rank == min(causes or others)
 
 
 def tell(error: BaseException, setting_up: bool) -> None:
@@ -248,9 +219,7 @@ def first_line(error: BaseException) -> str:
     """An error in one line, with file and line number if it was raised outside this package."""
     text = telling_line(str(error))
     frames = traceback.extract_tb(error.__traceback__)
-    packages = tuple(
-        str(folder) for folder in (Path(__file__).parents[1], Path(numba_kernels.__file__).parent)
-    )
+    packages = str(Path(__file__).parents[1]), str(Path(numba_kernels.__file__).parent)
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({error.filename}, line {error.lineno})"
     ours = type(error).__module__.partition(".")[0] in ("tutorial_dl", "numba_kernels")

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from ..config import TAKEN_BY, RunConfig
+from ..config import RunConfig
 from ..training.setup import optimizer_of, with_ranks
 
 
@@ -30,7 +30,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "schedule": str(trainer.schedule) if trainer.schedule else None,
         "accumulate": config.data.accumulate,
         "clip_norm": config.optimizer.clip_norm,
-        "compression": config.strategy.compression,
+        "compression": config.values()["compression"],
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.replica.segments),
         "loss": history.last["loss"],
@@ -51,7 +51,7 @@ def summary(config: RunConfig, trainer) -> dict:
             "batches_by_rank": {str(rank): n for rank, n in sorted(history.workers.items())},
             "lost": history.lost,
         }
-        own = [name for name, of in TAKEN_BY.items() if strategy in of and name != "layout"]
+        own = config.strategy_options()
         result |= {name: getattr(trainer.strategy, name) for name in own}
     if strategy == "serial":
         from ..training.prediction import profile
@@ -70,12 +70,7 @@ def write_config(config: RunConfig, ranks: int) -> None:
 
 
 def write(result: dict, where: str | None) -> None:
-    """Write the result as JSON, and print it as one line.
-
-    Args:
-        result: of `summary`.
-        where: a file; "-" prints the JSON instead of the line; None prints the line only.
-    """
+    """Write the result as JSON, and print it as one line; "-" prints the JSON instead."""
     if where == "-":
         print(json.dumps(result, allow_nan=False), flush=True)
     elif where:

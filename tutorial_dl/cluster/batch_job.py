@@ -20,8 +20,6 @@ from numba_kernels import launch
 
 
 class System(NamedTuple):
-    """The programs of a batch system."""
-
     submit: tuple[str, ...]  # followed by the script's name; LSF reads it from standard input
     job_id: str  # regular expression for the id in the output of `submit`
     state: tuple[str, ...]  # followed by the id
@@ -56,8 +54,6 @@ SYSTEMS = {
         ("bkill",),
     ),
 }
-
-
 OF_A_JOB = re.compile(r"(SLURM|PBS|LSB)_.*")  # environment variables
 
 
@@ -72,9 +68,6 @@ def environment() -> dict[str, str]:
     env = {name: value for name, value in outer.items() if not OF_A_JOB.fullmatch(name)}
     env.update({name: os.environ[name] for name in of_the_site if name in os.environ})
     return {**env, "LSB_STDOUT_DIRECT": "Y"}  # LSF: write the output while the job runs
-
-
-# The job ---------------------------------------------------------------------------------------
 
 
 class Job:
@@ -104,10 +97,7 @@ class Job:
         return [*SYSTEMS[self.system].cancel, self.number]
 
     def state(self) -> str | None:
-        """The batch system's state of the job, such as "PENDING (Priority)"; None if it has ended.
-
-        "unknown" if the answer does not contain it (for example, because the server is busy).
-        """
+        """Such as "PENDING (Priority)"; None if it has ended; "unknown" if the server is busy."""
         of = SYSTEMS[self.system]
         try:
             done = _run([*of.state, self.number])
@@ -132,7 +122,6 @@ class Job:
             _run(self.cancel_command)
 
     def tail(self) -> list[str]:
-        """The last lines that the job wrote."""
         return last_lines(self.log.with_suffix(".head"), self.log)
 
 
@@ -147,15 +136,11 @@ def last_lines(*logs: Path) -> list[str]:
 
 def _run(command: Sequence[str], stdin=subprocess.DEVNULL) -> subprocess.CompletedProcess[str]:
     try:
+        # In a session of its own, so that Ctrl-C in the terminal does not reach it.
         return subprocess.run(
-            command,
-            stdin=stdin,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            env=environment(),
-            start_new_session=True,  # so that Ctrl-C in the terminal does not reach it
-        )
+            command, stdin=stdin, capture_output=True, text=True, timeout=30, env=environment(),
+            start_new_session=True,
+        )  # fmt: skip
     except FileNotFoundError:
         raise JobError(f"{command[0]} is not installed on this machine") from None
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -19,32 +19,24 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Failure:
-    """The exception of one rank, taken from the error that ipyparallel returns.
-
-    Attributes:
-        lost: Whether the engine's process ended.
-        severity: Priority as the root cause; the engine adds it to its reply.
-    """
+    """The exception of one rank, taken from the error that ipyparallel returns."""
 
     def __init__(self, error: Exception):
         self.name = getattr(error, "ename", None) or type(error).__name__
         self.message = str(getattr(error, "evalue", None) or "").strip()
         self.traceback = getattr(error, "traceback", None) or ""
-        # The client makes these two itself, sometimes as a remote error of that name.
+        # The client makes these two itself, sometimes as a remote error of that name. The first
+        # means that the engine's process has ended.
         self.lost = self.name == EngineError.__name__
         aborted = self.name == TaskAborted.__name__
         if aborted:
             self.message = "not run, because a cell before it failed"
         without = Severity.CAUSED if self.lost or aborted else Severity.OWN
+        # The engine adds it to its reply.
         self.severity = (getattr(error, "engine_info", None) or {}).get("severity", without)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}" if self.message else self.name
-
-    @property
-    def line(self) -> str:
-        """Type and message on one line."""
-        return " ".join(str(self).split())
 
     def alike(self) -> tuple:
         """A key equal for errors to be shown once; ignores cell numbers, which differ by rank."""
@@ -57,12 +49,10 @@ class CellProblem:
     In a notebook the traceback is shown below the first line of the summary. In a terminal Python
     shows it as a note below the message.
 
-    Args:
+    Attributes:
         summary: Lines, the most important first.
         traceback: Traceback of the root cause, as an engine rendered it.
         failures: The failures by rank.
-
-    Attributes:
         seconds: Seconds until the cell ended; 0 for a cell that could not be run.
     """
 
@@ -102,14 +92,11 @@ def ranks(numbers: Sequence[int]) -> str:
 
 
 def explain(failures: Mapping[int, Failure]) -> tuple[list[str], str]:
-    """Return (summary, traceback): the root cause first, then one line per rank.
-
-    Args:
-        failures: The failures by rank; at least one.
-    """
+    """(summary, traceback) of failures by rank: the root cause first, then one line per rank."""
     order = sorted(failures, key=lambda rank: (-failures[rank].severity, rank))
     cause = failures[order[0]]
     same = [rank for rank in order if failures[rank].alike() == cause.alike()]
     summary = [f"{ranks(same)}: {cause}"]
-    summary += [f"rank {rank}: {failures[rank].line}" for rank in order if rank not in same]
+    others = {rank: " ".join(str(failures[rank]).split()) for rank in order if rank not in same}
+    summary += [f"rank {rank}: {line}" for rank, line in others.items()]
     return summary, cause.traceback

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
-from ipyparallel import AsyncResult
 from IPython.core.inputtransformer2 import TransformerManager
 
 from . import engine_hooks
@@ -30,12 +29,7 @@ class Cells:
         self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
 
     def attach(self, folder: Path, install: bool = True) -> None:
-        """Set up for new engines, once they answer.
-
-        Args:
-            folder: The folder of the cluster's run.
-            install: Install the hooks in the engines, which must be idle. False: they have them.
-        """
+        """Set up for new engines, once they answer; `install`: they are idle and have no hooks."""
         self.client, self.now, self.left = self.cluster.client, {}, {}
         places = enumerate(self.cluster.places)
         self.deaths = Deaths(
@@ -80,50 +74,28 @@ class Cells:
             how = self.deaths.how
             lines = [f"rank {e.rank} (pid {e.pid} on {e.host}) {how}" for e in first]
             return [*lines, f"the MPI world of all {len(status)} ranks ended with it: {OFFER}"]
-        away = [rank for rank in range(self.cluster.n) if rank not in self.client._engines]
+        away = sorted(set(range(self.cluster.n)) - self.client.uuids.keys())
         if away:
             return [f"{ranks(away)} lost the connection to the controller: {OFFER}"]
         return []
 
     def submit(self, code: str, targets="all", timeout: float | None = None) -> Cell:
-        """Send a cell to engines without waiting for it.
+        """Send a cell to engines without waiting for it; CellError if they can't run one.
 
-        Args:
-            code: Source of the cell.
-            targets: Engines, in any form that ipyparallel accepts.
-            timeout: Seconds after which `Cell.wait` interrupts it.
-
-        Raises:
-            CellError: If the engines can't run a cell.
-            ValueError: If `timeout` is not above 0.
+        `targets` has any form that ipyparallel accepts; after `timeout` seconds, `Cell.wait`
+        interrupts the cell.
         """
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}")
         self.check([])  # the next line needs engines
-        chosen = self.client._build_targets(targets)[1]
+        chosen = self.client.ranks_of(targets)
         self.check(chosen)
-        cell = Cell(self, code, self._execute(code, chosen), timeout)
+        # The engines see that they run the same cell. Its number is greater than that of any
+        # earlier cell, also of other notebooks that have joined.
+        number = {engine_hooks.CELL: time.time_ns()}
+        cell = Cell(self, code, self.client.send_cell(code, chosen, number), timeout)
         self.now.update(dict.fromkeys(chosen, cell))
         return cell
-
-    def _execute(self, code: str, targets: Sequence[int]) -> AsyncResult:
-        """Send as a DirectView does, with metadata that tells engines they run the same cell.
-
-        DirectView has no way to add metadata, so this uses private names of ipyparallel.
-        """
-        client = self.client
-        view = client.direct_view(targets)
-        # Greater than for any earlier cell, also of other notebooks that have joined.
-        metadata = {engine_hooks.CELL: time.time_ns()}
-        replies = [
-            client.send_execute_request(
-                view._socket, code, silent=False, metadata=metadata,
-                ident=client._engines[rank].encode(),
-            )
-            for rank in targets
-        ]  # fmt: skip
-        view.outstanding.update(reply.msg_id for reply in replies)
-        return AsyncResult(client, replies, fname="execute", targets=list(targets), owner=True)
 
     def imports(self) -> str:
         """The top-level import statements of the cells that succeeded so far."""

@@ -3,10 +3,10 @@
 The hooks make plain %%px cells safe: a cell that fails on one rank notifies the ranks of its teams,
 which then raise PeerError where they wait.
 
-The answer comes from the engine's control thread, so it comes while the main thread is busy, even
-in a blocking MPI call (mpi4py releases the GIL there). It costs an engine nothing until it is
-asked. An engine whose main thread holds the GIL inside compiled code can't answer; it is sent a
-signal at which faulthandler, which is written in C, writes its current line of Python to a file.
+The answer comes from the engine's control thread, also while the main thread is in a blocking MPI
+call, where mpi4py releases the GIL. An engine whose main thread holds the GIL inside compiled code
+can't answer; it is sent a signal at which faulthandler, which is written in C, writes its current
+line of Python to a file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine w
 
 
 class Severity(IntEnum):
-    """A failure's priority as the root cause of those on all ranks; the greatest comes first."""
+    """A failure's priority as the root cause of those on all ranks."""
 
     CAUSED = 0  # by another rank's failure
     INTERRUPTED = 1
@@ -49,25 +49,18 @@ class Severity(IntEnum):
 class Doing(NamedTuple):
     """What an engine is doing.
 
-    Attributes:
-        state: "idle" or "running".
-        call: Source of the expression in the cell, such as "comm.allreduce(x)"; "" if unknown.
-        line: Its line in the running cell, from 1; 0 if unknown.
-        mpi: Whether the main thread is in a method of mpi4py.
-        silent: Seconds for which no Python code is known to have run in the main thread (0 at the
-            first question). Signal handlers are Python code, too, so a main thread that is silent
-            in a call of mpi4py can't be interrupted.
-        memory: Resident bytes.
-        processor: Cores used since the last question, in percent of one.
+    `silent`: the seconds for which no Python code is known to have run in the main thread (0 at the
+    first question). Signal handlers are Python code, too, so a main thread that is silent in a call
+    of mpi4py can't be interrupted.
     """
 
-    state: str
-    call: str
-    line: int
-    mpi: bool
+    state: str  # "idle" or "running"
+    call: str  # the source of the expression in the cell, such as "comm.allreduce(x)", or ""
+    line: int  # its line in the running cell, from 1; 0 if unknown
+    mpi: bool  # whether the main thread is in a method of mpi4py
     silent: float
-    memory: int
-    processor: float
+    memory: int  # resident bytes
+    processor: float  # cores used since the last question, in percent of one
 
     @property
     def blocked(self) -> float:
@@ -75,7 +68,6 @@ class Doing(NamedTuple):
         return self.silent if self.mpi else 0.0
 
     def where(self) -> str:
-        """The position as "comm.allreduce(x) (line 4)"."""
         return f"{self.call or 'its cell'}{f' (line {self.line})' if self.line else ''}"
 
 
@@ -148,21 +140,17 @@ class Hooks:
         return metadata
 
     def answer(self, stream, identity, question) -> None:
-        """Answer QUESTION; called in the control thread."""
+        """Called in the control thread."""
         content = self.doing()._asdict()
         self.kernel.session.send(stream, "doing_reply", content, question, ident=identity)
 
     def doing(self) -> Doing:
-        state, call, line, mpi = "idle", "", 0, False
+        at = "idle", "", 0, False
         if self.running or self.kernel.shell_is_blocking:  # the latter in ipyparallel's apply
-            state = "running"
             innermost = sys._current_frames()[threading.main_thread().ident]
-            call, line = self.call_of_cell(innermost)
-            mpi = calls_mpi(innermost)
-        return Doing(
-            state, call, line, mpi, self.silent(), self.process.memory_info().rss,
-            self.process.cpu_percent(),
-        )  # fmt: skip
+            at = "running", *self.call_of_cell(innermost), calls_mpi(innermost)
+        used = self.process.memory_info().rss, self.process.cpu_percent()
+        return Doing(*at, self.silent(), *used)
 
     def silent(self) -> float:
         """Seconds for which the main thread is known to have run no Python code."""
@@ -189,7 +177,6 @@ class Hooks:
 
 
 def severity(error: BaseException) -> Severity:
-    """Whether `error` is a failure of this rank's own, or has come of another rank's."""
     from numba_kernels.errors import PeerError, TeamError
 
     from ..replica.collective_layers import cause
@@ -214,7 +201,7 @@ def expression(frame: FrameType) -> str:
     if None in (first, last, start, end):
         return ""
     lines = linecache.getlines(frame.f_code.co_filename)[first - 1 : last]
-    lines = [each.encode() for each in lines]
+    lines = [line.encode() for line in lines]
     if len(lines) != last - first + 1:
         return ""
     lines[-1] = lines[-1][:end]  # columns count bytes; cut the end first, as both may be one line
@@ -254,23 +241,13 @@ def _of_mpi(value: object) -> bool | None:
 def _value(node: ast.expr, frame: FrameType) -> object:
     """The value of a dotted name in `frame`, found without running any of its code."""
     if isinstance(node, ast.Name):
-        found = frame.f_locals.get(node.id, frame.f_globals.get(node.id, _UNKNOWN))
-    elif isinstance(node, ast.Attribute):
-        owner = _value(node.value, frame)
-        if owner is _UNKNOWN:
-            return _UNKNOWN
-        found = inspect.getattr_static(owner, node.attr, _UNKNOWN)
-    else:
-        return _UNKNOWN
-    return found
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id, _UNKNOWN))
+    owner = _value(node.value, frame) if isinstance(node, ast.Attribute) else _UNKNOWN
+    return owner if owner is _UNKNOWN else inspect.getattr_static(owner, node.attr, _UNKNOWN)
 
 
 def install(folder: str) -> None:
-    """Install the hooks in this engine; collective.
-
-    Args:
-        folder: The folder of the cluster's run, for files and pipes of the engines.
-    """
+    """Install the hooks in this engine; collective. `folder` has the engines' files and pipes."""
     from ipykernel.ipkernel import IPythonKernel
     from mpi4py import MPI
 

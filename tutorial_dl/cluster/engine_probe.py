@@ -18,12 +18,7 @@ FRAME = re.compile(r'  File "(.*)", line (\d+) in ')  # a line of faulthandler's
 
 
 class Asking:
-    """Asks the engines of an ipyparallel client.
-
-    Args:
-        client: The client.
-        folder: The folder where engines that can't answer write their position.
-    """
+    """Asks engines through a client; those that can't answer write their position to `folder`."""
 
     def __init__(self, client, folder: Path):
         self.client, self.folder = client, folder
@@ -33,23 +28,16 @@ class Asking:
     def ask(
         self, ranks: list[int], codes: Mapping[int, str], seconds: float = 0.3
     ) -> dict[int, Doing]:
-        """What the engines of `ranks` are doing, for those that respond within `seconds`.
+        """What engines are doing, for those that respond within `seconds`.
 
-        Args:
-            ranks: The engines to ask.
-            codes: Sources of the cells that they run, by rank.
-            seconds: Time to wait for answers.
+        `codes`: sources of the cells that they run, by rank.
         """
         with self._one_at_a_time:
             return self._ask(ranks, codes, seconds)
 
     def _ask(self, ranks, codes, seconds) -> dict[int, Doing]:
         for rank in ranks:
-            uuid = self.client._engines.get(rank)  # private, but a new kind of message needs it
-            if rank not in self._questions and uuid is not None and not self.client._closed:
-                question = self.client._send(
-                    self.client._control_stream, QUESTION, content={}, ident=uuid.encode()
-                )
+            if rank not in self._questions and (question := self.client.ask(rank, QUESTION)):
                 self._questions[rank] = time.monotonic(), question
         asked = {rank: self._questions[rank] for rank in ranks if rank in self._questions}
         futures.wait([question for _, question in asked.values()], timeout=seconds)

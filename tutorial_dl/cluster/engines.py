@@ -1,22 +1,16 @@
 """`Cluster`: start, restart and stop an MPI cluster of engines, and leave nothing behind.
 
-Three kinds of processes belong to a cluster: the controller, which passes messages between the
-notebook and the engines; mpiexec; and the engines, which are the ranks that mpiexec starts. A
-learner only ever ends the notebook's kernel, often abruptly. So the controller and mpiexec each run
-under a guard (launch/guard.py) that ends them when the kernel is gone, however it ended; the
-engines' guard watches the controller as well.
+A cluster has a controller, which passes messages between the notebook and the engines; mpiexec; and
+the engines, which are its ranks. A learner only ever ends the notebook's kernel, often abruptly. So
+controller and mpiexec each run under a guard (launch/guard.py) that ends them when the kernel is
+gone, however it ended; the engines' guard watches the controller as well.
 
     kernel --- guard --- controller          (removes the cluster's folder at the end)
           \\-- guard --- mpiexec --- engines  (watches kernel and controller)
 
-A cluster that may outlive its kernel (`keep`) has one more process, the lease watcher
-(lease.py), which ends when there has been no client for a while. The guards watch it instead of the
-kernel.
-
-    watcher;  guard --- controller  and  guard --- mpiexec --- engines   (both watch it)
-
-With engines in a batch job, job_runner.py takes the place of the second guard, and watches the
-controller.
+If a cluster may outlive its kernel (`keep`), the guards watch the lease watcher (lease.py) instead,
+which ends when there has been no client for a while. With engines in a batch job, job_runner.py
+takes the place of the second guard, and watches the controller.
 """
 
 from __future__ import annotations
@@ -26,27 +20,22 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import ipyparallel as ipp
 import psutil
-from IPython import get_ipython
 
-from . import magics, processes, profile, registry, submit, view
+from . import magics, processes, profile, registry, view
 from .cell_runner import Cells
+from .client import Client
 from .lease import Lease
-from .progress import Progress
 from .registry import ClusterError, Record
-from .startup import Parts
+from .startup import Parts, Progress
 
 _running: Cluster | None = None  # one cluster per kernel, because %%px uses one
 
 
 class Engine(NamedTuple):
-    """One engine: its MPI rank (which is its id), its host and pid, and whether it is alive."""
-
-    rank: int
+    rank: int  # in MPI's world, which is also its id
     host: str
     pid: int
     alive: bool
@@ -74,7 +63,7 @@ class Cluster:
 
     def __init__(self, record: Record, of: profile.Profile, timeout: float):
         self._record, self._profile, self.timeout = record, of, timeout
-        self.client: ipp.Client | None = None
+        self.client: Client | None = None
         self._lease: Lease | None = None
         self.joined = False
         self._parts = Parts(record.n, timeout)
@@ -92,18 +81,10 @@ class Cluster:
     @property
     def connected(self) -> bool:
         """Whether the client is connected; False once the cluster was stopped."""
-        # ipyparallel has no public name for it, nor for its engines' UUIDs (`_engines`, below).
-        return self.client is not None and not self.client._closed
-
-    @property
-    def _folder(self) -> Path:
-        """IPython's files of this run; a restart makes a new one."""
-        return self._record.path / "run"
-
-    # Starting ----------------------------------------------------------------------------------
+        return self.client is not None and self.client.connected
 
     def bring_up(self) -> None:
-        """Start everything, or what a restart has ended; leaves nothing behind if that fails."""
+        """Start everything, or what a restart has ended; nothing is left if that fails."""
         record, progress = self._record, Progress()
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
@@ -113,80 +94,29 @@ class Cluster:
                 record.folder = str(folder)
             record.starter = registry.process(os.getpid())
             record.save()
-            self._start_watcher()
-            self._start_controller(progress)
-            self._start_engines(progress)
+            if record.keep is None:
+                if not (record.watch and registry.alive(record.watch[0])):
+                    record.watch = [record.starter]
+            elif not registry.alive(record.watcher):  # else: a restart
+                self._lease = Lease(record.path)
+                self._parts.start_watcher(record)
+            self._parts.start_controller(record, self._profile, progress)
+            self._connect()
+            self._parts.start_engines(record, self._profile, self.client, progress)
+            self._note_places()
         except BaseException:  # Ctrl-C included
             self.stop()
             raise
         finally:
             progress.clear()
 
-    def _start_watcher(self) -> None:
-        """Take the lease and start its watcher; without `keep`, the guards watch the kernel."""
-        record = self._record
-        if record.keep is None:
-            if not (record.watch and registry.alive(record.watch[0])):
-                record.watch = [record.starter]
-            return
-        if registry.alive(record.watcher):  # a restart
-            return
-        self._lease = Lease(record.path)
-        command = processes.lease_watcher(record.path, record.keep)
-        log = record.path / "watcher.log"
-        watcher = processes.Guarded(command, (), log, grace=30, remove=record.path)
-        self._parts.watcher, record.watcher, record.watch = watcher, watcher.named, [watcher.named]
-        record.save()
-
-    def _start_controller(self, progress: Progress) -> None:
-        """Start the controller, wait for its connection files, and connect."""
-        record, run = self._record, self._folder
-        run.mkdir(mode=0o700, exist_ok=True)
-        self._parts.controller = processes.Guarded(
-            processes.controller(run, self._profile),
-            [int(pid) for pid, _ in record.watch],
-            run / "controller.log",
-            remove=record.path if record.keep is None else run,
-            umask=0o077,
-        )
-        record.controller = self._parts.controller.named
-        record.save()
-        files = [processes.connection_file(run, who) for who in ("client", "engine")]
-        self._parts.wait(
-            lambda: all(file.exists() for file in files),
-            lambda: progress.update("starting the controller"),
-        )
-        self._connect()
-
     def _connect(self) -> None:
-        file = processes.connection_file(self._folder, "client")
+        file = processes.connection_file(self._record.run, "client")
         logging.getLogger("traitlets").addFilter(_says_nothing_of_signing)
-        self.client = ipp.Client(str(file), timeout=min(self.timeout, 60))
+        self.client = Client(str(file), timeout=min(self.timeout, 60))
 
-    def _start_engines(self, progress: Progress) -> None:
-        """Start mpiexec or a job, wait for its engines, and check that engine id = rank."""
-        record, of = self._record, self._profile
-        if of.kind == "submit":
-            self._parts.job = submit.engines(record, of, self._folder)
-        else:
-            command, env = (
-                processes.ranks_here(self.n)
-                if of.kind == "local"
-                else processes.ranks_in_allocation(of, self.n)
-            )
-            self._parts.engines = processes.Guarded(
-                [*command, *processes.engine(self._folder)],
-                [int(pid) for pid, _ in [*record.watch, record.controller]],
-                self._folder / "engines.log",
-                env=env,
-                grace=1.0,
-            )
-            record.engines = self._parts.engines.named
-            record.save()
-        self._parts.wait(
-            lambda: len(self.client.ids) == self.n,
-            lambda: progress.update(self._parts.describe(len(self.client.ids))),
-        )
+    def _note_places(self) -> None:
+        """Write where the engines are, and check that engine id = rank."""
         found = self.client[:].apply_async(_where_am_i).get(timeout=self.timeout)
         for engine_id, (rank, size, _, _) in zip(self.client.ids, found, strict=True):
             if (engine_id, size) != (rank, self.n):
@@ -195,11 +125,11 @@ class Cluster:
                     f"{self.n}: mpiexec and mpi4py may not belong to the same MPI; run "
                     "python -m tutorial_dl doctor"
                 )
-        record.places = [
-            [host, registry.process(pid) or [pid, 0.0], self.client._engines[rank]]
+        self._record.places = [
+            [host, registry.process(pid) or [pid, 0.0], self.client.uuids[rank]]
             for rank, _, host, pid in found
         ]
-        record.save()
+        self._record.save()
         self._activate(install=True)
 
     def connect(self) -> int:
@@ -211,14 +141,14 @@ class Cluster:
             self._lease = Lease(record.path)
         self._connect()
         self._activate()
-        return len({uuid for _, _, uuid in record.places} - set(self.client._engines.values()))
+        return len({uuid for _, _, uuid in record.places} - set(self.client.uuids.values()))
 
     def follow(self, record: Record) -> bool:
         """Whether `record` is of this cluster; connects again if another notebook restarted it."""
         if record.key != self._record.key:
             return False
         if record.controller != self._record.controller:
-            self._close_client()
+            self.client.close()
             self._record = record
             self._connect()
             self._activate()
@@ -231,18 +161,12 @@ class Cluster:
             (host, registry.find(named) if host == here else None, int(named[0]), uuid)
             for host, named, uuid in self._record.places
         ]
-        self.cells.attach(self._folder, install)
-        if get_ipython() is not None:
-            magics.activate(self)  # %px, %%px, %%mpi
-
-    # The public interface ----------------------------------------------------------------------
+        self.cells.attach(self._record.run, install)
+        magics.activate(self)
 
     def status(self) -> list[Engine]:
-        """Every engine's rank, host and pid, and whether it is alive.
-
-        It sends no message to the engines, because a busy one could not answer.
-        """
-        known = set(self.client._engines.values()) if self.client is not None else set()
+        """All engines; it sends them no message, because a busy one could not answer."""
+        known = set(self.client.uuids.values()) if self.client is not None else set()
         return [
             Engine(rank, host, pid, _lives(process) if process is not None else uuid in known)
             for rank, (host, process, pid, uuid) in enumerate(self.places)
@@ -271,21 +195,19 @@ class Cluster:
         Args:
             imports: Run the import statements of all cells that succeeded so far again.
         """
-        self._end_parts()
-        self.bring_up()
-        remember(self)
-        if imports:
-            self.run(self.cells.imports())
-
-    def _end_parts(self) -> None:
-        """End the controller and the engines, but not the lease watcher or the job."""
+        # The lease watcher and the job stay.
         record = self._record = self._record.now() or self._record
-        self._close_client()
+        if self.client is not None:
+            self.client.close()
         record.starter = registry.process(os.getpid())
         registry.end_process(record.engines)
         registry.end_process(record.controller)
         record.engines, record.controller, record.places = [], [], []
         self._parts.collect()
+        self.bring_up()
+        remember(self)
+        if imports:
+            self.run(self.cells.imports())
 
     def stop(self) -> None:
         """End the engines and the controller, for all clients, and remove their files.
@@ -311,21 +233,17 @@ class Cluster:
         self._disconnect()
 
     def _at_exit(self) -> None:
-        """Called when the kernel ends."""
         if self.joined or self._record.keep is not None:
             self.leave()
         else:
             self.stop()
 
-    def _close_client(self) -> None:
-        if self.client is not None:
-            self.client.close()
-
     def _disconnect(self) -> None:
         if running() is self:
             remember(None)
         atexit.unregister(self._at_exit)
-        self._close_client()
+        if self.client is not None:
+            self.client.close()
         if self._lease is not None:
             self._lease.release()
 
@@ -355,7 +273,6 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def running() -> Cluster | None:
-    """The cluster of this kernel."""
     return _running
 
 

@@ -1,11 +1,10 @@
 """The lease of a cluster that may outlive the kernel that started it, and its watcher process.
 
 Every client holds a shared lock on the cluster's file `lease`. The operating system releases it
-when a client ends, however it ends. The lease watcher, a small process beside the controller,
-tries to take the lock exclusively: if that succeeds for SECONDS in a row, there is no client, and
-the watcher ends. The guards of controller and engines watch the watcher and end them.
-Removing the file ends the watcher, too, so a cluster can be stopped from any machine that sees
-the file.
+when a client ends, however it ends. The watcher, a small process beside the controller, tries to
+take the lock exclusively: if that succeeds for SECONDS in a row, there is no client, and it ends;
+the guards of controller and engines then end them. Removing the file ends the watcher, too, so a
+cluster can be stopped from any machine that sees the file.
 
     python -I -S lease.py FOLDER SECONDS
 
@@ -51,13 +50,6 @@ def has_clients(descriptor: int) -> bool:
     return False
 
 
-def cancel_job(folder: Path) -> None:
-    """Cancel the cluster's batch job, if it has one."""
-    with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
-        command = json.loads((folder / "cluster.json").read_text())["job"]["cancel"]
-        subprocess.run(command, stdin=subprocess.DEVNULL, timeout=20)
-
-
 def keep(folder: Path, seconds: float) -> None:
     """Return when there has been no client for `seconds`, or the lease's file is gone."""
     descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CLOEXEC)
@@ -78,7 +70,10 @@ def main() -> None:
         keep(folder, seconds)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        cancel_job(folder)
+        with contextlib.suppress(OSError, ValueError, KeyError, subprocess.SubprocessError):
+            job = json.loads((folder / "cluster.json").read_text())["job"]
+            if job is not None:
+                subprocess.run(job["cancel"], stdin=subprocess.DEVNULL, timeout=20)
 
 
 if __name__ == "__main__":

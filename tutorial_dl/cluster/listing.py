@@ -38,10 +38,7 @@ def list() -> list[Entry]:
 
 
 def stop(name: str | None = None) -> str:
-    """Stop the cluster `name`, or the only one there is, for all its clients.
-
-    Returns:
-        Its name.
+    """Stop the cluster `name`, or the only one there is, for all its clients; returns its name.
 
     Raises:
         ClusterError: If there is none, or several, or it can only be stopped on another machine.

@@ -5,12 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 
-from ipyparallel.client.magics import (
-    NO_LAST_RESULT,
-    ParallelMagics,
-    exec_args,
-    output_args,
-)
+from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython import get_ipython
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
@@ -32,13 +27,11 @@ class ClusterMagics(ParallelMagics):
         self,
         cell,
         block=None,
-        groupby="type",
         save_name=None,
-        stream_output=None,
-        progress_after=None,
-        signal_on_interrupt=None,
         targets=None,
         timeout=None,
+        groupby="type",
+        **shown,
     ):
         """Run a cell; all magics call this. Returns the AsyncResult unless it waits (`block`)."""
         block = self.view.block if block is None else block
@@ -52,25 +45,19 @@ class ClusterMagics(ParallelMagics):
         if not block:
             return sent.result
 
-        def default(value, otherwise):
-            return otherwise if value is None else value
-
-        sent.wait(
-            stream=default(stream_output, self.stream_output),
-            groupby=groupby,
-            progress_after=default(progress_after, self.progress_after_seconds),
-            signal=default(signal_on_interrupt, self.signal_on_interrupt),
-        )
+        own = {
+            "stream_output": self.stream_output,
+            "progress_after": self.progress_after_seconds,
+            "signal_on_interrupt": self.signal_on_interrupt,
+        }
+        shown = own | {name: value for name, value in shown.items() if value is not None}
+        sent.wait(groupby=groupby, **shown)
 
     @magic_arguments.magic_arguments()
     @exec_args
     @output_args
     @magic_arguments.argument(
-        "--local",
-        action="store_const",
-        const=True,
-        dest="local",
-        help="also execute the cell in the local namespace",
+        "--local", action="store_true", help="also execute the cell in the local namespace"
     )
     def cell_px(self, line="", cell=None):
         """Run the cell on the engines."""
@@ -91,7 +78,7 @@ class ClusterMagics(ParallelMagics):
         if args.local:
             self.shell.run_cell(cell)
             if block:
-                result.cell.wait(stream=False, groupby=args.groupby)
+                result.cell.wait(stream_output=False, groupby=args.groupby)
         if not block:
             return result
 
@@ -105,7 +92,7 @@ class ClusterMagics(ParallelMagics):
         if args.save_name:
             self.shell.user_ns[args.save_name] = self.last_result
             return
-        self.last_result.cell.wait(stream=False, groupby=args.groupby)
+        self.last_result.cell.wait(stream_output=False, groupby=args.groupby)
 
     @magic_arguments.magic_arguments()
     @magic_arguments.argument("--ranks", help="ranks such as 0,2 or 1-3; default: all")
@@ -128,11 +115,7 @@ class ClusterMagics(ParallelMagics):
 
 
 def which_ranks(text: str, size: int) -> list[int]:
-    """Parse `text` ("all", "2", "0,2", "1-3" or "0,2-3") to ranks, each once, ascending.
-
-    Raises:
-        UsageError: If it has another form, or names a rank that this cluster does not have.
-    """
+    """The ranks in `text` ("all", "2", "0,2", "1-3" or "0,2-3"), each once, ascending."""
     if text == "all":
         return list(range(size))
     chosen: set[int] = set()
@@ -151,4 +134,5 @@ def which_ranks(text: str, size: int) -> list[int]:
 def activate(cluster) -> None:
     """Make %px, %%px and %%mpi of this IPython session run on a cluster's engines."""
     shell = get_ipython()
-    shell.register_magics(ClusterMagics(shell, cluster))
+    if shell is not None:
+        shell.register_magics(ClusterMagics(shell, cluster))

@@ -31,10 +31,8 @@ def pipe(folder: str | Path, rank: int) -> Path:
 class Deaths:
     """Watches processes of this node until the first one has ended.
 
-    Args:
-        processes: Processes by rank. Ranks on other nodes are left out, because the controller
-            notices their ends.
-        folder: Folder for named pipes, which are made here for engines to open.
+    Ranks on other nodes are left out, because the controller notices their ends. Named pipes are
+    made in `folder` for engines to open.
 
     Attributes:
         first: The rank that ended first; several ranks if the first is unknown.
@@ -78,15 +76,16 @@ class Deaths:
             except ProcessLookupError:
                 return self._died([rank])
             except (AttributeError, OSError):  # not Linux, or older than 5.3
-                return self._watch_by_asking(self.processes)
+                return self._watch_by_asking()
             if ranks:
                 [(descriptor, _)] = queue.poll(maxevents=1)
                 rank = ranks[descriptor]
                 select.select([pids[rank]], [], [], 1.0)
                 self._died([rank], exit_status(self.processes[rank].pid, pids[rank]))
 
-    def _watch_by_asking(self, processes: dict[int, psutil.Process]) -> None:
-        while not (dead := [k for k, process in processes.items() if not process.is_running()]):
+    def _watch_by_asking(self) -> None:
+        processes = self.processes.items()
+        while not (dead := [rank for rank, process in processes if not process.is_running()]):
             time.sleep(0.1)
         self._died(dead)
 

@@ -41,14 +41,13 @@ class Guarded:
         log: Path,
         *,
         env: Mapping[str, str] | None = None,
-        grace: float = 5.0,
-        remove: Path | None = None,
         umask: int = -1,
+        **of_guard,
     ):
         self.log = log
         with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
             self._process = subprocess.Popen(
-                launch.guarded(command, *watch, grace=grace, remove=remove),
+                launch.guarded(command, *watch, **of_guard),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -62,11 +61,7 @@ class Guarded:
         return self._process.poll() is not None
 
     def tail(self) -> list[str]:
-        """The last lines of the log."""
         return last_lines(self.log)
-
-
-# Commands --------------------------------------------------------------------------------------
 
 
 def controller(run: Path, profile: Profile) -> list[str]:
@@ -103,11 +98,10 @@ def lease_watcher(folder: Path, seconds: float) -> list[str]:
 
 
 def local_mpiexec() -> str:
-    """The mpiexec for ranks on this node only.
+    """The mpiexec for ranks on this node only; a path in MPIEXEC is used as it is.
 
     MPICH's usual mpiexec listens on all interfaces, for its proxies on other nodes. The
-    `mpiexec.gforker` beside it supports this node only and does not listen. A path in MPIEXEC is
-    used as it is.
+    `mpiexec.gforker` beside it supports this node only and does not listen.
     """
     found = launch.find_mpiexec()
     alone = Path(found).with_name("mpiexec.gforker")
@@ -116,13 +110,9 @@ def local_mpiexec() -> str:
 
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:
     """The command that starts `n` ranks on this machine, and their environment."""
-    env = {
-        name: value
-        # In a batch job, mpiexec would use the job's nodes instead of this one.
-        for name, value in launch.rank_environment(n).items()
-        if not OF_A_JOB.fullmatch(name)
-    }
-    env = {**LOOPBACK, **env, "MPI_LOCALNRANKS": str(n)}  # gforker does not set it
+    env = LOOPBACK | launch.rank_environment(n) | {"MPI_LOCALNRANKS": str(n)}  # gforker sets none
+    # In a batch job, mpiexec would use the job's nodes instead of this one.
+    env = {name: value for name, value in env.items() if not OF_A_JOB.fullmatch(name)}
     mpiexec = local_mpiexec()
     # Linux shares a busy machine between sessions, not processes: all ranks in one session, as
     # gforker starts them, got half the processor time that they get with one session per rank.

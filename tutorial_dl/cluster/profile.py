@@ -18,7 +18,6 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ class ProfileError(ValueError):
 
 
 def key(default: Any, right: str, kinds: tuple[str, ...] = ALL) -> Any:
-    """A key of a profile: its default, what values it takes, and the kinds that have it."""
+    """A key of a profile: its default, its values in words, and the kinds that have it."""
     return field(default=default, metadata={"right": right, "kinds": kinds})
 
 
@@ -90,13 +89,9 @@ class Profile:
                 f"{self.file}: nodes = {nodes} with ranks_per_node = {per_node} hold "
                 f"{nodes * per_node} ranks, not {n}: start fewer ranks, or raise one of the keys"
             )
-        return {
-            "n": n,
-            "nodes": nodes,
-            "ranks_per_node": per_node,
-            "cores_per_rank": self.cores_per_rank,
-            "cores_per_node": per_node * self.cores_per_rank,
-        }
+        shape = {"n": n, "nodes": nodes, "ranks_per_node": per_node}
+        cores = self.cores_per_rank
+        return shape | {"cores_per_rank": cores, "cores_per_node": per_node * cores}
 
     def fill(self, text: str, n: int) -> str:
         return text.format_map(self.shape(n))
@@ -105,17 +100,15 @@ class Profile:
         """The IPv4 address that the controller listens on."""
         if self.interface == "loopback":
             return "127.0.0.1"
-        try:
+        with contextlib.suppress(ValueError):
             return str(ipaddress.IPv4Address(self.interface))
-        except ValueError:
-            pass
         import psutil
 
         found = {
-            name: address.address
+            name: each.address
             for name, addresses in psutil.net_if_addrs().items()
-            for address in addresses
-            if address.family == socket.AF_INET
+            for each in addresses
+            if each.family == socket.AF_INET
         }
         if self.interface in found:
             return found[self.interface]
@@ -138,9 +131,6 @@ class Profile:
 FIELDS = {f.name: f for f in fields(Profile) if "kinds" in f.metadata}
 
 
-# Finding and reading ---------------------------------------------------------------------------
-
-
 def user_folder() -> Path:
     """Where a user's own profiles are."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -156,11 +146,7 @@ def available() -> dict[str, Path]:
 
 
 def load(name: str | Path) -> Profile:
-    """Read and check the profile of this name, or in this file (a path that ends in .toml).
-
-    Raises:
-        ProfileError: One line, if there is no such profile or something in it is wrong.
-    """
+    """Read and check the profile of this name, or in this file (a path that ends in .toml)."""
     file = Path(name).expanduser()
     if file.suffix != ".toml":
         files = available()
@@ -196,8 +182,10 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
             raise empty.wrong(name, value, FIELDS[name].metadata["right"])
         values[name] = tuple(value) if isinstance(value, list) else value
     profile = Profile(empty.name, empty.file, **values)
-    for name in required(profile):
-        if not getattr(profile, name):
+    required = {"launcher": kind != "local", "system": kind == "submit"}
+    required["resources"] = profile.system == "pbs"
+    for name, needed in required.items():
+        if needed and not getattr(profile, name):
             raise profile.wrong(name, None, FIELDS[name].metadata["right"])
     for name in ("launcher", "resources"):
         try:
@@ -212,15 +200,6 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
         raise profile.wrong("resources", profile.resources, 'directives instead, unless system = '
                             '"pbs"')  # fmt: skip
     return profile
-
-
-def required(profile: Profile) -> Iterable[str]:
-    if profile.kind != "local":
-        yield "launcher"
-    if profile.kind == "submit":
-        yield "system"
-    if profile.system == "pbs":
-        yield "resources"
 
 
 def fits(name: str, value: Any) -> bool:

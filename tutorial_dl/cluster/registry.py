@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -38,10 +39,7 @@ class ClusterError(RuntimeError):
 
 @dataclass
 class Record:
-    """The description of a cluster, stored in its folder's cluster.json.
-
-    A process is stored as [pid, start time], because a pid may be reused.
-    """
+    """The contents of cluster.json; a process is [pid, start time], because pids are reused."""
 
     name: str
     n: int
@@ -64,18 +62,15 @@ class Record:
         return Path(self.folder)
 
     @property
-    def here(self) -> bool:
-        """Whether its controller and guards run on this machine."""
-        return self.host == socket.gethostname()
+    def run(self) -> Path:
+        """IPython's files; a restart makes a new folder."""
+        return self.path / "run"
 
     def batch_job(self) -> Job | None:
         return Job(self.job["system"], self.job["number"], self.job["log"]) if self.job else None
 
     def now(self) -> Record | None:
-        """The record now on disk (another process may have restarted the cluster).
-
-        None if the cluster has been stopped.
-        """
+        """As it is on disk (another process may restart the cluster); None if it was stopped."""
         record = read(self.path)
         return record if record is not None and record.key == self.key else None
 
@@ -88,7 +83,7 @@ class Record:
 
     def state(self) -> str:
         """ "running", "starting" or "dead"; "on HOST" if only that host can tell."""
-        if not self.here:
+        if self.host != socket.gethostname():  # where its controller and guards run
             return f"on {self.host}"
         if self.controller:
             return ("running" if self.places else "starting") if alive(self.controller) else "dead"
@@ -119,11 +114,8 @@ def alive(named: list[float]) -> bool:
     return find(named) is not None
 
 
-# Folders ---------------------------------------------------------------------------------------
-
-
 def home() -> Path:
-    """The folder that holds the clusters' folders: IPython's directory."""
+    """The folder that holds the clusters' folders."""
     from IPython.paths import get_ipython_dir  # takes 0.1 s
 
     folder = Path(get_ipython_dir())
@@ -148,8 +140,7 @@ def load_all() -> list[Record]:
             with contextlib.suppress(OSError):
                 if time.time() - folder.stat().st_mtime > ABANDONED:
                     shutil.rmtree(folder, ignore_errors=True)
-            continue
-        if record.state() == "dead":
+        elif record.state() == "dead":
             end(record)
         else:
             found.append(record)
@@ -157,35 +148,24 @@ def load_all() -> list[Record]:
 
 
 def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
-    """Make a folder for a cluster called `name`; None: called STEM, STEM-2 and so on.
-
-    Returns:
-        The name and the folder.
-
-    Raises:
-        ClusterError: If there is a cluster of that name.
-        ValueError: If `name` is not valid.
-    """
+    """Make a folder for a cluster called `name`, or STEM, STEM-2 and so on: (name, folder)."""
     if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", name):
         raise ValueError(
             f"name must be 1 to 40 letters, digits, dots, hyphens or underscores, got {name!r}"
         )
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:32]
     load_all()  # frees the names of dead clusters
-    number = 1
-    while True:
+    for number in itertools.count(1):
         candidate = name or (stem if number == 1 else f"{stem}-{number}")
         folder = home() / (PREFIX + candidate)
-        try:
+        with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
             return candidate, folder
-        except FileExistsError:
-            if name is not None:
-                raise ClusterError(
-                    f"there is already a cluster {name!r}: join({name!r}), stop it, or choose "
-                    "another name"
-                ) from None
-            number += 1
+        if name is not None:
+            raise ClusterError(
+                f"there is already a cluster {name!r}: join({name!r}), stop it, or choose another "
+                "name"
+            )
 
 
 def choose(name: str | None = None) -> Record:
@@ -201,9 +181,6 @@ def choose(name: str | None = None) -> Record:
     if len(records) > 1:
         raise ClusterError(f"there are several clusters; choose one of {names}")
     return records[0]
-
-
-# Ending ----------------------------------------------------------------------------------------
 
 
 def end_process(named: list[float], seconds: float = 15.0) -> None:
@@ -224,12 +201,8 @@ def end_process(named: list[float], seconds: float = 15.0) -> None:
 
 
 def end(record: Record) -> None:
-    """End all processes of a cluster and remove its folder, from any process of the user.
-
-    Raises:
-        ClusterError: If it runs on another machine and has no lease to remove.
-    """
-    if not record.here:
+    """End all processes of a cluster and remove its folder, from any process of the user."""
+    if record.host != socket.gethostname():
         return _end_from_afar(record)
     end_process(record.engines)
     job = record.batch_job()

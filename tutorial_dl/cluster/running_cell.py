@@ -21,6 +21,7 @@ from ipyparallel.error import NoEnginesRegistered
 from ipyparallel.util import progress
 
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
+from .client import Result
 from .engine_hooks import Doing, Severity
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
@@ -30,47 +31,44 @@ LOOK = 0.1  # seconds between two polls
 
 
 class Cell:
-    """One cell that was sent to engines. `result` is ipyparallel's AsyncResult for it."""
+    """One cell that was sent to engines."""
 
-    def __init__(self, cells, code: str, result, timeout: float | None = None):
+    def __init__(self, cells, code: str, result: Result, timeout: float | None = None):
         self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
-        self.replies = dict(zip(result._targets, result._children, strict=True))
+        self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
-        result._fname = "%px"  # private names of ipyparallel's here and below: it has no others
         result.cell = self  # for %pxresult
 
     def pending(self) -> list[int]:
-        """Ranks that are not done."""
         return [rank for rank, reply in self.replies.items() if not reply.done()]
 
     def failures(self) -> dict[int, Failure]:
-        """Exceptions of the ranks that are done."""
         replies = {rank: each.result() for rank, each in self.replies.items() if each.done()}
         return {k: Failure(reply) for k, reply in replies.items() if isinstance(reply, Exception)}
 
     def wait(
         self,
         *,
-        stream: bool = True,
+        stream_output: bool = True,
         groupby: str = "type",
         progress_after: float = -1,
-        signal: str | int = "SIGINT",
+        signal_on_interrupt: str | int = "SIGINT",
     ) -> None:
         """Show the ranks' output until the cell is over; raise the error it ends with.
 
         Args:
-            stream: Show output as it arrives; else all at the end, grouped by `groupby`.
+            stream_output: Show output as it arrives; else all at the end, grouped by `groupby`.
             groupby: "type", "engine" or "order", as in ipyparallel.
             progress_after: Seconds until a progress bar is shown; -1 for none.
-            signal: Signal sent to the ranks at KeyboardInterrupt.
+            signal_on_interrupt: Signal sent to the ranks at KeyboardInterrupt.
 
         Raises:
             CellError: If a rank failed, is lost, or is blocked forever.
-            CellTimeout: If the time was up. The ranks were interrupted.
-            CellInterrupted: At KeyboardInterrupt in this process. The ranks were interrupted.
+            CellTimeout, CellInterrupted: After `timeout`, and at KeyboardInterrupt in this process;
+                the ranks were interrupted.
         """
         began, kind, reason = time.monotonic(), CellError, ""
-        with self._streamed() if stream else contextlib.nullcontext():
+        with self.result.stream_output() if stream_output else contextlib.nullcontext():
             try:
                 if not self._until_over(progress_after):
                     self.were = self._ask()
@@ -79,30 +77,19 @@ class Cell:
                 kind, reason = CellInterrupted, "interrupted"
             if reason:
                 with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
-                    self._interrupt(signal)
+                    self._interrupt(signal_on_interrupt)
             said = [reply.output for reply in self.replies.values() if reply.done()]
             # Output may arrive after the reply; after the stop button, don't wait long for it.
             futures.wait(said, timeout=0.3 if reason else 1.0)
-        if not stream:
-            self._display(groupby)
+        if not stream_output and self.pending():
+            self.result.display_so_far()
+        elif not stream_output:
+            self.result.display_outputs(groupby)
         error = self._verdict(kind, reason)
         if error is not None:
             error.seconds = time.monotonic() - began
             raise error
         self.cells.done.append(self.code)
-
-    # Waiting -----------------------------------------------------------------------------------
-
-    def _streamed(self):
-        """ipyparallel's live output, except that errors are shown once, at the end."""
-        show = self.result._iopub_streaming_output_callback
-
-        def without_errors(rank, reply, message):
-            if message["header"]["msg_type"] != "error":
-                show(rank, reply, message)
-
-        self.result._iopub_streaming_output_callback = without_errors
-        return self.result.stream_output()
 
     def _lives(self) -> bool:
         """Whether ranks still run the cell; none does once an engine's process has ended."""
@@ -165,18 +152,6 @@ class Cell:
             if self._is_hopeless(self._ask()):
                 break
 
-    def _display(self, groupby: str) -> None:
-        """Show all output at once."""
-        if not self.pending():
-            self.result.display_outputs(groupby)
-            return
-        for name in ("stdout", "stderr"):
-            for rank, reply in self.replies.items():
-                text = reply.output.metadata[name]
-                self.result._display_stream(text, f"[{name}:{rank}] ", file=getattr(sys, name))
-
-    # The end -----------------------------------------------------------------------------------
-
     def _verdict(self, kind: type, reason: str) -> Exception | None:
         """The error that this cell ends with, if any."""
         failures, pending = self.failures(), self.pending()
@@ -199,9 +174,7 @@ class Cell:
             summary.append(reason)
             kind = CellError if kind is CellInterrupted else kind
         if pending:
-            answers = self._ask()
-            summary += self._positions(answers)
-            summary.append(OFFER)
+            summary += [*self._positions(self._ask()), OFFER]
         return kind(summary, traceback, failures)
 
     def _positions(self, answers: Mapping[int, Doing]) -> list[str]:

@@ -1,24 +1,54 @@
-"""The processes of a cluster while it starts: wait for them, and report one that ends early."""
+"""The processes of a cluster while it starts: show progress, and report one that ends early."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
+from IPython import get_ipython
+
+from . import processes, submit
 from .batch_job import Job
 from .processes import Guarded
-from .registry import ClusterError
+from .profile import Profile
+from .registry import ClusterError, Record
 
 ASK_EVERY = 3.0  # seconds between two queries, so as not to load the batch system
+SHOW_EVERY = 0.5  # seconds between updates of the elapsed time; a new text shows at once
+
+
+class Progress:
+    """Shows a text and the elapsed seconds on one line, which `clear` removes again.
+
+    It shows nothing if output goes to a file, where a line can't be overwritten.
+    """
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._width, self._text, self._next = 0, "", 0.0
+        shell = type(get_ipython()).__name__
+        self._shows = shell == "ZMQInteractiveShell" or getattr(sys.stdout, "isatty", bool)()
+
+    def update(self, text: str) -> None:
+        now = time.monotonic()
+        if not self._shows or (text == self._text and now < self._next):
+            return
+        self._text, self._next = text, now + SHOW_EVERY
+        self._write(f"{text}, {now - self._began:.0f} s")
+
+    def clear(self) -> None:
+        if self._width:
+            self._write("")
+            print("\r", end="", flush=True)
+
+    def _write(self, line: str) -> None:
+        print("\r" + line.ljust(self._width), end="", flush=True)
+        self._width = len(line)
 
 
 class Parts:
-    """The parts of a cluster of `n` engines that this process has started; each may be None.
-
-    Args:
-        n: Number of engines.
-        timeout: Seconds after which `wait` gives up.
-    """
+    """The parts of a cluster of `n` engines that this process has started; each may be None."""
 
     def __init__(self, n: int, timeout: float):
         self.n, self.timeout = n, timeout
@@ -28,12 +58,61 @@ class Parts:
         self.job: Job | None = None
         self._job_state, self._ask_at = "submitted", 0.0
 
-    def wait(self, ready: Callable[[], bool], show: Callable[[], None]) -> None:
-        """Wait until `ready()` is true, calling `show()` repeatedly.
+    def start_watcher(self, record: Record) -> None:
+        """Start the lease watcher, which the guards of the other parts then watch."""
+        command = processes.lease_watcher(record.path, record.keep)
+        log = record.path / "watcher.log"
+        self.watcher = Guarded(command, (), log, grace=30, remove=record.path)
+        record.watcher, record.watch = self.watcher.named, [self.watcher.named]
+        record.save()
 
-        Raises:
-            ClusterError: After `timeout`, or if one of the parts ends.
-        """
+    def start_controller(self, record: Record, of: Profile, progress: Progress) -> None:
+        """Start the controller, and wait for its connection files."""
+        run = record.run
+        run.mkdir(mode=0o700, exist_ok=True)
+        self.controller = Guarded(
+            processes.controller(run, of),
+            [int(pid) for pid, _ in record.watch],
+            run / "controller.log",
+            remove=record.path if record.keep is None else run,
+            umask=0o077,
+        )
+        record.controller = self.controller.named
+        record.save()
+        files = [processes.connection_file(run, who) for who in ("client", "engine")]
+        self.wait(
+            lambda: all(file.exists() for file in files),
+            lambda: progress.update("starting the controller"),
+        )
+
+    def start_engines(self, record: Record, of: Profile, client, progress: Progress) -> None:
+        """Start mpiexec or a job, and wait for its engines."""
+        if of.kind == "submit":
+            self.job = submit.engines(record, of, record.run)
+        else:
+            if of.kind == "local":
+                command, env = processes.ranks_here(self.n)
+            else:
+                command, env = processes.ranks_in_allocation(of, self.n)
+            self.engines = Guarded(
+                [*command, *processes.engine(record.run)],
+                [int(pid) for pid, _ in [*record.watch, record.controller]],
+                record.run / "engines.log",
+                env=env,
+                grace=1.0,
+            )
+            record.engines = self.engines.named
+            record.save()
+
+        def show():
+            connected = len(client.ids)
+            waiting = f"{self.job} is {self._job_state}, " if self.job and not connected else ""
+            progress.update(f"{waiting}{connected} of {self.n} engines")
+
+        self.wait(lambda: len(client.ids) == self.n, show)
+
+    def wait(self, ready: Callable[[], bool], show: Callable[[], None]) -> None:
+        """Wait until `ready()`; raises ClusterError after `timeout`, or if a part ends."""
         deadline = time.monotonic() + self.timeout
         self._job_state, self._ask_at = "submitted", time.monotonic() + 0.5
         while not ready():
@@ -46,13 +125,8 @@ class Parts:
                 raise ClusterError("\n  ".join([f"{what}; the log ends with", *tail]))
             time.sleep(0.02)
 
-    def describe(self, engines: int) -> str:
-        """The progress of the start in words, with `engines` engines connected."""
-        job = f"{self.job} is {self._job_state}, " if self.job and not engines else ""
-        return f"{job}{engines} of {self.n} engines"
-
     def _ended(self) -> tuple[str, list[str]] | None:
-        """Which part has ended, and the end of its log; None if all live."""
+        """A problem and the end of its log; None if all parts live."""
         if self.controller.ended():
             return "the controller ended at once", self.controller.tail()
         if self.engines is not None and self.engines.ended():
@@ -66,7 +140,6 @@ class Parts:
         return None
 
     def _late(self) -> tuple[str, list[str]]:
-        """What is missing after `timeout`, and the end of its log."""
         late = f"did not come up within {self.timeout:g} s"
         if self.job is not None:
             return f"the {self.n} engines {late}: {self.job} was {self._job_state}", self.job.tail()

@@ -27,29 +27,19 @@ IN_JOB = Path(__file__).with_name("job_runner.py")
 def engines(record: Record, of: Profile, run: Path) -> Job:
     """The job of the engines of `record`, which find the controller by the files in `run`.
 
-    After a restart the existing job continues: job_runner.py starts new engines in it.
-
-    Raises:
-        ClusterError: If the job is refused.
+    After a restart the existing job continues: job_runner.py starts new engines in it. Raises
+    ClusterError if the job is refused.
     """
     job = record.batch_job()
     if job is not None and job.state() is not None:
         return job
     file, log = record.path / "job.sh", record.path / "job.log"
-    text = script(
-        of,
-        f"tutorial-{record.name}",
-        record.n,
-        processes.engine(run),
-        processes.connection_file(run, "engine"),
-        log,
-    )
+    connection = processes.connection_file(run, "engine")
+    name = f"tutorial-{record.name}"
+    text = script(of, name, record.n, processes.engine(run), connection, log)
     # The job would create its logs with the permissions of its umask.
-    for path, content, mode in (
-        (file, text, 0o700),
-        (log, "", 0o600),
-        (log.with_suffix(".head"), "", 0o600),
-    ):
+    head = log.with_suffix(".head")
+    for path, content, mode in ((file, text, 0o700), (log, "", 0o600), (head, "", 0o600)):
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as out:
             out.write(content)
@@ -58,12 +48,8 @@ def engines(record: Record, of: Profile, run: Path) -> Job:
             job = Job.submit(of.system, file, log)
         except JobError as error:
             raise ClusterError(str(error)) from None
-        record.job = {
-            "system": job.system,
-            "number": job.number,
-            "log": str(log),
-            "cancel": job.cancel_command,
-        }
+        record.job = {"system": job.system, "number": job.number, "log": str(log)}
+        record.job["cancel"] = job.cancel_command
         record.save()
     return job
 
@@ -98,13 +84,8 @@ def script(
 ) -> str:
     """The batch script of a job in which `profile`'s launcher starts `n` engines once.
 
-    Args:
-        profile: The profile.
-        name: Name of the job.
-        n: Number of engines.
-        engine: The command of an engine.
-        connection: The file by which engines find the controller; on a shared file system.
-        log: File for all output of the job.
+    `engine` is the command of an engine, and `connection` the file by which engines find the
+    controller, on a shared file system; all output goes to `log`.
     """
     threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
     if profile.system == "slurm":  # since 22.05, srun does not inherit this from the job

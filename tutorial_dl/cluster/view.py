@@ -28,24 +28,19 @@ _shown: Live | None = None  # one live table per kernel: the last one
 class Row(NamedTuple):
     """One engine.
 
-    Attributes:
-        state: "idle"; "running" a cell; "blocked" in an MPI call that can't be interrupted;
-            "stopped" by a signal; "dead"; or "silent": compiled code keeps it from answering.
-        call: The expression in the cell that it is in.
-        memory: Resident bytes; None if unknown.
-        processor: Percent of one core; None if unknown.
+    `state` is "idle"; "running" a cell; "blocked" in an MPI call that can't be interrupted;
+    "stopped" by a signal; "dead"; or "silent": compiled code keeps it from answering.
     """
 
     rank: int
     host: str
     pid: int
     state: str
-    call: str
-    memory: int | None
-    processor: float | None
+    call: str  # the expression in the cell that it is in
+    memory: int | None  # resident bytes; None if unknown
+    processor: float | None  # percent of one core; None if unknown
 
     def cells(self) -> list[str]:
-        """The texts of the table's cells."""
         memory = "" if self.memory is None else f"{self.memory / 2**20:.0f} MiB"
         processor = "" if self.processor is None else f"{self.processor:.0f}%"
         return [str(self.rank), self.host, str(self.pid), self.state, self.call, memory, processor]

@@ -44,6 +44,9 @@ def in_order(
 ) -> list[tf.Tensor]:
     """Apply `function` to the tensors as numpy arrays, now or as an op of the graph being built.
 
+    An error that a graph meets later is raised by TensorFlow as an OpError;
+    `collective_layers.cause` returns the TeamError.
+
     Args:
         function: Takes a list of arrays, which it must not change; returns a list of arrays. These
             are copied, so it may overwrite them later.
@@ -52,14 +55,6 @@ def in_order(
         name: Name of the op.
         all_teams: Inside a graph, an error is a failure for all teams of this process. False: only
             for the team that raises it.
-
-    Returns:
-        A tensor per result.
-
-    Raises:
-        ValueError: If the graph is compiled by XLA.
-        TeamError: From `function`, in eager mode. A graph runs later, and TensorFlow then raises an
-            OpError; `collective_layers.cause` returns the TeamError.
     """
     if tf.executing_eagerly():
         return as_tensors(function([as_array(t) for t in tensors]))
@@ -125,24 +120,20 @@ def as_tensors(arrays: Sequence[np.ndarray]) -> list[tf.Tensor]:
 
 
 class _Block:
-    """64-byte aligned memory that is lent to tensors; `free` when no tensor uses it any more."""
+    """64-byte aligned memory that is lent to tensors."""
 
     def __init__(self, nbytes: int):
         self.memory = aligned(nbytes, np.uint8)
-        self._unused = self._references()
+        self.unused = self.references()
 
-    def _references(self) -> int:
+    def references(self) -> int:
         return sys.getrefcount(self.memory.base)  # views of `memory` all refer to this
-
-    @property
-    def free(self) -> bool:
-        return self._references() == self._unused
 
 
 def _take(nbytes: int) -> np.ndarray:
-    """`nbytes` of memory that no tensor uses."""
+    """`nbytes` of 64-byte aligned memory that no tensor uses."""
     for block in _kept:
-        if block.memory.nbytes == nbytes and block.free:
+        if block.memory.nbytes == nbytes and block.references() == block.unused:
             return block.memory
     if len(_kept) >= MOST_KEPT:
         _kept.pop(0)  # its memory goes when its tensors do

@@ -232,6 +232,18 @@ def cells():
 
     cell(stubborn)
 
+    # What the team says then is of this cell, though it had also failed in the one before.
+    def fails_again():
+        if rank == 0:
+            teams["all"].abort(ZeroDivisionError("in the second cell"))
+        for _ in range(3):
+            with pytest.raises(TeamError, match="in the second cell"):
+                teams["all"].barrier()
+
+    cell(fails(size - 1))
+    assert cell(fails_again) is None
+    assert cell(works) == size
+
     # A rank fails before it makes a team, while the others make it.
     def makes():
         if rank == 0:

@@ -130,13 +130,13 @@ def test_ranks_that_hang_are_given_up(tmp_path, monkeypatch):
     does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; exec sleep 300'
     monkeypatch.setenv("MPIEXEC", script(tmp_path / "mpiexec", does))
     monkeypatch.setattr(doctor, "SECONDS", 2)
-    check = doctor._tried("2 ranks", doctor.two_ranks)
+    check = doctor.tried("2 ranks", doctor.two_ranks)
     assert not check.ok and "did not reduce within 2 s" in check.found and check.remedy
 
 
 def test_a_package_that_is_missing():
     with pytest.raises(doctor.Missing, match="not installed") as error:
-        doctor.package("nothing", ("no-such-distribution-here",))
+        doctor.package("no-such-distribution-here")
     assert error.value.remedy == "pip install no-such-distribution-here, or make install"
 
 

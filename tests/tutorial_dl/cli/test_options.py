@@ -18,13 +18,13 @@ from numba_kernels import launch
 from tutorial_dl import Trainer, data, models, strategies
 from tutorial_dl.cli import train
 from tutorial_dl.cli.commands import app
-from tutorial_dl.config import COMPONENTS, OPTIONS, RunConfig, markdown, read
+from tutorial_dl.config import COMPONENTS, OPTIONS, RULES, RunConfig, markdown, read, taken_by
 from tutorial_dl.training import schedules
 from tutorial_dl.training.setup import ranks_of, with_ranks
 
 ROOT = Path(__file__).parents[3]
 OTHERS = {
-    "model": "softmax", "data": "curve", "strategy": "serial", "epochs": 7, "batch_size": 64,
+    "model": "softmax", "data": "curve", "strategy": "downpour", "epochs": 7, "batch_size": 64,
     "optimizer": "lamb", "learning_rate": 0.0, "seed": 3, "quiet": True, "json": "-",
     "one_copy": True, "timeline": "t.png", "schedule": "cosine", "warm_up": 1.5,
     "batch_rule": "square-root", "base_batch_size": 16, "accumulate": 2, "clip_norm": 0.25,
@@ -35,6 +35,19 @@ OTHERS = {
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "kappa": 2.0, "upward": "6",
 }  # fmt: skip
+
+
+def refused_by(strategy):
+    """The options that only other strategies take; any takes momentum, for its optimizer."""
+    rules = {name: taken_by(name) for name in OTHERS if name != "momentum"}
+    return {name for name, takers in rules.items() if takers and strategy not in takers}
+
+
+def others():
+    """OTHERS for each strategy, without the options that it refuses."""
+    for strategy in RULES:
+        without = refused_by(strategy) | {"one_copy"}  # excludes compression
+        yield {n: v for n, v in OTHERS.items() if n not in without} | {"strategy": strategy}
 
 
 @pytest.fixture
@@ -70,7 +83,8 @@ def test_defaults(parsed):
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_word_goes_through(parsed, name):
-    said = RunConfig.of(**{name: OTHERS[name]})
+    strategy = (taken_by(name) or ["synchronous"])[0]
+    said = RunConfig.of(**{"strategy": strategy, name: OTHERS[name]})
     assert said.values()[name] != RunConfig().values()[name]
     if name == "ranks":  # not passed on, because the ranks have been started
         assert said.words() == ["train"]
@@ -79,11 +93,25 @@ def test_each_word_goes_through(parsed, name):
         assert parsed(*said.words()) == said
 
 
+@pytest.mark.parametrize("given", others(), ids=list(RULES))
+def test_a_rule_has_its_own_options_and_refuses_all_others(given):
+    held, strategy = RunConfig.of(**given), given["strategy"]
+    assert {name: held.values()[name] for name in given} == given
+    for name in refused_by(strategy):
+        assert not hasattr(held.strategy, name)
+        message = f"{name} needs strategy .*, got '{strategy}'"
+        with pytest.raises(ValueError, match=message):
+            RunConfig.of(**{"strategy": strategy, name: OTHERS[name]})
+        with pytest.raises(ValueError, match=message):
+            strategies.check(strategy, **{name: OTHERS[name]})
+
+
 # Files
 
 
-def test_a_file_as_written_is_the_same_run(parsed, tmp_path):
-    said = RunConfig.of(**OTHERS)
+@pytest.mark.parametrize("options", others(), ids=list(RULES))
+def test_a_file_as_written_is_the_same_run(parsed, tmp_path, options):
+    said = RunConfig.of(**options)
     file, result = tmp_path / "run.toml", tmp_path / "result.json"
     file.write_text(said.toml(), encoding="utf-8")
     result.write_text(json.dumps({"loss": 0.5, "config": said.tables()}))
@@ -158,11 +186,12 @@ def test_names_are_those_of_their_rooms():
     assert OPTIONS["strategy"].choices == tuple(strategies.NAMES)
     assert f"({', '.join(models.NAMES)})" in OPTIONS["model"].help
     assert set(OPTIONS["data"].help.split("(")[1].split(")")[0].split(", ")) == set(data.NAMES)
-    for option in OPTIONS.values():
-        for strategy in option.of:  # the rule has an argument of this name
-            kind = getattr(strategies, strategies.NAMES[strategy])
-            parameters = inspect.signature(kind).parameters
-            assert option.name in parameters or ("where" in parameters and option.name == "upward")
+    for name, rule in RULES.items():
+        kind = getattr(strategies, strategies.NAMES[name])
+        arguments = set(inspect.signature(kind).parameters)
+        if "where" in arguments:
+            arguments |= {"upward", "layout"}
+        assert rule.taken() <= arguments
 
 
 def test_defaults_are_those_of_a_trainer():
@@ -220,7 +249,8 @@ def test_completion(words, names):
 
 
 def test_every_component_has_its_table():
-    assert list(COMPONENTS) == list(RunConfig.of(**OTHERS).tables())
+    for options in others():
+        assert list(COMPONENTS) == list(RunConfig.of(**options).tables())
     assert OPTIONS.keys() == OTHERS.keys()
 
 

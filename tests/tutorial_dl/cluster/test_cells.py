@@ -349,7 +349,9 @@ def controllers_guard(c) -> int:
     """The pid of the guard that removes the cluster's folder."""
     for process in psutil.Process().children():
         words = process.cmdline()
-        if "--remove" in words and str(c._folder).startswith(words[words.index("--remove") + 1]):
+        if "--remove" in words and str(c._record.run).startswith(
+            words[words.index("--remove") + 1]
+        ):
             return process.pid
     raise AssertionError
 

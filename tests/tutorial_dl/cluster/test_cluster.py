@@ -81,7 +81,7 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
         # No connection from other machines: everything listens on the loopback interface.
         assert len(listening(processes)) > 16
         assert {ip for ip, _ in listening(processes)} == {"127.0.0.1"}
-        connection = json.loads((c._folder / "security/ipcontroller-client.json").read_text())
+        connection = json.loads((c._record.run / "security/ipcontroller-client.json").read_text())
         assert not connection["curve_serverkey"]  # only if asked for
     assert not any(p.is_running() for p in processes)
     assert not any(e.alive for e in c.status())

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tutorial_dl import cluster
-from tutorial_dl.cluster import lease, progress, registry
+from tutorial_dl.cluster import lease, registry, startup
 
 SECONDS = 300
 
@@ -316,12 +316,12 @@ def test_help_is_there_at_once_and_imports_nothing_heavy():
 
 
 def test_progress_is_one_line_in_a_terminal_and_nothing_elsewhere(capsys, monkeypatch):
-    silent = progress.Progress()
+    silent = startup.Progress()
     silent.update("starting")
     silent.clear()
     assert capsys.readouterr().out == ""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    shown = progress.Progress()
+    shown = startup.Progress()
     for text in ("starting the controller", "0 of 4 engines", "0 of 4 engines", "4 of 4 engines"):
         shown.update(text)
     shown.clear()

@@ -471,7 +471,7 @@ def test_connections_are_encrypted_and_files_private(jobs):
 
 
 def profile_connection(c: cluster.Cluster) -> dict:
-    return json.loads((c._folder / "security" / "ipcontroller-client.json").read_text())
+    return json.loads((c._record.run / "security" / "ipcontroller-client.json").read_text())
 
 
 def test_on_loopback_it_is_encrypted_if_asked():

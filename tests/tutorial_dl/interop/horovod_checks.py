@@ -23,14 +23,18 @@ ON_THREE = [
     horovod_training.two_networks_of_two_teams,
 ]
 EVERYWHERE = [horovod_training.fit_is_serial_training]
+ON_TWO = [
+    check
+    for check in horovod_callbacks.CHECKS + horovod_training.CHECKS
+    if check not in EVERYWHERE + ON_THREE
+]
 
 
 def run():
     """Run the checks for this number of ranks; an error names the check that fails."""
     tf.get_logger().setLevel("ERROR")  # no warnings that functions are traced again
     hvd.init()
-    others = [c for c in horovod_callbacks.CHECKS + horovod_training.CHECKS if c not in ON_THREE]
-    for check in [*EVERYWHERE, *ON_THREE] if hvd.size() == 3 else others:
+    for check in [*EVERYWHERE, *(ON_THREE if hvd.size() == 3 else ON_TWO)]:
         try:
             check()
         except BaseException:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,12 +21,14 @@ def share(n: int, ranks: int, rank: int) -> tuple[int, int]:
     return first, first + each + (rank < more)
 
 
-def describe(dtype: np.dtype, shape: Sequence) -> str:
-    return f"{dtype.name}[{', '.join(map(str, shape))}]"
-
-
-def named(name: str | None) -> str:
-    return f", name={name!r}" if name else ""
+def describe(call: str, arrays: Sequence[np.ndarray], name: str | None, more="", rows=None) -> str:
+    """A call in words, for example "allreduce(float32[3], op=Sum)"; `rows` replaces lengths."""
+    shapes = [a.shape if rows is None else (rows, *a.shape[1:]) for a in arrays]
+    listed = "+".join(
+        f"{a.dtype.name}[{', '.join(map(str, shape))}]"
+        for a, shape in zip(arrays, shapes, strict=True)
+    )
+    return f"{call}({listed}{more}{f', name={name!r}' if name else ''})"
 
 
 def named_dtype(name: str) -> np.dtype:
@@ -47,14 +48,6 @@ def carrier(dtype: np.dtype) -> np.dtype:
     return named_dtype(name)
 
 
-def carried(x: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(x).astype(carrier(x.dtype), copy=False)
-
-
-def uncarried(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return x.astype(dtype, copy=False)
-
-
 def by_dtype(arrays: Sequence[np.ndarray], widened: bool = False) -> dict[np.dtype, list[int]]:
     """{dtype for sending: indices of arrays}, in the order in which dtypes first occur.
 
@@ -71,15 +64,6 @@ def by_dtype(arrays: Sequence[np.ndarray], widened: bool = False) -> dict[np.dty
 
 def join_flat(arrays: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
     return np.concatenate([a.reshape(-1) for a in arrays]).astype(dtype, copy=False)
-
-
-def lay_out(shapes: list, itemsize: int) -> tuple[list[int], int]:
-    """(offset of each array, total length), in elements; each begins on a cache line."""
-    offsets, end, line = [], 0, 64 // itemsize
-    for shape in shapes:
-        offsets.append(end)
-        end += -(-math.prod(shape) // line) * line
-    return offsets, end
 
 
 def scale(x: np.ndarray, factor: float, out: np.ndarray) -> None:

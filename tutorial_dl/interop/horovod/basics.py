@@ -16,9 +16,7 @@ __all__ = [
 
 
 class _Here:
-    """The state that init() sets; `team` is None before init() and after shutdown()."""
-
-    team = None
+    team = None  # before init() and after shutdown()
     nodes: tuple[tuple[int, ...], ...] = ()  # the ranks of each node
     node: tuple[int, ...] = ()  # the ranks of this node
 
@@ -31,10 +29,6 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
             job of one rank. By default, all processes that mpiexec started (one without mpiexec).
         process_sets: Process sets to make at once, as by `add_process_set`. "dynamic" is accepted
             as in Horovod; here process sets can always be added later.
-
-    Raises:
-        DeadlineError: If a process does not call init() in time.
-        ValueError: If a list of ranks or a process set is not valid.
     """
     if _Here.team is not None:
         return
@@ -60,18 +54,17 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
 
 
 def add_process_set(process_set: ProcessSet | list[int]) -> ProcessSet:
-    """Make a set of ranks with collectives of their own. All ranks of the job call this.
-
-    Raises:
-        ValueError: On all ranks, if a rank doesn't exist or the same set exists already.
-    """
+    """Make a set of ranks with collectives of their own. All ranks of the job call this."""
     return process_sets.add(_team(), process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Remove a process set; returns False for the global one, or one that is not in use."""
     _team()
-    return process_sets.remove(process_set)
+    if process_set.process_set_id is None or process_set is global_process_set:
+        return False
+    process_set.drop()
+    return True
 
 
 def shutdown() -> None:
@@ -81,7 +74,8 @@ def shutdown() -> None:
     this rank has left.
     """
     if _Here.team is not None:
-        process_sets.forget_all()
+        for each in process_sets.process_sets():
+            each.drop()
         _Here.team.say_the_end()
         _Here.team.forget()
         _Here.team = None
@@ -130,7 +124,7 @@ def local_size() -> int:
 
 
 def _peers_elsewhere() -> list[int]:
-    """The processes with this local rank on their nodes, in the order of nodes."""
+    """The process with this local rank on each node that has one."""
     mine = local_rank()
     return [node[mine] for node in _Here.nodes if len(node) > mine]
 

@@ -72,10 +72,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
         if not logs or basics.size() == 1:
             return
         names = sorted(logs)
-        wire = global_process_set.wire()
-        mean = wire.allreduce(
-            [np.array([float(logs[name]) for name in names])], Average, name=", ".join(names)
-        )[0]
+        values = np.array([float(logs[name]) for name in names])
+        [mean] = global_process_set.wire().allreduce([values], Average, name=", ".join(names))
         logs.update(zip(names, mean.tolist(), strict=True))
 
 
@@ -103,9 +101,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.staircase, self.momentum_correction = staircase, momentum_correction
         self.steps_per_epoch = steps_per_epoch
-        if callable(multiplier):
-            self.multiplier = multiplier
-        else:
+        self.multiplier = multiplier
+        if not callable(multiplier):
             self.multiplier = lambda epoch: multiplier ** (epoch - start_epoch)
         self.epoch = 0
 

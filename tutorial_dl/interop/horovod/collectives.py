@@ -13,8 +13,6 @@ collective, the gradient with respect to its input is:
     reducescatter   all ranks' g one after the other; times the number of ranks for Sum
 
 `name`: named calls are matched by name; ranks that give different names get a MismatchError.
-`device_dense`, `device_sparse` and `ignore_name_scope` are accepted and have no effect: data is
-exchanged in main memory, and names are used as given.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 from ..tensorflow_graph import in_order
+from .arguments import arguments
 from .arrays import share
-from .compression import Compression
 from .process_sets import ProcessSet, global_process_set
 from .reductions import Adasum, Average, Product, Sum, reduction
 
@@ -43,11 +41,12 @@ def as_tensor(value) -> tf.Tensor:
 # Reductions
 
 
-def allreduce(
-    tensor, average=None, device_dense="", device_sparse="", compression=Compression.none, op=None,
-    prescale_factor=1.0, postscale_factor=1.0, name=None,
-    process_set: ProcessSet = global_process_set, ignore_name_scope=False,
-):  # fmt: skip
+@arguments(
+    "tensor average device_dense device_sparse compression op prescale_factor postscale_factor "
+    "name process_set ignore_name_scope",
+    op=None,
+)
+def allreduce(tensor, **options):
     """Reduce `tensor` over all ranks; shape and dtype must be the same on all ranks.
 
     Args:
@@ -66,45 +65,66 @@ def allreduce(
         MismatchError: On all ranks, if shapes, dtypes, op or name differ.
         PeerError: If another rank failed.
     """
-    return grouped_allreduce(
-        [tensor], average, device_dense, device_sparse, compression, op, prescale_factor,
-        postscale_factor, process_set, ignore_name_scope, name,
-    )[0]  # fmt: skip
+    return grouped_allreduce([tensor], **options)[0]
 
 
+@arguments(
+    "tensors average device_dense device_sparse compression op prescale_factor postscale_factor "
+    "process_set ignore_name_scope name",
+    op=None,
+)
 def grouped_allreduce(
-    tensors, average=None, device_dense="", device_sparse="", compression=Compression.none,
-    op=None, prescale_factor=1.0, postscale_factor=1.0,
-    process_set: ProcessSet = global_process_set, ignore_name_scope=False, name=None,
-) -> list:  # fmt: skip
+    tensors, average, compression, op, prescale_factor, postscale_factor, process_set, name
+) -> list:
     """`allreduce` of each tensor, with one message per dtype."""
     op = reduction(op, average)
     out: list = list(tensors)
     sparse = [i for i, t in enumerate(out) if isinstance(t, tf.IndexedSlices)]
     if sparse:
-        reduced = _sparse(
-            [out[i] for i in sparse], op, prescale_factor * postscale_factor, process_set, name
-        )
+        factor = prescale_factor * postscale_factor
+        reduced = _sparse([out[i] for i in sparse], op, factor, process_set, name)
         for i, slices in zip(sparse, reduced, strict=True):
             out[i] = slices
     dense = [i for i in range(len(out)) if i not in sparse]
-    if dense:
-        small, context = zip(*[compression.compress(as_tensor(out[i])) for i in dense], strict=True)
-        call = _Allreduce(op, prescale_factor, postscale_factor, name, process_set)
-        for i, t, c in zip(dense, differentiable(call, small), context, strict=True):
-            out[i] = compression.decompress(t, c)
+    call = _Allreduce(name, process_set, op, prescale_factor, postscale_factor)
+    reduced = _compressed(call, [out[i] for i in dense], compression)
+    for i, tensor in zip(dense, reduced, strict=True):
+        out[i] = tensor
     return out
 
 
+def _compressed(call: _Allreduce, tensors: Sequence, compression) -> list:
+    """The outputs of `call` on tensors that are sent compressed."""
+    if not tensors:
+        return []
+    small, context = zip(*[compression.compress(as_tensor(t)) for t in tensors], strict=True)
+    outputs = zip(differentiable(call, small), context, strict=True)
+    return [compression.decompress(output, c) for output, c in outputs]
+
+
 class _Collective:
-    """A collective and its gradient, for `differentiable`."""
+    """A collective, which is the Wire's method of its name, and its gradient."""
 
-    def __init__(self, name, process_set):
-        self.name, self.process_set = name, process_set
+    more: Sequence[tf.Tensor] = ()  # inputs without a gradient
 
-    def reduced(self, op, tensors):
+    def __init__(self, name, process_set, *settings):
+        self.name, self.process_set, self.settings = name, process_set, settings
+
+    def results(self, tensors):
+        """The dtype and static shape of each result."""
+        return [(t.dtype, t.shape) for t in tensors]
+
+    def forward(self, *tensors):
+        kind = type(self).__name__[1:]
+        call = getattr(self.process_set.wire(), kind.lower())
+        return in_order(
+            lambda arrays: call(arrays, *self.settings, name=self.name),
+            [*tensors, *self.more], self.results(tensors), f"Horovod{kind}",
+        )  # fmt: skip
+
+    def reduced(self, tensors, *settings):
         """The tensors, reduced over the ranks of this collective."""
-        return _Allreduce(op, 1.0, 1.0, None, self.process_set).forward(*tensors)
+        return _Allreduce(None, self.process_set, *settings).forward(*tensors)
 
     def gathered(self, *tensors):
         """The rows of the tensors on all ranks of this collective."""
@@ -112,41 +132,26 @@ class _Collective:
 
 
 class _Allreduce(_Collective):
-    def __init__(self, op, before, after, name, process_set):
-        super().__init__(name, process_set)
-        self.op, self.before, self.after = op, before, after
-
-    def forward(self, *tensors):
-        wire = self.process_set.wire()
-        return in_order(
-            lambda arrays: wire.allreduce(arrays, self.op, self.before, self.after, self.name),
-            tensors, [(t.dtype, t.shape) for t in tensors], "HorovodAllreduce",
-        )  # fmt: skip
-
     def gradient(self, inputs, outputs, upstream):
-        if self.op in (Sum, Average, Adasum):
-            return _Allreduce(self.op, self.before, self.after, None, self.process_set).forward(
-                *upstream
-            )
-        total = self.reduced(Sum, upstream)
-        scaled = [x * tf.cast(self.before, x.dtype) for x in inputs]
-        after = [tf.cast(self.after, x.dtype) for x in inputs]
-        if self.op == Product:
-            others = [self._product_of_others(x) for x in scaled]
+        op, before, after = self.settings
+        if op in (Sum, Average, Adasum):
+            return self.reduced(upstream, op, before, after)
+        total = self.reduced(upstream, Sum)
+        scaled = [x * tf.cast(before, x.dtype) for x in inputs]
+        after = [tf.cast(after, x.dtype) for x in inputs]
+        if op == Product:
+            everyone = self.gathered(*[x[tf.newaxis] for x in scaled])
+            me = self.process_set.rank()
+            others = [tf.concat([rows[:me], rows[me + 1 :]], axis=0) for rows in everyone]
+            others = [tf.reduce_prod(rows, axis=0) for rows in others]
         else:
             mine = [
                 tf.cast(x * a == y, x.dtype) for x, a, y in zip(scaled, after, outputs, strict=True)
             ]
-            ties = self.reduced(Sum, mine)
+            ties = self.reduced(mine, Sum)
             others = [m / tf.maximum(t, 1) for m, t in zip(mine, ties, strict=True)]
-        factor = [a * tf.cast(self.before, a.dtype) for a in after]
+        factor = [a * tf.cast(before, a.dtype) for a in after]
         return [g * o * f for g, o, f in zip(total, others, factor, strict=True)]
-
-    def _product_of_others(self, x):
-        everyone = self.gathered(x[tf.newaxis])[0]
-        me = self.process_set.rank()
-        others = tf.concat([everyone[:me], everyone[me + 1 :]], axis=0)
-        return tf.reduce_prod(others, axis=0)
 
 
 def _sparse(slices: Sequence, op, factor: float, process_set, name) -> list[tf.IndexedSlices]:
@@ -158,79 +163,68 @@ def _sparse(slices: Sequence, op, factor: float, process_set, name) -> list[tf.I
         )
     if op == Average:
         factor = factor / process_set.size()
-    values = grouped_allgather(
-        [s.values for s in slices], f"{name or ''}.values", False, process_set
-    )
-    indices = grouped_allgather(
-        [s.indices for s in slices], f"{name or ''}.rows", False, process_set
-    )
+    name, where = name or "", {"process_set": process_set}
+    values = grouped_allgather([s.values for s in slices], f"{name}.values", **where)
+    indices = grouped_allgather([s.indices for s in slices], f"{name}.rows", **where)
     return [
         tf.IndexedSlices(v if factor == 1.0 else v * tf.cast(factor, v.dtype), i, s.dense_shape)
         for v, i, s in zip(values, indices, slices, strict=True)
     ]
 
 
-def reducescatter(
-    tensor, device_dense="", compression=Compression.none, op=Average, name=None,
-    process_set: ProcessSet = global_process_set, ignore_name_scope=False,
-    prescale_factor=1.0, postscale_factor=1.0,
-):  # fmt: skip
+@arguments(
+    "tensor device_dense compression op name process_set ignore_name_scope prescale_factor "
+    "postscale_factor"
+)
+def reducescatter(tensor, **options):
     """Reduce `tensor` over all ranks and return this rank's share of its rows.
 
     Each of p ranks gets n // p of n rows, the first n % p ranks one more. See `allreduce`.
     """
-    return grouped_reducescatter(
-        [tensor], device_dense, compression, op, process_set, prescale_factor, postscale_factor,
-        name,
-    )[0]  # fmt: skip
+    return grouped_reducescatter([tensor], **options)[0]
 
 
+@arguments("tensors device_dense compression op process_set prescale_factor postscale_factor name")
 def grouped_reducescatter(
-    tensors, device_dense="", compression=Compression.none, op=Average,
-    process_set: ProcessSet = global_process_set, prescale_factor=1.0, postscale_factor=1.0,
-    name=None,
-) -> list:  # fmt: skip
+    tensors, compression, op, process_set, prescale_factor, postscale_factor, name
+) -> list:
     """`reducescatter` of each tensor, with one message per dtype."""
-    if not tensors:
-        return tensors
-    small, context = zip(*[compression.compress(as_tensor(t)) for t in tensors], strict=True)
-    call = _Reducescatter(reduction(op), prescale_factor, postscale_factor, name, process_set)
-    out = differentiable(call, small)
-    return [compression.decompress(t, c) for t, c in zip(out, context, strict=True)]
+    settings = reduction(op), prescale_factor, postscale_factor
+    call = _Reducescatter(name, process_set, *settings)
+    return _compressed(call, tensors, compression)
 
 
-class _Reducescatter(_Allreduce):
-    def forward(self, *tensors):
-        wire = self.process_set.wire()
+class _Reducescatter(_Collective):
+    def results(self, tensors):
+        ranks, rank = self.process_set.size(), self.process_set.rank()
 
         def shape(t):
             if t.shape.rank is None or t.shape[:1] == [None]:
                 return t.shape[:0] if t.shape.rank == 0 else tf.TensorShape(None)
-            first, last = share(t.shape[0], wire.team.size, wire.team.rank) if t.shape else (0, 0)
+            first, last = share(t.shape[0], ranks, rank) if t.shape else (0, 0)
             return [last - first, *t.shape[1:]]
 
-        return in_order(
-            lambda arrays: wire.reducescatter(arrays, self.op, self.before, self.after, self.name),
-            tensors, [(t.dtype, shape(t)) for t in tensors], "HorovodReducescatter",
-        )  # fmt: skip
+        return [(t.dtype, shape(t)) for t in tensors]
 
     def gradient(self, inputs, outputs, upstream):
-        if self.op not in (Sum, Average):
-            raise LookupError(f"reducescatter with op {self.op} has no gradient")
-        factor = self.before * self.after * (self.process_set.size() if self.op == Sum else 1)
-        scaled = [g * tf.cast(factor, g.dtype) for g in upstream]
-        return self.gathered(*scaled)
+        op, before, after = self.settings
+        if op not in (Sum, Average):
+            raise LookupError(f"reducescatter with op {op} has no gradient")
+        factor = before * after * (self.process_set.size() if op == Sum else 1)
+        return self.gathered(*[g * tf.cast(factor, g.dtype) for g in upstream])
 
 
 # Rows from rank to rank
 
 
-def allgather(tensor, name=None, ignore_name_scope=False, process_set=global_process_set):
+@arguments("tensor name ignore_name_scope process_set")
+def allgather(tensor, **options):
     """The rows of all ranks, in the order of ranks. Only first dimensions may differ."""
-    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+    return grouped_allgather([tensor], **options)[0]
 
 
-def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=global_process_set):
+@arguments("tensors name ignore_name_scope process_set")
+def grouped_allgather(tensors, name, process_set):
     """`allgather` of each tensor, with one message per dtype."""
     if not tensors:
         return []
@@ -238,15 +232,11 @@ def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=g
 
 
 class _Allgather(_Collective):
-    def forward(self, *tensors):
-        wire = self.process_set.wire()
-        results = [(t.dtype, tf.TensorShape([None]).concatenate(t.shape[1:])) for t in tensors]
-        return in_order(
-            lambda arrays: wire.allgather(arrays, self.name), tensors, results, "HorovodAllgather"
-        )
+    def results(self, tensors):
+        return [(t.dtype, any_rows(t)) for t in tensors]
 
     def gradient(self, inputs, outputs, upstream):
-        mean = self.reduced(Average, upstream)
+        mean = self.reduced(upstream, Average)
         rows = tf.stack([tf.shape(x)[0] for x in inputs])
         rows = self.gathered(rows[tf.newaxis])[0]  # (ranks, tensors)
         before = tf.reduce_sum(rows[: self.process_set.rank()], axis=0)
@@ -254,64 +244,45 @@ class _Allgather(_Collective):
                 for k, (g, x) in enumerate(zip(mean, inputs, strict=True))]  # fmt: skip
 
 
-def broadcast(
-    tensor, root_rank, name=None, ignore_name_scope=False, process_set=global_process_set
-):
+def any_rows(tensor) -> tf.TensorShape:
+    """The tensor's static shape, with any number of rows."""
+    return tf.TensorShape([None]).concatenate(tensor.shape[1:])
+
+
+@arguments("tensor root_rank name ignore_name_scope process_set")
+def broadcast(tensor, root_rank, name, process_set):
     """The value of `tensor` on rank `root_rank` (a rank of the job, also for a process set)."""
-    return differentiable(_Broadcast(root_rank, name, process_set), [as_tensor(tensor)])[0]
+    call = _Broadcast(name, process_set, process_set.place_of(root_rank))
+    return differentiable(call, [as_tensor(tensor)])[0]
 
 
 class _Broadcast(_Collective):
-    def __init__(self, root, name, process_set):
-        super().__init__(name, process_set)
-        self.root = process_set.place_of(root)
-
-    def forward(self, *tensors):
-        wire = self.process_set.wire()
-        return in_order(
-            lambda arrays: wire.broadcast(arrays, self.root, self.name),
-            tensors, [(t.dtype, t.shape) for t in tensors], "HorovodBroadcast",
-        )  # fmt: skip
-
     def gradient(self, inputs, outputs, upstream):
-        mean = self.reduced(Average, upstream)
-        if self.process_set.rank() == self.root:
+        mean = self.reduced(upstream, Average)
+        if self.process_set.rank() == self.settings[0]:
             return mean
         return [tf.zeros_like(g) for g in mean]
 
 
-def alltoall(tensor, splits=None, name=None, ignore_name_scope=False,
-             process_set: ProcessSet = global_process_set):  # fmt: skip
+@arguments("tensor splits name ignore_name_scope process_set", splits=None)
+def alltoall(tensor, splits, name, process_set):
     """Send rows to all ranks: the first `splits[0]` to rank 0, and so on; by default equal shares.
 
     Returns:
         The received rows, in the order of ranks; with `splits`, also how many came from each rank.
     """
-    call = _Alltoall(splits, name, process_set)
+    call = _Alltoall(name, process_set)
+    call.more = [] if splits is None else [as_tensor(splits)]
     rows, received = differentiable(call, [as_tensor(tensor)])
     return rows if splits is None else (rows, received)
 
 
 class _Alltoall(_Collective):
-    def __init__(self, splits, name, process_set):
-        super().__init__(name, process_set)
-        self.splits = None if splits is None else as_tensor(splits)
-
-    def forward(self, x):
-        wire = self.process_set.wire()
-
-        def call(arrays):
-            return wire.alltoall(arrays[0], *(arrays[1:] or [None]), self.name)
-
-        results = [
-            (x.dtype, tf.TensorShape([None]).concatenate(x.shape[1:])),
-            (tf.int32, [self.process_set.size()]),
-        ]
-        inputs = [x] if self.splits is None else [x, self.splits]
-        return in_order(call, inputs, results, "HorovodAlltoall")
+    def results(self, tensors):
+        return [(tensors[0].dtype, any_rows(tensors[0])), (tf.int32, [self.process_set.size()])]
 
     def gradient(self, inputs, outputs, upstream):
-        return [_Alltoall(outputs[1], None, self.process_set).forward(upstream[0])[0]]
+        return _Alltoall(None, self.process_set).forward(upstream[0], outputs[1])[:1]
 
 
 def differentiable(call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 class Compressor:
-    """Base class: `compress` returns (tensor to send, context), `decompress` takes both back."""
+    """Sends tensors as they are: `compress` returns (tensor to send, context) for `decompress`."""
 
     @staticmethod
     def compress(tensor):
@@ -21,13 +21,7 @@ class Compressor:
         return tensor
 
 
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-
 class _Half(Compressor):
-    half = tf.float16
-
     @classmethod
     def compress(cls, tensor):
         small = tf.cast(tensor, cls.half) if tensor.dtype.is_floating else tensor
@@ -41,6 +35,8 @@ class _Half(Compressor):
 class FP16Compressor(_Half):
     """Sends floating-point numbers as float16."""
 
+    half = tf.float16
+
 
 class BF16Compressor(_Half):
     """Sends floating-point numbers as bfloat16."""
@@ -51,6 +47,6 @@ class BF16Compressor(_Half):
 class Compression:
     """The compressors by name; any class with the same two methods can be used instead."""
 
-    none = NoneCompressor
+    none = Compressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor

@@ -1,4 +1,4 @@
-"""`Reducer`: reduces gradients over all ranks, for the optimizer and the tape."""
+"""Gradients are reduced over all ranks: `Reducer`, for optimizers, and the tape that uses one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from .arguments import arguments
 from .collectives import grouped_allreduce
-from .compression import Compression
-from .process_sets import ProcessSet, global_process_set
+from .process_sets import ProcessSet
 from .reductions import Average, reduction
 
 
@@ -20,33 +20,28 @@ from .reductions import Average, reduction
 class Reducer:
     """Reduces gradients over all ranks, with one message per dtype.
 
-    Args:
-        op: The reduction; every rank has the same weight, whatever its number of samples.
-        compression: The dtype in which gradients are sent.
-        sparse_as_dense: Convert tf.IndexedSlices to dense tensors first.
-        predivide: For Average: divide by it before the sum, multiply by it after.
-        groups: None: one message; a number of messages; or lists of variables, one message per list
-            (and one for each variable in no list).
-        process_set: The ranks; a rank that is not in it keeps its own gradients.
-        scale_local: Divide the gradients of local variables by the number of ranks.
+    The arguments are those of `DistributedOptimizer`. With lists of variables as `groups`, each
+    variable in no list is a message of its own. A rank that is not in `process_set` keeps its own
+    gradients.
     """
 
-    op: int = Average
-    compression: Any = Compression.none
-    sparse_as_dense: bool = False
-    predivide: float = 1.0
-    groups: int | Sequence | None = None
-    process_set: ProcessSet = global_process_set
-    scale_local: bool = True
+    op: int
+    compression: Any
+    sparse_as_dense: bool
+    gradient_predivide_factor: float
+    num_groups: int
+    groups: int | Sequence | None
+    process_set: ProcessSet
+    scale_local_gradients: bool
     local: set = field(default_factory=set)
     variables: Sequence = ()  # of the update that an optimizer is in
     calls: int = 0
 
     def __post_init__(self):
         self.op = reduction(self.op)
-        if self.predivide != 1.0 and self.op != Average:
+        if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError(f"gradient_predivide_factor is for op Average, not {self.op}")
-        n = self.groups
+        n = self.groups = self.groups or self.num_groups or None
         if isinstance(n, bool) or not (n is None or isinstance(n, (int, list, tuple))):
             raise ValueError(f"groups must be a number or lists of variables, got {n!r}")
 
@@ -70,7 +65,7 @@ class Reducer:
             if g is None:
                 continue
             if key(v) in self.local:
-                if self.scale_local:
+                if self.scale_local_gradients:
                     out[i] = scaled(g, 1 / self.process_set.size())
             else:
                 shared.append(i)
@@ -81,8 +76,8 @@ class Reducer:
                 [out[i] for i in group],
                 op=self.op,
                 compression=self.compression,
-                prescale_factor=1.0 / self.predivide,
-                postscale_factor=self.predivide,
+                prescale_factor=1.0 / self.gradient_predivide_factor,
+                postscale_factor=self.gradient_predivide_factor,
                 process_set=self.process_set,
             )
             for i, g in zip(group, reduced, strict=True):
@@ -120,3 +115,53 @@ def trainable_in(layers) -> list:
         if not isinstance(layer, keras.layers.Layer):
             raise TypeError(f"local_layers must be Keras layers, got a {type(layer).__name__}")
     return [v for layer in layers for v in layer.trainable_variables]
+
+
+class DistributedGradientTape:
+    """Wraps a tape, within its `with` block or after it; `gradient` reduces over all ranks.
+
+        with tf.GradientTape() as tape:
+            loss = ...
+        tape = hvd.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+
+    Args:
+        gradtape: A tf.GradientTape. For the other arguments see `DistributedOptimizer`.
+    """
+
+    @arguments(
+        "self gradtape device_dense device_sparse compression sparse_as_dense op "
+        "gradient_predivide_factor num_groups groups process_set scale_local_gradients"
+    )
+    def __init__(self, gradtape, **options):
+        self._tape, self._reducer = gradtape, Reducer(**options)
+
+    def __enter__(self):
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        return self._tape.__exit__(*error)
+
+    def __getattr__(self, name):
+        return getattr(self._tape, name)
+
+    def register_local_source(self, source) -> None:
+        """Keep each rank's own gradient of this variable, without reducing it."""
+        self._reducer.register_local(source)
+
+    def gradient(self, target, sources, output_gradients=None, use_generic_names=False, **options):
+        """As tf.GradientTape.gradient, then reduced. `use_generic_names` has no effect."""
+        gradients = self._tape.gradient(target, sources, output_gradients, **options)
+        reduced = self._reducer.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources))
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+
+def PartialDistributedGradientTape(
+    gradtape, *args, local_layers=None, **kwargs
+) -> DistributedGradientTape:
+    """A DistributedGradientTape that leaves the gradients of `local_layers` to each rank."""
+    tape = DistributedGradientTape(gradtape, *args, **kwargs)
+    for variable in trainable_in(local_layers):
+        tape.register_local_source(variable)
+    return tape

@@ -15,13 +15,16 @@ from . import basics, collectives, elastic, objects  # noqa: E402
 from .basics import *  # noqa: E402, F403
 from .collectives import *  # noqa: E402, F403
 from .compression import Compression  # noqa: E402
+from .gradients import (  # noqa: E402
+    DistributedGradientTape,
+    PartialDistributedGradientTape,
+)
 from .launching import run  # noqa: E402
 from .objects import *  # noqa: E402, F403
 from .optimizer import DistributedOptimizer, PartialDistributedOptimizer  # noqa: E402
 from .process_sets import ProcessSet, global_process_set, process_set_by_id  # noqa: E402
 from .reductions import Adasum, Average, Max, Min, Product, Sum  # noqa: E402
 from .sync_batch_norm import SyncBatchNormalization  # noqa: E402
-from .tape import DistributedGradientTape, PartialDistributedGradientTape  # noqa: E402
 
 
 def size_op(process_set_id=0, name=None):
@@ -29,24 +32,18 @@ def size_op(process_set_id=0, name=None):
     return tf.constant(process_set_by_id(process_set_id).size(), tf.int32, name=name)
 
 
-def rank_op(name=None):
-    """`rank()` as a tensor."""
-    return tf.constant(basics.rank(), tf.int32, name=name)
-
-
-def local_size_op(name=None):
-    """`local_size()` as a tensor."""
-    return tf.constant(basics.local_size(), tf.int32, name=name)
-
-
-def local_rank_op(name=None):
-    """`local_rank()` as a tensor."""
-    return tf.constant(basics.local_rank(), tf.int32, name=name)
-
-
 def process_set_included_op(process_set_id=0, name=None):
     """1 if this rank is in the process set, else 0."""
     return tf.constant(int(process_set_by_id(process_set_id).included()), tf.int32, name=name)
+
+
+def _as_op(function):
+    return lambda name=None: tf.constant(function(), tf.int32, name=name)
+
+
+rank_op, local_rank_op, local_size_op = map(
+    _as_op, (basics.rank, basics.local_rank, basics.local_size)
+)
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Start ranks: `run(function)`, as horovod.run."""
+"""Start ranks: `run(function)`, as horovod.run. Every rank runs this file, which calls `work`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from numba_kernels import launch
+from numba_kernels.errors import TeamError
 
 from .pickles import dumps, loads
 
@@ -26,15 +27,12 @@ def run(
     use_gloo: bool | None = None,
     **unsupported,
 ) -> list:
-    """Call `func(*args, **kwargs)` on `num_proc` ranks of this machine.
+    """Call `func(*args, **kwargs)` on `num_proc` ranks of this machine, which are new processes.
 
-    The ranks are new processes; the function has to call init() itself. The function is pickled by
-    value, so it may come from a notebook. The ranks search for modules where this process would.
-    Output of the ranks is shown as it arrives.
+    The function has to call init() itself. It is pickled by value, so it may come from a notebook.
+    The ranks search for modules where this process would. Their output is shown as it arrives.
 
     Args:
-        func: The function to call on every rank.
-        args, kwargs: Its arguments.
         num_proc: Number of ranks; `np` is its older name (1 if neither is given).
         env: Environment variables for the ranks.
         timeout: Seconds after which the ranks are killed; None: no limit.
@@ -45,9 +43,7 @@ def run(
 
     Raises:
         RuntimeError: If a rank failed; the message says which and why. All ranks have ended then.
-        ValueError: If the number of ranks is invalid, or an argument is not supported here.
         subprocess.TimeoutExpired: After `timeout`, when all ranks have ended.
-        numba_kernels.launch.LaunchError: If there is no mpiexec, or this process is a rank.
     """
     if unsupported:
         raise ValueError(
@@ -59,10 +55,10 @@ def run(
         folder = Path(name)
         (folder / "path").write_text(json.dumps(sys.path))
         dumps((func, tuple(args), dict(kwargs or {}))).tofile(folder / "call")
-        done = launch.run_ranks(
-            ranks, ["-m", "tutorial_dl.interop.horovod.on_rank", name], env=env, timeout=timeout
-        )
-        failed = sorted(folder.glob("failed-*"), key=_when)
+        words = ["-m", "tutorial_dl.interop.horovod.launching", name]
+        done = launch.run_ranks(ranks, words, env=env, timeout=timeout)
+        # Root causes come before ranks that failed because of another rank.
+        failed = sorted(folder.glob("failed-*"), key=lambda path: (path.suffix != "", path.name))
         if failed:
             raise RuntimeError(failed[0].read_text())
         missing = [r for r in range(ranks) if not (folder / f"result-{r}").exists()]
@@ -73,12 +69,29 @@ def run(
         return [_read(folder / f"result-{r}") for r in range(ranks)]
 
 
-def _when(path: Path) -> tuple:
-    """Sort key: root causes come before ranks that failed because of another rank."""
-    return path.suffix == ".followed", path.name
-
-
 def _read(path: Path):
     import numpy
 
     return loads(numpy.fromfile(path, numpy.int64))
+
+
+def work(folder: Path) -> None:
+    """On a rank: call the function of `run` and write its result to a file."""
+    rank = launch.rank()
+    found = json.loads((folder / "path").read_text())
+    sys.path += [place for place in found if place not in sys.path]
+    try:
+        function, args, kwargs = _read(folder / "call")
+        result = dumps(function(*args, **kwargs))
+    except BaseException as error:
+        followed = ".followed" if isinstance(error, TeamError) else ""
+        text = f"rank {rank} failed: {type(error).__name__}: {error}"
+        (folder / f"failed-{rank}{followed}").write_text(text)
+        raise
+    unfinished = folder / f"unfinished-{rank}"
+    result.tofile(unfinished)
+    unfinished.rename(folder / f"result-{rank}")
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))

@@ -23,9 +23,6 @@ def broadcast_variables(
     """Set the variables (tf.Variable or keras.Variable) on all ranks to the values on `root_rank`.
 
     `inplace` is accepted and has no effect.
-
-    Raises:
-        MismatchError: On all ranks, if variables differ in number, shapes or dtypes.
     """
     variables = list(variables)
     if not variables:

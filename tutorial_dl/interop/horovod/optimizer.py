@@ -23,19 +23,20 @@ import keras
 import tensorflow as tf
 
 from ..tensorflow_graph import refuse_xla
+from .arguments import arguments
 from .collectives import allreduce
-from .compression import Compression
 from .gradients import Reducer, trainable_in
-from .process_sets import global_process_set
-from .reductions import Average, Sum
+from .reductions import Sum
 
 
+@arguments(
+    "optimizer name use_locking device_dense device_sparse compression sparse_as_dense "
+    "backward_passes_per_step op gradient_predivide_factor average_aggregated_gradients num_groups "
+    "groups process_set scale_local_gradients"
+)
 def DistributedOptimizer(
-    optimizer, name=None, use_locking=False, device_dense="", device_sparse="",
-    compression=Compression.none, sparse_as_dense=False, backward_passes_per_step=1, op=Average,
-    gradient_predivide_factor=1.0, average_aggregated_gradients=False, num_groups=0, groups=None,
-    process_set=global_process_set, scale_local_gradients=True,
-):  # fmt: skip
+    optimizer, name, backward_passes_per_step, average_aggregated_gradients, **options
+):
     """Copy `optimizer`; the copy reduces gradients over all ranks before it uses them.
 
     Args:
@@ -54,14 +55,9 @@ def DistributedOptimizer(
         process_set: The ranks that reduce; other ranks use their own gradients only.
         scale_local_gradients: Divide the gradients of local variables (`register_local_var`) by the
             number of ranks.
-        use_locking, device_dense, device_sparse: Accepted, without effect.
 
     Returns:
         An optimizer of the same class.
-
-    Raises:
-        TypeError: If `optimizer` is not a Keras 3 optimizer.
-        ValueError: If settings don't go together.
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(f"expected a Keras 3 optimizer, got a {type(optimizer).__name__}")
@@ -69,11 +65,7 @@ def DistributedOptimizer(
         raise ValueError(
             f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}"
         )
-    reducer = Reducer(
-        op, compression, sparse_as_dense, gradient_predivide_factor, groups or num_groups or None,
-        process_set, scale_local_gradients,
-    )  # fmt: skip
-    passes = backward_passes_per_step
+    reducer, passes = Reducer(**options), backward_passes_per_step
     # Keras averages what it accumulates.
     factor = 1.0 if average_aggregated_gradients or passes == 1 else float(passes)
     _hook_keras()

@@ -108,19 +108,6 @@ def add(team, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     return process_set
 
 
-def remove(process_set: ProcessSet) -> bool:
-    """See `basics.remove_process_set`."""
-    if process_set.process_set_id is None or process_set is global_process_set:
-        return False
-    process_set.drop()
-    return True
-
-
-def forget_all() -> None:
-    for process_set in list(_used.values()):
-        process_set.drop()
-
-
 def process_set_by_id(process_set_id: int) -> ProcessSet:
     if process_set_id not in _used:
         raise ValueError(f"there is no process set with number {process_set_id}")
@@ -128,5 +115,5 @@ def process_set_by_id(process_set_id: int) -> ProcessSet:
 
 
 def process_sets() -> list[ProcessSet]:
-    """All process sets in use, by number."""
+    """All process sets in use, in the order in which they were made."""
     return [_used[number] for number in sorted(_used)]

@@ -1,7 +1,6 @@
 """Collectives of numpy arrays; the ranks agree on each call before it begins.
 
-Every call starts with one short allreduce in which each rank announces the call. It costs a few
-microseconds and has two uses:
+Every call starts with one short allreduce, in which each rank announces the call:
 
     rank 0: "allreduce(float32[3], op=Sum)"      if equal: continue
     rank 1: "broadcast(float32[3], root=0)"      else: MismatchError on all ranks, with both texts
@@ -28,16 +27,13 @@ from .arrays import (
     DTYPES,
     LINE,
     by_dtype,
-    carried,
+    carrier,
     check_rows,
     describe,
     join_flat,
-    lay_out,
-    named,
     named_dtype,
     scale,
     share,
-    uncarried,
 )
 from .reductions import Adasum, Average, Max, Min, Product, Sum
 
@@ -67,11 +63,7 @@ class Wire:
     # The calls
 
     def allreduce(self, arrays: Sequence[np.ndarray], op, before=1.0, after=1.0, name="") -> list:
-        """Reduce each array over all ranks, with factors before and after; one message per dtype.
-
-        Raises:
-            MismatchError: If ranks differ in shapes, dtypes, op or name.
-        """
+        """Reduce each array over all ranks, with factors before and after."""
         out: list = [None] * len(arrays)
         key = op, name, *((a.dtype, a.shape) for a in arrays)
         plans = self._plans.get(key)
@@ -102,9 +94,8 @@ class Wire:
     def allgather(self, arrays: Sequence[np.ndarray], name="") -> list[np.ndarray]:
         """Each array's rows on all ranks, in the order of ranks; first dimensions may differ."""
         check_rows(arrays)
-        listed = "+".join(describe(a.dtype, ("?", *a.shape[1:])) for a in arrays)
         with lock:
-            self._agree(f"allgather({listed}{named(name)})")
+            self._agree(describe("allgather", arrays, name, rows="?"))
             rows = np.array([a.shape[0] for a in arrays], np.int64)
             rows = self.team.allgather(rows)  # (ranks, arrays)
             out: list = [None] * len(arrays)
@@ -120,53 +111,51 @@ class Wire:
                     begin = ends[:, k] - rows[:, i] * sizes[k]
                     cut = [part[b:e] for part, b, e in zip(parts, begin, ends[:, k], strict=True)]
                     shape = (int(rows[:, i].sum()), *arrays[i].shape[1:])
-                    out[i] = uncarried(np.concatenate(cut).reshape(shape), arrays[i].dtype)
+                    whole = np.concatenate(cut).reshape(shape)
+                    out[i] = whole.astype(arrays[i].dtype, copy=False)
         return out
 
     def broadcast(self, arrays: Sequence[np.ndarray], root: int, name="") -> list[np.ndarray]:
         """The values of the arrays on rank `root` of this team."""
-        listed = "+".join(describe(a.dtype, a.shape) for a in arrays)
         out: list = [None] * len(arrays)
         with lock:
-            self._agree(f"broadcast({listed}, root={root}{named(name)})")
+            self._agree(describe("broadcast", arrays, name, f", root={root}"))
             for dtype, members in by_dtype(arrays).items():
                 flat = join_flat([arrays[i] for i in members], dtype)
                 self.team.broadcast(flat, root)
-                at = 0
-                for i in members:
-                    part = flat[at : at + arrays[i].size].reshape(arrays[i].shape)
-                    out[i] = uncarried(part, arrays[i].dtype)
-                    at += arrays[i].size
+                parts = np.split(flat, np.cumsum([arrays[i].size for i in members]))
+                for i, part in zip(members, parts, strict=False):  # the last part is empty
+                    out[i] = part.reshape(arrays[i].shape).astype(arrays[i].dtype, copy=False)
         return out
 
-    def alltoall(self, x: np.ndarray, splits: np.ndarray | None, name="") -> tuple:
+    def alltoall(self, arrays: Sequence[np.ndarray], name="") -> tuple:
         """Return (received rows in the order of ranks, how many came from each rank).
 
-        `splits[r]` rows go to rank r; None: equal shares. All blocks are padded to the longest, so
-        very unequal shares send more data than needed.
+        `arrays` are the rows, and how many of them go to each rank; without the latter, equal
+        shares. All blocks are padded to the longest, so very unequal shares send more than needed.
         """
+        x, *splits = arrays
         check_rows([x])
         ranks = self.team.size
-        if splits is None:
+        if not splits:
             if len(x) % ranks:
                 raise ValueError(
                     f"alltoall of {len(x)} rows among {ranks} ranks: give splits, or a multiple of "
                     f"{ranks} rows"
                 )
-            splits = np.full(ranks, len(x) // ranks)
-        splits = np.asarray(splits)
+            splits = [np.full(ranks, len(x) // ranks)]
+        splits = np.asarray(splits[0])
         if splits.shape != (ranks,) or (splits < 0).any() or splits.sum() != len(x):
             raise ValueError(
                 f"alltoall of {len(x)} rows with splits {splits.tolist()}: expected {ranks} "
                 "numbers, one per rank, that add up to the rows"
             )
         with lock:
-            listed = describe(x.dtype, ("?", *x.shape[1:]))
-            self._agree(f"alltoall({listed}{named(name)})")
+            self._agree(describe("alltoall", [x], name, rows="?"))
             table = self.team.allgather(splits.astype(np.int64))  # (from, to)
             came = table[:, self.team.rank]
             longest, row = int(table.max()), math.prod(x.shape[1:])
-            flat = carried(x)
+            flat = np.ascontiguousarray(x).astype(carrier(x.dtype), copy=False)
             blocks = np.zeros((ranks, longest * row), flat.dtype)
             begin = np.cumsum(splits) - splits
             for to in range(ranks):
@@ -176,7 +165,7 @@ class Wire:
                 blocks = self.team.alltoall(blocks)
             parts = [blocks[r, : came[r] * row] for r in range(ranks)]
             out = np.concatenate(parts).reshape((int(came.sum()), *x.shape[1:]))
-            return uncarried(out, x.dtype), came.astype(np.int32)
+            return out.astype(x.dtype, copy=False), came.astype(np.int32)
 
     def reducescatter(self, arrays, op, before=1.0, after=1.0, name="") -> list[np.ndarray]:
         """Reduce each array and return this rank's rows; the first ranks may get one row more."""
@@ -187,35 +176,28 @@ class Wire:
         ranks, rank = self.team.size, self.team.rank
         out: list = [None] * len(arrays)
         for dtype, members in by_dtype(arrays).items():
-            listed = "+".join(describe(arrays[i].dtype, arrays[i].shape) for i in members)
+            text = describe("reducescatter", [arrays[i] for i in members], name, f", op={op}")
             # A Team splits a vector into blocks of equal length, each of whole cache lines.
             most = [-(-len(arrays[i]) // ranks) * math.prod(arrays[i].shape[1:]) for i in members]
             block = -(-sum(most) // LINE) * LINE
             with lock:
-                self._agree(f"reducescatter({listed}, op={op}{named(name)})")
+                self._agree(text)
                 fused = self._buffer(ranks * block, dtype)
+                fused[:] = 0
+                starts = np.cumsum([0, *most])
                 for to in range(ranks):
-                    at = to * block
-                    for i, room in zip(members, most, strict=True):
-                        x = arrays[i]
-                        first, last = share(len(x), ranks, to)
-                        piece = fused[at : at + room]
-                        used = (last - first) * math.prod(x.shape[1:])
-                        scale(x[first:last].reshape(-1), before, piece[:used])
-                        piece[used:] = 0
-                        at += room
-                    fused[at : (to + 1) * block] = 0
+                    for i, start in zip(members, to * block + starts, strict=False):
+                        first, last = share(len(arrays[i]), ranks, to)
+                        part = arrays[i][first:last].reshape(-1)
+                        scale(part, before, fused[start : start + part.size])
                 mine = self.team.reduce_scatter(fused, OPS[op]) if block else fused
-                at = 0
-                for i, room in zip(members, most, strict=True):
-                    x = arrays[i]
-                    first, last = share(len(x), ranks, rank)
-                    used = (last - first) * math.prod(x.shape[1:])
-                    piece = mine[at : at + used].reshape((last - first, *x.shape[1:]))
+                for i, start in zip(members, starts, strict=False):
+                    first, last = share(len(arrays[i]), ranks, rank)
+                    shape = (last - first, *arrays[i].shape[1:])
+                    piece = mine[start : start + math.prod(shape)].reshape(shape)
                     if after != 1.0:
                         scale(piece, after, piece)
-                    out[i] = piece.astype(x.dtype, copy=False)
-                    at += room
+                    out[i] = piece.astype(arrays[i].dtype, copy=False)
         return out
 
     def barrier(self) -> None:
@@ -312,12 +294,11 @@ class _Plan:
 
     def __init__(self, arrays, dtype: np.dtype, members: list[int], op, name):
         self.dtype, self.members, self.adasum = dtype, members, None
-        shapes = [arrays[i].shape for i in members]
-        offsets, self.total = lay_out(shapes, dtype.itemsize)
-        self.pieces = [
-            (at, at + math.prod(shape), shape) for at, shape in zip(offsets, shapes, strict=True)
-        ]
-        listed = "+".join(describe(arrays[i].dtype, arrays[i].shape) for i in members)
-        self.text = f"allreduce({listed}, op={op}{named(name)})"
+        self.pieces, self.total, line = [], 0, 64 // dtype.itemsize
+        for i in members:  # each begins on a cache line
+            last = self.total + arrays[i].size
+            self.pieces.append((self.total, last, arrays[i].shape))
+            self.total = -(-last // line) * line
+        self.text = describe("allreduce", [arrays[i] for i in members], name, f", op={op}")
         self.checksum = zlib.crc32(self.text.encode())
         self.code = DTYPES.index(dtype.name) | list(OPS).index(op) << 8 if op != Adasum else -1

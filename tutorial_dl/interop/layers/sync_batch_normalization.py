@@ -52,8 +52,7 @@ class SyncBatchNormalization(CollectiveLayer, keras.layers.BatchNormalization):
 
     Every rank of the team has to call it equally often; a rank without samples calls it on an empty
     batch, or within `without_samples`. Moving statistics are equal on all ranks. Outside training,
-    or with `trainable = False`, nothing is exchanged. It works eagerly, in a `tf.function` and in
-    `model.fit`, but not in code compiled by XLA.
+    or with `trainable = False`, nothing is exchanged. It does not work in code compiled by XLA.
 
     Args:
         team: The ranks that normalise together; None: all ranks of the run. The team is not saved:
@@ -81,12 +80,10 @@ class SyncBatchNormalization(CollectiveLayer, keras.layers.BatchNormalization):
         """Mean and variance (channels,) of the whole batch, called by Keras's `call`."""
         axis = self.axis % len(inputs.shape)
         others = [i for i in range(len(inputs.shape)) if i != axis]
-        if mask is None:
-            counted = None
-        else:
+        counted = None
+        if mask is not None:
             counted = tf.broadcast_to(tf.expand_dims(tf.cast(mask, bool), -1), tf.shape(inputs))
-        team = self.team or all_ranks()
-        empty = not has_samples()
+        team, empty = self.team or all_ranks(), not has_samples()
         return _moments(inputs, counted, axis, others, team, self.average, empty)
 
 
@@ -143,11 +140,9 @@ def _moments(x, counted, axis: int, others: list[int], team, average: str, empty
     """(mean, variance), each (channels,), over all ranks, with gradients to x (see above).
 
     Args:
-        x: This rank's inputs.
+        x: This rank's inputs; none of them counts if `empty`.
         counted: Which elements of x count, in the shape of x; None: all.
         axis, others: The axis of channels, and the other axes.
-        team, average: See `SyncBatchNormalization`.
-        empty: This rank has no samples, so no element counts.
     """
 
     def in_shape(of_channels):

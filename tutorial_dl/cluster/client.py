@@ -1,0 +1,69 @@
+"""ipyparallel's client and results, with what a cluster needs and ipyparallel does not offer.
+
+It has no public name for whether a client is closed, for an engine's UUID, for the reply of each
+engine, for messages of a new kind to an engine's control thread, or for metadata of a cell. The
+two classes here derive from ipyparallel's to reach its private names, and no other file uses these.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import ipyparallel as ipp
+
+
+class Client(ipp.Client):
+    """A client that can ask engines, and send cells with metadata."""
+
+    @property
+    def connected(self) -> bool:
+        return not self._closed
+
+    @property
+    def uuids(self) -> dict[int, str]:
+        """The UUIDs of the engines that are connected, by rank."""
+        return dict(self._engines)
+
+    def ranks_of(self, targets) -> list[int]:
+        """The ranks that `targets` means, in any form that ipyparallel accepts."""
+        return self._build_targets(targets)[1]
+
+    def ask(self, rank: int, question: str) -> Future | None:
+        """Send a question to an engine's control thread; None if the engine is not connected."""
+        uuid = self._engines.get(rank)
+        if uuid is None or self._closed:
+            return None
+        return self._send(self._control_stream, question, content={}, ident=uuid.encode())
+
+    def send_cell(self, code: str, ranks: Sequence[int], metadata: dict) -> Result:
+        """Send a cell as a DirectView does, which has no way to add metadata."""
+        replies = [
+            self.send_execute_request(
+                self._mux_stream, code, silent=False, metadata=metadata,
+                ident=self._engines[rank].encode(),
+            )
+            for rank in ranks
+        ]  # fmt: skip
+        return Result(self, replies, fname="%px", targets=list(ranks), owner=True)
+
+
+class Result(ipp.AsyncResult):
+    """The result of a cell. Its live output has no errors: these are shown once, at the end."""
+
+    @property
+    def replies(self) -> dict[int, Future]:
+        """The reply of each rank."""
+        return dict(zip(self._targets, self._children, strict=True))
+
+    def _iopub_streaming_output_callback(self, rank, reply, message):
+        if message["header"]["msg_type"] != "error":
+            super()._iopub_streaming_output_callback(rank, reply, message)
+
+    def display_so_far(self) -> None:
+        """Show what each rank has printed until now."""
+        for name in ("stdout", "stderr"):
+            for rank, reply in self.replies.items():
+                text = reply.output.metadata[name]
+                self._display_stream(text, f"[{name}:{rank}] ", file=getattr(sys, name))
