@@ -4,8 +4,6 @@ Nothing here imports MPI or numpy, so a process can ask before it loads either: 
 threads per rank must be set before numpy, Numba or TensorFlow is imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The errors that a Team raises. Each builds its text from its fields, with the team's ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -9,8 +9,6 @@ Times are nanoseconds of the system's monotonic clock (that of `time.perf_counte
 nothing records, `sink` is None and a span costs one comparison. This module does not import MPI.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Iterator

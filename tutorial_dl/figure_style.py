@@ -14,8 +14,6 @@ the usual colour deficiencies can tell apart. Colour never carries a meaning alo
 lines, measurements are markers.
 """
 
-from __future__ import annotations
-
 import inspect
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

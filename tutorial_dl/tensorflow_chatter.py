@@ -7,8 +7,6 @@ TensorFlow (by us, Keras or a user's file) captures stderr and then passes on ev
 one of these notices.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import importlib.abc
 import importlib.util

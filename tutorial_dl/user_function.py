@@ -5,8 +5,6 @@ A module is imported as Python would from the current folder; a file is run with
 the import path, so that it can import its neighbours.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

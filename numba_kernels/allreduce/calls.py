@@ -4,8 +4,6 @@ One integer packs kind, dtype, operation and root; the other is the length. On a
 beside the flag that announces a rank's arrival; in messages a hash of them is the tag.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

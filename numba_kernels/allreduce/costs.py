@@ -21,8 +21,6 @@ and Yuan (2009) for the ring. Where an algorithm needs a power of two of ranks, 
 folded in (fold.py): one more message of the whole vector before, and one after.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

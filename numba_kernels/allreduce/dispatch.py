@@ -1,7 +1,5 @@
 """The one call behind which all algorithms stand, and the choice that "auto" makes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..jit.halves import carried, is_half

@@ -1,7 +1,5 @@
 """The machine that costs.py predicts for: measured curves, or the textbook's straight lines."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass
 

@@ -20,8 +20,6 @@ still in the receiver's cache, so messages look cheap and additions expensive), 
 programs can only add time).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -10,8 +10,6 @@ its peer and then compares: a different tag, or more bytes than fit, means that 
 different call. A receive of one tag only would wait for ever.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -6,8 +6,6 @@ Cost: unknown, as the library chooses the algorithm. If a rank makes a different
 tag or board shows it here; stall.py detects it after a quarter of a second of waiting.
 """
 
-from __future__ import annotations
-
 import ctypes
 from functools import cache
 

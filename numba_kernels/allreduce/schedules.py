@@ -5,8 +5,6 @@ messages, and costs.py predicts their time; tests compare both with this file. F
 MPI and no Numba are needed.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -16,8 +16,6 @@ between k ranks at once, which share the network. Every byte leaves a node once,
 Thakur, Rabenseifner and Gropp (2005), section 6; Jain et al., EuroMPI 2018, for the lanes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import shared_memory, staged

@@ -1,7 +1,5 @@
 """`python -m numba_kernels bench`: measure these kernels and their alternatives in one run."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ Ours is measured in the node's window, on ordinary arrays by `auto`, and by mess
 compared in full cycles (timing.py); the usual measurement, a repeated call, is listed too.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -4,8 +4,6 @@ Every optimizer is measured with 100,000 and 1.2 million parameters. With 10 mil
 call takes up to a second, only SGD, momentum and Adam are measured, or all with `--full`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial

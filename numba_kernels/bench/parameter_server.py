@@ -17,8 +17,6 @@ change places at each answer, as for Downpour SGD), on the node in place (there 
 for elastic averaging, EASGD), and over messages, as between nodes.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from mpi4py import MPI
 

@@ -1,7 +1,5 @@
 """Alternatives that a user might use instead; each is left out if it is not installed."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Plot the rows of a benchmark: time by size, one panel per operation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .rows import BEST

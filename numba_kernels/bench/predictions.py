@@ -4,8 +4,6 @@ In a row the prediction takes the place of the peer, so ratio is predicted / mea
 perfect. It uses only `costs.measure`, and predicts repeated calls.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of a benchmark: of one start of the ranks, and merged over several starts."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

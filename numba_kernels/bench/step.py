@@ -1,7 +1,5 @@
 """Benchmark of the fused synchronous step against an MPI allreduce followed by the update."""
 
-from __future__ import annotations
-
 import numpy as np
 from mpi4py import MPI
 

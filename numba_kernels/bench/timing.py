@@ -18,8 +18,6 @@ Benchmarks of collectives can mislead in these ways, which are avoided here as f
   result is the median over starts.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import time

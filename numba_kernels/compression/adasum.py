@@ -25,8 +25,6 @@ as in a ring allreduce.
 Maleki et al., arXiv 2006.02924, equation 3 and section 3.4 (by layer), the tree of algorithm 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

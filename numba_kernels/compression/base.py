@@ -1,7 +1,5 @@
 """The base class of all compression methods: constant settings, a state, and checks."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass

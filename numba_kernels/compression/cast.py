@@ -16,8 +16,6 @@ zero; bf16 has 8 significant bits and float32's range. Micikevicius et al., arXi
 Kalamkar et al., arXiv 1905.12322.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

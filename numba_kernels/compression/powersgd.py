@@ -20,8 +20,6 @@ uncompressed, together with P. So there are two allreduces in all, however many 
 Vogels, Karimireddy and Jaggi, arXiv 1905.13727, algorithms 1 and 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

@@ -13,8 +13,6 @@ Stich, Cordonnier and Jaggi, arXiv 1809.07599, algorithm 1 (memory m_t is our e)
 arXiv 1704.05021, section 3.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

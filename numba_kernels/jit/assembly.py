@@ -12,8 +12,6 @@ remaining elements one by one. The instruction sets known here are those of x86-
 AVX-512) and of 64-bit Arm (NEON and SVE).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -17,8 +17,6 @@ Numba's own cache is not used, because all of these cases occur on a cluster:
   which takes five times as long as loading.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

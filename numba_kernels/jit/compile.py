@@ -1,7 +1,5 @@
 """The decorator `compiled`, which compiles every kernel of this package; cache.py stores them."""
 
-from __future__ import annotations
-
 import numba
 
 from .cache import KernelCache, cache_folder

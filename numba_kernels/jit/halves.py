@@ -11,8 +11,6 @@ ties to even, as NumPy and ml_dtypes do. Both leave elements of other types unch
 works for all types. A bfloat16 is the upper half of a float32, so its conversion is a shift.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from llvmlite import ir
 from numba import types

@@ -11,8 +11,6 @@ constants are passed at run time and never compiled in: with Open MPI, the addre
 differs between processes.
 """
 
-from __future__ import annotations
-
 import ctypes
 from functools import cache
 

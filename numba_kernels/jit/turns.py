@@ -10,8 +10,6 @@ compiles the kernel itself and writes the same file. A process that has once wai
 wait again: its peer is stopped, or no file can be kept.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Remove mpiexec's own messages from the output of ranks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

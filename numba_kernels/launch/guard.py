@@ -17,8 +17,6 @@ killing the parent does not end them. The guard starts COMMAND as its child and
 It is run by its path and needs only the standard library, so it starts in about 20 ms.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

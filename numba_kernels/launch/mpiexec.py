@@ -4,8 +4,6 @@ An mpiexec of another MPI library starts n separate worlds of one rank each, wit
 is never initialised here: a separate process finds out what mpi4py would load.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -11,8 +11,6 @@ since the folder does not exist there.
     python -I -S rank_supervisor.py FOLDER RANKS command ...
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -9,8 +9,6 @@ share of the cores. And when this process is interrupted, times out or is killed
 mpiexec.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import os

@@ -7,8 +7,6 @@ Each optimizer has hyper-parameters, a state and one kernel:
     adam.update(parameters, gradient, state)      # in place, one pass over memory
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import lazy_loader

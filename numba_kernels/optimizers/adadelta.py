@@ -8,8 +8,6 @@
 Zeiler, arXiv 1212.5701, algorithm 1, where eta is 1 (as keras.optimizers.Adadelta).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ Duchi, Hazan and Singer, J. Mach. Learn. Res. 12 (2011), figure 1 with diagonal 
 keras.optimizers.Adagrad, which starts s above zero).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

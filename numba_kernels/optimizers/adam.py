@@ -7,8 +7,6 @@
 Kingma and Ba, arXiv 1412.6980, in the form before section 2.1 (as keras.optimizers.Adam).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ large gradients would decay less. Loshchilov and Hutter, arXiv 1711.05101, algor
 keras.optimizers.AdamW: the decay is scaled by the learning rate).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

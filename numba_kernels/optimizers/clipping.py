@@ -7,8 +7,6 @@ ranks, its norm is the root of the sum of all slices' sums of squares, so each r
 number (step/step.py).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

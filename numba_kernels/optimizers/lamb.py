@@ -12,8 +12,6 @@ outside the ratio).
 u is not kept between the passes: computing it again costs less than writing and reading it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

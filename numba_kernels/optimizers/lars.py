@@ -10,8 +10,6 @@ begin at zero would stay there. You, Gitman and Ginsburg, arXiv 1708.03888, algo
 (optax.lars divides by |g + wd w|; the two agree at wd = 0.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -8,8 +8,6 @@ learning rate 3 to 10 times smaller and a weight decay larger by the same factor
 2302.06675, program 1 (as keras.optimizers.Lion).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

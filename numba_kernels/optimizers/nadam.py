@@ -11,8 +11,6 @@ u[t] warms up to b1, so the product P takes the place of Adam's power b1^t. Doza
 2016, algorithm 2 (as keras.optimizers.Nadam).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -9,8 +9,6 @@ Tieleman and Hinton, Coursera lecture 6.5 (2012); centered: Graves, arXiv 1308.0
 keras.optimizers.RMSprop).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ It makes one pass: a tile of the weights is still in the cache when it is copied
 which may lie in memory shared with the worker (star.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

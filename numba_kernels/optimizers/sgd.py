@@ -7,8 +7,6 @@
 As keras.optimizers.SGD. Polyak (1964); Nesterov (1983); Sutskever et al., ICML 2013, eq. 1-4.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ board, the table of windows and the scratch tile are passed as addresses, in an 
 once per team.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import carray, types
 from numba.extending import intrinsic

@@ -6,8 +6,6 @@ however the ranks end; and its size is limited by the node's memory only, not by
 creator holds it open. Two ranks share memory, as this package defines it, if that works.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The hub of a star: serves requests in order, and notices leaves that are gone."""
 
-from __future__ import annotations
-
 import time
 import weakref
 from collections.abc import Sequence

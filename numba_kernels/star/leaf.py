@@ -1,7 +1,5 @@
 """The leaf of a star: sends requests, and waits for the hub only."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from struct import Struct

@@ -1,7 +1,5 @@
 """The two ends of a star over messages (messages.py): the hub's inbox, and a leaf's line."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

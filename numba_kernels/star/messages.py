@@ -13,8 +13,6 @@ message_ends.py has the kernels of the two ends. A star has its own communicator
 its messages can't be mistaken for a collective's data.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import suppress
 

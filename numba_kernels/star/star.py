@@ -20,8 +20,6 @@ If a leaf fails, neither the hub nor the other leaves are affected; the hub lear
 `lost()`. If the hub fails, all leaves that wait for it, or send a request later, raise PeerError.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

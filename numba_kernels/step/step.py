@@ -40,8 +40,6 @@ numbers per layer:
     gradient | barrier | reduce slice r | (clip) squares | allreduce | update | write | barrier ...
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bytes and text over a team, outside the collectives on vectors."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -7,8 +7,6 @@ A team that failed and was recovered is in its next *generation*. Ranks pass fro
 the next at different moments, so every letter carries the generation it belongs to.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ A rank that is interrupted meanwhile can call `recover` again, which continues w
 stay as they are: arrays of `team.empty` remain usable, with the values that the failed call left.
 """
 
-from __future__ import annotations
-
 import time
 
 from ..allreduce import messages

@@ -12,8 +12,6 @@ call it is waiting in, after
 If the process of a rank on this node has ended, a waiting rank raises PeerError within a second.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

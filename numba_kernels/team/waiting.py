@@ -6,8 +6,6 @@ again. So when a rank fails, the others raise PeerError instead of waiting for e
 notebook's stop button works.
 """
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Find out which ranks share memory, and allocate arrays in it: the collective part of windows."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 

@@ -11,8 +11,6 @@ The shortest of many exchanges is used. Clocks also drift, by some 10 us per sec
 compared at the beginning and at the end, with linear interpolation in between.
 """
 
-from __future__ import annotations
-
 from time import perf_counter_ns
 
 import numpy as np

@@ -4,8 +4,6 @@ Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes i
 starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

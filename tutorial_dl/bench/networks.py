@@ -13,8 +13,6 @@ Every rank, and plain Keras, has one thread on one core. While Keras takes its t
 sleep.
 """
 
-from __future__ import annotations
-
 import time
 from functools import partial
 from itertools import cycle

@@ -4,8 +4,6 @@ An MLP computes little per weight, so a step shows the cost of reducing weights;
 compute more per weight. The LSTM is that of MPI-Learn's benchmark: sequences of 338 particles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

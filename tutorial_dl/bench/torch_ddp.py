@@ -8,8 +8,6 @@ their rank's core), fused Adam, and different batches in turn. Rank 0 writes {ne
 step in each round}.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

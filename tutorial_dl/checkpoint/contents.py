@@ -7,8 +7,6 @@ with the same bits as an uninterrupted one; on another number of ranks it sees t
 the same order.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ exchanges): in a resumed run workers begin with the master's weights. Under sub-
 done when its update has reached the top master (hierarchical_master.py).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from mpi4py import MPI
 

@@ -1,7 +1,5 @@
 """`python -m tutorial_dl cluster`: list, start and stop clusters from a terminal."""
 
-from __future__ import annotations
-
 import json as json_format
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The command line. Heavy packages are imported only after a command has checked its options."""
 
-from __future__ import annotations
-
 import inspect
 import signal
 from enum import StrEnum

@@ -4,8 +4,6 @@ Each check ends within its time limit and says what it found; if something is mi
 to fix it. A check that could hang, crash or initialise MPI runs in a separate process.
 """
 
-from __future__ import annotations
-
 import json as json_format
 import os
 import platform

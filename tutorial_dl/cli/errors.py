@@ -1,7 +1,5 @@
 """How a command fails: with one line on standard error."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`python -m tutorial_dl layout`: how many ranks a run needs, and the role of each."""
 
-from __future__ import annotations
-
 import json as json_format
 from pathlib import Path
 

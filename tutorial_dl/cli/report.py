@@ -1,7 +1,5 @@
 """What `python -m tutorial_dl run` shows: a table, and a report in one self-contained HTML file."""
 
-from __future__ import annotations
-
 import html
 import io
 import platform

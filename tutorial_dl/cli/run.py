@@ -6,8 +6,6 @@ For serial and synchronous training the speed-up is also predicted, from the ser
 cores.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -3,8 +3,6 @@
 A rank trains; if a run fails, one rank reports it, once.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """The output of `python -m tutorial_dl train`: a JSON object, a printed line, a timeline."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

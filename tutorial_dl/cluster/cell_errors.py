@@ -4,8 +4,6 @@ Ranks of one cell rarely fail alone: one raises, and the others raise PeerError 
 wait for it in a call that can't be interrupted. Only the first failure matters to the user.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

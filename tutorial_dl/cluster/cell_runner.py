@@ -1,7 +1,5 @@
 """The cells that run on a cluster: check that one may start, submit it, remember its imports."""
 
-from __future__ import annotations
-
 import ast
 import time
 from collections.abc import Sequence

@@ -9,8 +9,6 @@ can't answer; it is sent a signal at which faulthandler, which is written in C, 
 line of Python to a file.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import contextlib

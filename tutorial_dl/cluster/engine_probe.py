@@ -1,7 +1,5 @@
 """Ask engines what they are doing, without waiting for those that can't answer."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

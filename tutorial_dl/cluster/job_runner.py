@@ -16,8 +16,6 @@ This file uses the standard library only and is run by its path, so that compute
 from a shared file system.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

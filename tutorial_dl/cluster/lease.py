@@ -11,8 +11,6 @@ cluster can be stopped from any machine that sees the file.
 When it ends, the watcher cancels the batch job in FOLDER/cluster.json, if there is one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """List this user's clusters, and stop one by name, from a notebook or a terminal."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """%px, %%px and %%mpi: ipyparallel's magics, which wait for a cell as running_cell.py does."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 

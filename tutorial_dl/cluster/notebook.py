@@ -1,7 +1,5 @@
 """`start` a cluster from a notebook, or `join` one that another notebook has started."""
 
-from __future__ import annotations
-
 import os
 
 import ipyparallel as ipp

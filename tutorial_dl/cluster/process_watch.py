@@ -4,8 +4,6 @@ mpiexec's own message ("BAD TERMINATION ... PID ... EXIT CODE") does not help: o
 nearly the same time, it names any. So a sleeping thread watches the processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

@@ -4,8 +4,6 @@ Each runs as the child of a guard (launch/guard.py), which ends it when a proces
 guard watches ends. Their commands and environments are made here.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -10,8 +10,6 @@ package; `start(profile="site/short.toml")` takes that file. Every key is checke
 an error is one line with the file, the key, its value and what was expected.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import os

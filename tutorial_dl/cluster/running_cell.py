@@ -9,8 +9,6 @@ A cell is over when all its ranks are done. It also ends, with an error, when
 A rank that goes on computing after another one failed may continue, and the notebook says so.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

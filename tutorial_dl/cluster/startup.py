@@ -1,7 +1,5 @@
 """The processes of a cluster while it starts: show progress, and report one that ends early."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The script starts the site's launcher once, so all engines are ranks of one MPI world.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -1,7 +1,5 @@
 """%%mpi --trace: record every rank's activity during one cell and draw it below the cell."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -4,8 +4,6 @@ The cost formulas need these times. Results are numbers or small arrays, so that
 them from its engines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 

@@ -5,8 +5,6 @@ while it reads, so the two overlap. At most two results exist at a time: the one
 one. The one after that is begun when the one in use is released.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

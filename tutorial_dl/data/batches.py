@@ -13,8 +13,6 @@ Nothing is dropped: the last global batch may be shorter, shares may differ by o
 rank may get none in a round. Averages over ranks are therefore weighted by samples.
 """
 
-from __future__ import annotations
-
 import operator
 import weakref
 from collections.abc import Iterator

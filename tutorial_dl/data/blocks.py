@@ -21,8 +21,6 @@ once and no other rank reads. For any p, the p ranks together read the files onc
 of a window, while the batches do not depend on p at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -6,8 +6,6 @@ three classes as sequences, the input of MPI-Learn's LSTM: collisions.py defines
 particles.py turns a collision into hundreds of particles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path

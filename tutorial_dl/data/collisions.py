@@ -17,8 +17,6 @@ densities are left out.
 Four-momenta are (E, px, py, pz) in GeV, c = 1, the beam along z.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Find the files that `--data` names: a list, a pattern, or a text file of paths."""
 
-from __future__ import annotations
-
 import glob
 import os
 from collections.abc import Iterable

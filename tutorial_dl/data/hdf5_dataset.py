@@ -1,7 +1,5 @@
 """`hdf5`: a Dataset from HDF5 files. `write_hdf5`: samples to an HDF5 file."""
 
-from __future__ import annotations
-
 import os
 from math import prod
 from pathlib import Path

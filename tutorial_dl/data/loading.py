@@ -1,7 +1,5 @@
 """`load`: a dataset by its name on the command line, from a user's function, or from files."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tutorial_dl import user_function

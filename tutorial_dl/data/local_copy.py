@@ -7,8 +7,6 @@ copying ends. Meanwhile the other ranks copy files that are still missing. Copie
 run and are valid as long as their size and modification time equal those of the source.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import hashlib

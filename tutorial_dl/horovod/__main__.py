@@ -1,7 +1,5 @@
 """python -m tutorial_dl.horovod -np 4 python train.py ...: replaces horovodrun on one machine."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

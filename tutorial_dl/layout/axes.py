@@ -9,8 +9,6 @@
 `Layout.axes` are the axes of a run; a grid of ranks without masters needs only these functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice
 from math import prod

@@ -1,7 +1,5 @@
 """The numbers of a layout, and how many ranks they make; if none fit, the nearest that do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, replace
 from itertools import count

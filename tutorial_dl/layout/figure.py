@@ -1,7 +1,5 @@
 """Figure of a layout: the roles of the ranks as a tree, and the nodes that the ranks are on."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping, Sequence
 
 from matplotlib.axes import Axes

@@ -13,8 +13,6 @@ workers, where a message is a store to shared memory. That choice is greedy and 
 Nor may the split of workers that don't fit on one node: it always takes the largest free piece.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 

@@ -1,7 +1,5 @@
 """`Role`: what a rank does, and which ranks it works with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

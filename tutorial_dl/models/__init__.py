@@ -7,8 +7,6 @@
 numpy replicas, `mlp`, `cnn` and `lstm` compiled Keras models.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from typing import Any

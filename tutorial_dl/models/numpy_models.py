@@ -1,7 +1,5 @@
 """Models in numpy (`curve`, `softmax`, `dense`): built in milliseconds, in float32 or float64."""
 
-from __future__ import annotations
-
 from tutorial_dl.data import Dataset
 from tutorial_dl.models.sizes import flat_inputs, outputs
 from tutorial_dl.replica import CurveReplica, DenseReplica, Replica, SoftmaxReplica

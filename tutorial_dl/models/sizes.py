@@ -1,7 +1,5 @@
 """Sizes of a model's input and output for a dataset."""
 
-from __future__ import annotations
-
 from math import prod
 
 from tutorial_dl.data import Dataset

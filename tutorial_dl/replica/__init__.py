@@ -5,8 +5,6 @@ replica.of(model)                                       a compiled Keras model, 
 replica.check(replica, batches)                         contract tests for one of your own
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -10,8 +10,6 @@ The update equals that of the whole batch, at the cost of one more vector. (Only
 whole batch, such as batch normalisation, compute something different.)
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from ..data.dataset import Data, share

@@ -8,8 +8,6 @@ With `place`, a strategy moves the two vectors where it needs them, typically in
 ranks of a node share (`Team.empty`), so that reducing gradients needs no copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite, prod

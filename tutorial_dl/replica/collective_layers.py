@@ -4,8 +4,6 @@ Such a layer calls collectives while a gradient is computed. So a rank without s
 all the same, on a batch without weight, and an error of a collective must get out of TensorFlow.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

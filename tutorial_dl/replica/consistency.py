@@ -4,8 +4,6 @@ A strategy that should keep replicas equal can fail to do so without an error: t
 for as many different models as there are ranks. So the Trainer checks.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

@@ -7,8 +7,6 @@ Strategies rely on these rules without checking them: a gradient that is a sum i
 trains well on one rank, and differently on four.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from math import isclose, isfinite

@@ -1,7 +1,5 @@
 """A curve y = w . phi(x), linear in its parameters: the smallest model to train."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

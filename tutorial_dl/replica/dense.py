@@ -10,8 +10,6 @@ Layer l turns a[l-1] (s, n[l-1]) into z = a[l-1] W[l] + b[l] and a[l] = activati
 directly to its place in the flat `gradient`; a known batch size needs no new memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any

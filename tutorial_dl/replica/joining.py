@@ -4,8 +4,6 @@ The pass reads and writes the whole gradient and is limited by memory bandwidth.
 everything else that needs each element: scaling (mixed precision), checking for NaN and infinity.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from numba_kernels.jit.compile import compiled

@@ -9,8 +9,6 @@ itself; so the part that only this rank reads may stay where it is (`compute_gra
 apart)`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

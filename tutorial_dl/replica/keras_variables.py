@@ -10,8 +10,6 @@ This works in one direction only. A variable that TensorFlow assigns (`model.fit
 an error if that has happened, instead of training a model that no longer learns.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

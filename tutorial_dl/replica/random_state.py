@@ -4,8 +4,6 @@ A model's generators begin with rank 0's seeds, shifted by the rank: every rank 
 and a run on p ranks is reproducible. A checkpoint holds the state of each rank.
 """
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

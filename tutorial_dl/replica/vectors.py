@@ -1,7 +1,5 @@
 """`Vectors`: base class of the numpy replicas, two flat vectors in memory that can be moved."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Callback`: what a loop asks of a callback."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

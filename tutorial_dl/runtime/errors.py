@@ -1,7 +1,5 @@
 """Exceptions that end training, and one-line summaries of Keras's and TensorFlow's errors."""
 
-from __future__ import annotations
-
 import re
 import signal
 

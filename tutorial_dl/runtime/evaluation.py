@@ -1,7 +1,5 @@
 """Metrics and predictions, with each rank computing its share of the samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """`History`: the record of a training run, one row of plain numbers per epoch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """`InStepLoop`: the loop of strategies whose ranks do the same updates, or equally many."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from numba_kernels.spans import each

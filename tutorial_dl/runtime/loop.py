@@ -1,7 +1,5 @@
 """`Loop`: what a Trainer asks of the two training loops, InStepLoop and MasterLoop."""
 
-from __future__ import annotations
-
 from ..checkpoint.contents import Saving
 
 

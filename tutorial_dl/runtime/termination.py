@@ -5,8 +5,6 @@ the others would wait for the rank that left. An allreduce after every step woul
 small step; so they agree about every 0.25 s, with all ranks counting the same steps.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from contextlib import contextmanager

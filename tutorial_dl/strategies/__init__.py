@@ -20,8 +20,6 @@ EASGD and EAMSGD; gradient_energy_matching: GEM). Such a strategy is a `Rule` (r
 what a worker does and what the master does.
 """
 
-from __future__ import annotations
-
 import lazy_loader
 
 from ..config import STRATEGIES, check_strategy

@@ -2,8 +2,6 @@
 hold the same model. Strategies with a master derive from Rule (rule.py).
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

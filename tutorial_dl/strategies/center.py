@@ -1,7 +1,5 @@
 """`Center`: a master's weights, and the staleness of each worker's updates."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

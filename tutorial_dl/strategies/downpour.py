@@ -18,8 +18,6 @@ sum of its gradients, which the master's optimizer, whichever it is, uses like a
 the two are the same.)
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -17,8 +17,6 @@ Zhang, Choromanska, LeCun, Deep learning with elastic averaging SGD, arXiv 1412.
 and 2; equations 2 and 3 for the synchronous form, where all workers exchange with the same center.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from numba_kernels.optimizers import SGD

@@ -17,8 +17,6 @@ for a faster pace than that of momentum SGD, kappa < 1 for a slower one. Hermans
 energy matching for distributed asynchronous gradient descent, arXiv 1805.08469, section 3.
 """
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

@@ -10,8 +10,6 @@ seldom touch the same weights; a network's gradients are dense, but it works in 
 the staleness of Downpour SGD. Each rank keeps its own optimizer state.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -13,8 +13,6 @@ exponents of float32 and needs no scaling.)
 The rule is that of keras.optimizers.LossScaleOptimizer; Micikevicius et al., arXiv 1710.03740.
 """
 
-from __future__ import annotations
-
 from math import isfinite, log2
 
 import numpy as np

@@ -8,8 +8,6 @@ The rules and the master are the objects that ranks use; only the messages are m
 seen here, on a parabola and in a given order, is what happens on a cluster.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable, Iterable

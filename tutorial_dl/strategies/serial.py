@@ -3,8 +3,6 @@
 g <- gradient(w, batch);   w <- update(w, g)
 """
 
-from __future__ import annotations
-
 from mpi4py import MPI
 
 from numba_kernels.optimizers import Optimizer

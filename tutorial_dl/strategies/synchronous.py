@@ -10,8 +10,6 @@ what PyTorch's DistributedDataParallel (DDP) and Horovod do. By default each ran
 1/p of the optimizer's state, as in ZeRO stage 1 (ZeRO-1, arXiv 1910.02054).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from numba_kernels import compression as methods

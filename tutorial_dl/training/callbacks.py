@@ -12,8 +12,6 @@ rank 0 before the other ranks. So such a callback must not wait for other ranks 
 team.barrier); `trainer.replica.evaluate(batches)` runs on its own rank only.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -10,8 +10,6 @@ with b bytes per number, through memory that carries M bytes per second. Waiting
 rank is not included, so measured steps take longer.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 

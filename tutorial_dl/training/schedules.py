@@ -18,8 +18,6 @@ Rates and factors must be finite and at least 0, `steps`, `every` and k above 0;
 raises ValueError otherwise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

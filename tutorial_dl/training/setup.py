@@ -1,7 +1,5 @@
 """From a RunConfig to a Trainer: data, model, optimizer, schedule, callbacks and strategy."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Spans nest, as calls do: time within an inner span counts for the inner one, not the outer one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

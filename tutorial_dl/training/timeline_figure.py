@@ -1,7 +1,5 @@
 """Figure of a timeline: what every rank does when, one row per rank."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 

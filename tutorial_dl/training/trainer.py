@@ -1,7 +1,5 @@
 """`Trainer`: trains any model by any strategy."""
 
-from __future__ import annotations
-
 import signal
 from contextlib import contextmanager, nullcontext
 

@@ -5,8 +5,6 @@ A notebook must run from top to bottom with its exercises undone. So an answer t
 raises nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Checks of notebook 01, curve fitting."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .checking import NotYet, call, close

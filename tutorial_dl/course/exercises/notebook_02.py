@@ -1,7 +1,5 @@
 """Checks of notebook 02, gradient descent."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .checking import NotYet, call, close

@@ -1,7 +1,5 @@
 """Checks of notebook 03, a neural network."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .checking import NotYet, call, close, must_be_whole, must_have

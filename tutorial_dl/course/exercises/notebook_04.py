@@ -1,7 +1,5 @@
 """Checks of notebook 04, ranks and messages; `ring_sum` runs on every rank, in a %%px cell."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tutorial_dl.course.virtual_ranks import Patient

@@ -4,8 +4,6 @@
 cell. Both check it step by step.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tutorial_dl.course.virtual_ranks import GaveUp, Patient, Watch, rehearse

@@ -1,7 +1,5 @@
 """Checks of notebook 08, when a rank fails. Both run on every rank, in a %%px cell."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

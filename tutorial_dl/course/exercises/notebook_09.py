@@ -1,7 +1,5 @@
 """Checks of notebook 09, large batches."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .checking import NotYet, call, close, must_have, must_not_be, must_return

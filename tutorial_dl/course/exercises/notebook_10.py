@@ -1,7 +1,5 @@
 """Checks of notebook 10, batch normalisation and its friends. `auc` runs on every rank."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team

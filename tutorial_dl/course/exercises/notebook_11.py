@@ -1,7 +1,5 @@
 """Checks for the exercises of notebook 11, the parameter server."""
 
-from __future__ import annotations
-
 from .checking import NotYet, call, close, must_have
 
 # Exercise 2: bytes of the weights, bytes per second of the master's link, seconds per gradient.

@@ -1,7 +1,5 @@
 """Checks for the exercises of notebook 12, staleness."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tutorial_dl.course.foundations.rules import delay_bound, delayed_descent

@@ -1,7 +1,5 @@
 """Checks for the exercises of notebook 13, elastic averaging (EASGD)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from numba_kernels.optimizers import SGD

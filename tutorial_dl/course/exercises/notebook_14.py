@@ -1,7 +1,5 @@
 """Checks for the exercises of notebook 14, gradient energy matching (GEM)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tutorial_dl.course.foundations.rules import matched_pace

@@ -1,7 +1,5 @@
 """Checks for the exercises of notebook 15, hierarchies."""
 
-from __future__ import annotations
-
 from tutorial_dl.layout import Layout
 
 from .checking import NotYet, call, must_have, must_return

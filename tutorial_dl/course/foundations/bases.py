@@ -5,8 +5,6 @@ j is phi_j at every sample. The curve is then `basis(x) @ w`, and fitting it is 
 Any such function can serve as a basis; these four cover most curves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

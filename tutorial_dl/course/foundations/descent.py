@@ -17,8 +17,6 @@ that holds ends the descent:
     epochs            the epochs are used up
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -18,8 +18,6 @@ probability P:
 L. Kleinrock, Queueing systems, volume 1 (1975), section 3.8 (M/M/1//M).
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 

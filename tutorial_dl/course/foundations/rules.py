@@ -43,8 +43,6 @@ unless C is clipped at `most` times eta g. (The rule is that of Hermans and Loup
 1805.08469; this consequence is our own, and tested against the rule.)
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

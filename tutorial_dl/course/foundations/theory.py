@@ -14,8 +14,6 @@ Source: Boyd and Vandenberghe, Convex Optimization, section 9.3; for the noise f
 Curtis and Nocedal, Optimization Methods for Large-Scale Machine Learning, section 4.2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

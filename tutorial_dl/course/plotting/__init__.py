@@ -6,8 +6,6 @@ curves.py. A new file needs no entry here. Nothing, in particular not matplotlib
 before the first figure is asked for.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of allreduce: which rank sends what to which rank and when, and how long that takes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

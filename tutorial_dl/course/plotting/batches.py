@@ -1,7 +1,5 @@
 """Figures of large batches: gradient noise, learning rates, records, and batch normalisation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

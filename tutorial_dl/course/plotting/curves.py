@@ -1,7 +1,5 @@
 """Curve fitting and gradient descent: curves through samples, errors, paths on the loss surface."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures of kernels: trips through memory, how long they take, a step in shared memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

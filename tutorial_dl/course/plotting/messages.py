@@ -1,7 +1,5 @@
 """Figures of ranks: their messages, how they miss a collective, who waits, and what it costs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures of neural networks as functions: their parts, how well they fit, how they learn."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Figures of one master and many workers, of trees of masters, and of asynchronous training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import isnan

@@ -1,7 +1,5 @@
 """Figures of asynchronous rules: staleness, elastic averaging (EASGD), gradient energy matching."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

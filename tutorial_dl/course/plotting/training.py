@@ -1,7 +1,5 @@
 """Figures of synchronous training: losses, speed-up and throughput, parts of a step, averages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

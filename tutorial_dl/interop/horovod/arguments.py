@@ -7,8 +7,6 @@ Arguments in NO_EFFECT are accepted, because scripts give them, and not passed o
 in main memory, and names are used as given.
 """
 
-from __future__ import annotations
-
 import functools
 from inspect import Parameter, Signature
 

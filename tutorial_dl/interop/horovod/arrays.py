@@ -1,7 +1,5 @@
 """Tensors as numpy arrays for sending: the dtype that carries each, and its place in a vector."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Start and stop, and each rank's place: init, shutdown, rank, size and related functions."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from . import process_sets

@@ -1,7 +1,5 @@
 """Callbacks for `model.fit`: equal weights at the start, averaged metrics, learning rates."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

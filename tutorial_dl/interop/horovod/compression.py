@@ -4,8 +4,6 @@ Half-precision numbers are added in float32 and rounded once, at the end. fp16 h
 bits, and numbers above 65504 become infinity; bf16 has 8 bits and float32's range.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 

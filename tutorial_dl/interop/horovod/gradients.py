@@ -1,7 +1,5 @@
 """Gradients are reduced over all ranks: `Reducer`, for optimizers, and the tape that uses one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Start ranks: `run(function)`, as horovod.run. Every rank runs this file, which calls `work`."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Broadcast and allgather of variables and Python objects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

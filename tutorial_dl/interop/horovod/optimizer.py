@@ -15,8 +15,6 @@ skip a step if one has an overflow, or they would deadlock; and XLA, which can't
 between processes, is not chosen for such a model.
 """
 
-from __future__ import annotations
-
 import functools
 
 import keras

@@ -1,7 +1,5 @@
 """Python objects as int64 vectors. Functions, also from a notebook, are pickled by value."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

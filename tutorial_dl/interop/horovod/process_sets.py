@@ -1,7 +1,5 @@
 """Process sets: subsets of the ranks with collectives of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

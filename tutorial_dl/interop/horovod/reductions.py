@@ -1,7 +1,5 @@
 """Reduction operators (Average, Sum, ...) as small integers, because scripts compare them."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

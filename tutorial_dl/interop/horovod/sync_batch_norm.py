@@ -1,7 +1,5 @@
 """SyncBatchNormalization: batch normalisation over all ranks, with the signature of Horovod's."""
 
-from __future__ import annotations
-
 import keras
 
 from tutorial_dl.interop.layers import sync_batch_normalization as layers

@@ -27,8 +27,6 @@ any batch normalisation.
 Ioffe and Szegedy, arXiv 1502.03167; over ranks: Peng et al. (MegDet), arXiv 1711.07240
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tutorial_dl.replica.collective_layers import CollectiveLayer, has_samples

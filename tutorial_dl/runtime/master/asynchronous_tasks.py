@@ -1,7 +1,5 @@
 """`AsynchronousTasks`: each worker goes down its own column of shares (tasks.py)."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 

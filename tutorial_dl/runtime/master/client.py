@@ -1,7 +1,5 @@
 """`Client`: the end of a star by which a worker or sub-master exchanges with its master."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from numba_kernels.spans import span

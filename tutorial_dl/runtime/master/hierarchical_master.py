@@ -11,8 +11,6 @@ Work that one group leaves to another is in neither group's report during the ha
 recorded here.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from functools import reduce

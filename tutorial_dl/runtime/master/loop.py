@@ -1,7 +1,5 @@
 """`MasterLoop`: a run with a master, from the roles of its ranks to the final message."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -8,8 +8,6 @@ A request that can't be answered yet (the round is not complete, or there is no 
 is kept and answered later.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import Counter

@@ -12,8 +12,6 @@ number of worker exchanges per exchange with the top master is fixed, or chosen 
 take `PART` of the group's time (`Balance`).
 """
 
-from __future__ import annotations
-
 import math
 from itertools import chain
 

@@ -4,8 +4,6 @@ When a worker fails, the others continue with larger shares. The share that it h
 one of the next rounds, as an extra piece of a batch.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from fractions import Fraction
 from math import gcd, lcm

@@ -3,8 +3,6 @@
 With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
-from __future__ import annotations
-
 from .master import Master
 from .tasks import Validation
 

@@ -1,7 +1,5 @@
 """`Topology`: this rank's role in a run with a master, and the stars that it belongs to."""
 
-from __future__ import annotations
-
 import numpy as np
 from mpi4py import MPI
 

@@ -4,8 +4,6 @@ A worker may have several ranks, which compute the gradient of each batch togeth
 them, the leader, is the only one that exchanges with the master.
 """
 
-from __future__ import annotations
-
 from contextlib import closing, contextmanager, suppress
 
 import numpy as np
