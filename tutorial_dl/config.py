@@ -238,7 +238,7 @@ class OutputConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All options of a run, by component. A component's name is that of its table in TOML."""
+    """All options of a run, by component, whose name is that of its table in TOML."""
 
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -341,14 +341,13 @@ def _options() -> dict[str, Option]:
     found: dict[str, Option] = {}
     kinds = [*COMPONENTS.items(), *(("strategy", type(rule)) for rule in RULES.values())]
     for table, kind in sorted(kinds, key=lambda kind: list(COMPONENTS).index(kind[0])):
-        hints = get_type_hints(kind)
         for one in fields(kind):
             if one.name in found:  # of a base class
                 continue
             more = {"table": table, "panel": kind.panel} | one.metadata
             if table == "strategy" and (rules := taken_by(one.name)):
                 more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
-            hint = hints[one.name]  # int, or int | None
+            hint = get_type_hints(kind)[one.name]  # int, or int | None
             found[one.name] = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
     return found | {"strategy": replace(found["strategy"], choices=STRATEGIES)}
 
@@ -357,13 +356,11 @@ OPTIONS = _options()  # by name, in the order of --help
 
 
 def check_strategy(name: str, options: dict[str, Any]) -> Strategy:
-    """The strategy `name` with its own of these options; one that is None or False is not given.
+    """The strategy `name` with its own of these options; ValueError if it does not take one.
 
-    Raises:
-        ValueError: it does not take one of them, or two exclude each other
+    None and False count as not given. (0 is given: a momentum of 0 is a valid choice.)
     """
     OPTIONS["strategy"].checked(name)
-    # (0 counts as given: a momentum of 0 is a valid choice.)
     given = {n: value for n, value in options.items() if value is not None and value is not False}
     rule = RULES[name]
     for one in sorted(given.keys() - rule.taken()):
