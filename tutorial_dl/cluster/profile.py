@@ -10,6 +10,8 @@ package; `start(profile="site/short.toml")` takes that file. Every key is checke
 an error is one line with the file, the key, its value and what was expected.
 """
 
+from __future__ import annotations  # `fits` reads the types of fields as text
+
 import contextlib
 import ipaddress
 import os
