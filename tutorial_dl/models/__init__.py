@@ -4,7 +4,7 @@
     model = models.cnn(dataset)                             # the compiled keras.Model itself
 
 `f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax` and `dense` are
-numpy replicas, `mlp`, `cnn` and `lstm` compiled Keras models.
+numpy replicas, built in milliseconds, `mlp`, `cnn` and `lstm` compiled Keras models.
 """
 
 import random
@@ -74,16 +74,10 @@ def _built(model: Any, dataset: Dataset) -> Any:
     return model
 
 
-# In numpy: built in milliseconds, in float32 or float64 ---------------------------------------
-
-
 def curve(dataset: Dataset, seed: int = 0) -> replica.Replica:
     """A cubic w0 + w1 x + w2 x^2 + w3 x^3, from one number to one number; it starts from w = 0."""
-    if (
-        prod(sample_shape("curve", dataset)) != 1
-        or dataset.classes
-        or outputs("curve", dataset) != 1
-    ):
+    inputs = prod(sample_shape("curve", dataset))
+    if inputs != 1 or dataset.classes or outputs("curve", dataset) != 1:
         raise ValueError(
             f"model 'curve' maps one number to one number: dataset '{dataset.name}' has "
             f"samples of shape {dataset.inputs_shape}"
@@ -96,9 +90,8 @@ def softmax(dataset: Dataset, seed: int = 0) -> replica.Replica:
     """A linear classifier (softmax regression)."""
     if dataset.classes is None:
         raise ValueError(f"model 'softmax' needs classes: dataset '{dataset.name}' has none")
-    return replica.SoftmaxReplica(
-        prod(sample_shape("softmax", dataset)), dataset.classes, seed=seed
-    )
+    inputs = prod(sample_shape("softmax", dataset))
+    return replica.SoftmaxReplica(inputs, dataset.classes, seed=seed)
 
 
 def dense(dataset: Dataset, seed: int = 0) -> replica.Replica:
@@ -108,9 +101,6 @@ def dense(dataset: Dataset, seed: int = 0) -> replica.Replica:
     if dataset.classes:
         return replica.DenseReplica(sizes, "relu", "cross_entropy", seed=seed)
     return replica.DenseReplica(sizes, "tanh", "mse", seed=seed)
-
-
-# Sizes of a model's input and output -----------------------------------------------------------
 
 
 def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:

@@ -27,17 +27,11 @@ class NotYet(Exception):
 
 
 def check(name: str, answer: Any) -> bool:
-    """Print "correct: ..." or "not yet: ..." for the exercise `name`, on one line.
+    """Print "correct: ..." or "not yet: ..." on one line; return whether the answer is right.
 
-    Args:
-        name: "NN.exercise", where NN is the notebook's number: "01.degree"
-        answer: what the learner wrote: a number, an array or a function
-
-    Returns:
-        Whether the answer is right.
-
-    Raises:
-        ValueError: there is no exercise `name` (an error in the notebook, not in the answer)
+    `name` is "NN.exercise", where NN is the notebook's number: "01.degree". `answer` is what the
+    learner wrote: a number, an array or a function. ValueError, if there is no such exercise, is an
+    error in the notebook.
     """
     notebook, _, exercise = name.partition(".")
     path = f"{__name__}.notebook_{notebook}"
