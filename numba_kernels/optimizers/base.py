@@ -100,7 +100,7 @@ class Optimizer:
 
         These are the hyper-parameters in their order, unless a rule says otherwise.
         """
-        return np.array([getattr(self, name) for name in self.__dataclass_fields__], np.float64)
+        return np.array([*vars(self).values()], np.float64)
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
         """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`."""
