@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from numba_kernels.compression import NAMES as COMPRESSIONS
-from numba_kernels.optimizers.names import NAMES as OPTIMIZERS
+from numba_kernels.optimizers import NAMES as OPTIMIZERS
 
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 

@@ -12,8 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .. import launch
-from .plot import check as check_plot
-from .plot import draw
+from .plot import ENDINGS, figure_of
 
 # name: parts, each (file, how many times its ranks are started, its fraction of --seconds).
 KINDS = {
@@ -29,14 +28,7 @@ SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind to
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        words: arguments of the command; those of this process if None.
-
-    Returns:
-        The exit status: 0, or 2 after an error.
-    """
+    """Run the command line; return its exit status: 0, or 2 after an error."""
     parser = argparse.ArgumentParser(
         prog="python -m numba_kernels", description="Kernels for distributed deep learning."
     )
@@ -69,7 +61,7 @@ def main(words: list[str] | None = None) -> int:
     print(json.dumps(result) if options.json == "-" else table(result))
     if plot:
         try:
-            draw(result, plot)
+            figure_of(result).savefig(plot, dpi=150)
         except ImportError as error:
             print(f"cannot plot to {plot}: {error} (pip install matplotlib)", file=sys.stderr)
     return 0
@@ -86,9 +78,10 @@ def check_options(options) -> Path | None:
         what = pairs[options.what]
         raise ValueError(f"-n must be at least 2 for {what}, got {options.ranks}")
     file = check_file(options.json) if options.json and options.json != "-" else None
-    if options.plot:
-        return check_plot(check_file(options.plot))
-    return file and file.with_suffix(".png")
+    plot = check_file(options.plot) if options.plot else file and file.with_suffix(".png")
+    if plot and plot.suffix not in ENDINGS:
+        raise ValueError(f"--plot must end in one of {', '.join(ENDINGS)}, got {plot}")
+    return plot
 
 
 def check_file(name: str) -> Path:

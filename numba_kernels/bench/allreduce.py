@@ -22,7 +22,6 @@ WINDOW, ORDINARY, GLOO = "shared_memory", "auto", "gloo"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """Return the rows of one start, by size."""
     team = Team()
     bandwidth = copy_bandwidth(team.barrier)
     sizes = FULL_KIB if full else KIB

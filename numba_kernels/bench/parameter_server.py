@@ -35,7 +35,6 @@ WAIT = 60.0  # seconds that the master waits for a request
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
-    """Return two rows per rule, size and form."""
     team = Team()
     workers, bandwidth = team.size - 1, copy_bandwidth(team.barrier)
     messages = Team(shared=False)
@@ -65,8 +64,10 @@ def rows(seconds: float, full: bool) -> list[dict]:
     return found
 
 
+# This rank's part of a cycle: on a star, with Send and Recv, and without a server.
+
+
 def cycle(star: Star, rule, n: int):
-    """Return this rank's part of a cycle on a star."""
     if not star.is_hub:
         source = np.full(n, 1e-3, np.float32)
 
@@ -90,7 +91,6 @@ def cycle(star: Star, rule, n: int):
 
 
 def plain_cycle(rule, n: int):
-    """Return this rank's part of a cycle with Send and Recv."""
     comm, gradient, weights = MPI.COMM_WORLD, np.zeros(n, np.float32), np.ones(n, np.float32)
     if comm.rank > 0:
         source = np.full(n, 1e-3, np.float32)
@@ -114,7 +114,6 @@ def plain_cycle(rule, n: int):
 
 
 def nothing(rank: int, n: int):
-    """Return a worker's cycle without the server."""
     source, gradient, weights = (np.full(n, 1e-3, np.float32) for _ in range(3))
 
     def work():

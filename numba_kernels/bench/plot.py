@@ -1,31 +1,14 @@
 """Plot the rows of a benchmark: time by size, one panel per operation."""
 
-from pathlib import Path
-
 from .rows import BEST
 
-KINDS = (".png", ".svg", ".pdf")
+ENDINGS = (".png", ".svg", ".pdf")
 OURS = ("#1b6ca8", "#2a9d8f", "#7b5ea7")  # solid; peers are dashed, in the colours of warning
 THEIRS = ("#d1495b", "#e08e2b", "#8d6a4f", "#6c757d")
 
 
-def check(file: Path) -> Path:
-    """Return `file` if a plot can be written there; raise ValueError otherwise."""
-    if file.suffix not in KINDS:
-        raise ValueError(f"--plot must end in one of {', '.join(KINDS)}, got {file}")
-    return file
-
-
-def draw(result: dict, file: Path) -> None:
-    """Write the figure of `result`, the content of --json, to `file`.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
-    figure_of(result).savefig(file, dpi=150)
-
-
 def figure_of(result: dict):
+    """Return the figure of `result`, the content of --json."""
     from matplotlib.figure import Figure
 
     panels: dict[str, list[dict]] = {}
@@ -123,10 +106,5 @@ def times(ratio: float) -> str:
 
 
 def in_bytes(n: int) -> str:
-    """Format bytes for a tick label: 1K, 64M.
-
-    Example:
-        >>> in_bytes(1024), in_bytes(64 * 2**20)
-        ('1K', '64M')
-    """
+    """Format bytes for a tick label: 1K, 64M."""
     return f"{n >> 20}M" if n >= 1 << 20 else f"{n >> 10}K"

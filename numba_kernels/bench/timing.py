@@ -58,12 +58,8 @@ def interleaved(
 ) -> np.ndarray:
     """Return the seconds of each call, timed in turns: (rounds, calls), the same on all ranks.
 
-    Args:
-        calls: the contestants. Each gets one turn per round, with several batches of calls.
-        together: a barrier of all ranks.
-        seconds: total time. It determines the length of turns; if even single calls take longer,
-            there are fewer rounds, but at least `LEAST`.
-        rounds: the most rounds.
+    `together` is a barrier of all ranks. The total time `seconds` determines the length of turns;
+    if even single calls take longer, there are fewer rounds, but at least `LEAST`.
     """
 
     def turn(call, batches=1, repeats=1):

@@ -11,7 +11,22 @@ from importlib import import_module
 
 import lazy_loader
 
-from .names import NAMES, RULES
+# name: (file, class, arguments that the name sets)
+RULES = {
+    "sgd": ("sgd", "SGD", {}),
+    "momentum": ("sgd", "SGD", {"momentum": 0.9}),
+    "nesterov": ("sgd", "SGD", {"momentum": 0.9, "nesterov": True}),
+    "adagrad": ("adagrad", "Adagrad", {}),
+    "adadelta": ("adadelta", "Adadelta", {}),
+    "rmsprop": ("rmsprop", "RMSprop", {}),
+    "adam": ("adam", "Adam", {}),
+    "adamw": ("adamw", "AdamW", {}),
+    "nadam": ("nadam", "Nadam", {}),
+    "lion": ("lion", "Lion", {}),
+    "lars": ("lars", "LARS", {}),
+    "lamb": ("lamb", "LAMB", {}),
+}
+NAMES = tuple(RULES)
 
 _homes = {kind: file for file, kind, _ in RULES.values()} | {
     "Optimizer": "base",
@@ -21,7 +36,7 @@ _homes = {kind: file for file, kind, _ in RULES.values()} | {
 # Lazily: a process that wants only the names need not wait for Numba.
 _attached, __dir__, _ = lazy_loader.attach(
     __name__,
-    submodules=["base", "clipping", "names", "serve", "switch", *{f for f, _, _ in RULES.values()}],
+    submodules=["base", "clipping", "serve", "switch", *{f for f, _, _ in RULES.values()}],
     submod_attrs={file: [n for n, f in _homes.items() if f == file] for file in _homes.values()},
 )
 __all__ = ["NAMES", "get", *_homes]

@@ -46,6 +46,3 @@ class Adadelta(Optimizer):
     epsilon: float = 1e-7
     slots = 2
     rule = 5
-
-    def hyper(self, step: int) -> np.ndarray:
-        return np.array([self.learning_rate, self.rho, self.epsilon], np.float64)

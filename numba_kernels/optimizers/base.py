@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 
 import numpy as np
 
 from ..shared.window import aligned
-from .names import RULES
+from . import RULES
 
 
 @dataclass
@@ -95,8 +96,11 @@ class Optimizer:
         return f"{self.name} with momentum {momentum:g}" if momentum else self.name
 
     def hyper(self, step: int) -> np.ndarray:
-        """Return the kernel's numbers for update number `step` (the first is 1), float64."""
-        raise NotImplementedError
+        """Return the kernel's numbers for update number `step` (the first is 1), float64.
+
+        These are the hyper-parameters in their order, unless a rule says otherwise.
+        """
+        return np.array([*vars(self).values()], np.float64)
 
     def update(self, parameters: np.ndarray, gradient: np.ndarray, state: State) -> None:
         """Do one update of `parameters` (n,) in place and count it in `state`, from `init(n)`."""
@@ -125,7 +129,7 @@ class Optimizer:
         check_vectors(parameters, gradient, state)
         squares = np.zeros((state.layers, 2))
         if state.layers:
-            _compiled("begin")(
+            _switch().begin(
                 self.rule, parameters, gradient, state.slots, state.pieces,
                 self.hyper(state.step + 1), squares,
             )  # fmt: skip
@@ -139,7 +143,7 @@ class Optimizer:
         if squares.shape != (state.layers, 2):
             raise ValueError(f"squares must have shape {(state.layers, 2)}, got {squares.shape}")
         state.step += 1
-        _compiled("finish")(
+        _switch().finish(
             self.rule, parameters, gradient, state.slots, state.pieces, self.hyper(state.step),
             squares,
         )  # fmt: skip
@@ -147,28 +151,15 @@ class Optimizer:
 
 NO_LAYERS = np.zeros((0, 2))
 
-# The compiled switch over all rules. It imports the rules, which import this file: so it hands its
-# functions in here, and the package loads it with the first rule that is asked for (__init__.py).
-_switch: dict = {}
 
-
-def install(begin, finish) -> None:
-    _switch.update(begin=begin, finish=finish)
-
-
-def _compiled(name: str):
-    if not _switch:  # the rule was imported from its own file, not from the package
-        import_module("numba_kernels.optimizers.switch")
-    return _switch[name]
+@cache
+def _switch():
+    """The compiled switch over all rules, which import this file."""
+    return import_module("numba_kernels.optimizers.switch")
 
 
 def cut(offsets: list[int], low: int, high: int) -> np.ndarray:
-    """Return the part of each layer in [low, high), as rows [first, last + 1, layer] from low.
-
-    Example:
-        >>> cut([0, 10, 12], 4, 20).tolist()
-        [[0, 6, 0], [6, 8, 1], [8, 16, 2]]
-    """
+    """Return the part of each layer in [low, high), as rows [first, last + 1, layer] from low."""
     edges = [*offsets, max(high, offsets[-1])]
     rows = [
         [max(edges[i], low) - low, min(edges[i + 1], high) - low, i] for i in range(len(offsets))

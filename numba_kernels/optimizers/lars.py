@@ -72,5 +72,4 @@ class LARS(Optimizer):
     layered = True
 
     def hyper(self, step: int) -> np.ndarray:
-        numbers = [0, self.learning_rate, self.momentum, self.weight_decay, self.trust_coefficient]
-        return np.array(numbers, np.float64)
+        return np.array([0, *super().hyper(step)])

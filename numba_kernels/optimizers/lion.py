@@ -46,7 +46,3 @@ class Lion(Optimizer):
     weight_decay: float = 0.0
     slots = 1
     rule = 7
-
-    def hyper(self, step: int) -> np.ndarray:
-        numbers = [self.learning_rate, self.beta_1, self.beta_2, self.weight_decay]
-        return np.array(numbers, np.float64)

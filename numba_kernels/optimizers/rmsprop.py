@@ -106,7 +106,3 @@ class RMSprop(Optimizer):
     @property
     def velocity(self) -> int | None:
         return 1 if self.momentum > 0 else None
-
-    def hyper(self, step: int) -> np.ndarray:
-        numbers = [self.learning_rate, self.rho, self.momentum, self.epsilon, self.centered]
-        return np.array(numbers, np.float64)

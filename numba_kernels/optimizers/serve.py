@@ -35,9 +35,6 @@ def serve(
     the requesting leaf does half of the work (helping.py). `answer` may be the memory of `sent`;
     None if it is not wanted. LARS and LAMB need norms first, and so one more pass over `parameters`
     and `sent`.
-
-    Raises:
-        ValueError, TypeError: shapes or dtypes differ.
     """
     check_vectors(parameters, sent, state)
     if answer is None:

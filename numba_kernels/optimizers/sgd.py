@@ -9,8 +9,6 @@ As keras.optimizers.SGD. Polyak (1964); Nesterov (1983); Sutskever et al., ICML 
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..jit.compile import compiled
 from .base import Optimizer
 
@@ -79,6 +77,3 @@ class SGD(Optimizer):
     @property
     def slots(self) -> int:
         return int(self.momentum > 0)
-
-    def hyper(self, step: int) -> np.ndarray:
-        return np.array([self.learning_rate, self.momentum, self.nesterov], np.float64)

@@ -5,7 +5,7 @@ Passing functions as arguments would also work, but code compiled that way can't
 
 from ..jit.compile import compiled
 from ..jit.denormals import flush_denormals, restore
-from . import adadelta, adagrad, adam, adamw, base, lamb, lars, lion, nadam, rmsprop, sgd
+from . import adadelta, adagrad, adam, adamw, lamb, lars, lion, nadam, rmsprop, sgd
 
 _sgd, _adam, _adamw, _nadam = sgd.kernel, adam.kernel, adamw.kernel, nadam.kernel
 _adagrad, _adadelta, _rmsprop = adagrad.kernel, adadelta.kernel, rmsprop.kernel
@@ -77,6 +77,3 @@ def finish(rule, parameters, gradient, slots, pieces, hyper, squares):
             set_rate(rule, hyper, squares[pieces[i, 2]])
         apply(rule, parameters[start:end], gradient[start:end], slots, start, hyper)
     restore(before)
-
-
-base.install(begin, finish)

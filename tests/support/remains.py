@@ -21,8 +21,6 @@ TABLES = (dict, list, set)
 ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
-    ("numba_kernels.optimizers.base", ("_switch", "begin")),
-    ("numba_kernels.optimizers.base", ("_switch", "finish")),
     ("tutorial_dl.interop.tensorflow_graph", "_order"),
     ("tutorial_dl.interop.horovod.process_sets", "_made"),
     ("tutorial_dl.interop.horovod.basics", ("_Here", "node")),

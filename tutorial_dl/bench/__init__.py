@@ -9,8 +9,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+
+import numpy as np
 
 from numba_kernels import launch
 from numba_kernels.bench import check_file, facts, one_run
@@ -22,12 +26,52 @@ TORCH = "TUTORIAL_DL_TORCH"
 DDP = "torch DDP over gloo"
 
 
-def main(ranks: int, seconds: float, file: str | None) -> None:
-    """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead).
+# The networks. An MLP computes little per weight, so its step shows the cost of reducing weights; a
+# CNN and an LSTM compute more. The LSTM, for sequences of 338 particles, is that of MPI-Learn.
 
-    Raises:
-        ValueError, LaunchError, OSError: If an argument is wrong, if possible before measuring.
-    """
+
+@dataclass(frozen=True)
+class Network:
+    """A network: shape of one sample, and number of samples per rank and step."""
+
+    name: str
+    shape: tuple[int, ...]
+    samples: int
+    classes: int = 10
+
+    def build(self, keras):
+        """The network in Keras, not compiled; its outputs are logits."""
+        dense, conv = keras.layers.Dense, keras.layers.Conv2D
+        hidden = {
+            "mlp": lambda: [dense(512, "relu"), dense(512, "relu")],
+            "cnn": lambda: [
+                conv(32, 3, activation="relu"),
+                conv(64, 3, activation="relu"),
+                keras.layers.MaxPooling2D(2),
+                keras.layers.Flatten(),
+                dense(128, "relu"),
+            ],
+            "lstm": lambda: [keras.layers.Masking(), keras.layers.LSTM(20)],
+        }[self.name]()
+        return keras.Sequential([keras.Input(self.shape), *hidden, dense(self.classes)])
+
+    def batches(self, count: int, seed: int) -> Iterator[tuple]:
+        """`count` batches of random numbers: inputs (samples, *shape) float32, labels int64."""
+        random = np.random.default_rng(seed)
+        for _ in range(count):
+            x = random.random((self.samples, *self.shape), np.float32)
+            yield x, random.integers(0, self.classes, self.samples)
+
+
+NETWORKS = {
+    "mlp": Network("mlp", (784,), 32),
+    "cnn": Network("cnn", (28, 28, 1), 32),
+    "lstm": Network("lstm", (338, 20), 100, 3),
+}
+
+
+def main(ranks: int, seconds: float, file: str | None) -> None:
+    """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead)."""
     launch.check_ranks(ranks)
     if not 0 < seconds < 3600:
         raise ValueError(f"--seconds must be more than 0 and less than 3600, got {seconds}")

@@ -25,7 +25,7 @@ from numba_kernels.bench.timing import copy_bandwidth, interleaved
 from numba_kernels.optimizers import Adam
 from numba_kernels.team.team import Team
 from tutorial_dl import replica, strategies
-from tutorial_dl.bench.shapes import NETWORKS, Network
+from tutorial_dl.bench import NETWORKS, Network
 from tutorial_dl.replica.consistency import check_same_weights
 from tutorial_dl.replica.keras_tensorflow import keras, tf
 

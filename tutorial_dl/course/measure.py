@@ -48,14 +48,8 @@ def fit(sizes: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
     """Fit seconds = alpha + size beta by least squares of the relative errors.
 
     Relative, because a microsecond matters for a small message, not for a large one.
-
-    Args:
-        sizes: bytes, shape (k,)
-        seconds: one message of each size, shape (k,)
-
-    Returns:
-        (alpha, beta): the latency in s, and the time per byte in s/byte. ValueError if one of them
-        would not be above 0.
+    Sizes are in bytes; returns the latency in s, and the time per byte in s/byte. ValueError if one
+    of them would not be above 0.
 
     Example:
         >>> alpha, beta = fit(np.array([0, 1e6]), np.array([2e-6, 102e-6]))

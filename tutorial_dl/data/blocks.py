@@ -31,11 +31,8 @@ def windows(
 ) -> Iterator[np.ndarray]:
     """Yield the sample indices of an epoch in order, one window at a time.
 
-    Args:
-        first, length: First sample and number of samples of each block, shape (blocks,).
-        window: Samples to shuffle together; rounded to a multiple of `batch_size`.
-        batch_size: Samples per global batch.
-        seed: Seed of this epoch; None leaves the samples in the order of the files.
+    Each block has `length` samples from `first` on, shape (blocks,). `window` is in samples, and
+    rounded to a multiple of `batch_size`. Without a `seed` the order is that of the files.
     """
     if seed is not None:
         order = np.random.default_rng(seed).permutation(len(first))

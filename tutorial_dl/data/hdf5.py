@@ -28,13 +28,8 @@ SPLIT = 256  # number of stretches held out for validation
 class Hdf5Data:
     """Samples in files, with the methods of `Data`: `len`, `take`, `order`, `read`, `part`.
 
-    Args:
-        table: The files.
-        inputs, targets: Name of a dataset, or a tuple or dict of names; as attributes, a `Column`
-            in place of each name.
-        stretches: Which samples, in order: rows (file, first, number of samples), shape (k, 3);
-            None: all.
-        window: As for `hdf5`.
+    As attributes, `inputs` and `targets` have a `Column` in place of each name. `stretches` says
+    which samples, in order: rows (file, first, number of samples), shape (k, 3); None: all.
     """
 
     def __init__(
@@ -61,11 +56,9 @@ class Hdf5Data:
         return each_array(partial(Column, self), self._names[1])
 
     def __len__(self) -> int:
-        """Number of samples."""
         return int(self._ends[-1]) if len(self._ends) else 0
 
     def take(self, indices: np.ndarray | slice) -> Batch:
-        """Read and return the samples at `indices`."""
         with Reader(self.table) as reader:
             arrays = reader.take(*self._places(indices))
         return self._batch(arrays, slice(None))
@@ -96,7 +89,6 @@ class Hdf5Data:
             readings.close()
 
     def part(self, samples: slice) -> Hdf5Data:
-        """Return the samples of a slice as data, without reading them."""
         first, end, _ = samples.indices(len(self))
         return self._parts(np.array([[first, max(first, end)]]))
 
@@ -186,11 +178,9 @@ class Column:
     def __repr__(self) -> str:
         return f"Column({self._field.name!r}, {self.shape}, {self.dtype})"
 
-    def min(self, initial: int | None = None):
-        """Minimum of a column of scalars.
+    # Of a column of scalars. The first call reads the whole column.
 
-        The first call of min, max, argmin or argmax reads the whole column.
-        """
+    def min(self, initial: int | None = None):
         return self._extremes[0] if initial is None else min(self._extremes[0], initial)
 
     def max(self, initial: int | None = None):

@@ -59,15 +59,6 @@ def hdf5(
     return Dataset(name, train, kept, classes(train, kept))
 
 
-def check_words(features: Any = None, labels: Any = None, validation: Any = None) -> None:
-    """Raise ValueError if names are malformed or the validation files do not exist."""
-    for spec, what in ((features, "features"), (labels, "labels")):
-        if spec is not None:
-            names(spec, what)
-    if validation is not None:
-        share_or_files(validation)
-
-
 def share_or_files(validation: Any) -> tuple[float, list[Path] | None]:
     """Return (share to hold out, None) or (0, files), depending on `validation`."""
     try:

@@ -6,6 +6,7 @@ from tutorial_dl import user_function
 from tutorial_dl.data.built_in import curve, digits, events
 from tutorial_dl.data.dataset import Data, Dataset, classes
 from tutorial_dl.data.files import named, paths
+from tutorial_dl.data.hdf5_dataset import hdf5, names, share_or_files
 
 NAMES = {"curve": curve, "digits": digits, "events": events}
 
@@ -27,8 +28,6 @@ def load(
         return spec
     check(spec, features, labels, validation, cache)
     if named(spec):
-        from tutorial_dl.data.hdf5_dataset import hdf5
-
         given = dict(features=features, labels=labels, validation=validation, cache=cache)
         return hdf5(spec, **{k: v for k, v in given.items() if v is not None})
     if spec in NAMES:
@@ -61,10 +60,13 @@ def check(
 ) -> None:
     """Raise ValueError if these options can't name data; files are only checked to exist."""
     if named(spec):
-        from tutorial_dl.data.hdf5_dataset import check_words
-
         paths(spec)
-        return check_words(features, labels, validation)
+        for words, what in ((features, "features"), (labels, "labels")):
+            if words is not None:
+                names(words, what)
+        if validation is not None:
+            share_or_files(validation)
+        return
     given = dict(features=features, labels=labels, validation=validation, cache=cache)
     for word, value in given.items():
         if value is not None:

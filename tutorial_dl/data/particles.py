@@ -183,12 +183,8 @@ def sequences(particles: Particles, events: int, places: int) -> np.ndarray:
 def isolation_sums(starts, pt, eta, phi, group, cone: float) -> np.ndarray:
     """Sum the other particles' pT within sqrt(d_eta^2 + d_phi^2) < cone, by group: (N, 3).
 
-    The sums are small for a W's lepton, large within a jet.
-
-    Args:
-        starts: (events + 1,): event e has the particles starts[e] up to starts[e + 1].
-        pt, eta, phi: (N,).
-        group: (N,), the sum in which a particle counts: 0, 1 or 2; -1 counts in none.
+    The sums are small for a W's lepton, large within a jet. Event e has the particles starts[e] up
+    to starts[e + 1]; `group` is the sum in which a particle counts, 0, 1 or 2, or -1 for none.
     """
     sums = np.zeros((len(pt), 3))
     _sum_pairs(starts, pt, eta, phi, group, cone, sums)

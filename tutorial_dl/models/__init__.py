@@ -4,11 +4,12 @@
     model = models.cnn(dataset)                             # the compiled keras.Model itself
 
 `f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax` and `dense` are
-numpy replicas, `mlp`, `cnn` and `lstm` compiled Keras models.
+numpy replicas, built in milliseconds, `mlp`, `cnn` and `lstm` compiled Keras models.
 """
 
 import random
 import sys
+from math import prod
 from typing import Any
 
 import lazy_loader
@@ -17,11 +18,11 @@ import numpy as np
 from tutorial_dl import replica, user_function
 from tutorial_dl.data import Dataset
 
-_HOMES = {"numpy_models": ["curve", "softmax", "dense"], "keras_models": ["mlp", "cnn", "lstm"]}
-NAMES = (*_HOMES["numpy_models"], *_HOMES["keras_models"])
+KERAS = ["mlp", "cnn", "lstm"]
+NAMES = ("curve", "softmax", "dense", *KERAS)
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs=_HOMES)
-__all__ += ["NAMES", "build"]
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"keras_models": KERAS})
+__all__ += ["NAMES", "build", "curve", "dense", "softmax"]
 
 
 def check(spec: str) -> None:
@@ -51,7 +52,7 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
         return replica.of(_built(spec, dataset))
     check(spec)
     if spec in NAMES:
-        return replica.of(__getattr__(spec)(dataset, seed=seed))
+        return replica.of(getattr(sys.modules[__name__], spec)(dataset, seed=seed))
     function = user_function.find(spec, "model")
     if "keras" in sys.modules:
         sys.modules["keras"].utils.set_random_seed(seed)
@@ -71,3 +72,65 @@ def _built(model: Any, dataset: Dataset) -> Any:
     if keras is not None and isinstance(model, keras.Model) and not model.built:
         model(dataset.train.take(slice(0, 1))[0])
     return model
+
+
+def curve(dataset: Dataset, seed: int = 0) -> replica.Replica:
+    """A cubic w0 + w1 x + w2 x^2 + w3 x^3, from one number to one number; it starts from w = 0."""
+    inputs = prod(sample_shape("curve", dataset))
+    if inputs != 1 or dataset.classes or outputs("curve", dataset) != 1:
+        raise ValueError(
+            f"model 'curve' maps one number to one number: dataset '{dataset.name}' has "
+            f"samples of shape {dataset.inputs_shape}"
+            + (f" in {dataset.classes} classes" if dataset.classes else "")
+        )
+    return replica.CurveReplica(degree=3)
+
+
+def softmax(dataset: Dataset, seed: int = 0) -> replica.Replica:
+    """A linear classifier (softmax regression)."""
+    if dataset.classes is None:
+        raise ValueError(f"model 'softmax' needs classes: dataset '{dataset.name}' has none")
+    inputs = prod(sample_shape("softmax", dataset))
+    return replica.SoftmaxReplica(inputs, dataset.classes, seed=seed)
+
+
+def dense(dataset: Dataset, seed: int = 0) -> replica.Replica:
+    """A dense network with two hidden layers: 256 ReLU for classes, 64 tanh for regression."""
+    hidden = 256 if dataset.classes else 64
+    sizes = (prod(sample_shape("dense", dataset)), hidden, hidden, outputs("dense", dataset))
+    if dataset.classes:
+        return replica.DenseReplica(sizes, "relu", "cross_entropy", seed=seed)
+    return replica.DenseReplica(sizes, "tanh", "mse", seed=seed)
+
+
+def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
+    """Shape of one sample; raises ValueError if the dataset has several inputs."""
+    shape = dataset.inputs_shape
+    if isinstance(shape, dict) or (shape and isinstance(shape[0], tuple)):
+        raise ValueError(
+            f"model '{model}' has one input: dataset '{dataset.name}' has {len(shape)}; "
+            "build a model of your own and name it as module:function"
+        )
+    return shape
+
+
+def outputs(model: str, dataset: Dataset) -> int:
+    """Number of outputs: one per class, or one per number of a target."""
+    if dataset.classes:
+        return dataset.classes
+    targets = dataset.train.targets
+    if isinstance(targets, (tuple, dict)):
+        raise ValueError(
+            f"model '{model}' has one output: dataset '{dataset.name}' has {len(targets)}; "
+            "build a model of your own and name it as module:function"
+        )
+    return prod(targets.shape[1:])
+
+
+def one_hot(dataset: Dataset) -> bool:
+    """Whether targets are one-hot rows (zeros and a single one); checks the first 100 samples."""
+    targets = dataset.train.targets
+    if isinstance(targets, (tuple, dict)) or targets.ndim != 2 or targets.shape[1] < 2:
+        return False
+    rows = dataset.train.take(slice(0, 100))[1]
+    return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(axis=1) == 1).all())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tutorial_dl.data import Dataset
-from tutorial_dl.models.sizes import one_hot, outputs, sample_shape
+from tutorial_dl.models import one_hot, outputs, sample_shape
 
 if TYPE_CHECKING:
     import keras

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tutorial_dl import bench
-from tutorial_dl.bench.shapes import NETWORKS
+from tutorial_dl.bench import NETWORKS
 
 PARAMETERS = {"mlp": 669_706, "cnn": 1_199_882, "lstm": 3_343}
 

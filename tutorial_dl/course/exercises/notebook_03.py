@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .checking import NotYet, call, close, must_be_whole, must_have
+from . import NotYet, call, close, must_be_whole, must_have
 
 
 def units(answer) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import Patient
 
-from .checking import NotYet, close, listed, must_be_a_ring, must_be_function, whose
+from . import NotYet, close, listed, must_be_a_ring, must_be_function, whose
 
 SHAPE = np.array([1.0, 2.0])  # every chunk is a multiple of it
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import GaveUp, Patient, Watch, rehearse
 
-from .checking import NotYet, close, listed, must_be_a_ring, must_be_function, must_have, whose
+from . import NotYet, close, listed, must_be_a_ring, must_be_function, must_have, whose
 
 # (ranks, vector length): even chunks first, then uneven ones, then some empty ones.
 CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))

@@ -6,7 +6,7 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team
 
-from .checking import NotYet, aborting, close, must_be_function, must_return
+from . import NotYet, aborting, close, must_be_function, must_return
 
 SHAPE = np.array([1.0, 2.0])  # a batch, up to a factor
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .checking import NotYet, call, close, must_have, must_not_be, must_return
+from . import NotYet, call, close, must_have, must_not_be, must_return
 
 # Exercise 2: the rate found for batch BASE, momentum, largest curvature, samples per epoch.
 RATE, BASE, MOMENTUM, CURVATURE, SAMPLES = 0.05, 64, 0.9, 5.0, 50_000

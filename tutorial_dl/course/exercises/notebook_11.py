@@ -1,6 +1,6 @@
 """Checks for the exercises of notebook 11, the parameter server."""
 
-from .checking import NotYet, call, close, must_have
+from . import NotYet, call, close, must_have
 
 # Exercise 2: bytes of the weights, bytes per second of the master's link, seconds per gradient.
 BYTES, LINK, COMPUTE, WORKERS = 25_000_000 * 4, 1.25e9, 0.250, 16

@@ -4,7 +4,7 @@ import numpy as np
 
 from tutorial_dl.course.foundations.rules import delay_bound, delayed_descent
 
-from .checking import NotYet, call, close, must_have, must_not_be, must_return
+from . import NotYet, call, close, must_have, must_not_be, must_return
 
 CURVATURE, PLAIN, AWARE = 5.0, 0.05, 0.35  # exercise 2
 

@@ -6,7 +6,7 @@ from numba_kernels.optimizers import SGD
 from tutorial_dl.strategies.rule import Rule
 from tutorial_dl.strategies.scripted import Scripted
 
-from .checking import NotYet, close, must_have, must_not_be
+from . import NotYet, close, must_have, must_not_be
 
 BETA, RATE, WORKERS = 0.9, 0.1, 3  # moving rate of exercise 1; workers of exercise 2
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from tutorial_dl.course.foundations.rules import matched_pace
 
-from .checking import NotYet, close, must_be_function, must_have, must_not_be, must_return
+from . import NotYet, close, must_be_function, must_have, must_not_be, must_return
 
 MOMENTUM, WORKERS = 0.9, 8  # exercise 2
 

@@ -42,10 +42,6 @@ def saturation(compute: float, serve: float) -> float:
 def regular_throughput(workers: int, compute: float, serve: float) -> float:
     """Return the updates per second if all gradients and exchanges take equal times (the bound).
 
-    Args:
-        workers: W, at least 0
-        compute, serve: seconds; see `saturation`
-
     Example:
         >>> [round(regular_throughput(W, 0.010, 0.010)) for W in (1, 2, 3)]
         [50, 100, 100]
@@ -61,10 +57,6 @@ def random_throughput(workers: int, compute: float, serve: float) -> float:
     queue Q that the other W - 1 would have without it (Reiser and Lavenberg, J. ACM 27 (1980) 313),
     so its answer takes s (1 + Q). The result equals Erlang's formula above, without its large
     numbers.
-
-    Args:
-        workers: W, at least 0
-        compute, serve: means in seconds; see `saturation`
 
     Example:
         >>> [random_throughput(W, 0.010, 0.010) for W in (1, 2, 3)]

@@ -49,9 +49,7 @@ import numpy as np
 def delay_bound(tau: int, curvature: float = 1.0) -> float:
     """Return 2 sin(pi / (2 (2 tau + 1))) / h: a fixed delay is stable only for rates below this.
 
-    Args:
-        tau: staleness in updates, at least 0
-        curvature: h of the direction with the largest curvature, above 0
+    The curvature is that of the direction where it is largest.
 
     Example:
         >>> [round(delay_bound(tau), 4) for tau in range(5)]
@@ -170,12 +168,8 @@ def _check(tau: int = 0, workers: int = 1) -> None:
 def elastic_growth(rate: float, moving_rate: float, workers: int, curvature: float) -> float:
     """Return the factor by which each round finally multiplies the distance from equilibrium.
 
-    It is the spectral radius of A; above 1 the workers diverge.
-
-    Args:
-        rate, moving_rate: eta and beta
-        workers: p, at least 1
-        curvature: h; 0 where the loss is flat (there the factor is at least 1)
+    It is the spectral radius of A; above 1 the workers diverge. It is at least 1 where the loss is
+    flat (curvature 0).
     """
     matrix = _matrix(rate, moving_rate, workers, curvature)
     # The factor of the differences is a diagonal element of A, so it lies between A's eigenvalues
@@ -193,13 +187,8 @@ def resting_places(
 
         x_i = c + eta h / (eta h + alpha) (a_i - c)
 
-    Args:
-        rate, moving_rate: eta and beta
-        minima: a_i, shape (p, n)
-        curvature: h of each coordinate, shape (n,), above 0
-
-    Returns:
-        The workers' places, shape (p, n), and the center, shape (n,).
+    For minima of shape (p, n) and the curvature of each coordinate, (n,), these are the workers'
+    places, (p, n), and the center, (n,).
     """
     minima, pull = np.asarray(minima, float), rate * np.asarray(curvature, float)
     center, alpha = minima.mean(axis=0), moving_rate / len(minima)
@@ -212,15 +201,8 @@ def center_deviation(
     """Return the standard deviation of the center about its mean in the stationary state.
 
     The noise adds a variance of Q = eta^2 noise^2 / p to m in each round. The covariance C of
-    (m, c) then solves the linear equations C = A C A^T + Q.
-
-    Args:
-        rate, moving_rate, workers, curvature: as in `elastic_growth`
-        noise: standard deviation of one worker's gradient, independent of the other workers and
-            of the other steps
-
-    Raises:
-        ValueError: the iteration diverges, so there is no stationary state
+    (m, c) then solves the linear equations C = A C A^T + Q. `noise` is the standard deviation of
+    one worker's gradient, independent of the other workers and of the other steps.
     """
     if elastic_growth(rate, moving_rate, workers, curvature) >= 1:
         raise ValueError(

@@ -21,12 +21,7 @@ FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
     "Twice the batch, half the variance", BATCH, "variance / square of the gradient", yscale="log"
 )
 def gradient_noise(ax, batches: Sequence[int], predicted: Numbers, measured: Numbers):
-    """How far batch gradients are from the gradient of all samples, by batch size.
-
-    Args:
-        batches: samples per batch, (k,).
-        predicted, measured: mean squared distance over the squared length of the gradient, (k,).
-    """
+    """Mean squared distance of batch gradients over the square of the gradient, by batch, (k,)."""
     style.predicted_measured(ax, batches, predicted, measured)
     style.log_x(ax, batches)
 
@@ -104,11 +99,7 @@ def records(
     rows: Sequence[tuple[str, Mapping[str, float]]],
     title: str = "Fewer steps, more samples per second: where the hour went",
 ) -> style.Figure:
-    """Training runs as rows, one panel per quantity, on logarithmic axes.
-
-    Args:
-        rows: (label, quantity with its unit -> number above 0), all with the same quantities.
-    """
+    """Training runs as rows (label, quantity with unit -> number > 0), one panel per quantity."""
     names = list(rows[0][1])
     for label, row in rows:
         if list(row) != names:
@@ -203,12 +194,9 @@ def share_statistics(
     "ranks (lines: predicted)", "distance of the moving mean", legend="lower left",
 )  # fmt: skip
 def moving_statistics(ax, ranks: Numbers, predicted: Lines, measured: Lines):
-    """How far moving means are from the mean of all data, by the number of ranks.
+    """Root mean square distance of moving means from the mean of all data, by the number of ranks.
 
-    Args:
-        ranks: shape (k,).
-        predicted, measured: legend entry -> root mean square distance in units of the standard
-            deviation, shape (k,); the same entries in both.
+    Distances are in units of the standard deviation; both have the same legend entries.
     """
     style.predicted_measured_each(ax, ranks, predicted, measured)
     style.log_x(ax, ranks)

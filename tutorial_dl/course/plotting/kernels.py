@@ -111,11 +111,7 @@ def beside(
 
 
 def step_traffic(ways: Mapping[str, Mapping[str, float]]) -> style.Figure:
-    """What each way of a synchronous step moves, stacked by its parts.
-
-    Args:
-        ways: way -> part -> numbers that go through memory per weight, over all ranks.
-    """
+    """Numbers through memory per weight, over all ranks: way of a step -> its part -> numbers."""
     parts = list(dict.fromkeys(part for way in ways.values() for part in way))
     hatches = ("", "//", "..", "\\\\", "xx")
     if len(parts) > len(hatches):

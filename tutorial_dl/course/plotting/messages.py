@@ -168,14 +168,9 @@ def _waits_of(ax: Axes, title: str, waits: Mapping[int, int], ranks: int) -> Non
     caught = circle(waits)
     for rank, other in waits.items():
         colour = style.RED if rank in caught else style.BLACK
-        look = {
-            "color": colour,
-            "linewidth": 2.2,
-            "mutation_scale": 18,
-            "shrinkA": 26,
-            "shrinkB": 26,
-        }
-        style.arrow(ax, places[rank], places[other], connectionstyle="arc3,rad=-0.12", **look)
+        look = {"color": colour, "linewidth": 2.2, "mutation_scale": 18}
+        look |= {"shrinkA": 26, "shrinkB": 26, "connectionstyle": "arc3,rad=-0.12"}
+        style.arrow(ax, places[rank], places[other], **look)
     for rank, (x, y) in enumerate(places):
         colour = style.RED if rank in caught else style.BLACK if rank in waits else style.GREEN
         bbox = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour}
@@ -251,11 +246,7 @@ def slowest_of(
 
 
 def how_long(rows: Sequence[tuple[str, float, float]]) -> style.Figure:
-    """Seconds until failed cells ended, and the predicted latest end.
-
-    Args:
-        rows: (what happened, latest end in s, measured end in s) of each cell, from top to bottom.
-    """
+    """Failed cells as rows: (what happened, predicted latest end in s, measured end in s)."""
     with style.axes(height=0.9 + 0.42 * len(rows)) as ax:
         for place, (_, latest, measured) in enumerate(rows):
             ax.barh(place, latest, 0.6, facecolor="white", edgecolor=style.PREDICTED)

@@ -34,12 +34,7 @@ def hinges(ax, grid: np.ndarray, terms: np.ndarray, truth: np.ndarray):
     yscale="log",
 )  # fmt: skip
 def unit_errors(ax, units: Sequence[int], measured: Numbers, predicted: Numbers):
-    """Largest error of a network against its number of hidden units, predicted beside measured.
-
-    Args:
-        units: hidden units of each network, length n.
-        measured, predicted: largest errors, length n, unit of y.
-    """
+    """Largest errors of networks, in the unit of y, (n,), by number of hidden units, (n,)."""
     labels = ("predicted, max |f''| h² / 8", "measured")
     style.predicted_measured(ax, units, predicted, measured, labels)
     style.log_x(ax, units)
@@ -50,9 +45,7 @@ def gradient_check(
 ) -> style.Figure:
     """Each element of a gradient, its finite difference over backpropagation's; the difference.
 
-    Args:
-        predicted, measured: gradients, shape (n,), in loss per unit of the parameter.
-        groups: legend entry -> which of the n elements.
+    Gradients have shape (n,); `groups` is legend entry -> which of the n elements.
     """
     with style.panels(2, 1, height=2.6, sharex=True, height_ratios=[2, 1]) as (figure, grid):
         values, differences = grid[:, 0]

@@ -65,11 +65,9 @@ def many_to_few(workers: int = 6) -> style.Figure:
 
 
 def service(runs: Mapping[str, tuple[Sequence[Numbers], int]], until: float) -> style.Figure:
-    """What the master and each worker do over time, one panel per run.
+    """What the master and each worker do until `until`, in seconds, one panel per run.
 
-    Args:
-        runs: title -> (rows of `foundations.first_come_first_served`, number of workers).
-        until: how many seconds are shown.
+    `runs` is title -> (rows of `foundations.first_come_first_served`, number of workers).
     """
     lines = [workers + 2 for _, workers in runs.values()]
     height = 0.26 * np.mean(lines) + 0.4  # inches per panel, on average
@@ -189,12 +187,10 @@ def served(
 def unseen(
     ax, upward: Sequence[int], predicted: Lines, measured: Mapping[str, Mapping[int, float]]
 ):
-    """Mean number of updates that a gradient has not seen, by the updates between two relays.
+    """Mean number of updates that a gradient has not seen, by those between two relays, (k,).
 
-    Args:
-        upward: updates of a sub-master from one relay to the next, (k,).
-        predicted: layout -> updates not seen, (k,).
-        measured: layout -> {upward: updates not seen}, for those that were run.
+    `predicted` is layout -> updates not seen, (k,); `measured`, layout -> {upward: not seen}, has
+    those that were run.
     """
     _check_predicted([name for name in measured if name not in predicted], predicted)
     for number, (name, line) in enumerate(predicted.items()):

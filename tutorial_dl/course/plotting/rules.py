@@ -58,11 +58,7 @@ def delay_map(
     "On the bound, x oscillates for ever", "updates (lines: predicted)", "x", width=7.2
 )
 def delayed_paths(ax, predicted: Lines, measured: Lines):
-    """Paths by update: predicted as lines, measured as markers (every few updates).
-
-    Args:
-        predicted, measured: name -> x after each update, (t,); the same names.
-    """
+    """Paths, name -> x after each update, (t,): predicted as lines, measured as markers."""
     updates = len(next(iter(predicted.values())))
     every = max(1, updates // 30)
     style.predicted_measured_each(ax, range(updates), predicted, measured, every)
@@ -75,10 +71,8 @@ def delayed_paths(ax, predicted: Lines, measured: Lines):
 def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
     """Paths of 30 runs with workers in random order, the mean of all, and its prediction.
 
-    Args:
-        paths: x after each update, shape (runs, t).
-        momentum: x of one process with the implicit momentum, (t,).
-        alone: x of one process with the same rate and no momentum, (t,).
+    `paths` has shape (runs, t). One process has the same rate, with the implicit momentum, (t,), or
+    none (`alone`).
     """
     ax.plot(np.transpose(paths[:30]), color=style.GREY, linewidth=0.5, alpha=0.5)
     ax.plot([], color=style.GREY, linewidth=0.5, label="one order")
@@ -95,12 +89,7 @@ def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
     "momentum", "largest stable rate · curvature", legend="lower left",
 )  # fmt: skip
 def largest_rates(ax, momenta: Numbers, rates: Mapping[int, Numbers]):
-    """The largest stable rate by momentum, one line per delay.
-
-    Args:
-        momenta: (k,).
-        rates: delay -> largest stable eta h, (k,).
-    """
+    """The largest stable rate by momentum, (k,): delay -> largest stable eta h, (k,)."""
     for number, (delay, largest) in enumerate(rates.items()):
         ax.plot(momenta, largest, label=f"delay {delay}", **style.line(number))
     style.log_y(ax)
@@ -189,13 +178,7 @@ def springs(
 def center_noise(
     ax, moving_rates: Numbers, predicted: Lines, measured: Lines, levels: Mapping[str, float]
 ):
-    """How much gradient noise shakes the center, by the moving rate.
-
-    Args:
-        moving_rates: (k,), drawn on a logarithmic axis.
-        predicted, measured: name -> standard deviation, (k,); the same names.
-        levels: name -> standard deviation, drawn as a horizontal line.
-    """
+    """Standard deviation of the center by the moving rate, (k,); `levels` are horizontal lines."""
     style.predicted_measured_each(ax, moving_rates, predicted, measured)
     for name, level in levels.items():
         style.level(ax, level, name)
@@ -205,12 +188,9 @@ def center_noise(
 def periods(
     every: Sequence[int], predicted: Numbers, measured: Numbers, losses: Lines
 ) -> style.Figure:
-    """Traffic and loss by the period: the steps from one exchange to the next.
+    """Megabytes sent in a whole run, and validation losses at its end, by the period.
 
-    Args:
-        every: steps, (k,).
-        predicted, measured: megabytes sent in the whole run, (k,) each.
-        losses: name -> validation loss at the end, (k,).
+    The period is the number of steps from one exchange to the next.
     """
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         style.predicted_measured(left, every, predicted, measured)
@@ -264,12 +244,7 @@ def commits(runs: Mapping[str, tuple[np.ndarray, np.ndarray, Sequence[int]]]) ->
     "workers (lines: predicted)", "pace", legend="upper left",
 )  # fmt: skip
 def pace_by_workers(ax, workers: Sequence[int], predicted: Lines, measured: Lines):
-    """The pace on a slope by the number of workers, relative to one process with momentum.
-
-    Args:
-        workers: (k,).
-        predicted, measured: name -> pace, (k,); the same names.
-    """
+    """The pace on a slope by the number of workers, relative to one process with momentum."""
     style.level(ax, 1, "one process with momentum")
     style.predicted_measured_each(ax, workers, predicted, measured)
     style.log_x(ax, workers)
@@ -282,10 +257,7 @@ def kept_pace(
 ) -> style.Figure:
     """Distance from the minimum by rounds: one panel per method, one line per number of workers.
 
-    Args:
-        runs: name -> {workers: |x| after each round, (t,)}.
-        single: |x| of one process with momentum after each step, (t,).
-        titles: the panels' titles.
+    `runs` is name -> {workers: |x| after each round, (t,)}; `single` is |x| of one process.
     """
     with style.panels(1, len(runs), width=5.0, height=3.8, sharey=True) as (figure, axes):
         for ax, (name, paths), title in zip(axes[0], runs.items(), titles, strict=True):
@@ -305,12 +277,7 @@ def kept_pace(
     "share of the weights", "workers", xlim=(0, 1), height=3.2, legend="beside",
 )  # fmt: skip
 def shares_of_pi(ax, workers: Sequence[int], nothing: Numbers, most: Numbers):
-    """Shares of the weights that a commit leaves alone, moves, and moves as far as it may.
-
-    Args:
-        workers: (k,).
-        nothing, most: shares of the weights with pi = 0 and with pi at its cut, (k,) each, 0 to 1.
-    """
+    """Shares of the weights, 0 to 1, with pi = 0 (`nothing`), at its cut (`most`), and between."""
     parts = {
         "π = 0: nothing left to do": nothing,
         "between": 1 - np.asarray(nothing) - np.asarray(most),

@@ -41,12 +41,8 @@ def histories(results: list[dict]) -> style.Figure:
                     shift = (number - 1) * every // (len(runs) - 1)
                     marker = style.MARKERS[number % len(style.MARKERS)]
                     look |= {"linewidth": 1.2, "marker": marker, "markevery": (shift, every)}
-                ax.plot(
-                    epochs,
-                    losses,
-                    label=f"{run['strategy']}, {style.counted(run['ranks'], 'rank')}",
-                    **look,
-                )
+                label = f"{run['strategy']}, {style.counted(run['ranks'], 'rank')}"
+                ax.plot(epochs, losses, label=label, **look)
             losses = [[row["val_loss"] for row in run["history"]] for run in runs]
             same = len(runs) > 1 and len({len(of_run) for of_run in losses}) == 1
             same = same and np.allclose(losses, losses[0], rtol=SAME)
@@ -180,12 +176,7 @@ def step_parts(
     "samples on rank 0", "error / length of the gradient", legend="upper left",
 )  # fmt: skip
 def mean_of_means(ax, samples: Numbers, predicted: Numbers, measured: Numbers):
-    """Relative error of the plain mean of the ranks' gradients, by the samples of one rank.
-
-    Args:
-        samples: samples of rank 0, shape (k,).
-        predicted, measured: |mean of means - gradient| / |gradient|, shape (k,).
-    """
+    """Error of a mean of means, |mean - gradient| / |gradient|, by the samples of rank 0, (k,)."""
     labels = ("predicted", "measured, weighted equally")
     style.predicted_measured(ax, samples, predicted, measured, labels)
     zero = np.zeros(len(samples))
@@ -199,11 +190,7 @@ def mean_of_means(ax, samples: Numbers, predicted: Numbers, measured: Numbers):
     "step", "largest difference of a weight", yscale="log",
 )  # fmt: skip
 def distances(ax, runs: Mapping[str, np.ndarray]):
-    """How far the weights of each run are from those of one process, by step.
-
-    Args:
-        runs: legend entry -> largest |difference| of a weight after each step, shape (steps,).
-    """
+    """Largest |difference| of a weight from that of one process, after each step, (steps,)."""
     ε = np.finfo(float).eps
     for number, (label, away) in enumerate(runs.items()):
         away = np.maximum(away, ε / 8)  # zero cannot be drawn on a logarithmic axis
@@ -222,11 +209,9 @@ def distances(ax, runs: Mapping[str, np.ndarray]):
     "What overlap gains or costs on this machine", "ms", "gradient", height=2.6, legend=None
 )
 def overlapped(ax, seconds: dict[str, float], hidden: float):
-    """Time of a gradient alone, with an exchange after it, and with an exchange meanwhile, in ms.
+    """Seconds of a gradient alone, and with an exchange after it or meanwhile (overlap.seconds).
 
-    Args:
-        seconds: name -> seconds, as `course.overlap.seconds` returns them.
-        hidden: seconds of the last one if idle cores did the exchange, drawn as a dashed line.
+    `hidden` are those of the last one if idle cores did the exchange: a dashed line.
     """
     names = list(seconds)
     ax.barh(names, [1e3 * t for t in seconds.values()], color=style.MEASURED, height=0.6)
