@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 
@@ -43,12 +41,13 @@ def test_ping_pong(on_ranks):
 
 
 def slowest_rank_counts():
+    """Real ranks, and a clock that only the slow rank's allreduce moves."""
     from tutorial_dl import Team
 
-    team = Team()
+    team, now = Team(), [0.0]
 
     class Slow:
-        """A team whose allreduce takes 20 ms more on rank 1, and which records its calls."""
+        """A team whose allreduce takes 20 ms on rank 1 and no time on rank 0; records its calls."""
 
         def __init__(self):
             self.asked, self.seen = [], []
@@ -60,23 +59,27 @@ def slowest_rank_counts():
             if op == "sum":
                 self.asked.append(algorithm)
                 self.seen.append(float(x[0]))
-                if team.rank == 1:
-                    time.sleep(0.02)
+                now[0] += 0.02 * team.rank
                 x *= 2
                 return x
             return team.allreduce(x, op=op)
 
-    slow = Slow()
-    seconds = measure.allreduce(slow, np.zeros(2**20, np.float32), "tree", batches=4)
-    assert seconds.shape == (4,) and (seconds > 0.019).all()
-    assert slow.asked == ["tree"] * 5  # one is not counted
-    assert slow.seen == [1] * 5  # the vector is written before every reduction
-    assert (team.allgather(seconds) == seconds).all()
+    slow, real = Slow(), measure.perf_counter
+    measure.perf_counter = lambda: now[0]
+    try:
+        seconds = measure.allreduce(slow, np.zeros(2**20, np.float32), "tree", batches=4)
+        np.testing.assert_allclose(seconds, [0.02] * 4)
+        assert slow.asked == ["tree"] * 5  # one is not counted
+        assert slow.seen == [1] * 5  # the vector is written before every reduction
+        assert (team.allgather(seconds) == seconds).all()
 
-    # Short vectors have many cycles per batch, so that the time of reading the clock is small.
-    slow.asked.clear()
-    assert measure.allreduce(slow, np.zeros(2**15, np.float32), "ring", batches=2).shape == (2,)
-    assert slow.asked == ["ring"] * 4 * 3
+        # Short vectors have many cycles per batch, so that the time of reading the clock is small.
+        slow.asked.clear()
+        seconds = measure.allreduce(slow, np.zeros(2**15, np.float32), "ring", batches=2)
+        np.testing.assert_allclose(seconds, [0.02] * 2)
+        assert slow.asked == ["ring"] * 4 * 3
+    finally:
+        measure.perf_counter = real
 
 
 def test_a_reduction_takes_as_long_as_its_slowest_rank(on_ranks):
