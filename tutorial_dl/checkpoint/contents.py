@@ -1,10 +1,12 @@
 """`Saving`: the contents of a run's checkpoint, when it is written, and how training resumes.
 
-A checkpoint holds everything that the rest of a run depends on: weights and the optimizer's state
-(in slices), moving statistics and random state of each rank, the position in the epoch, the
-history, and the state of callbacks. So a run that was killed and resumed on equally many ranks ends
-with the same bits as an uninterrupted one; on another number of ranks it sees the same samples in
-the same order.
+A checkpoint of a run in step holds everything that the rest of the run depends on: weights and the
+optimizer's state (in slices), the loss scale, moving statistics and random state of each rank, what
+compression keeps (its residual and basis), the position in the epoch, the history, and the state of
+callbacks. If such a run is killed and resumed on equally many ranks, it ends with the same bits as
+an uninterrupted one; on another number of ranks it sees the same samples in the same order.
+(Hogwild's updates depend on timing, so its runs differ anyway. For a run with a master see
+master.py.)
 """
 
 import sys
@@ -47,10 +49,11 @@ class Saving:
             )
 
     def after_step(self) -> None:
+        """Write a checkpoint if one is due. (After the last step of an epoch, the loop does it.)"""
         run = self.run
         before = run.steps - run.strategy.updates_a_step
         due = self.every is not None and run.steps // self.every > before // self.every
-        if due and run.round < len(run.batches):  # else the end of the epoch writes one
+        if due and run.round < len(run.batches):
             self.write()
 
     def write(self):
@@ -76,7 +79,10 @@ class Saving:
         return self.checkpoints.write(run.steps, content, vectors | more, own)
 
     def content(self, first: int, last: int) -> tuple[dict, dict]:
-        """(values, vectors) besides the players'; elements [first, last) of each vector."""
+        """(values, vectors) of the run itself, its history and its callbacks, without the players.
+
+        [first, last) is the slice of each vector that this rank writes.
+        """
         run, vectors = self.run, {}
         remembered = []
         for number, callback in enumerate(run.callbacks):
@@ -106,7 +112,7 @@ class Saving:
         return True
 
     def take_up(self, saved) -> None:
-        """Restore everything except the strategies' state and each rank's own."""
+        """Restore what `content` has saved: history, position and callbacks; and the rates."""
         run = self.run
         run.history.epochs[:] = saved.values["history"]
         # With other callbacks, a run that was stopped may continue.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,22 +20,12 @@ from ..replica.base import Batch, Replica
 from ..replica.consistency import check_same_settings, check_same_weights
 from ..strategies.base import Strategy
 from .callback import Callback
+from .clock import Clock
 from .errors import NotFinite
 from .evaluation import evaluate
 from .history import History
 
 SUMS = ("loss", "samples", "seconds")
-
-
-class Clock:
-    """Real time. A run takes another clock, for example a simulated one, by its `clock` argument.
-
-    All seconds in the history, and all limits of a master, are differences of `now()`.
-    """
-
-    def now(self) -> float:
-        """Seconds since a fixed but arbitrary moment."""
-        return time.perf_counter()
 
 
 @dataclass
@@ -84,7 +73,7 @@ class Run:
         batches: This rank's part of the batches.
         layout: The role of each rank.
         team: The ranks of this run; all of them, or a part (one group of a search).
-        clock: What measures seconds.
+        clock: The clock that the run measures time with (clock.py).
         callbacks: Called in this order, on all ranks.
         front: The object that callbacks know as `trainer`; None: the run itself.
         timeline, validation_batch_size, correct_momentum, accumulate, clip_norm, check_every: See
