@@ -20,14 +20,7 @@ from .format import CheckpointError, Checkpoints
 
 
 class Saving:
-    """Writes and reads a run's checkpoints.
-
-    Args:
-        run: The state to save.
-        folder: The folder of the checkpoints.
-        every: Steps between two checkpoints; None: at the end of each epoch only.
-        keep: Number of checkpoints to keep.
-    """
+    """Writes checkpoints every `every` steps (None: after each epoch only), and reads them."""
 
     def __init__(self, run, folder, every: int | None, keep: int):
         if every is not None and every < 1:
@@ -64,7 +57,7 @@ class Saving:
             check_same_weights(player.team, player.replica)  # slices must come from equal models
             values, its_vectors, its_own = player.strategy.save()
             its_own |= random_state.save(player.replica)
-            label = "" if player is run.player else prefix(player)
+            label = "" if player is run.player else f"{player.name}:"
             vectors |= {label + name: vector for name, vector in its_vectors.items()}
             own |= {label + name: array for name, array in its_own.items()}
             n, team = player.replica.parameters.size, run.team
@@ -139,7 +132,7 @@ class Saving:
         """Each player, and the Snapshot as if it were the run's only one."""
         first, *others = self.run.players
         theirs = saved.values.get("players", {})
-        parts = [(one, saved.part(prefix(one), theirs[one.name])) for one in others]
+        parts = [(one, saved.part(f"{one.name}:", theirs[one.name])) for one in others]
         return [(first, saved), *parts]
 
     def check(self, saved) -> list:
@@ -150,8 +143,8 @@ class Saving:
             raise CheckpointError(f"{path} was written with further players {theirs}, not {names}")
         found = self.each(saved)
         for player, its in found:
-            check_model(path, layers(player.replica), its.values["model"])
             mine = of_player(player, {})
+            check_model(path, mine["model"], its.values["model"])
             for key, what in COMPARED.items():
                 check_equal(path, what, its.values.get(key), mine[key])
         for name, value in run.settings().items():
@@ -188,17 +181,15 @@ def check_model(path, mine: dict, theirs: dict) -> None:
         )
 
 
-def prefix(player) -> str:
-    """What the names of a player's arrays begin with, for players after the first."""
-    return f"{player.name}:"
-
-
 def of_player(player, of_strategy: dict) -> dict:
     """The values that a checkpoint holds of one player."""
     replica, strategy = player.replica, player.strategy
     seeds = replica.random
     return {
-        "model": layers(replica),
+        "model": {
+            "dtype": str(replica.parameters.dtype),
+            "layers": [[s.name, s.offset, list(s.shape)] for s in replica.segments],
+        },
         "optimizer": str(replace(player.optimizer, learning_rate=0.0)),  # the rate may change
         "rate": rate(player),
         "compression": str(getattr(strategy, "compression", None)),
@@ -211,13 +202,6 @@ def of_player(player, of_strategy: dict) -> dict:
 
 def rate(player) -> str:
     return str(player.schedule or f"{player.optimizer.learning_rate:g}")
-
-
-def layers(replica) -> dict:
-    return {
-        "dtype": str(replica.parameters.dtype),
-        "layers": [[s.name, s.offset, list(s.shape)] for s in replica.segments],
-    }
 
 
 def tell_resumed(run, found: bool, epochs: int) -> None:
