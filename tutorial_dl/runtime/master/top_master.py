@@ -90,7 +90,6 @@ class TopMaster(Master):
     # Checkpoints
 
     def undone(self) -> list[dict]:
-        """The work not done in the begun epochs, for a checkpoint."""
         return self.tasks.save()
 
     def _save_if_due(self) -> None:

@@ -144,8 +144,6 @@ class Computing:
 
 
 class Worker:
-    """The rank of a worker that exchanges with the master."""
-
     def __init__(self, run, server: Client, computing: Computing):
         self.run, self.rule, self.replica = run, run.strategy, run.replica
         self.server, self.computing = server, computing
