@@ -63,11 +63,12 @@ def on_a_part():
         assert communicator, "a team of all ranks was made"
         return right(*communicator, **options)
 
+    # (The strategy's file is loaded before Team is replaced: its annotations need the class.)
+    kind = strategies.Downpour if part.size > 1 else strategies.Synchronous
     digits, right = data.digits(), teams.Team
     teams.Team = no_world
     try:
-        strategy = strategies.Downpour() if part.size > 1 else strategies.Synchronous()
-        trainer = Trainer(models.dense(digits), digits, strategy, team=part, progress=False)
+        trainer = Trainer(models.dense(digits), digits, kind(), team=part, progress=False)
         assert trainer.team is part is trainer.strategy.team
         trainer.fit(1)
     finally:
