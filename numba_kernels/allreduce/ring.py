@@ -1,15 +1,15 @@
-"""Ring allreduce: every rank exchanges with its two neighbours only, and never idles.
+"""Ring allreduce: every rank exchanges with its two neighbours only.
 
-The vector is cut into p chunks. In each step every rank sends one chunk to the right while it
+The vector is cut into p slices. In every step each rank sends one slice to the right while it
 receives another from the left.
 
-    p = 3, which chunk arrives where (+: added, =: copied)
+    p = 3, which slice arrives where (+: added, =: copied)
 
                  rank 0      rank 1      rank 2
-    step 0       +chunk 1    +chunk 2    +chunk 0      reduce-scatter: afterwards
-    step 1       +chunk 0    +chunk 1    +chunk 2      rank r holds chunk r, complete
-    step 2       =chunk 2    =chunk 0    =chunk 1      allgather
-    step 3       =chunk 1    =chunk 2    =chunk 0
+    step 0       +slice 1    +slice 2    +slice 0      reduce-scatter: afterwards
+    step 1       +slice 0    +slice 1    +slice 2      rank r holds slice r, complete
+    step 2       =slice 2    =slice 0    =slice 1      allgather
+    step 3       =slice 1    =slice 2    =slice 0
 
 Cost: 2(p-1) alpha + 2n(p-1)/p beta + n(p-1)/p gamma. No rank sends more than 2n bytes however many
 ranks there are, which is optimal (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009); the
@@ -26,7 +26,10 @@ from .messages import AT, exchange
 
 @compiled
 def allreduce(link, rank, ranks, x, incoming, op, divisor):
-    """Reduce `x` over the ranks in place; `incoming` is scratch for one chunk. Resumable."""
+    """Reduce `x` over the ranks in place; `incoming` is scratch for one slice.
+
+    It may return WAIT; called again, it goes on where it was (see messages.py).
+    """
     if link.words[AT] < ranks - 1:
         done = reduce_scatter(link, rank, ranks, x, incoming, op, divisor)
         if done != READY:

@@ -1,10 +1,9 @@
 """Starting ranks on this machine, and ending everything that was started.
 
-ranks.py            runs a Python program on n ranks
+ranks.py            runs a Python program on n ranks, and shows what they print
 mpiexec.py          which MPI mpi4py loads, and which mpiexec belongs to it
 guard.py            a small process that ends all processes below it
 rank_supervisor.py  a small process per rank, which keeps its place when the rank is killed
-banner.py           removes the MPI launcher's own messages from the output
 """
 
 import lazy_loader
@@ -24,7 +23,7 @@ from ..environment import (
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["banner", "guard", "mpiexec"],
+    submodules=["guard", "mpiexec"],
     submod_attrs={
         "mpiexec": ["LaunchError", "environment_without_ranks", "find_mpiexec", "mpi_library"],
         "ranks": ["GUARD", "can_be_lost", "guarded", "rank_environment", "run_ranks"],

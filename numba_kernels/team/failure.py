@@ -91,6 +91,7 @@ class Failing:
         return self.letters.settle(seconds)
 
     def new_cell(self) -> None:
+        """Learn of failures in earlier cells; a failed team recovers at its next call."""
         mail = self.letters
         if mail is None:
             return
@@ -111,6 +112,7 @@ class Failing:
         live.discard(self)
 
     def heed(self) -> None:
+        """Read the mailbox and raise what other ranks report: this is how a rank learns of it."""
         mail = self.letters
         if mail is None:
             return

@@ -1,6 +1,6 @@
 """Control messages ("letters") among the ranks of a team, read only by ranks that wait.
 
-A rank posts a letter and never waits until it is read. A rank that waits for anything reads its
+A rank posts a letter and does not wait for it to be read. A rank that waits for anything reads its
 mailbox every few milliseconds.
 
 A team that failed and was recovered is in its next *generation*. Ranks pass from one generation to

@@ -1,10 +1,12 @@
 """`Saving`: the contents of a run's checkpoint, when it is written, and how training resumes.
 
-A checkpoint holds everything that the rest of a run depends on: weights and the optimizer's state
-(in slices), moving statistics and random state of each rank, the position in the epoch, the
-history, and the state of callbacks. So a run that was killed and resumed on equally many ranks ends
-with the same bits as an uninterrupted one; on another number of ranks it sees the same samples in
-the same order.
+A checkpoint of a run in step holds everything that the rest of the run depends on: weights and the
+optimizer's state (in slices), the loss scale, moving statistics and random state of each rank, what
+compression keeps (its residual and basis), the position in the epoch, the history, and the state of
+callbacks. If such a run is killed and resumed on equally many ranks, it ends with the same bits as
+an uninterrupted one; on another number of ranks it sees the same samples in the same order.
+(Hogwild's updates depend on timing, so its runs differ anyway. For a run with a master see
+master.py.)
 """
 
 import sys
@@ -18,14 +20,7 @@ from .format import CheckpointError, Checkpoints
 
 
 class Saving:
-    """Writes and reads a run's checkpoints.
-
-    Args:
-        run: The state to save.
-        folder: The folder of the checkpoints.
-        every: Steps between two checkpoints; None: at the end of each epoch only.
-        keep: Number of checkpoints to keep.
-    """
+    """Writes checkpoints every `every` steps (None: after each epoch only), and reads them."""
 
     def __init__(self, run, folder, every: int | None, keep: int):
         if every is not None and every < 1:
@@ -47,10 +42,11 @@ class Saving:
             )
 
     def after_step(self) -> None:
+        """Write a checkpoint if one is due. (After the last step of an epoch, the loop does it.)"""
         run = self.run
         before = run.steps - run.strategy.updates_a_step
         due = self.every is not None and run.steps // self.every > before // self.every
-        if due and run.round < len(run.batches):  # else the end of the epoch writes one
+        if due and run.round < len(run.batches):
             self.write()
 
     def write(self):
@@ -61,7 +57,7 @@ class Saving:
             check_same_weights(player.team, player.replica)  # slices must come from equal models
             values, its_vectors, its_own = player.strategy.save()
             its_own |= random_state.save(player.replica)
-            label = "" if player is run.player else prefix(player)
+            label = "" if player is run.player else f"{player.name}:"
             vectors |= {label + name: vector for name, vector in its_vectors.items()}
             own |= {label + name: array for name, array in its_own.items()}
             n, team = player.replica.parameters.size, run.team
@@ -76,7 +72,10 @@ class Saving:
         return self.checkpoints.write(run.steps, content, vectors | more, own)
 
     def content(self, first: int, last: int) -> tuple[dict, dict]:
-        """(values, vectors) besides the players'; elements [first, last) of each vector."""
+        """(values, vectors) of the run itself, its history and its callbacks, without the players.
+
+        [first, last) is the slice of each vector that this rank writes.
+        """
         run, vectors = self.run, {}
         remembered = []
         for number, callback in enumerate(run.callbacks):
@@ -106,7 +105,7 @@ class Saving:
         return True
 
     def take_up(self, saved) -> None:
-        """Restore everything except the strategies' state and each rank's own."""
+        """Restore what `content` has saved: history, position and callbacks; and the rates."""
         run = self.run
         run.history.epochs[:] = saved.values["history"]
         # With other callbacks, a run that was stopped may continue.
@@ -133,7 +132,7 @@ class Saving:
         """Each player, and the Snapshot as if it were the run's only one."""
         first, *others = self.run.players
         theirs = saved.values.get("players", {})
-        parts = [(one, saved.part(prefix(one), theirs[one.name])) for one in others]
+        parts = [(one, saved.part(f"{one.name}:", theirs[one.name])) for one in others]
         return [(first, saved), *parts]
 
     def check(self, saved) -> list:
@@ -144,8 +143,8 @@ class Saving:
             raise CheckpointError(f"{path} was written with further players {theirs}, not {names}")
         found = self.each(saved)
         for player, its in found:
-            check_model(path, layers(player.replica), its.values["model"])
             mine = of_player(player, {})
+            check_model(path, mine["model"], its.values["model"])
             for key, what in COMPARED.items():
                 check_equal(path, what, its.values.get(key), mine[key])
         for name, value in run.settings().items():
@@ -182,17 +181,15 @@ def check_model(path, mine: dict, theirs: dict) -> None:
         )
 
 
-def prefix(player) -> str:
-    """What the names of a player's arrays begin with, for players after the first."""
-    return f"{player.name}:"
-
-
 def of_player(player, of_strategy: dict) -> dict:
     """The values that a checkpoint holds of one player."""
     replica, strategy = player.replica, player.strategy
     seeds = replica.random
     return {
-        "model": layers(replica),
+        "model": {
+            "dtype": str(replica.parameters.dtype),
+            "layers": [[s.name, s.offset, list(s.shape)] for s in replica.segments],
+        },
         "optimizer": str(replace(player.optimizer, learning_rate=0.0)),  # the rate may change
         "rate": rate(player),
         "compression": str(getattr(strategy, "compression", None)),
@@ -205,13 +202,6 @@ def of_player(player, of_strategy: dict) -> dict:
 
 def rate(player) -> str:
     return str(player.schedule or f"{player.optimizer.learning_rate:g}")
-
-
-def layers(replica) -> dict:
-    return {
-        "dtype": str(replica.parameters.dtype),
-        "layers": [[s.name, s.offset, list(s.shape)] for s in replica.segments],
-    }
 
 
 def tell_resumed(run, found: bool, epochs: int) -> None:

@@ -36,12 +36,9 @@ class CheckpointError(RuntimeError):
 
 
 class Checkpoints:
-    """The checkpoints of a run in `folder`, which all ranks see. Methods are collective.
+    """The checkpoints of a run in `folder`, which all ranks of `team` see. Methods are collective.
 
-    Args:
-        team: The ranks that write and read.
-        folder: The folder; made if it does not exist.
-        keep: How many of the newest checkpoints to keep; at least 2, as the newest may be damaged.
+    The newest `keep` are kept; at least 2, as the newest may be damaged.
     """
 
     def __init__(self, team, folder: str | os.PathLike, keep: int = 3):
@@ -63,43 +60,34 @@ class Checkpoints:
     def write(self, step: int, values: dict, vectors: dict, own: dict) -> Path:
         """Write the checkpoint of `step`, remove the oldest beyond `keep`, and return its folder.
 
-        Args:
-            step: Number of the step.
-            values: Values that JSON can hold; rank 0's are written.
-            vectors: {name: slice `team.slice_of(n)` (of the last axis) of an array (..., n)}.
-            own: {name: array that only this rank has}.
+        `values` must suit JSON, and rank 0's are written; `vectors` are slices `team.slice_of(n)`
+        (of the last axis) of arrays (..., n); `own` are arrays that only this rank has.
 
-        Raises:
-            CheckpointError: If it can't be written (PeerError on other ranks). The folder is then
-                unchanged, except for a hidden partial checkpoint that the next one overwrites.
+        If it can't be written, raises CheckpointError (PeerError on other ranks). The folder then
+        is unchanged, except for a hidden partial checkpoint that the next one overwrites.
         """
+        team, part = self.team, self.folder / f".step_{step:08}.part"
+        arrays = {f"vector:{name}": a for name, a in vectors.items()}
+        arrays |= {f"own:{name}": a for name, a in own.items()}
         try:
-            return self._write(step, values, vectors, own)
+            if team.rank == 0:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for old in self.folder.glob(".step_*"):
+                    shutil.rmtree(old)
+                part.mkdir()
+            team.barrier()
+            size, checksum = write_arrays(part / file_of(team.rank), arrays)
+            table = team.allgather(np.array([size, checksum])).tolist()
+            if team.rank == 0:
+                files = {file_of(r): {"bytes": b, "crc32": c} for r, (b, c) in enumerate(table)}
+                content = {"format": FORMAT, "ranks": team.size, "files": files, "values": values}
+                write_manifest(part / "manifest", content)
+                self._publish(part, self.path(step))
+            team.barrier()
         except OSError as error:
             raise CheckpointError(
                 f"checkpoint {self.path(step)} can't be written: {error.strerror or error}"
             ) from error
-
-    def _write(self, step: int, values: dict, vectors: dict, own: dict) -> Path:
-        team, part = self.team, self.folder / f".step_{step:08}.part"
-        if team.rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for old in self.folder.glob(".step_*"):
-                shutil.rmtree(old)
-            part.mkdir()
-        team.barrier()
-        arrays = {f"vector:{name}": a for name, a in vectors.items()}
-        arrays |= {f"own:{name}": a for name, a in own.items()}
-        size, checksum = write_arrays(part / file_of(team.rank), arrays)
-        table = team.allgather(np.array([size, checksum]))
-        if team.rank == 0:
-            files = {
-                file_of(r): {"bytes": int(b), "crc32": int(c)} for r, (b, c) in enumerate(table)
-            }
-            content = {"format": FORMAT, "ranks": team.size, "files": files, "values": values}
-            write_manifest(part / "manifest", content)
-            self._publish(part, self.path(step))
-        team.barrier()
         return self.path(step)
 
     def _publish(self, part: Path, path: Path) -> None:
@@ -118,10 +106,7 @@ class Checkpoints:
     def newest(self) -> Snapshot | None:
         """The newest complete checkpoint, the same on all ranks; None if there is none.
 
-        Each damaged checkpoint is reported in a line on stderr.
-
-        Raises:
-            CheckpointError: If all checkpoints are damaged.
+        Each damaged checkpoint is reported in a line on stderr; raises CheckpointError if all are.
         """
         steps = self.steps() if self.team.rank == 0 else []
         count = int(self.team.broadcast(np.array([len(steps)]))[0])
@@ -213,7 +198,6 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> tuple[int, int]:
 
 
 def measure(path: Path) -> tuple[int, int]:
-    """Size and CRC-32 of a file."""
     size = checksum = 0
     with open(path, "rb") as file:
         while block := file.read(BLOCK):
@@ -241,7 +225,6 @@ def read_manifest(path: Path) -> dict:
 
 
 def sync_folder(path: Path) -> None:
-    """Flush the names in a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

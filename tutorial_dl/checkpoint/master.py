@@ -51,11 +51,10 @@ class MasterSaving(Saving):
         return self.alone.write(run.steps, content, vectors, own)
 
     def read(self) -> tuple[bool, dict | None]:
-        """On rank 0, resume from the newest checkpoint, if there is one. Collective.
+        """On rank 0, resume from the newest checkpoint. Collective.
 
-        Returns:
-            (found, values): whether there is one; on rank 0 its values, and the rule's vectors as
-            values["vectors"], for the master to resume with.
+        Returns whether there is one; and on rank 0 its values for the master to resume with, the
+        rule's vectors under "vectors".
         """
         run, values = self.run, None
         self.resumed = True

@@ -1,7 +1,7 @@
 """Runs on every engine: hooks around its cells, and an answer to "what are you doing?".
 
 The hooks make plain %%px cells safe: a cell that fails on one rank notifies the ranks of its teams,
-which then raise PeerError where they wait.
+which then raise PeerError where they wait (numba_kernels: team/failure.py, team/mailbox.py).
 
 The answer comes from the engine's control thread, also while the main thread is in a blocking MPI
 call, where mpi4py releases the GIL. An engine whose main thread holds the GIL inside compiled code

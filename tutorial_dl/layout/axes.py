@@ -17,8 +17,7 @@ from math import prod
 def coordinates(axes: Mapping[str, int], number: int) -> dict[str, int]:
     """The coordinates of `number` by axis, in the order of `axes` (name -> size).
 
-    Raises:
-        ValueError: If there are not that many numbers.
+    Raises ValueError if there are not that many numbers.
     """
     if not 0 <= number < prod(axes.values()):
         raise ValueError(f"number must be from 0 to {prod(axes.values()) - 1}, got {number}")

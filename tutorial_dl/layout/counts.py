@@ -38,11 +38,6 @@ class Counts:
             )
 
     @property
-    def masters_each(self) -> int:
-        """Masters and sub-masters per group and fold, M."""
-        return self.masters + (self.masters >= 2)
-
-    @property
     def workers_each(self) -> int:
         """Workers per group and fold."""
         return max(self.masters, 1) * self.workers
@@ -50,17 +45,31 @@ class Counts:
     @property
     def ranks_each(self) -> int:
         """Ranks per group and fold."""
-        return self.masters_each + self.workers_each * self.devices
+        masters = self.masters + (self.masters >= 2)  # one more, above sub-masters
+        return masters + self.workers_each * self.devices
 
     @property
     def ranks(self) -> int:
-        """Total number of ranks."""
         return int(self.search) + self.groups * self.folds * self.ranks_each
 
     @property
     def nodes_in_talk(self) -> int:
         """Number of nodes as NNLO's talk counts them: always a coordinator, but no masters."""
         return 1 + self.groups * self.folds * self.workers_each * self.devices
+
+    def check_ranks(self, ranks: int) -> None:
+        """Raise ValueError unless this layout needs `ranks` ranks; names the nearest that fit."""
+        if ranks == self.ranks:
+            return
+        names = ["masters", "workers", "devices", *(["groups", "folds"] if self.search else [])]
+        lowest = {"masters": min(self.masters, 1)}  # 0 masters would be another way of training
+        varied = (x for name in names for x in _varied(self, name, ranks, lowest.get(name, 1)))
+        others = [x for x in varied if x != self]
+        near = _exact(ranks, self, others)
+        if others and not near:
+            near = f"nearest that fit: {_next_to(ranks, others)}"
+        told = f"{_count(ranks)}, but {words(self)} need {self.ranks}"
+        raise ValueError("; ".join(filter(None, (told, near))))
 
 
 def words(layout: Counts) -> str:
@@ -80,21 +89,6 @@ def check_bound(ranks: int) -> None:
         raise ValueError(f"ranks must be at most {MOST}, got {ranks}")
 
 
-def check_ranks(layout: Counts, ranks: int) -> None:
-    """Raise ValueError unless `layout` needs `ranks` ranks; names those with one number changed."""
-    if ranks == layout.ranks:
-        return
-    names = ["masters", "workers", "devices", *(["groups", "folds"] if layout.search else [])]
-    lowest = {"masters": min(layout.masters, 1)}  # 0 masters would be another way of training
-    varied = (x for name in names for x in _varied(layout, name, ranks, lowest.get(name, 1)))
-    others = [x for x in varied if x != layout]
-    near = _exact(ranks, layout, others)
-    if others and not near:
-        near = f"nearest that fit: {_next_to(ranks, others)}"
-    told = f"{_count(ranks)}, but {words(layout)} need {layout.ranks}"
-    raise ValueError("; ".join(filter(None, (told, near))))
-
-
 def for_ranks(
     single: Counts, ranks: int, masters: int | None, workers: int | None, devices: int | None
 ) -> Counts:
@@ -110,7 +104,7 @@ def for_ranks(
         )
     missing = next((name for name in DERIVED if name not in said), None)
     if missing is None:
-        check_ranks(smallest, ranks)
+        smallest.check_ranks(ranks)
         return smallest
     ways = list(_varied(smallest, missing, ranks, lowest=1))
     for layout in ways:

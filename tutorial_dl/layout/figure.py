@@ -76,10 +76,10 @@ def draw_layout(
         for name, lines in machine:
             _draw_node(ax, name, lines, left, bottom - 0.9)
             left += _node_width(lines) + GAP
-        if any(not whole for _, lines in machine for line in lines for *_, whole in line):
-            _row_name(ax, bottom - 1.5, "nodes", "dashed: a worker\ncut between nodes", style.BLACK)
-        elif machine:
-            _row_name(ax, bottom - 1.5, "nodes", "", style.BLACK)
+        if machine:
+            cut = any(not whole for _, lines in machine for line in lines for *_, whole in line)
+            note = "dashed: a worker\ncut between nodes" if cut else ""
+            _row_name(ax, bottom - 1.5, "nodes", note, style.BLACK)
         if title is None:
             title = f"{words(layout)}: {layout.ranks} rank{'s' * (layout.ranks != 1)}"
         ax.set(xlim=(-LABELS, width), ylim=(floor, 1.4), aspect="equal", title=title)

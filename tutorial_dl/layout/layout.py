@@ -74,10 +74,6 @@ class Layout(Counts):
         """
         return counts.for_ranks(cls(groups, folds), ranks, masters, workers, devices)
 
-    def check_ranks(self, ranks: int) -> None:
-        """Raise ValueError unless this layout needs `ranks` ranks; names the nearest that fit."""
-        counts.check_ranks(self, ranks)
-
     def roles(self, nodes: Sequence[Hashable] | None = None) -> list[Role]:
         """The role of each rank, in the order of ranks.
 

@@ -17,12 +17,9 @@ from collections.abc import Hashable, Sequence
 
 
 class Places:
-    """The ranks that have no role yet.
+    """The ranks that have no role yet, and the number of workers (of D = `size` ranks) to place.
 
-    Args:
-        nodes: The node of each rank, by any hashable name, shape (ranks,).
-        size: Ranks per worker, D.
-        workers: Number of workers to place.
+    `nodes` holds the node of each rank, by any hashable name, shape (ranks,).
     """
 
     def __init__(self, nodes: Sequence[Hashable], size: int, workers: int):

@@ -3,14 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-ROLES = ("coordinator", "master", "sub_master", "worker")
-
 
 class Role(NamedTuple):
-    """The role of one rank."""
-
     rank: int
-    role: str  # one of ROLES
+    role: str  # "coordinator", "master", "sub_master" or "worker"
     group: int | None  # parameter set of the search; None for the coordinator
     fold: int | None  # fold of the cross-validation; None for the coordinator
     master: int | None  # the rank that its updates go to; None if there is none above

@@ -158,8 +158,7 @@ REQUIRED = ("parameters", "gradient", "segments", "compute_gradient", "evaluate"
 class Around(Replica):
     """A Replica around another object: what a subclass does not define is the inner object's.
 
-    `replica.of` wraps an object of another class in it, which needs the `REQUIRED` attributes only;
-    hooks that the object lacks have their defaults. `own` are further attributes of this object.
+    Hooks that the object lacks have their defaults. `own` are further attributes of this object.
     """
 
     inner: Any = None

@@ -18,11 +18,7 @@ class CollectiveLayer:
 
 @contextmanager
 def without_samples() -> Iterator[None]:
-    """What is computed (or traced) meanwhile is not part of the batch: this rank has no samples.
-
-    It has to take part in the allreduces all the same, or the other ranks would wait for ever. So
-    it computes on a sample that has no weight.
-    """
+    """What is computed (or traced) meanwhile is not part of the batch: this rank has no samples."""
     _here.empty = True
     try:
         yield

@@ -58,7 +58,6 @@ class CurveReplica(Vectors):
         return self._phi(x) @ self.parameters
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
-        """Fill `gradient`; return (mean squared error, samples). See `Replica`."""
         x, y = batch
         samples = len(x)
         if samples == 0:
@@ -71,7 +70,6 @@ class CurveReplica(Vectors):
         return float(residual @ residual) / samples, samples
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """{"loss": mean squared error over all samples of `batches`, "samples": their number}."""
         squares, samples = 0.0, 0
         for x, y in batches:
             residual = self.predict(x) - np.asarray(y, self.dtype).reshape(-1)

@@ -40,9 +40,8 @@ def joined(flat, bits, offsets, addresses, sizes, factor, infinity, first, last)
         for low, high in ((0, min(size, first - offset)), (max(0, last - offset), size)):
             for start in range(low, high, TILE):
                 end = min(start + TILE, high)
-                worst = max(
-                    worst, largest(source_bits[start:end], infinity)
-                )  # also loads them into the cache
+                # This also loads them into the cache.
+                worst = max(worst, largest(source_bits[start:end], infinity))
                 scaled_copy(flat[offset + start : offset + end], source[start:end], factor)
     # The step next reads the numbers that stay apart, from their beginning. So check them last and
     # backwards, so that the step finds them in the cache.

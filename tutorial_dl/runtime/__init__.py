@@ -1,6 +1,6 @@
 """A run: the state of training, and the two loops that train.
 
-run.py         `Run`, the state that both loops share, and `Clock`, what it measures seconds by
+run.py         `Run`, the state that both loops share; clock.py the clock that it measures time with
 loop.py        `Loop`, what a Trainer asks of them; callback.py what they ask of a callback
 in_step.py     every rank computes its share of every batch
 master/        a master hands out work and answers its workers

@@ -18,13 +18,7 @@ class TrainingError(RuntimeError):
 
 
 class NotFinite(TrainingError):
-    """The loss or a gradient is NaN or infinite.
-
-    Args:
-        what: Which number, and what it is.
-        where: Step, epoch or rank.
-        rate: The learning rate at that time.
-    """
+    """The loss or a gradient is NaN or infinite; `where` is a step, an epoch or a rank."""
 
     def __init__(self, what: str, where: str, rate: float):
         super().__init__(what, where, rate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
@@ -21,22 +20,12 @@ from ..replica.base import Batch, Replica
 from ..replica.consistency import check_same_settings, check_same_weights
 from ..strategies.base import Strategy
 from .callback import Callback
+from .clock import Clock
 from .errors import NotFinite
 from .evaluation import evaluate
 from .history import History
 
 SUMS = ("loss", "samples", "seconds")
-
-
-class Clock:
-    """Real time. A run takes another clock, for example a simulated one, by its `clock` argument.
-
-    All seconds in the history, and all limits of a master, are differences of `now()`.
-    """
-
-    def now(self) -> float:
-        """Seconds since a fixed but arbitrary moment."""
-        return time.perf_counter()
 
 
 @dataclass
@@ -68,11 +57,6 @@ class Player:
         return batch
 
 
-def _of_first(name: str) -> property:
-    """An attribute of a run's first player."""
-    return property(lambda self: getattr(self.player, name))
-
-
 @dataclass(eq=False, repr=False)
 class Run:
     """One training run as seen by one rank; the loops change it, checkpoints save and restore it.
@@ -80,15 +64,13 @@ class Run:
     Args:
         players: The models in training. In each round they make their steps in this order;
             callbacks are told the first one's loss, and `replica` and `strategy` are its.
-        dataset: Training and validation data, the same on every rank.
         batches: This rank's part of the batches.
         layout: The role of each rank.
         team: The ranks of this run; all of them, or a part (one group of a search).
-        clock: What measures seconds.
-        callbacks: Called in this order, on all ranks.
+        clock: The clock that the run measures time with (clock.py).
         front: The object that callbacks know as `trainer`; None: the run itself.
-        timeline, validation_batch_size, correct_momentum, accumulate, clip_norm, check_every: See
-            `Trainer`.
+
+    The other arguments are those of `Trainer`.
 
     Attributes:
         history: One row per epoch.
@@ -96,7 +78,6 @@ class Run:
         round: Rounds of this epoch so far; in each, every rank computes a batch.
         sums: Of this epoch so far, a row per player: loss, samples, seconds.
         stopped: The reason, if training stopped before its last epoch.
-        lost_ranks: Ranks that were lost.
         saving: What writes and reads checkpoints (checkpoint/contents.py), or None.
     """
 
@@ -131,9 +112,10 @@ class Run:
         self.begin_epoch()
 
     player = property(lambda self: self.players[0])
-    replica, strategy, optimizer, schedule = map(
-        _of_first, ("replica", "strategy", "optimizer", "schedule")
-    )
+    replica = property(lambda self: self.player.replica)
+    strategy = property(lambda self: self.player.strategy)
+    optimizer = property(lambda self: self.player.optimizer)
+    schedule = property(lambda self: self.player.schedule)
 
     # What all ranks have in common
 
@@ -221,7 +203,6 @@ class Run:
     # Events of training
 
     def tell(self, event: str, *arguments) -> None:
-        """Call the method `event` of all callbacks."""
         for callback in self.callbacks:
             getattr(callback, event)(self._front(), *arguments)
 
@@ -242,8 +223,7 @@ class Run:
     ) -> dict:
         """Append the row of `epoch` to the history, show it, and return it.
 
-        Raises:
-            NotFinite: If a validation loss is not finite.
+        Raises NotFinite if a validation loss is not finite.
         """
         rates = {}
         for player in self.players:

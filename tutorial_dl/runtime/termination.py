@@ -16,8 +16,6 @@ MOST = 1000  # most steps between two beats
 
 
 class Pulse:
-    """Counts the steps of all ranks of `team`, and lets them agree from time to time."""
-
     def __init__(self, team, clock):
         self.team, self.clock = team, clock
         self._steps = self._left = 1

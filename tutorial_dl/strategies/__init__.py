@@ -36,11 +36,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
 __all__ += ["NAMES", "get"]
 
 
-def check(name: str, **options) -> None:
-    """Check the name of a strategy and its options before anything is built; raises as `get`."""
-    check_strategy(name, options)
-
-
 def get(name: str, team=None, **options):
     """Make a strategy by its name, one of NAMES, for a team (None: all ranks).
 

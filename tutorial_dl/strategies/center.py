@@ -31,9 +31,8 @@ class Center:
         if answer is not None:
             self._seen[worker] = self.version
         elif worker in self._looked:
-            self._seen[worker] = (
-                self._looked.pop(worker) + 1
-            )  # + 1: its weights include its own update
+            # + 1: its weights include its own update
+            self._seen[worker] = self._looked.pop(worker) + 1
         return staleness
 
     def push_all(self, workers, sent, answers, weights, relayed: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Elastic averaging SGD (EASGD, EAMSGD): workers with own weights, tied by springs to a center.
 
-Every worker has weights x of its own, and steps as if it were alone. Every `every` steps, a spring
-pulls its weights and the center c towards each other:
+Every worker has weights x of its own, and steps as if it were alone. Now and then (the option
+`every` says after how many steps), a spring pulls its weights and the center c towards each other:
 
     worker i:  g    =  gradient at x
                d    =  alpha (x - c)             how far the spring pulls

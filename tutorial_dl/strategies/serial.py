@@ -37,6 +37,3 @@ class Serial(OneModel):
 
     def resume(self) -> None:
         """Nothing to do: one rank agrees with itself."""
-
-    def average_state(self) -> None:
-        """Nothing to do: one rank's statistics are the average."""

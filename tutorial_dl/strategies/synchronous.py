@@ -126,9 +126,8 @@ class Synchronous(OneModel):
 class TwoSteps:
     """The update of the textbook (as in DDP): allreduce the gradients, then update.
 
-    Every rank holds the whole optimizer state and does the whole update. This is slower than the
-    single pass of numba_kernels.fused, but easier to follow; and compression, which needs the whole
-    gradient, fits between the two steps. The arguments are those of `Synchronous`.
+    Every rank holds the whole optimizer state and does the whole update. Compression, which needs
+    the whole gradient, fits between the two steps. The arguments are those of `Synchronous`.
     """
 
     takes_own = False  # the gradient must lie in one vector (see Step.takes_own)

@@ -14,7 +14,6 @@ team.barrier); `trainer.replica.evaluate(batches)` runs on its own rank only.
 
 import math
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -134,14 +133,14 @@ class Throughput(Callback):
 
     def _begin(self, trainer) -> None:
         self._loss = self._samples = 0
-        self._since, self._at = time.perf_counter(), trainer.steps
+        self._since, self._at = trainer.clock.now(), trainer.steps
 
     def on_step_end(self, trainer, loss: float, samples: int) -> None:
         self._loss += loss * samples
         self._samples += samples
         # Several steps may be counted at once.
         if trainer.steps // self.every > self._at // self.every:
-            seconds = time.perf_counter() - self._since
+            seconds = trainer.clock.now() - self._since
             steps, all_samples = trainer.steps - self._at, self._samples
             all_samples *= trainer.strategy.updates_a_step
             if trainer.team.rank == 0:

@@ -36,9 +36,7 @@ POINTS = 1000  # of a line in a figure: more than it has pixels
 class Schedule:
     """A learning rate as a function of the step: `schedule(step)` -> float, at least 0.
 
-    Args:
-        rate: the function, from the step (an int from 0 on) to the learning rate
-        text: what `repr` returns, for labels and messages
+    `rate` is that function of the step (an int from 0 on); `text` is the schedule's `repr`.
     """
 
     def __init__(self, rate: Callable[[int], float], text: str):
@@ -62,11 +60,7 @@ def constant(rate: float) -> Schedule:
 
 
 def linear_rule(rate: float, k: float) -> float:
-    """k eta: the learning rate for batches k times as large as those that `rate` is good for.
-
-    Args:
-        rate: eta, the learning rate of the small batch
-        k: large batch size / small batch size
+    """k eta: the learning rate for batches k times as large as those that eta = `rate` is good for.
 
     Example:
         >>> linear_rule(0.1, 8)
@@ -90,11 +84,6 @@ def square_root_rule(rate: float, k: float) -> float:
 def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
     """Start at `rate`; multiply it by `factor` after every `every` steps.
 
-    Args:
-        rate: the learning rate of step 0
-        every: steps between changes
-        factor: what it is multiplied by
-
     Example:
         >>> rate = step_decay(0.8, every=100, factor=0.5)
         >>> rate(99), rate(100), rate(200)
@@ -106,10 +95,7 @@ def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
 
 
 def piecewise(rates: dict[int, float]) -> Schedule:
-    """`rates[s]` from step s on, up to the next step in `rates`.
-
-    Args:
-        rates: learning rates by the step at which they begin; the first must begin at step 0
+    """`rates[s]` from step s on, up to the next step in `rates`, of which the first must be 0.
 
     Example:
         >>> rate = piecewise({0: 0.1, 500: 0.01})
@@ -155,11 +141,7 @@ def warm_up(then: Schedule | float, steps: int, start: float = 0.0) -> Schedule:
 
     Goyal et al., arXiv 1706.02677, section 2.2, start at the rate of one small batch and rise to k
     times that rate over 5 epochs. `then` is not shifted: its steps count from the start of the run.
-
-    Args:
-        then: a Schedule, a function of the step, or a number
-        steps: length of the warm-up; it may be 0
-        start: the learning rate of step 0
+    It may be a number; `steps` may be 0.
 
     Example:
         >>> rate = warm_up(0.5, 4, start=0.25)
@@ -216,12 +198,7 @@ def planned(config: RunConfig, rate: float, per_epoch: int) -> Schedule | None:
 
     `step` multiplies the rate by 0.1 after each third of the run, `exponential` by 0.01 over the
     whole run; `cosine` ends at 0. With a batch rule, a warm-up begins at the rate before that rule;
-    without one, at 0.
-
-    Args:
-        config: all options
-        rate: the learning rate of the optimizer
-        per_epoch: updates per epoch
+    without one, at 0. `rate` is the optimizer's learning rate, `per_epoch` counts updates.
     """
     asked = config.schedule
     if asked.schedule == "constant" and not asked.warm_up and asked.batch_rule is None:

@@ -15,8 +15,7 @@ OF_TRAINER = ("batch_size", "seed", "accumulate", "clip_norm", "checkpoint", "ch
 def prepare(config: RunConfig, team):
     """Make the Trainer that `config` describes, for the ranks of `team`. Collective.
 
-    Raises:
-        ValueError: if model, data and options do not fit together.
+    Raises ValueError if model, data and options do not fit together.
     """
     import random
 
@@ -58,10 +57,6 @@ def of_files(config: RunConfig) -> dict[str, str | None]:
 
 
 def optimizer_of(config: RunConfig, default: str):
-    """The optimizer that was asked for, or the one called `default`.
-
-    Raises ValueError if --momentum was given and the optimizer has none.
-    """
     from numba_kernels import optimizers
 
     asked = config.optimizer
@@ -76,7 +71,6 @@ def optimizer_of(config: RunConfig, default: str):
 
 
 def callbacks_of(config: RunConfig) -> list:
-    """The callbacks that the options ask for."""
     from . import callbacks
 
     found = []
@@ -92,11 +86,8 @@ def callbacks_of(config: RunConfig) -> list:
 def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
     """The Layout of a run with a master on `ranks` ranks, or on as many as it needs (None).
 
-    Returns None for strategies without a master.
-
-    Raises:
-        ValueError: if --masters, --workers, --devices or --upward do not fit the strategy or the
-            number of ranks.
+    It is None for strategies without a master. Raises ValueError if --masters, --workers, --devices
+    or --upward do not fit the strategy or the number of ranks.
     """
     asked, strategy = config.layout, config.strategy.strategy
     said = {"masters": asked.masters, "workers": asked.workers, "devices": asked.devices}

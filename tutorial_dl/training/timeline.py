@@ -57,7 +57,11 @@ class Record(Recording):
 
     def __init__(self, limit: int, rank: int | None, node: str | None):
         super().__init__(limit)
-        self.rank = _world_rank() if rank is None else rank
+        if rank is None:
+            mpi = sys.modules.get("mpi4py.MPI")
+            in_use = mpi and mpi.Is_initialized() and not mpi.Is_finalized()
+            rank = mpi.COMM_WORLD.rank if in_use else 0
+        self.rank = rank
         self.node = socket.gethostname() if node is None else node
         self.taken: dict | None = None
 
@@ -107,12 +111,10 @@ def gather(taken: Sequence[dict]) -> Timeline:
 class Timeline:
     """The spans of all ranks. Give an empty one to a Trainer, or let `gather` make one.
 
-    Args:
-        limit: Spans that each rank keeps (see `record`).
-
     Attributes:
         ranks: One dict per rank, as from `record`. After `fit`, rank 0 has those of all ranks for
             the last fit, and other ranks have their own, as has every rank if `fit` failed.
+        limit: Spans that each rank keeps (see `record`).
     """
 
     def __init__(self, limit: int = LIMIT):
@@ -254,9 +256,3 @@ def _ahead(clock: list[list[int]]):
     (first, at_first, _), (last, at_last, _) = clock[0], clock[-1]
     drift = (at_last - at_first) / max(1, last - first)
     return lambda time: at_first + round(drift * (time - first))
-
-
-def _world_rank() -> int:
-    """This process's MPI rank, if MPI is in use here; else 0."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    return mpi.COMM_WORLD.rank if mpi and mpi.Is_initialized() and not mpi.Is_finalized() else 0

@@ -262,8 +262,8 @@ def _of_run(name: str) -> property:
 
 
 for _name in (
-    "batches", "callbacks", "clip_norm", "dataset", "history", "layout", "optimizer", "replica",
-    "round", "saving", "schedule", "steps", "steps_per_epoch", "stopped", "strategy", "team",
-    "timeline", "validation_batch_size",
+    "batches", "callbacks", "clip_norm", "clock", "dataset", "history", "layout", "optimizer",
+    "replica", "round", "saving", "schedule", "steps", "steps_per_epoch", "stopped", "strategy",
+    "team", "timeline", "validation_batch_size",
 ):  # fmt: skip
     setattr(Trainer, _name, _of_run(_name))

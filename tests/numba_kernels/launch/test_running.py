@@ -13,7 +13,7 @@ import pytest
 
 from numba_kernels import launch
 from numba_kernels.launch import guard
-from numba_kernels.launch.banner import Banner
+from numba_kernels.launch.ranks import Banner
 
 SECONDS = 60
 

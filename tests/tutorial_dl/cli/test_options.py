@@ -103,7 +103,7 @@ def test_a_rule_has_its_own_options_and_refuses_all_others(given):
         with pytest.raises(ValueError, match=message):
             RunConfig.of(**{"strategy": strategy, name: OTHERS[name]})
         with pytest.raises(ValueError, match=message):
-            strategies.check(strategy, **{name: OTHERS[name]})
+            strategies.get(strategy, **{name: OTHERS[name]})
 
 
 # Files

@@ -14,25 +14,19 @@ class GivenUp(TrainingError):
 
 
 class Client:
-    """The master as seen by a Rule, which pushes to it and pulls from it.
+    """The master as seen by a Rule, which pushes to it and pulls from it over a star.
 
-    Args:
-        star: A star of which this rank is a leaf. Its vectors are the weights and then the state.
-        replica: The replica whose state is sent along.
-        swaps: The rule uses neither vector after a push, so the answer may replace the gradient;
-            the replica then exchanges its vectors with the star's, if it can (`swap`).
-
-    Attributes:
-        last: The last Answer that had an order; None: not yet known.
-        report: The Report to send with the next push; None: no exchange is due.
+    The star's vectors are the weights, then the state of `replica`. `swaps`: the rule uses neither
+    vector after a push, so the answer may replace the gradient; the replica then exchanges its
+    vectors with the star's, if it can (`swap`).
     """
 
     def __init__(self, star: Star, replica, swaps: bool = False):
         self.star, self.n, self.replica = star, replica.parameters.size, replica
         self.swaps = swaps and star.near and replica.can_swap
         self.has_state = bool(replica.state.size)
-        self.last: Answer | None = None
-        self.report: Report | None = None
+        self.last: Answer | None = None  # the last one that had an order; None: not yet known
+        self.report: Report | None = None  # to send with the next push; None: no exchange is due
 
     # For rules
 

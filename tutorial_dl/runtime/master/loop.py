@@ -22,14 +22,7 @@ from .worker import Computing, Worker
 
 
 class MasterLoop(Loop):
-    """Masters hand out work, and serve workers in the order in which they come.
-
-    Attributes:
-        mates: The ranks that compute each batch together with this one.
-        stars: This rank's role and connections while the run trains; else None.
-        begun: On a master: whether the rule has its state.
-        resumed: On rank 0: the values of the checkpoint that the next `train` begins with, or None.
-    """
+    """Masters hand out work, and serve workers in the order in which they come."""
 
     def __init__(self, run):
         super().__init__(run)
@@ -38,10 +31,10 @@ class MasterLoop(Loop):
         run.strategy.use(run.optimizer)
         run.strategy.clip_norm = run.clip_norm
         self._identity = str(run.strategy)  # with its options as they were given
-        self.mates: Team | None = None
-        self.stars: Topology | None = None
-        self.begun = False
-        self.resumed: dict | None = None
+        self.mates: Team | None = None  # the ranks that compute each batch together with this one
+        self.stars: Topology | None = None  # this rank's role and connections while it trains
+        self.begun = False  # on a master: whether the rule has its state
+        self.resumed: dict | None = None  # on rank 0: the checkpoint that `train` begins with
 
     @staticmethod
     def layout(strategy) -> Layout:
@@ -132,7 +125,6 @@ class MasterLoop(Loop):
     # One of these per rank; each returns the checkpoint's path if SIGTERM ended the run
 
     def lead(self, first: int, last: int, start: dict, names, bar, signals):
-        """Run the top master, for epochs first ... last - 1."""
         run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
         ranks = stars.top_ranks
         rule.workers = len(ranks) - 1
@@ -173,7 +165,6 @@ class MasterLoop(Loop):
         return path
 
     def guide(self, first: int, last: int, start: dict):
-        """Run a sub-master, for epochs first ... last - 1."""
         run, stars = self.run, self.stars
         run.strategy.workers = len(stars.group_ranks) - 1
         up = Client(stars.at_top, run.replica)
@@ -187,7 +178,6 @@ class MasterLoop(Loop):
         return take_word(run, text.decode())
 
     def work(self, names):
-        """Run the first rank of a worker."""
         run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
         star = stars.in_group or stars.at_top
         rule.workers = star.team.size - 1
@@ -210,16 +200,15 @@ class MasterLoop(Loop):
                 replica.state = state.copy()
             text = star.told().decode()
         finally:
-            computing.close()
+            computing.items.close()
         return take_word(run, text) if mates is None else self._with_leader(text)
 
     def follow(self, names):
-        """Run another rank of a worker."""
         computing = Computing(self.run, self.stars, names, self.mates)
         try:
             computing.follow()
         finally:
-            computing.close()
+            computing.items.close()
         return self._with_leader()
 
     def _with_leader(self, text: str = "") -> str | None:

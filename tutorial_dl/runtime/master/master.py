@@ -32,15 +32,9 @@ AWAY = 1.0  # seconds without a check after which the master counts as having be
 
 
 class Master:
-    """A master of workers or sub-masters, its leaves.
+    """A master of workers or sub-masters, its leaves; `ranks` are the ranks of its star in the run.
 
-    Args:
-        loop: The MasterLoop, whose run has rule, model and settings.
-        star: The star of which this rank is the hub.
-        ranks: Ranks in the run of the star's ranks.
-        tasks: Tasks for workers; None: sub-masters have their own.
-
-    A subclass has also
+    `tasks` are for workers; None: sub-masters have their own. A subclass has also
 
         updates                        updates of the whole run, as far as known here
         stopping                       whether to hand out no more work
@@ -99,7 +93,6 @@ class Master:
 
     @property
     def over(self) -> bool:
-        """Whether all work is done."""
         return self.tasks.over and not self.round
 
     def order_for(self, leaf: int) -> list[float] | None:
@@ -112,7 +105,6 @@ class Master:
     # The loop
 
     def serve(self, finished) -> None:
-        """Serve requests until `finished()`."""
         looked = 0.0
         while not finished():
             leaf = self.star.next(LOOK)
@@ -131,7 +123,6 @@ class Master:
             self.hand_out()
 
     def handle(self, leaf: int) -> None:
-        """Handle one request."""
         star, words = self.star, self.star.words(leaf).tolist()
         kind = int(words[0])
         if leaf not in self.open:
@@ -187,12 +178,10 @@ class Master:
         self.waiting.append(leaf)
 
     def _count(self, leaf: int, report: Report, staleness: int | None) -> None:
-        """Count the work that `leaf` reports."""
         self._sum_up(leaf, report, staleness)
         self._step(report)
 
     def _sum_up(self, leaf: int, report: Report, staleness: int | None) -> None:
-        """Add the reported numbers to the sums for the history."""
         if self.tasks is not None:
             self.tasks.done(leaf)
         sums = self.sums.setdefault(report.epoch, dict.fromkeys(SUMS, 0.0))
@@ -343,7 +332,6 @@ class Master:
             }
 
     def lose(self, leaf: int, why: str) -> None:
-        """Continue without `leaf`."""
         if leaf not in self.open:
             return
         self.open.remove(leaf)

@@ -3,7 +3,7 @@
 A request begins with its Kind; an answer is an `Answer`. What follows, by kind:
 
 PUSH, RELAY, REPORT    a Report
-EVALUATED              a Part, the number of samples, sums of metrics over these samples ...
+EVALUATED              a part, the number of parts, samples, sums of metrics over them ...
 NOT_FINITE             0 for the loss or 1 for the gradient; the rank, or 0: the sender's
 LOST, ENDED            a rank; an epoch
 COUNTS                 0 for updates by staleness or 1 for shares by rank; (number, count) ...
@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 
 class Kind(IntEnum):
-    """The kind of a request."""
-
     PULL = 1  # asks for the master's weights
     PUSH = 2  # a worker's vector, for the rule
     RELAY = 3  # a sub-master's vector, for the rule
@@ -38,8 +36,6 @@ class Kind(IntEnum):
 
 
 class Order(IntEnum):
-    """The order in an answer."""
-
     GO_ON = 1
     TRAIN = 2
     EVALUATE = 3
@@ -69,20 +65,11 @@ class Report(NamedTuple):
         return Report(*self[:2], *(a + b for a, b in zip(self[2:], other[2:], strict=True)))
 
 
-class Part(NamedTuple):
-    """A part of the validation data."""
-
-    chunk: int
-    chunks: int
-
-
 class Answer(NamedTuple):
-    """A master's answer."""
-
     order: int  # what to do next
     updates: int  # of the whole run so far
     stopping: bool = False  # whether the run is to end
-    about: list[float] = []  # noqa: RUF012 - of a Task to TRAIN, Part to EVALUATE, Rest to ADOPT
+    about: list[float] = []  # noqa: RUF012 - of a Task to TRAIN, `part` to EVALUATE, Rest to ADOPT
 
     @classmethod
     def of_words(cls, words) -> Answer:
@@ -90,8 +77,9 @@ class Answer(NamedTuple):
         return cls(int(order), int(updates), bool(stopping), about)
 
     @property
-    def part(self) -> Part:
-        return Part(*map(int, self.about[:2]))
+    def part(self) -> tuple[int, int]:
+        """To EVALUATE: the number of the part, and the number of parts."""
+        return int(self.about[0]), int(self.about[1])
 
 
 METRICS = 12  # metrics that fit in a message

@@ -19,7 +19,7 @@ from . import master
 from .client import Client
 from .hierarchical_master import words_of
 from .master import Master
-from .messages import PAIRS, Kind, Order, Part, Report
+from .messages import PAIRS, Kind, Order, Report
 from .tasks import Rest, Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
@@ -29,8 +29,8 @@ MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
 class Balance:
     """Worker exchanges per exchange of a sub-master with the top master: `every`.
 
-    `upward` is that number, or "auto": chosen so that exchanges upwards take `PART` of the time. If
-    one takes t_up and a worker exchange comes every t seconds, it is t_up / (PART t).
+    With `upward` "auto" it is t_up / (PART t), if an exchange upwards takes t_up and a worker
+    exchange comes every t seconds; else it is `upward`.
     """
 
     def __init__(self, upward: int | str):
@@ -214,7 +214,7 @@ class SubMaster(Master):
             n = max(1, len(self.open))
             chunks = range(part * n, (part + 1) * n)
             validation = Validation(-1, weights.copy(), state.copy(), chunks, parts * n)
-            validation.asked = Part(part, parts)
+            validation.asked = part, parts
             self.validations.append(validation)
         elif answer.order == Order.ADOPT:
             self.adopted.append(Rest.of_words(answer.about))

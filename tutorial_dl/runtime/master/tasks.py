@@ -62,10 +62,7 @@ class Task(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """A share of batches, as in a Task, that one master's workers have not done.
-
-    It is for another master or a checkpoint.
-    """
+    """A share of batches, as in a Task, that is not done; for another master or a checkpoint."""
 
     epoch: int
     first: int
@@ -94,17 +91,11 @@ def runs(positions: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class Tasks:
-    """The tasks of one master's workers.
+    """The tasks of one master's workers, for epochs first ... last - 1.
 
-    Args:
-        columns: {worker: its column}; for synchronous rules, the columns are neighbours.
-        parts: Number of columns, of all masters' workers together.
-        samples: Samples per epoch.
-        batch_size: Samples per share; for synchronous rules, per batch of all workers.
-        first, last: Epochs first ... last - 1.
-        every: Most batches per task.
-
-    A subclass has also
+    `columns` is {worker: its column}, neighbours for synchronous rules; `parts` counts the columns
+    of all masters' workers. `batch_size` is per share; for synchronous rules, per batch of all
+    workers. A task has at most `every` batches. A subclass has also
 
         next(worker)     the next Task of `worker`; None: there is none, now or at all
         lose(worker)     remove `worker`, which is lost; its task will be done again
@@ -191,14 +182,11 @@ class TaskBatches:
         """This rank's samples of the `number`-th batch of a task."""
         position = task.first + number
         if task.more[0] >= 0 and number == 0:
-            extra, low, high, parts = task.more
-            pieces = [self._indices(task, position, task.low, task.high, task.parts)]
-            pieces.append(self._indices(task, extra, low, high, parts))
+            pieces = self._indices(task, position), self._indices(task, *task.more)
             return self._take(np.concatenate(pieces))
         return self._next(task, position)
 
     def close(self) -> None:
-        """End reading ahead."""
         if self._stream is not None:
             with suppress(ValueError):
                 self._stream.close()
@@ -208,11 +196,11 @@ class TaskBatches:
         width = task.high - task.low
         what = task.epoch, task.size, task.low, task.high, task.parts
         if task.low % width or task.parts % width:
-            return self._take(self._indices(task, position, task.low, task.high, task.parts))
+            return self._take(self._indices(task, position))
         if self._at != (*what, position):
             # Don't start to read ahead in another worker's column.
             if self._at and self._at[:5] != what and task.count == 1 and position > 0:
-                return self._take(self._indices(task, position, task.low, task.high, task.parts))
+                return self._take(self._indices(task, position))
             self.close()
             batches = Batches(
                 self.data, task.size, self.seed,
@@ -223,7 +211,8 @@ class TaskBatches:
         self._at = (*what, position + 1)
         return next(self._stream)
 
-    def _indices(self, task: Task, position: int, low: int, high: int, parts: int) -> np.ndarray:
+    def _indices(self, task: Task, position: int, *piece: int) -> np.ndarray:
+        low, high, parts = piece or (task.low, task.high, task.parts)
         batch = self._order(task)[position * task.size : (position + 1) * task.size]
         mine = batch[len(batch) * low // parts : len(batch) * high // parts]
         return mine[share(len(mine), self.device, self.devices)]
@@ -243,10 +232,7 @@ class TaskBatches:
 class Validation:
     """A copy of the weights, validated in parts by leaves that ask for work, while others train.
 
-    Args:
-        epoch: The epoch that has ended.
-        weights, state: Copies of the master's.
-        chunks: Numbers of the parts to do here, of `of` in all.
+    `epoch` has ended; `chunks` are the numbers of the parts to do here, of `of` in all.
     """
 
     def __init__(self, epoch: int, weights: np.ndarray, state: np.ndarray, chunks, of: int):

@@ -40,12 +40,10 @@ class TopMaster(Master):
         self.begin_tasks()
 
     def complete(self) -> list[int]:
-        """Epochs that are now complete; each is returned once."""
         return self.tasks.complete()
 
     @property
     def validators(self) -> int:
-        """Number of leaves that can validate."""
         return len(self.open)
 
     # Epochs
@@ -92,7 +90,6 @@ class TopMaster(Master):
     # Checkpoints
 
     def undone(self) -> list[dict]:
-        """The work not done in the begun epochs, for a checkpoint."""
         return self.tasks.save()
 
     def _save_if_due(self) -> None:
@@ -103,7 +100,6 @@ class TopMaster(Master):
             self.save()
 
     def save(self):
-        """Write a checkpoint; returns its path."""
         self.saved_at = self.run.steps
         return self.run.saving.write(self)
 

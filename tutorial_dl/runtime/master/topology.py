@@ -25,22 +25,18 @@ def computing_team(team, layout: Layout) -> Team:
 
 
 class Topology:
-    """This rank's role, and its ends of stars, for one run. Construction is collective.
-
-    Attributes:
-        at_top, in_group: The star of the top master and that of this rank's sub-master; None if
-            this rank is not in it.
-        top_ranks, group_ranks: The ranks of these stars; the first is the hub.
-        mate_ranks: The ranks that compute a batch together with this one, in their order.
-    """
+    """This rank's role, and its ends of stars, for one run. Construction is collective."""
 
     def __init__(self, run):
         self.run, self.team, self.layout = run, run.team, run.layout
         own, nodes = self.team.rank, nodes_of(self.team)
         self.roles = self.layout.roles(nodes)
+        # The ranks that compute a batch together with this one, in their order:
         self.mate_ranks = self.layout.along("device", own, nodes)
         self.role = self.roles[own]
         self._home: np.ndarray | None = None
+        # The star of the top master and that of this rank's sub-master, and their ranks, the hub
+        # first; None and [] if this rank is not in it.
         tops = hub_ranks(self.roles, 0)
         self.top_ranks = tops if own in tops else []
         self.at_top = self._star(tops)
@@ -75,17 +71,13 @@ class Topology:
                 star.close()
                 star.team.close()
 
-    @property
-    def hub(self) -> Star:
-        """The star that this rank, a master, serves."""
-        return self.at_top if self.is_top else self.in_group
-
     def home(self, rule) -> np.ndarray:
         """The star's memory for the master's weights; moves the rule's state there, too."""
         if self._home is None:
-            self._home = self.hub.keep(self.run.replica.parameters.size)
+            star = self.at_top if self.is_top else self.in_group
+            self._home = star.keep(self.run.replica.parameters.size)
             if getattr(rule, "state", None) is not None:
-                self.hub.adopt(rule.state)
+                star.adopt(rule.state)
         return self._home
 
     @property

@@ -23,12 +23,9 @@ TRAIN, EVALUATE, END = 1, 2, 3
 
 
 class Computing:
-    """Gradients and metrics of a batch, computed by all ranks of a worker together.
+    """Gradients and metrics of a batch, computed by all ranks of a worker together (`team`).
 
-    Args:
-        run, stars: Model and data, and the Topology.
-        names: Names of the metrics that the model's `evaluate` returns.
-        team: The ranks of this worker; None: a single rank.
+    `names` are those of the metrics that the model's `evaluate` returns.
     """
 
     def __init__(self, run, stars, names: list[str], team=None):
@@ -39,13 +36,9 @@ class Computing:
         self.loss_scale = run.strategy.loss_scale
 
     def gradient(self, task: Task, number: int) -> tuple[float, int, bool]:
-        """Compute the gradient of a batch in the replica.
+        """Compute a batch's gradient; return (mean loss, samples, whether the gradient is finite).
 
-        Returns:
-            Mean loss, samples, and whether the gradient is finite.
-
-        Raises:
-            FloatingPointError: If loss or gradient is not finite, without a dynamic loss scale.
+        Without a dynamic loss scale it raises FloatingPointError if it is not.
         """
         if self.team is None:
             return self._own_gradient(task, number)
@@ -149,19 +142,13 @@ class Computing:
         if self.team is not None:
             self._tell(END, [])
 
-    def close(self) -> None:
-        self.items.close()
-
 
 class Worker:
-    """The rank of a worker that exchanges with the master."""
-
     def __init__(self, run, server: Client, computing: Computing):
         self.run, self.rule, self.replica = run, run.strategy, run.replica
         self.server, self.computing = server, computing
 
     def work(self) -> None:
-        """Work until the master says that training is done."""
         server, replica = self.server, self.replica
         server.pull(into=replica.parameters)
         self.rule.begin_worker(replica.parameters, replica.segments)
