@@ -54,6 +54,15 @@ def moment_of(chance, form, ranks) -> tuple[int, str, int]:
     return chance.randrange(1, ranks), moment, chance.randrange(1, 4 if moment[0] == "v" else 60)
 
 
+def die_at(moment: str, turn: int) -> None:
+    """End this rank by SIGKILL at the moment; on a busy machine others may do all validations."""
+    from faults import die, strike
+
+    strike(moment, turn, die)
+    if moment == "validating":
+        strike("gradient", 80, die)
+
+
 def check_end(trainer, folder, lost: list[int], samples: int, batch: int):
     """Check a run that ended well without some of its workers."""
     from faults import noted
@@ -146,7 +155,7 @@ def test_workers_that_raise(on_ranks, tmp_path, ranks, env):
 
 def killed(folder, seed, form, kills, devices):
     """`kills` workers end by SIGKILL; in a worker of several ranks, any one of them dies."""
-    from faults import MOMENTS, die, strike
+    from faults import MOMENTS
 
     from numba_kernels import launch
     from numba_kernels.team.team import Team
@@ -161,9 +170,9 @@ def killed(folder, seed, form, kills, devices):
     lost = [1 + number * devices for number in chance.sample(range(workers), kills)]
     for leader in lost:
         mate, moment = chance.randrange(devices), chance.choice(moments)
-        when = chance.randrange(1, 4 if moment == "validating" else 60)
+        when = chance.randrange(1, 4 if moment == "validating" else 30)
         if team.rank == leader + mate:
-            strike(moment, when, die)
+            die_at(moment, when)
     where = {"layout": Layout(masters=1, workers=workers, devices=devices)}
     status = 1
     try:
@@ -185,7 +194,7 @@ def killed(folder, seed, form, kills, devices):
 
 def group_killed(folder, seed, form, workers, masters):
     """All workers end by SIGKILL, except those of one sub-master."""
-    from faults import MOMENTS, die, strike
+    from faults import MOMENTS
 
     from numba_kernels import launch
     from numba_kernels.team.team import Team
@@ -203,7 +212,7 @@ def group_killed(folder, seed, form, workers, masters):
         # (With several workers, one of them may validate nearly everything.)
         moments = MOMENTS if workers == 1 else MOMENTS[:-1]
         moment = own.choice(moments)
-        strike(moment, own.randrange(1, 4 if moment == "validating" else 60), die)
+        die_at(moment, own.randrange(1, 4 if moment == "validating" else 30))
     status = 1
     try:
         trainer = a_trainer(team, form, folder, "killed", layout=layout)
