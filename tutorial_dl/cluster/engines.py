@@ -19,6 +19,7 @@ import atexit
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -46,6 +47,20 @@ def _where_am_i() -> tuple[int, int, str, int]:
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, socket.gethostname(), os.getpid()
+
+
+def answers(ask, seconds: float, patience: float = 5.0) -> list:
+    """Ask all engines, again after `patience` (doubled each time), until all of them answer.
+
+    The controller drops a message to an engine whose connection is not complete yet. `ask` sends a
+    request that may be repeated, and returns its AsyncResult.
+    """
+    end = time.monotonic() + seconds
+    while not (asked := ask()).wait(min(patience, max(0.0, end - time.monotonic()))):
+        if time.monotonic() >= end:
+            raise ClusterError(f"the engines have started, but gave no answer within {seconds:g} s")
+        patience *= 2
+    return asked.get()
 
 
 class Cluster:
@@ -117,7 +132,7 @@ class Cluster:
 
     def _note_places(self) -> None:
         """Write where the engines are, and check that engine id = rank."""
-        found = self.client[:].apply_async(_where_am_i).get(timeout=self.timeout)
+        found = answers(lambda: self.client[:].apply_async(_where_am_i), self.timeout)
         for engine_id, (rank, size, _, _) in zip(self.client.ids, found, strict=True):
             if (engine_id, size) != (rank, self.n):
                 raise ClusterError(

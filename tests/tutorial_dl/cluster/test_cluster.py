@@ -265,3 +265,27 @@ def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
     finally:
         kernel.stop_channels()
         manager.shutdown_kernel()
+
+
+class Asked:
+    """An AsyncResult; its engines have answered if `got` is not None."""
+
+    def __init__(self, got):
+        self.got = got
+
+    def wait(self, timeout):
+        return self.got is not None
+
+    def get(self):
+        return self.got
+
+
+def test_a_first_request_that_is_lost_is_sent_again():
+    from tutorial_dl.cluster.engines import answers
+    from tutorial_dl.cluster.registry import ClusterError
+
+    results = iter([Asked(None), Asked(None), Asked([1, 2])])
+    assert answers(lambda: next(results), seconds=600) == [1, 2]
+    assert not list(results)
+    with pytest.raises(ClusterError, match="gave no answer within 0 s"):
+        answers(lambda: Asked(None), seconds=0)
