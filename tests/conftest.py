@@ -5,6 +5,7 @@ README.md in this folder explains how tests are run and where a new one belongs.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,10 @@ from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
+# Processes that tests start find sitecustomize.py there.
+STARTUP = [str(Path(__file__).parent / "support" / "startup")]
+STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
+
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
@@ -50,6 +55,12 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
     items.sort(key=lambda item: place.get(group(item), len(place)))
+
+
+def pytest_collection_finish():
+    """Leave all that importing and collecting made out of the garbage collections to come."""
+    gc.collect()
+    gc.freeze()
 
 
 def group(item) -> str:
@@ -113,7 +124,8 @@ def _marked(mark):
     os.environ.pop("PYTHONUNBUFFERED", None)
     # Ranks may wait long for a core. Tests of stall reports set this variable themselves.
     os.environ.setdefault("NUMBA_KERNELS_STALL", "1000")
-    yield
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(STARTUP)):
+        yield
     problems = WORLDS.end()
     del os.environ[leftovers.VARIABLE]
     assert not problems, "\n".join(problems)

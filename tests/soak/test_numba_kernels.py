@@ -80,6 +80,20 @@ def test_sleepers_are_woken(on_ranks, tests, bound):
     bound("processor time of a leaf that waits", 0.2)
 
 
+def test_allreduce_again_and_again(on_ranks, tests, record):
+    """More lengths, ranks and interruptions than `make test` has time for."""
+    of = tests("test_allreduce")
+    for ranks in (4, 5):
+        of.test_long_vectors(on_ranks, ranks)
+    on_ranks(4, of.interrupted_at_every_step, 30)
+    record(
+        "long vectors on 4 and 5 ranks, and 30 times interrupted at every step",
+        "right",
+        "right",
+        True,
+    )
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_costs(on_ranks, tests, bound, ranks):
     on_ranks(ranks, tests("test_costs").each_rank, ranks)

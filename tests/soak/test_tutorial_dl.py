@@ -67,6 +67,38 @@ def test_all_strategies_learn(on_ranks, tests, record, ranks):
     record(what, "as descent", "as descent", True)
 
 
+@pytest.mark.parametrize("env", [MESSAGES, NODES], ids=["messages", "nodes"])
+def test_masters_over_messages(on_ranks, tests, record, env):
+    of = tests("test_parameter_server")
+    on_ranks(7, of.every_sample, of.DEEP[:1], of.SIZES[1:2], of.WITH_MASTER, env=env)
+    record("every sample once, 2 sub-masters with 2 workers each", "once", "once", True)
+
+
+def test_runs_of_groups_that_are_interrupted(on_ranks, tests, record, tmp_path):
+    of = tests("test_group_checkpoints")
+    on_ranks(5, of.cut_groups, str(tmp_path / "window"), [7, 40])
+    on_ranks(5, of.cut_groups, str(tmp_path / "messages"), [30], env=MESSAGES)
+    record("runs of groups, interrupted and resumed 18 times", "every sample once", "once", True)
+
+
+@pytest.mark.parametrize("one_copy", [False, True], ids=["copies", "one copy"])
+def test_every_rule_over_messages(on_ranks, tests, record, one_copy):
+    on_ranks(3, tests("test_synchronous").numpy_replicas, "fused", one_copy, env=MESSAGES)
+    record("3 ranks are one process, 5 optimizers over messages", "1e-12", "1e-12", True)
+
+
+def test_batch_normalisation(on_ranks, tests, record):
+    on_ranks(3, tests("test_sync_batch_normalization").each_rank, True, keras=True)
+    record(
+        "batch normalisation over 3 ranks and over 2, in both precisions", "right", "right", True
+    )
+
+
+def test_horovod_on_two_ranks(on_ranks, tests, record):
+    tests("test_horovod").test_every_function(on_ranks, 2)
+    record("Horovod's functions on 2 ranks", "right", "right", True)
+
+
 # Timelines -------------------------------------------------------------------------------------
 
 
