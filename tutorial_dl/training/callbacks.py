@@ -20,6 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..runtime.callback import Callback, Function, callbacks_of
+from ..runtime.clock import per_second
 
 __all__ = [
     "Callback", "EarlyStopping", "Function", "Target", "Throughput", "callbacks_of", "rank_folder",
@@ -146,7 +147,7 @@ class Throughput(Callback):
             if trainer.team.rank == 0:
                 self.write(
                     f"step {trainer.steps}: loss {self._loss / max(1, self._samples):.4f}, "
-                    f"{all_samples / seconds:.0f} samples/s, "
+                    f"{per_second(all_samples, seconds):.0f} samples/s, "
                     f"{1e3 * seconds / steps:.2f} ms per step on {trainer.team.size} ranks"
                 )
             self._begin(trainer)

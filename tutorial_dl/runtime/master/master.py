@@ -10,6 +10,7 @@ is kept and answered later.
 
 import math
 import sys
+import time
 from collections import Counter
 
 import numpy as np
@@ -46,7 +47,7 @@ class Master:
     relayed = False  # whether the leaves are sub-masters
 
     def __init__(self, loop, star: Star, ranks: list[int], tasks=None):
-        self.loop, self.run, self.now = loop, loop.run, loop.run.clock.now
+        self.loop, self.run = loop, loop.run
         self.rule, self.star, self.ranks, self.tasks = self.run.strategy, star, ranks, tasks
         self.weights = self.run.replica.parameters.copy()
         self.state = np.copy(self.run.replica.state)
@@ -69,7 +70,7 @@ class Master:
         self.gone: list[int] = []  # their ranks
         self.shares: Counter[int] = Counter()  # number of shares done, by rank
         self.staleness: Counter[int] = Counter()
-        self._quiet = self._looked = self._end = self.now()
+        self._quiet = self._looked = self._end = time.monotonic()
         self._stalled = stall.REPORT
         if not self.relayed:
             self.busy = dict.fromkeys(self.open, (self._quiet, None))
@@ -105,10 +106,10 @@ class Master:
     # The loop
 
     def serve(self, finished) -> None:
-        looked = 0.0
+        looked = -math.inf
         while not finished():
             leaf = self.star.next(LOOK)
-            now = self.now()
+            now = time.monotonic()
             self._forgive(now)
             if leaf is not None:
                 self._quiet, self._stalled = now, stall.REPORT
@@ -153,7 +154,7 @@ class Master:
         """Handle a request that reports a task or a part of a validation as done."""
         since, order = self.busy.pop(leaf, (0.0, None))
         if order is not None:
-            took = self.now() - since
+            took = time.monotonic() - since
             self.longest[order] = max(self.longest.get(order, 0.0), took)
         report = staleness = None
         if kind in (Kind.PUSH, Kind.RELAY, Kind.REPORT):
@@ -240,7 +241,7 @@ class Master:
             if (order := self.to_validate(leaf) or self.order_for(leaf)) is not None:
                 self.waiting.remove(leaf)
                 if order[0] in (Order.TRAIN, Order.EVALUATE):
-                    self.busy[leaf] = self.now(), order[0]
+                    self.busy[leaf] = time.monotonic(), order[0]
                 words = [order[0], self.updates, self.stopping, *order[1:]]
                 self.star.answer(leaf, words, vector=self.star.wanted(leaf))
 
@@ -262,8 +263,8 @@ class Master:
     def end(self, weights: np.ndarray, state: np.ndarray, text: bytes) -> None:
         """Send the final weights, state and message to all remaining leaves."""
         self.final, self.text = (weights, state), text
-        self._end = self.now() + PATIENCE
-        self.serve(lambda: not self.open or self.now() > self._end)
+        self._end = time.monotonic() + PATIENCE
+        self.serve(lambda: not self.open or time.monotonic() > self._end)
         for leaf in list(self.open):
             self.lose(leaf, "it did not ask for the final message")
 

@@ -13,6 +13,7 @@ take `PART` of the group's time (`Balance`).
 """
 
 import math
+import time
 from itertools import chain
 
 from . import master
@@ -59,7 +60,7 @@ class SubMaster(Master):
             upward = 1  # all groups must exchange equally often
         self.balance = Balance(upward)
         self.exchanges = 0  # with workers, since the last one upwards
-        self.since = self.now()
+        self.since = time.monotonic()
         self.pending: dict[int, Report] = {}  # not yet reported, by epoch
         self.updates, self.stopping = 0, False  # of the whole run, as the master above says
         self.lost_ranks: list[int] = []  # not yet reported to the master above
@@ -177,7 +178,7 @@ class SubMaster(Master):
         """Exchange with the master above, if there is anything to report."""
         if not self.pending:
             return
-        began = self.now()
+        began = time.monotonic()
         first, *others = sorted(self.pending)
         if self.run.saving is not None:  # what will hold once this exchange is in the weights
             self._tell_counts()
@@ -193,10 +194,10 @@ class SubMaster(Master):
         if self.rule.synchronous:  # all workers begin the next round with these weights
             for leaf in filter(self.star.wanted, self.waiting):
                 self.rule.refresh(self.weights, self.star.answer_vector(leaf)[: self.n])
-        took = self.now() - began
+        took = time.monotonic() - began
         between = (began - self.since) / max(1, self.exchanges)
         self.balance.exchanged(took, between)
-        self.exchanges, self.since = 0, self.now()
+        self.exchanges, self.since = 0, time.monotonic()
         self.pending = {}
         self._heed()
 
