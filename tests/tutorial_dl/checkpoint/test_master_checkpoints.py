@@ -75,6 +75,43 @@ def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path):
     on_ranks(3, bit_for_bit, str(tmp_path))
 
 
+def other_rates(folder):
+    """Resumed at another rate, a run ends with the bits of one whose schedule changes there."""
+    from numba_kernels.team.team import Team
+    from tutorial_dl.strategies import Downpour
+
+    class WithoutRate(Downpour):
+        """Its checkpoints are those of earlier versions, without the rate of the velocity."""
+
+        def save(self):
+            numbers, vectors = super().save()
+            return {"updates": numbers["updates"]}, vectors
+
+    def made(correct, rate, rule=Downpour, at=None):
+        rule = rule(synchronous=True, team=team)
+        return a_trainer(team, at, "momentum", rule, learning_rate=rate, correct_momentum=correct)
+
+    team, whole = Team(), {}
+    for correct in (True, False):
+        trainer = made(correct, lambda step: 0.1 if step < 14 else 0.02)
+        trainer.fit(2)
+        whole[correct] = trainer.replica.parameters.copy()
+    for rule in (Downpour, WithoutRate):
+        place = Path(folder, rule.__name__)
+        run_until(made(True, 0.1, rule, place), 14)
+        for correct, rate in ((True, 0.02), (True, lambda step: 0.02), (False, 0.02)):
+            resumed = made(correct, rate, rule, place)
+            assert resumed.resume() and resumed.steps == 14
+            resumed.saving = None
+            resumed.fit_to(2)
+            expected = whole[correct and rule is Downpour]
+            np.testing.assert_array_equal(expected, resumed.replica.parameters)
+
+
+def test_a_resumed_master_corrects_the_momentum(on_ranks, tmp_path):
+    on_ranks(3, other_rates, str(tmp_path))
+
+
 # Every sample once -----------------------------------------------------------------------------
 
 

@@ -139,12 +139,15 @@ class MasterLoop(Loop):
             top = TopMaster(*arguments)
         top.begin()
         if self.resumed is not None:
-            rule.restore(self.resumed["strategy"], self.resumed["vectors"])
+            numbers, rate = self.resumed["strategy"], run.optimizer.learning_rate
+            rule.restore(numbers, self.resumed["vectors"])
             for epoch, sums in start["sums"]:
                 top.sums[int(epoch)] = sums
             for epoch, row in start["unseen"]:  # validate the present weights instead
                 top.validate(int(epoch), row)
-            run.set_rate(run.steps, correct_momentum=False)
+            if run.schedule is not None:
+                rate = run.schedule(run.steps)
+            rule.set_rate(rate, run.correct_momentum and "rate" in numbers)
         try:
             top.lead()
         except NotFinite:
