@@ -117,7 +117,7 @@ class Rule(Strategy):
 
     @property
     def kept(self) -> int:
-        """How many vectors [n] of the master optimizers/serve.py works on, with the weights; or 0."""
+        """The number of vectors [n], weights included, that optimizers/serve.py updates; or 0."""
         return 0
 
     @property

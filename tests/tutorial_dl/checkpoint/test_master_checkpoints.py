@@ -112,6 +112,52 @@ def test_a_resumed_master_corrects_the_momentum(on_ranks, tmp_path):
     on_ranks(3, other_rates, str(tmp_path))
 
 
+def two_open_epochs(folder):
+    """Interrupted when the second epoch has begun and the first has not ended."""
+    from faults import strike
+
+    from numba_kernels.team.team import Team
+    from tutorial_dl.runtime.callback import Callback
+
+    class Steps(Callback):
+        """A clock that shows the steps of the run that it is a callback of."""
+
+        steps = 0
+
+        def now(self):
+            return float(self.steps)
+
+        def on_step_end(self, trainer, loss, samples):
+            self.steps = trainer.steps
+            if self.steps == 20:
+                go_on.touch()
+
+    team, go_on = Team(), Path(folder, "go on")
+
+    def held():
+        while not go_on.exists():
+            time.sleep(0.01)
+
+    cut = counting(team, folder)
+    cut.clock = Steps()
+    cut.callbacks.append(cut.clock)
+    undo = strike("gradient", 1, held) if team.rank == 2 else lambda: None
+    run_until(cut, 20)  # an epoch has 18 steps; one of the first epoch's is held until then
+    undo()
+    resumed = counting(team, folder)
+    resumed.clock = Steps()  # it stands still, as it is no callback
+    assert resumed.resume()
+    if team.rank == 0:
+        begun = [epoch for epoch, _ in resumed.loop.resumed["sums"]]
+        assert begun == [0, 1] and resumed.steps == 20
+    resumed.fit_to(EPOCHS)
+    assert resumed.history.column("seconds") == [20.0, 0.0, 0.0]
+
+
+def test_seconds_before_a_checkpoint_count_once(on_ranks, tmp_path):
+    on_ranks(3, two_open_epochs, str(tmp_path))
+
+
 # Every sample once -----------------------------------------------------------------------------
 
 

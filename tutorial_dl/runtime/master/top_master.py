@@ -3,7 +3,7 @@
 With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
-from .master import Master
+from .master import SUMS, Master
 from .tasks import Validation
 
 
@@ -88,6 +88,15 @@ class TopMaster(Master):
             self.save()
 
     # Checkpoints
+
+    def sums_so_far(self) -> dict[int, dict[str, float]]:
+        """`sums` of the open epochs; the oldest has the seconds since the one before it ended."""
+        found = {epoch: dict(row) for epoch, row in self.sums.items()}
+        if begun := self.undone():
+            oldest = min(one["epoch"] for one in begun)
+            row = found.setdefault(oldest, dict.fromkeys(SUMS, 0.0))
+            row["seconds"] = row.get("seconds", 0.0) + self.run.clock.now() - self.since
+        return found
 
     def undone(self) -> list[dict]:
         return self.tasks.save()
