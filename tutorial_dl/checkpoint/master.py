@@ -32,12 +32,16 @@ class MasterSaving(Saving):
         run = self.run
         numbers, vectors = top.rule.save()
         content, more = self.content(0, top.n)
+        sums = {epoch: dict(row) for epoch, row in top.sums.items()}
+        if sums:  # two epochs may be open; the time since the last one's end is the older one's
+            row = sums[min(sums)]
+            row["seconds"] = row.get("seconds", 0.0) + run.clock.now() - top.since
         content |= of_player(run.player, numbers) | {
             "slices": [top.n],
             "rule": self.identity,
             "names": list(vectors),
             "begun": top.undone(),
-            "sums": list(top.sums_so_far().items()),
+            "sums": list(sums.items()),
             "unseen": [[one.epoch, one.row] for one in top.validations],
             "staleness": list((run.history.staleness + top.staleness).items()),
             "workers": list((run.history.workers + top.shares).items()),

@@ -5,7 +5,6 @@ simulated clock, pass any object with `now()` as `Run(..., clock=...)`. Ranks ar
 time limits for them and the search for failed ones go by real time, whatever the run's clock says.
 """
 
-import math
 import time
 
 
@@ -15,8 +14,3 @@ class Clock:
     def now(self) -> float:
         """Seconds since a fixed but arbitrary moment."""
         return time.perf_counter()
-
-
-def per_second(count: float, seconds: float) -> float:
-    """`count / seconds`; infinite if the clock has not advanced meanwhile."""
-    return float(count / seconds) if seconds else math.inf

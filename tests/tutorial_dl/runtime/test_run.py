@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 
@@ -133,16 +132,3 @@ def test_not_finite_says_what_where_and_what_helps():
     error = NotFinite("the loss is nan", "on rank 2", 0.5)
     assert isinstance(error, TrainingError) and (error.what, error.rate) == ("the loss is nan", 0.5)
     assert "\n" not in str(error) and "on rank 2; use a learning rate below 0.5" in str(error)
-
-
-def test_reports_and_answers_are_numbers():
-    from tutorial_dl.runtime.master.messages import Answer, Kind, Order, Report
-
-    one = Report(Kind.RELAY, 3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)
-    words = np.zeros(16)
-    words[: len(one)] = one
-    assert Report.of_words(words.tolist()) == one
-    assert one.plus(one._replace(kind=Kind.REPORT)) == (3, 3, 20.0, 5.0, 2.0, 20.0, 8.0, 14.0)
-    words[:] = [Order.EVALUATE, 12, 1, 5, 8, *[0] * 11]
-    answer = Answer.of_words(words.tolist())
-    assert answer[:3] == (Order.EVALUATE, 12, True) and answer.part == (5, 8)

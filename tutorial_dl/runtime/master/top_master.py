@@ -3,7 +3,7 @@
 With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
-from .master import SUMS, Master
+from .master import Master
 from .tasks import Validation
 
 
@@ -76,8 +76,8 @@ class TopMaster(Master):
 
     def validated(self, validation: Validation) -> None:
         """Append the epoch's row to the history, and call callbacks."""
-        samples, *sums = validation.total()[: 1 + len(self.names)]
-        metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=True)}
+        samples, sums = validation.total()  # zeros fill the sums
+        metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=False)}
         more = dict(validation.row)
         losses = {"loss": more.pop("loss")}
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)
@@ -88,15 +88,6 @@ class TopMaster(Master):
             self.save()
 
     # Checkpoints
-
-    def sums_so_far(self) -> dict[int, dict[str, float]]:
-        """`sums` of the open epochs; the oldest has the seconds since the one before it ended."""
-        found = {epoch: dict(row) for epoch, row in self.sums.items()}
-        if begun := self.undone():
-            oldest = min(one["epoch"] for one in begun)
-            row = found.setdefault(oldest, dict.fromkeys(SUMS, 0.0))
-            row["seconds"] = row.get("seconds", 0.0) + self.run.clock.now() - self.since
-        return found
 
     def undone(self) -> list[dict]:
         return self.tasks.save()
