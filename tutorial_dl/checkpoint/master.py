@@ -33,14 +33,15 @@ class MasterSaving(Saving):
         numbers, vectors = top.rule.save()
         content, more = self.content(0, top.n)
         sums = {epoch: dict(row) for epoch, row in top.sums.items()}
-        for row in sums.values():
+        if sums:  # two epochs may be open; the time since the last one's end is the older one's
+            row = sums[min(sums)]
             row["seconds"] = row.get("seconds", 0.0) + run.clock.now() - top.since
         content |= of_player(run.player, numbers) | {
             "slices": [top.n],
             "rule": self.identity,
             "names": list(vectors),
             "begun": top.undone(),
-            "sums": [[epoch, row] for epoch, row in sums.items()],
+            "sums": list(sums.items()),
             "unseen": [[one.epoch, one.row] for one in top.validations],
             "staleness": list((run.history.staleness + top.staleness).items()),
             "workers": list((run.history.workers + top.shares).items()),

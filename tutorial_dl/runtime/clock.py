@@ -1,7 +1,8 @@
 """`Clock`: the clock that a run measures time with.
 
-All seconds in the history, and all time limits of the loops, are differences of its `now()`. To use
-another one, for example a simulated clock, pass any object with `now()` as `Run(..., clock=...)`.
+All seconds in the history are differences of its `now()`. To use another one, for example a
+simulated clock, pass any object with `now()` as `Run(..., clock=...)`. Ranks are real processes, so
+time limits for them and the search for failed ones go by real time, whatever the run's clock says.
 """
 
 import time

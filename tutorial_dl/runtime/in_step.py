@@ -43,7 +43,7 @@ class InStepLoop(Loop):
         return self.run.saving.read()
 
     def train(self, epochs: int, bar, signals) -> None:
-        pulse = Pulse(self.run.team, self.run.clock)
+        pulse = Pulse(self.run.team)
         first = len(self.run.history.epochs)
         for epoch in range(first, first + epochs):
             self.epoch(epoch, bar, signals, pulse)

@@ -235,7 +235,8 @@ class Run:
             if player.schedule is not None:
                 rates[self.label(player, "learning_rate")] = rate
         shown = losses | {f"val_{name}": value for name, value in metrics.items()}
-        speed = {"samples_per_second": float(samples / seconds), "seconds": float(seconds)}
+        speed = float(samples / seconds) if seconds else np.inf  # the clock may stand still
+        speed = {"samples_per_second": speed, "seconds": float(seconds)}
         row = {"epoch": epoch + 1} | shown | speed | rates | more
         self.history.epochs.append(row)
         self.begin_epoch()

@@ -117,7 +117,7 @@ class Rule(Strategy):
 
     @property
     def kept(self) -> int:
-        """How many vectors [n] of the master `served.serve` works on, weights included; or 0."""
+        """The number of vectors [n], weights included, that optimizers/serve.py updates; or 0."""
         return 0
 
     @property
@@ -179,12 +179,14 @@ class Rule(Strategy):
         state = getattr(self, "state", None)
         if state is None:
             return {}, {}
-        return {"updates": state.step}, {"slots": state.slots}
+        return {"updates": state.step, "rate": self.rate}, {"slots": state.slots}
 
     def restore(self, values: dict, vectors: dict) -> None:
         if "slots" in vectors:
             self.state.step = values["updates"]
             self.state.slots[:] = vectors["slots"]
+        if "rate" in values:  # that of the saved velocity; checkpoints once had none
+            self.set_rate(values["rate"], correct_momentum=False)
 
     def __str__(self) -> str:
         """The rule and its options; equal on all ranks, and in a run that is resumed."""

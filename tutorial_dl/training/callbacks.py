@@ -143,10 +143,11 @@ class Throughput(Callback):
             seconds = trainer.clock.now() - self._since
             steps, all_samples = trainer.steps - self._at, self._samples
             all_samples *= trainer.strategy.updates_a_step
+            speed = all_samples / seconds if seconds else math.inf  # the clock may stand still
             if trainer.team.rank == 0:
                 self.write(
                     f"step {trainer.steps}: loss {self._loss / max(1, self._samples):.4f}, "
-                    f"{all_samples / seconds:.0f} samples/s, "
+                    f"{speed:.0f} samples/s, "
                     f"{1e3 * seconds / steps:.2f} ms per step on {trainer.team.size} ranks"
                 )
             self._begin(trainer)

@@ -72,14 +72,14 @@ def cut_at_word(word, monkeypatch):
 
     seen, told, order_for = [], HierarchicalMaster.from_sub_master, HierarchicalMaster.order_for
 
-    def noted(self, leaf, kind, words):
-        told(self, leaf, kind, words)
+    def noted(self, leaf, kind, record):
+        told(self, leaf, kind, record)
         seen.append(Kind(kind).name)
 
     def ordered(self, leaf):
-        order = order_for(self, leaf)
-        seen.append(order and Order(order[0]).name)
-        return order
+        answer = order_for(self, leaf)
+        seen.append(answer and Order(answer.order).name)
+        return answer
 
     def between(self):
         if word in seen:

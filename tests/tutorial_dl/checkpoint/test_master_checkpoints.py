@@ -75,6 +75,89 @@ def test_resumed_runs_end_with_the_same_bits(on_ranks, tmp_path):
     on_ranks(3, bit_for_bit, str(tmp_path))
 
 
+def other_rates(folder):
+    """Resumed at another rate, a run ends with the bits of one whose schedule changes there."""
+    from numba_kernels.team.team import Team
+    from tutorial_dl.strategies import Downpour
+
+    class WithoutRate(Downpour):
+        """Its checkpoints are those of earlier versions, without the rate of the velocity."""
+
+        def save(self):
+            numbers, vectors = super().save()
+            return {"updates": numbers["updates"]}, vectors
+
+    def made(correct, rate, rule=Downpour, at=None):
+        rule = rule(synchronous=True, team=team)
+        return a_trainer(team, at, "momentum", rule, learning_rate=rate, correct_momentum=correct)
+
+    team, whole = Team(), {}
+    for correct in (True, False):
+        trainer = made(correct, lambda step: 0.1 if step < 14 else 0.02)
+        trainer.fit(2)
+        whole[correct] = trainer.replica.parameters.copy()
+    for rule in (Downpour, WithoutRate):
+        place = Path(folder, rule.__name__)
+        run_until(made(True, 0.1, rule, place), 14)
+        for correct, rate in ((True, 0.02), (True, lambda step: 0.02), (False, 0.02)):
+            resumed = made(correct, rate, rule, place)
+            assert resumed.resume() and resumed.steps == 14
+            resumed.saving = None
+            resumed.fit_to(2)
+            expected = whole[correct and rule is Downpour]
+            np.testing.assert_array_equal(expected, resumed.replica.parameters)
+
+
+def test_a_resumed_master_corrects_the_momentum(on_ranks, tmp_path):
+    on_ranks(3, other_rates, str(tmp_path))
+
+
+def two_open_epochs(folder):
+    """Interrupted when the second epoch has begun and the first has not ended."""
+    from faults import strike
+
+    from numba_kernels.team.team import Team
+    from tutorial_dl.runtime.callback import Callback
+
+    class Steps(Callback):
+        """A clock that shows the steps of the run that it is a callback of."""
+
+        steps = 0
+
+        def now(self):
+            return float(self.steps)
+
+        def on_step_end(self, trainer, loss, samples):
+            self.steps = trainer.steps
+            if self.steps == 20:
+                go_on.touch()
+
+    team, go_on = Team(), Path(folder, "go on")
+
+    def held():
+        while not go_on.exists():
+            time.sleep(0.01)
+
+    cut = counting(team, folder)
+    cut.clock = Steps()
+    cut.callbacks.append(cut.clock)
+    undo = strike("gradient", 1, held) if team.rank == 2 else lambda: None
+    run_until(cut, 20)  # an epoch has 18 steps; one of the first epoch's is held until then
+    undo()
+    resumed = counting(team, folder)
+    resumed.clock = Steps()  # it stands still, as it is no callback
+    assert resumed.resume()
+    if team.rank == 0:
+        begun = [epoch for epoch, _ in resumed.loop.resumed["sums"]]
+        assert begun == [0, 1] and resumed.steps == 20
+    resumed.fit_to(EPOCHS)
+    assert resumed.history.column("seconds") == [20.0, 0.0, 0.0]
+
+
+def test_seconds_before_a_checkpoint_count_once(on_ranks, tmp_path):
+    on_ranks(3, two_open_epochs, str(tmp_path))
+
+
 # Every sample once -----------------------------------------------------------------------------
 
 

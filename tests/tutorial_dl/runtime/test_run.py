@@ -1,6 +1,8 @@
 """A Run without a Trainer: its clock, its team, and the objects given to it."""
 
-import numpy as np
+import math
+
+import pytest
 
 
 class Ticks:
@@ -14,21 +16,30 @@ class Ticks:
         return self.seconds
 
 
-def made(team, clock=None, callbacks=()):
+class Still:
+    """A clock that stands still, before its zero."""
+
+    def now(self):
+        return -1.0
+
+
+def made(team, clock=None, callbacks=(), strategy="synchronous"):
     from numba_kernels import optimizers
     from tutorial_dl import data, models, strategies
     from tutorial_dl.data import Batches
     from tutorial_dl.runtime.in_step import InStepLoop
+    from tutorial_dl.runtime.master.loop import MasterLoop
     from tutorial_dl.runtime.run import Player, Run
 
     digits = data.digits()
-    strategy = strategies.Synchronous(team)
+    loop = MasterLoop if strategy == "downpour" else InStepLoop
+    strategy = strategies.get(strategy, team)
     player = Player(models.dense(digits), strategy, optimizers.get("sgd"), team)
     run = Run(
-        [player], digits, Batches(digits.train, 100, 0, *InStepLoop.shard(team)),
-        InStepLoop.layout(strategy), team, clock, callbacks=callbacks,
+        [player], digits, Batches(digits.train, 100, 0, *loop.shard(team)),
+        loop.layout(strategy), team, clock, callbacks=callbacks,
     )  # fmt: skip
-    return run, InStepLoop(run)
+    return run, loop(run)
 
 
 def with_a_clock():
@@ -49,6 +60,41 @@ def with_a_clock():
 
 def test_seconds_come_from_the_clock_of_the_run(on_ranks):
     on_ranks(1, with_a_clock)
+
+
+def with_a_clock_that_stands_still(strategy):
+    """The history has no seconds then; a worker that fails is noticed all the same."""
+    from faults import Fault, fail, strike
+    from tqdm import tqdm
+
+    from numba_kernels.team.team import Team
+    from tutorial_dl.training.callbacks import Throughput
+    from tutorial_dl.training.trainer import reported
+
+    team, lines = Team(), []
+    run, loop = made(team, Still(), [Throughput(5, lines.append)], strategy)
+    run.agree(loop)
+    run.tell("on_fit_begin")
+    lost = strategy == "downpour" and team.rank == 2
+    undo = strike("gradient", 1, fail) if lost else lambda: None
+    try:
+        with reported():
+            loop.train(2, tqdm(disable=True), [])
+    except Fault:
+        assert lost
+    else:
+        assert not lost
+        speeds = [(row["seconds"], row["samples_per_second"]) for row in run.history.epochs]
+        assert speeds == [(0.0, math.inf)] * 2
+        assert bool(lines) == (team.rank == 0) and all("inf samples/s" in line for line in lines)
+        assert len(run.history.lost) == (strategy == "downpour")
+    undo()
+    team.recover()
+
+
+@pytest.mark.parametrize(("ranks", "strategy"), [(1, "synchronous"), (3, "downpour")])
+def test_a_clock_that_stands_still(on_ranks, ranks, strategy):
+    on_ranks(ranks, with_a_clock_that_stands_still, strategy)
 
 
 def on_a_part():
@@ -86,16 +132,3 @@ def test_not_finite_says_what_where_and_what_helps():
     error = NotFinite("the loss is nan", "on rank 2", 0.5)
     assert isinstance(error, TrainingError) and (error.what, error.rate) == ("the loss is nan", 0.5)
     assert "\n" not in str(error) and "on rank 2; use a learning rate below 0.5" in str(error)
-
-
-def test_reports_and_answers_are_numbers():
-    from tutorial_dl.runtime.master.messages import Answer, Kind, Order, Report
-
-    one = Report(Kind.RELAY, 3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)
-    words = np.zeros(16)
-    words[: len(one)] = one
-    assert Report.of_words(words.tolist()) == one
-    assert one.plus(one._replace(kind=Kind.REPORT)) == (3, 3, 20.0, 5.0, 2.0, 20.0, 8.0, 14.0)
-    words[:] = [Order.EVALUATE, 12, 1, 5, 8, *[0] * 11]
-    answer = Answer.of_words(words.tolist())
-    assert answer[:3] == (Order.EVALUATE, 12, True) and answer.part == (5, 8)

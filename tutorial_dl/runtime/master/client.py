@@ -6,7 +6,7 @@ from numba_kernels.spans import span
 from numba_kernels.star.star import Star
 
 from ..errors import TrainingError
-from .messages import Answer, Kind, Order, Report
+from .messages import Answer, Kind, Order, Report, flat
 
 
 class GivenUp(TrainingError):
@@ -33,7 +33,7 @@ class Client:
     def pull(self, into: np.ndarray | None = None) -> np.ndarray:
         """Get the master's weights (n,), in `into` if given; else valid until the next exchange."""
         with span("pull"):
-            self.ask([Kind.PULL], vector=False)
+            self.ask(Kind.PULL, vector=False)
             return self._received(into)
 
     def push(
@@ -51,8 +51,8 @@ class Client:
                 self.star.out[self.n :] = self.replica.state
             swap = self.swaps and answer and _same(vector, self.star.out)
             swap = swap and into is not None and _same(into, self.star.into)
-            words = self.ask(self.report, answer=answer, swap=swap)
-            self.last, self.report = Answer.of_words(words.tolist()), None
+            self.last = self.ask(Kind.PUSH, self.report, answer=answer, swap=swap)
+            self.report = None
             if swap and _same(vector, self.star.into):
                 self.replica.swap()
                 return self.replica.parameters
@@ -60,23 +60,22 @@ class Client:
 
     # For workers and sub-masters
 
-    def say(self, kind: Kind, numbers=()) -> None:
-        """Send a message without a vector; the answer is in `last` afterwards."""
+    def say(self, kind: Kind, record: tuple = ()) -> None:
+        """Send a request without a vector; the answer is in `last` afterwards."""
         idle = kind == Kind.WAITS  # the answer may take long
-        words = self.ask([kind, *numbers], vector=False, answer=False, idle=idle)
-        self.last = Answer.of_words(words.tolist())
+        self.last = self.ask(kind, record, vector=False, answer=False, idle=idle)
 
     def get(self, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
         """Get (weights, state) of a SNAPSHOT or FINAL; valid until the next exchange."""
-        self.ask([kind], vector=False)
+        self.ask(kind, vector=False)
         return self.star.into[: self.n], self.star.into[self.n :]
 
-    def ask(self, words, **how) -> np.ndarray:
+    def ask(self, kind: Kind, record: tuple = (), **how) -> Answer:
         """As `Star.ask`; raises GivenUp if the master has given this rank up."""
-        answered = self.star.ask(words, **how)
-        if answered[0] == Order.GIVEN_UP:
+        answer = Answer.of_words(self.star.ask([kind, *flat(record)], **how).tolist())
+        if answer.order == Order.GIVEN_UP:
             raise GivenUp("the master has given this worker up because it took too long")
-        return answered
+        return answer
 
     def _received(self, into: np.ndarray | None) -> np.ndarray:
         received = self.star.into[: self.n]

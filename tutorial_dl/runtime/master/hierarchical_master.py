@@ -5,32 +5,28 @@ It is ahead of the top master's weights by the updates since its last exchange. 
 exchange a sub-master reports the work that will still be undone after it, and the master enters
 that once the exchange is in its weights:
 
-    sub-master:   UNDONE  UNDONE ...  RELAY          master:  `say`, `say` ..., `enter`
+    sub-master:   UNDONE  UNDONE ...  PUSH           master:  `say`, `say` ..., `enter`
 
 Work that one group leaves to another is in neither group's report during the handover, so it is
 recorded here.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from functools import reduce
-from itertools import chain
 from math import inf
 
 from ..errors import TrainingError
-from .messages import Kind, Order, Report
+from .messages import PIECES, Answer, Kind, Order, Report, Undone
 from .tasks import Rest
 from .top_master import TopMaster
 
-PIECES = 2  # pieces of work that fit in a message
-WORDS = len(Rest._fields)
 
-
-def words_of(tasks, adopted: list[Rest]) -> list[list[int]]:
-    """A sub-master's UNDONE messages: each has its number, the epochs begun, and pieces of work."""
-    rests = [*tasks.undone(), *adopted]
-    parts = [rests[i : i + PIECES] for i in range(0, len(rests), PIECES)] or [[]]
-    return [[n, tasks.begun, *chain(*some)] for n, some in enumerate(parts)]
+def undone(tasks, adopted: list[Rest]) -> list[Undone]:
+    """The messages in which a sub-master reports the work that is not done."""
+    rests = (*tasks.undone(), *adopted)
+    parts = [rests[i : i + PIECES] for i in range(0, len(rests), PIECES)] or [()]
+    return [Undone(number, tasks.begun, some) for number, some in enumerate(parts)]
 
 
 class Ledger:
@@ -43,14 +39,11 @@ class Ledger:
         self.said: dict[int, tuple[int, list[Rest]]] = {}  # reported, not yet entered
         self.closed_at = 0  # epochs begun by groups that have ended
 
-    def say(self, group: int, words) -> None:
-        """Record one message of `words_of`."""
-        number, begun = int(words[0]), int(words[1])
-        if number == 0:
-            self.said[group] = begun, []
-        pieces = (words[i : i + WORDS] for i in range(2, 2 + PIECES * WORDS, WORDS))
-        rests = (Rest.of_words(piece) for piece in pieces if len(piece) == WORDS)
-        self.said[group][1].extend(rest for rest in rests if rest.count)  # zeros are padding
+    def say(self, group: int, said: Undone) -> None:
+        """Record one message of `undone`."""
+        if said.number == 0:
+            self.said[group] = said.begun, []
+        self.said[group][1].extend(said.rests)
 
     def enter(self, group: int) -> None:
         """Enter the report of `group`, because its exchange is in the weights."""
@@ -102,73 +95,65 @@ class HierarchicalMaster(TopMaster):
         self.resting: set[int] = set()  # sub-masters with nothing left to hand out
         self.empty: set[int] = set()  # sub-masters without workers
         self.left: deque[Rest] = deque()  # work of empty groups, to be adopted
-        # REPORT and COUNTS by sub-master, valid from its next exchange on
-        self.reports: dict[int, list] = {}
-        self.counts: dict[int, list] = {}
-        self.leaving: dict[int, list[Rest]] = {}  # REST by sub-master, valid from its WAITS on
+        # Records by sub-master and kind: REPORT and COUNTS are valid from its next exchange on,
+        # REST from its WAITS on
+        self.said: defaultdict[tuple[int, int], list] = defaultdict(list)
 
     def handle(self, leaf: int) -> None:
         self.resting.discard(leaf)  # a waiting sub-master comes back after validating
         super().handle(leaf)
 
-    def from_sub_master(self, leaf: int, kind: int, numbers: list[float]) -> None:
-        if kind == Kind.WAITS:
+    def from_sub_master(self, leaf: int, kind: int, record) -> None:
+        if kind in (Kind.REPORT, Kind.COUNTS, Kind.REST):
+            self.said[leaf, kind].append(record)
+        elif kind == Kind.WAITS:
             self.resting.add(leaf)
             self._take_counts(leaf)
             if leaf in self.empty:
-                self.left += self.leaving.pop(leaf, ())
+                self.left += self.said.pop((leaf, Kind.REST), ())
                 self.ledger.close(leaf)
         elif kind == Kind.UNDONE:
-            self.ledger.say(leaf, numbers)
+            self.ledger.say(leaf, record)
         elif kind == Kind.ENDED:
-            self.ended.setdefault(int(numbers[0]), set()).add(leaf)
-        elif kind == Kind.COUNTS:
-            self.counts.setdefault(leaf, []).append(numbers)
+            self.ended.setdefault(record.epoch, set()).add(leaf)
         elif kind == Kind.LOST:
-            rank = int(numbers[0])
-            self.gone.append(rank)
-            self.lost.append(f"the worker on rank {rank} of {self.who(leaf)} is lost")
+            self.gone.append(record.rank)
+            self.lost.append(f"the worker on rank {record.rank} of {self.who(leaf)} is lost")
         elif kind == Kind.LEFT:
             self.empty.add(leaf)
             for validation in self.validations:
                 validation.lose(leaf)
             if not self.validators:
                 raise TrainingError(f"no worker is left to train: {self.lost[-1]}")
-        elif kind == Kind.REST:
-            self.leaving.setdefault(leaf, []).append(Rest.of_words(numbers))
 
-    def order_for(self, leaf: int) -> list[float] | None:
+    def order_for(self, leaf: int) -> Answer | None:
         if self.final is not None:
-            return [Order.DONE]
+            return Answer(Order.DONE)
         if self.left and leaf not in self.empty:
             rest = self.left.popleft()
             self.ledger.adopted(leaf, rest)
             self.resting.discard(leaf)
             self.ended.get(rest.epoch, set()).discard(leaf)
-            return [Order.ADOPT, *rest]
-        return None if leaf in self.resting else [Order.GO_ON]
+            return Answer(Order.ADOPT, about=rest)
+        return None if leaf in self.resting else Answer(Order.GO_ON)
 
     def _push(self, leaf: int) -> int:
         staleness = super()._push(leaf)
         self.ledger.enter(leaf)
         return staleness
 
-    def _count(self, leaf: int, report: Report, staleness: int | None) -> None:
-        if report.kind == Kind.REPORT:
-            self.reports.setdefault(leaf, []).append(report)
-            return
+    def _count(self, leaf: int, report: Report) -> Report:
         self._take_counts(leaf)
-        both = [report, *self.reports.pop(leaf, ())]
+        both = [report, *self.said.pop((leaf, Kind.REPORT), ())]
         for one in both:
-            self._sum_up(leaf, one, staleness)
-        self._step(reduce(Report.plus, both))
+            super()._count(leaf, one)
+        return reduce(Report.plus, both)
 
     def _take_counts(self, leaf: int) -> None:
-        for what, *pairs in self.counts.pop(leaf, ()):
-            into = self.shares if what else self.staleness
-            for number, count in zip(pairs[::2], pairs[1::2], strict=True):
-                if count:  # zeros are padding
-                    into[int(number)] += int(count)
+        for counts in self.said.pop((leaf, Kind.COUNTS), ()):
+            into = self.shares if counts.of_ranks else self.staleness
+            for number, count in counts.pairs:
+                into[number] += count
 
     def serve_round(self) -> None:
         for leaf in self.round:  # before the update, after which a callback may end the run
@@ -202,7 +187,7 @@ class HierarchicalMaster(TopMaster):
     def validators(self) -> int:
         return len(set(self.open) - self.empty)
 
-    def to_validate(self, leaf: int) -> list[float] | None:
+    def to_validate(self, leaf: int) -> Answer | None:
         return None if leaf in self.empty else super().to_validate(leaf)
 
     def lose(self, leaf: int, why: str) -> None:

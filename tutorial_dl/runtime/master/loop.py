@@ -14,8 +14,9 @@ from ..errors import NotFinite, Terminated
 from ..loop import Loop
 from .client import Client
 from .hierarchical_master import HierarchicalMaster, Ledger
-from .messages import METRICS, Kind
+from .messages import Kind
 from .sub_master import SubMaster
+from .tasks import METRICS
 from .top_master import TopMaster
 from .topology import Topology, computing_team
 from .worker import Computing, Worker
@@ -139,12 +140,14 @@ class MasterLoop(Loop):
             top = TopMaster(*arguments)
         top.begin()
         if self.resumed is not None:
-            rule.restore(self.resumed["strategy"], self.resumed["vectors"])
+            numbers = self.resumed["strategy"]
+            rule.restore(numbers, self.resumed["vectors"])
             for epoch, sums in start["sums"]:
                 top.sums[int(epoch)] = sums
             for epoch, row in start["unseen"]:  # validate the present weights instead
                 top.validate(int(epoch), row)
-            run.set_rate(run.steps, correct_momentum=False)
+            rate = run.schedule(run.steps) if run.schedule else run.optimizer.learning_rate
+            rule.set_rate(rate, run.correct_momentum and "rate" in numbers)
         try:
             top.lead()
         except NotFinite:

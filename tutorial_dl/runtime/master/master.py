@@ -10,6 +10,7 @@ is kept and answered later.
 
 import math
 import sys
+import time
 from collections import Counter
 
 import numpy as np
@@ -20,13 +21,13 @@ from numba_kernels.team import stall
 
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
-from .messages import Kind, Order, Report
-from .tasks import Validation
+from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat, request_of
+from .tasks import Part, Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
 PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and
 TIMES = 20  # at least this many times the longest task so far
-SUMS = ("samples", "loss", "updates", "staleness")
+SUMS = ("samples", "loss", "updates", "staleness")  # of a Report
 FIRST_PATIENCE = 600.0  # the first task may include a long compilation
 AWAY = 1.0  # seconds without a check after which the master counts as having been stopped or busy
 
@@ -40,13 +41,13 @@ class Master:
         stopping                       whether to hand out no more work
         stepped(steps, samples, loss)  called after updates, with the sum of the losses
         validated(validation)          called when all parts of it are done
-        from_sub_master(leaf, kind, numbers)    handle a message that only sub-masters send
+        from_sub_master(leaf, kind, record)    handle a request without a vector of a sub-master
     """
 
     relayed = False  # whether the leaves are sub-masters
 
     def __init__(self, loop, star: Star, ranks: list[int], tasks=None):
-        self.loop, self.run, self.now = loop, loop.run, loop.run.clock.now
+        self.loop, self.run = loop, loop.run
         self.rule, self.star, self.ranks, self.tasks = self.run.strategy, star, ranks, tasks
         self.weights = self.run.replica.parameters.copy()
         self.state = np.copy(self.run.replica.state)
@@ -58,7 +59,6 @@ class Master:
         self.serving = False  # in the middle of an update, when weights are inconsistent
         self.validations: list[Validation] = []
         self.sums: dict[int, dict[str, float]] = {}  # epoch -> sums for the history
-        self.steps_of_round = [0.0, 0.0, 0.0]  # steps, samples, loss
         self.states: dict[int, tuple[float, np.ndarray]] = {}
         self.final: tuple[np.ndarray, np.ndarray] | None = None
         self.text = b""  # the final message
@@ -69,7 +69,7 @@ class Master:
         self.gone: list[int] = []  # their ranks
         self.shares: Counter[int] = Counter()  # number of shares done, by rank
         self.staleness: Counter[int] = Counter()
-        self._quiet = self._looked = self._end = self.now()
+        self._quiet = self._looked = self._end = time.monotonic()
         self._stalled = stall.REPORT
         if not self.relayed:
             self.busy = dict.fromkeys(self.open, (self._quiet, None))
@@ -95,20 +95,20 @@ class Master:
     def over(self) -> bool:
         return self.tasks.over and not self.round
 
-    def order_for(self, leaf: int) -> list[float] | None:
+    def order_for(self, leaf: int) -> Answer | None:
         """The order for `leaf`, apart from validation; None: nothing to do yet."""
         if self.final is not None:
-            return [Order.DONE]
+            return Answer(Order.DONE)
         task = self.tasks.next(leaf)
-        return None if task is None else [Order.TRAIN, *task.words()]
+        return None if task is None else Answer(Order.TRAIN, about=task)
 
     # The loop
 
     def serve(self, finished) -> None:
-        looked = 0.0
+        looked = -math.inf
         while not finished():
             leaf = self.star.next(LOOK)
-            now = self.now()
+            now = time.monotonic()
             self._forgive(now)
             if leaf is not None:
                 self._quiet, self._stalled = now, stall.REPORT
@@ -123,13 +123,13 @@ class Master:
             self.hand_out()
 
     def handle(self, leaf: int) -> None:
-        star, words = self.star, self.star.words(leaf).tolist()
-        kind = int(words[0])
+        star = self.star
+        kind, record = request_of(star.words(leaf).tolist())
         if leaf not in self.open:
-            star.answer(leaf, [Order.GIVEN_UP], vector=False)
+            star.answer(leaf, flat(Answer(Order.GIVEN_UP)), vector=False)
         elif kind == Kind.PULL:
             self.center.pull(leaf, star.answer_vector(leaf)[: self.n])
-            star.answer(leaf, [Order.GO_ON, self.updates])
+            star.answer(leaf, flat(Answer(Order.GO_ON, self.updates)))
         elif kind == Kind.SNAPSHOT:
             asked = next(v for v in self.validations if leaf in v.given)
             self._fill(leaf, asked.weights, asked.state)
@@ -140,72 +140,56 @@ class Master:
             else:
                 self.open.remove(leaf)  # it stays in the star: `fit` may be called again
         elif kind == Kind.NOT_FINITE:
-            self.not_finite(int(words[1]), int(words[2]) or self.ranks[leaf])
+            self.not_finite(record._replace(rank=record.rank or self.ranks[leaf]))
         else:
-            self._done(leaf, kind, words)
+            self._done(leaf, kind, record)
 
-    def not_finite(self, what: int, rank: int) -> None:
-        """Raise NotFinite: a worker's loss (`what` = 0) or gradient (1) is not finite."""
-        which = f"the {('loss', 'gradient')[what]} is not finite"
-        raise NotFinite(which, f"on rank {rank}", self.rule.optimizer.learning_rate)
+    def not_finite(self, found: NotFiniteAt) -> None:
+        """Raise NotFinite, as a worker's loss or gradient is not finite."""
+        which = f"the {'gradient' if found.gradient else 'loss'} is not finite"
+        raise NotFinite(which, f"on rank {found.rank}", self.rule.optimizer.learning_rate)
 
-    def _done(self, leaf: int, kind: int, words) -> None:
+    def _done(self, leaf: int, kind: int, record) -> None:
         """Handle a request that reports a task or a part of a validation as done."""
         since, order = self.busy.pop(leaf, (0.0, None))
         if order is not None:
-            took = self.now() - since
+            took = time.monotonic() - since
             self.longest[order] = max(self.longest.get(order, 0.0), took)
-        report = staleness = None
-        if kind in (Kind.PUSH, Kind.RELAY, Kind.REPORT):
-            report = Report.of_words(words)
         if kind == Kind.EVALUATED:
             validation = next(v for v in self.validations if leaf in v.given)
-            validation.add(leaf, words[3:])
-        elif kind in (Kind.PUSH, Kind.RELAY) and self.rule.synchronous:
-            self.round[leaf] = report
+            validation.add(leaf, record)
+        elif kind == Kind.PUSH and self.rule.synchronous:
+            self.round[leaf] = record
             if self.tasks is not None:
                 self.tasks.done(leaf)
             return
-        elif kind in (Kind.PUSH, Kind.RELAY):
+        elif kind == Kind.PUSH:
             self.serving = True
-            self._keep_state(leaf, report.samples)
+            self._keep_state(leaf, record.samples)
             with span("serve"):
                 staleness = self._push(leaf)
-        elif report is None:
-            self.from_sub_master(leaf, kind, words[1:])
-        if report is not None and report.steps:
-            self._count(leaf, report, staleness)
+            if not self.relayed:  # else counted by the group
+                self.staleness[staleness] += 1
+                record = record._replace(updates=1, staleness=staleness)
+        elif self.relayed:
+            self.from_sub_master(leaf, kind, record)
+        counts = kind == Kind.PUSH or (kind == Kind.REPORT and not self.relayed)
+        if counts and record.steps:
+            done = self._count(leaf, record)
+            self.serving = False
+            self.stepped(int(done.steps), done.samples, done.loss)
         self.waiting.append(leaf)
 
-    def _count(self, leaf: int, report: Report, staleness: int | None) -> None:
-        self._sum_up(leaf, report, staleness)
-        self._step(report)
-
-    def _sum_up(self, leaf: int, report: Report, staleness: int | None) -> None:
+    def _count(self, leaf: int, report: Report) -> Report:
+        """Add work that is now in the weights to all sums, and return it."""
         if self.tasks is not None:
             self.tasks.done(leaf)
         sums = self.sums.setdefault(report.epoch, dict.fromkeys(SUMS, 0.0))
-        sums["samples"] += report.samples
-        sums["loss"] += report.loss
-        if self.relayed:  # counted by the group
-            sums["updates"] += report.updates
-            sums["staleness"] += report.staleness
-        else:
+        for name in SUMS:
+            sums[name] += getattr(report, name)
+        if not self.relayed:
             self.shares[self.ranks[leaf]] += int(report.steps)
-        if staleness is not None and not self.relayed:
-            self.staleness[staleness] += 1
-            sums["updates"] += 1
-            sums["staleness"] += staleness
-
-    def _step(self, report: Report) -> None:
-        """Count work that is now in the weights."""
-        if self.rule.synchronous:  # a whole round is one step
-            steps, seen, loss = self.steps_of_round
-            steps = max(steps, report.steps)
-            self.steps_of_round = [steps, seen + report.samples, loss + report.loss]
-        else:
-            self.serving = False
-            self.stepped(int(report.steps), report.samples, report.loss)
+        return report
 
     def _push(self, leaf: int) -> int:
         wanted = self.star.wanted(leaf)
@@ -224,34 +208,31 @@ class Master:
         weights = [s / sum(samples) if sum(samples) else 0.0 for s in samples]
         with span("serve"):
             self.center.push_all(leaves, sent, answers, weights, self.relayed)
-        for leaf in leaves:
-            if self.round[leaf].steps:
-                self._count(leaf, self.round[leaf], None)
+        done = [self._count(leaf, self.round[leaf]) for leaf in leaves if self.round[leaf].steps]
         self.waiting += [leaf for leaf in leaves if leaf in self.open]  # others were lost meanwhile
         self.round.clear()
         self.serving = False
-        steps, seen, loss = self.steps_of_round
-        self.steps_of_round = [0.0, 0.0, 0.0]
-        self.stepped(int(steps), seen, loss)
+        steps = max((one.steps for one in done), default=0)  # a whole round is one step
+        self.stepped(int(steps), sum(one.samples for one in done), sum(one.loss for one in done))
 
     def hand_out(self) -> None:
         """Answer all waiting leaves for which there is an order now."""
         for leaf in list(self.waiting):
-            if (order := self.to_validate(leaf) or self.order_for(leaf)) is not None:
+            if (answer := self.to_validate(leaf) or self.order_for(leaf)) is not None:
                 self.waiting.remove(leaf)
-                if order[0] in (Order.TRAIN, Order.EVALUATE):
-                    self.busy[leaf] = self.now(), order[0]
-                words = [order[0], self.updates, self.stopping, *order[1:]]
-                self.star.answer(leaf, words, vector=self.star.wanted(leaf))
+                if answer.order in (Order.TRAIN, Order.EVALUATE):
+                    self.busy[leaf] = time.monotonic(), answer.order
+                answer = answer._replace(updates=self.updates, stopping=self.stopping)
+                self.star.answer(leaf, flat(answer), vector=self.star.wanted(leaf))
 
-    def to_validate(self, leaf: int) -> list[float] | None:
+    def to_validate(self, leaf: int) -> Answer | None:
         """A part of a validation for `leaf`, if one is left to do."""
         if any(leaf in validation.given for validation in self.validations):
             return None  # a sub-master, which asks again before its group is done
         for validation in self.validations:
             if validation.todo:
-                validation.given[leaf] = chunk = validation.todo.popleft()
-                return [Order.EVALUATE, chunk, validation.of]
+                validation.given[leaf] = part = validation.todo.popleft()
+                return Answer(Order.EVALUATE, about=Part(part, validation.of))
         return None
 
     def end_validations(self) -> None:
@@ -262,8 +243,8 @@ class Master:
     def end(self, weights: np.ndarray, state: np.ndarray, text: bytes) -> None:
         """Send the final weights, state and message to all remaining leaves."""
         self.final, self.text = (weights, state), text
-        self._end = self.now() + PATIENCE
-        self.serve(lambda: not self.open or self.now() > self._end)
+        self._end = time.monotonic() + PATIENCE
+        self.serve(lambda: not self.open or time.monotonic() > self._end)
         for leaf in list(self.open):
             self.lose(leaf, "it did not ask for the final message")
 
@@ -281,7 +262,7 @@ class Master:
     def _fill(self, leaf: int, weights: np.ndarray, state: np.ndarray) -> None:
         answer = self.star.answer_vector(leaf)
         answer[: self.n], answer[self.n :] = weights, state
-        self.star.answer(leaf, [Order.GO_ON, self.updates])
+        self.star.answer(leaf, flat(Answer(Order.GO_ON, self.updates)))
 
     def _keep_state(self, leaf: int, samples: float) -> None:
         if self.state.size:

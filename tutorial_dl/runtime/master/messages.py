@@ -1,38 +1,35 @@
-"""Messages between masters and leaves: records of numbers, in the header of a message (star.py).
+"""Messages between masters and leaves, and among the ranks of a worker: records of numbers.
 
-A request begins with its Kind; an answer is an `Answer`. What follows, by kind:
-
-PUSH, RELAY, REPORT    a Report
-EVALUATED              a part, the number of parts, samples, sums of metrics over them ...
-NOT_FINITE             0 for the loss or 1 for the gradient; the rank, or 0: the sender's
-LOST, ENDED            a rank; an epoch
-COUNTS                 0 for updates by staleness or 1 for shares by rank; (number, count) ...
-REST                   a Rest (tasks.py)
-UNDONE                 number of the message, epochs begun, one or two Rests (`Ledger`)
+A request is a Kind and the record that RECORDS has for it; an answer is an `Answer`. Both are sent
+in the head of a star's message (star.py), where zeros follow them. `flat` gives a record's numbers,
+and its class's `of_words` makes the record of them again.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from itertools import chain
 from typing import NamedTuple
+
+from .tasks import Evaluated, Part, Rest, Task, whole_numbers
 
 
 class Kind(IntEnum):
     PULL = 1  # asks for the master's weights
-    PUSH = 2  # a worker's vector, for the rule
-    RELAY = 3  # a sub-master's vector, for the rule
-    REPORT = 4  # no vector: reports what was done, or only asks for an order
-    SNAPSHOT = 5  # asks for the weights to validate
-    EVALUATED = 6  # metrics of a part of the validation data
-    NOT_FINITE = 7  # the loss or the gradient is not finite
-    WAITS = 8  # a sub-master has nothing left to hand out
-    ENDED = 10  # sub-master: an epoch is done and in the weights
-    LOST = 11  # sub-master: a worker of it is lost
-    COUNTS = 12  # sub-master: updates by staleness, or shares by rank
-    LEFT = 13  # sub-master: it has no workers left
-    REST = 14  # sub-master without workers: remaining work
-    UNDONE = 15  # sub-master: work that is not done once its next vector is in the weights
-    FINAL = 9  # asks for the final weights
+    PUSH = 2  # has a vector, for the rule
+    REPORT = 3  # no vector: reports what was done, or only asks for an order
+    SNAPSHOT = 4  # asks for the weights to validate
+    EVALUATED = 5  # metrics of a part of the validation data
+    NOT_FINITE = 6  # the loss or the gradient is not finite
+    FINAL = 7  # asks for the final weights
+    # From sub-masters only:
+    WAITS = 8  # nothing is left to hand out
+    ENDED = 9  # an epoch is done and in the weights
+    LOST = 10  # a worker is lost
+    COUNTS = 11  # updates by staleness, or shares by rank
+    LEFT = 12  # no worker is left
+    REST = 13  # remaining work, if no worker is left
+    UNDONE = 14  # work that is not done once the next vector is in the weights
 
 
 class Order(IntEnum):
@@ -44,10 +41,19 @@ class Order(IntEnum):
     ADOPT = 6  # to a sub-master: take over this work from another one
 
 
+PAIRS = 7  # pairs of Counts that fit in a message
+PIECES = 2  # pieces of work that fit in a message
+
+
+def flat(record: tuple) -> list[float]:
+    """The numbers of a record, those of records in it included."""
+    parts = (flat(item) if isinstance(item, tuple) else [item] for item in record)
+    return list(chain.from_iterable(parts))
+
+
 class Report(NamedTuple):
     """What a leaf has done, sent with its vector or alone."""
 
-    kind: int  # PUSH, RELAY or REPORT
     epoch: int = 0
     samples: float = 0.0
     loss: float = 0.0  # the sum over the samples
@@ -58,29 +64,78 @@ class Report(NamedTuple):
 
     @classmethod
     def of_words(cls, words) -> Report:
-        return cls(int(words[0]), int(words[1]), *words[2:8])
+        return cls(int(words[0]), *words[1:7])
 
     def plus(self, other: Report) -> Report:
-        """Both together, with this one's kind and epoch."""
-        return Report(*self[:2], *(a + b for a, b in zip(self[2:], other[2:], strict=True)))
+        """Both together, with this one's epoch."""
+        return Report(self.epoch, *(a + b for a, b in zip(self[1:], other[1:], strict=True)))
+
+
+class NotFiniteAt(NamedTuple):
+    gradient: int  # 1 for the gradient, 0 for the loss
+    rank: int = 0  # in the run; 0: the sender's
+
+    of_words = classmethod(whole_numbers)
+
+
+class Lost(NamedTuple):
+    rank: int
+
+    of_words = classmethod(whole_numbers)
+
+
+class Ended(NamedTuple):
+    epoch: int
+
+    of_words = classmethod(whole_numbers)
+
+
+class Counts(NamedTuple):
+    of_ranks: int  # 1 for shares by rank, 0 for updates by staleness
+    pairs: tuple[tuple[int, int], ...]  # (rank or staleness, count) ...
+
+    @classmethod
+    def of_words(cls, words) -> Counts:
+        of_ranks, *numbers = map(int, words)
+        pairs = zip(numbers[::2], numbers[1::2], strict=False)
+        return cls(of_ranks, tuple(pair for pair in pairs if pair[1]))
+
+
+class Undone(NamedTuple):
+    number: int  # of this message of several
+    begun: int  # the number of epochs begun
+    rests: tuple[Rest, ...]
+
+    @classmethod
+    def of_words(cls, words) -> Undone:
+        rests = (Rest.of_words(words[2 + len(Rest._fields) * piece :]) for piece in range(PIECES))
+        return cls(int(words[0]), int(words[1]), tuple(rest for rest in rests if rest.count))
+
+
+RECORDS = {
+    Kind.PUSH: Report, Kind.REPORT: Report, Kind.EVALUATED: Evaluated,
+    Kind.NOT_FINITE: NotFiniteAt, Kind.ENDED: Ended, Kind.LOST: Lost, Kind.COUNTS: Counts,
+    Kind.REST: Rest, Kind.UNDONE: Undone,
+}  # fmt: skip
+
+
+def request_of(words: list[float]) -> tuple[int, tuple]:
+    """The kind of a request, and its record, which is empty where RECORDS has none."""
+    kind = int(words[0])
+    return kind, RECORDS[kind].of_words(words[1:]) if kind in RECORDS else ()
+
+
+ABOUT = {Order.TRAIN: Task, Order.EVALUATE: Part, Order.ADOPT: Rest}
 
 
 class Answer(NamedTuple):
     order: int  # what to do next
-    updates: int  # of the whole run so far
+    updates: int = 0  # of the whole run so far
     stopping: bool = False  # whether the run is to end
-    about: list[float] = []  # noqa: RUF012 - of a Task to TRAIN, `part` to EVALUATE, Rest to ADOPT
+    about: Task | Part | Rest | tuple = ()  # what to train on, to evaluate or to adopt
 
     @classmethod
     def of_words(cls, words) -> Answer:
         order, updates, stopping, *about = words
+        about = ABOUT[order].of_words(about) if order in ABOUT else ()
         return cls(int(order), int(updates), bool(stopping), about)
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """To EVALUATE: the number of the part, and the number of parts."""
-        return int(self.about[0]), int(self.about[1])
-
-
-METRICS = 12  # metrics that fit in a message
-PAIRS = 7  # pairs of COUNTS that fit in a message

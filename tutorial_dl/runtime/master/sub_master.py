@@ -13,13 +13,13 @@ take `PART` of the group's time (`Balance`).
 """
 
 import math
-from itertools import chain
+import time
 
 from . import master
 from .client import Client
-from .hierarchical_master import words_of
+from .hierarchical_master import undone
 from .master import Master
-from .messages import PAIRS, Kind, Order, Report
+from .messages import PAIRS, Counts, Ended, Kind, Lost, NotFiniteAt, Order, Report
 from .tasks import Rest, Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
@@ -59,10 +59,9 @@ class SubMaster(Master):
             upward = 1  # all groups must exchange equally often
         self.balance = Balance(upward)
         self.exchanges = 0  # with workers, since the last one upwards
-        self.since = self.now()
+        self.since = time.monotonic()
         self.pending: dict[int, Report] = {}  # not yet reported, by epoch
         self.updates, self.stopping = 0, False  # of the whole run, as the master above says
-        self.lost_ranks: list[int] = []  # not yet reported to the master above
         self.told_empty = False  # whether the master above knows that no worker is left here
         self.adopted: list[Rest] = []  # from other groups, not yet added to the tasks
 
@@ -104,10 +103,10 @@ class SubMaster(Master):
 
     def _tell_counts(self) -> None:
         """Report updates by staleness, and shares by rank, since the last report."""
-        for what, counts in enumerate((self.staleness, self.shares)):
-            pairs = list(counts.items())
+        for of_ranks, counts in enumerate((self.staleness, self.shares)):
+            pairs = tuple(counts.items())
             for first in range(0, len(pairs), PAIRS):
-                self._say(Kind.COUNTS, [what, *chain(*pairs[first : first + PAIRS])])
+                self._say(Kind.COUNTS, Counts(of_ranks, pairs[first : first + PAIRS]))
             counts.clear()
 
     # The interface of Master
@@ -117,24 +116,21 @@ class SubMaster(Master):
         self.updates += steps
         self.run.set_rate(self.updates)
 
-    def _count(self, leaf, report, staleness) -> None:
-        super()._count(leaf, report, staleness)
+    def _count(self, leaf, report):
         steps = 0.0 if self.rule.synchronous else report.steps  # synchronous: see serve_round
-        updates = 0 if staleness is None else 1
-        self._report(report._replace(
-            steps=steps, weight=report.samples, updates=updates, staleness=staleness or 0
-        ))  # fmt: skip
+        self._report(report._replace(steps=steps, weight=report.samples))
+        return super()._count(leaf, report)
 
     def serve_round(self) -> None:
         epoch = next(iter(self.round.values())).epoch
         steps = max(report.steps for report in self.round.values())
-        self._report(Report(Kind.RELAY, epoch, steps=steps))
+        self._report(Report(epoch, steps=steps))
         super().serve_round()
 
     def _report(self, report: Report) -> None:
         """Report this with the next exchange upwards."""
         epoch = report.epoch
-        self.pending[epoch] = self.pending.get(epoch, Report(Kind.RELAY, epoch)).plus(report)
+        self.pending[epoch] = self.pending.get(epoch, Report(epoch)).plus(report)
 
     def between(self) -> None:
         if self.round_is_complete():
@@ -145,15 +141,10 @@ class SubMaster(Master):
             self._relay()
         for epoch in complete:
             if all(rest.epoch != epoch for rest in self.adopted):  # else it will end once more
-                self._say(Kind.ENDED, [epoch])
+                self._say(Kind.ENDED, Ended(epoch))
         self.end_validations()
         self._adopt()
         self.begin_tasks()
-
-    def lose(self, leaf: int, why: str) -> None:
-        if leaf in self.open and self.final is None:
-            self.lost_ranks.append(self.ranks[leaf])
-        super().lose(leaf, why)
 
     def deserted(self, line: str) -> None:
         """Do nothing, because other groups continue."""
@@ -163,28 +154,28 @@ class SubMaster(Master):
         alone = max(master.FIRST_PATIENCE, master.TIMES * self.longest.get(order, 0.0))
         return min(super().patience(order), alone)
 
-    def not_finite(self, what: int, rank: int) -> None:
-        self.up.say(Kind.NOT_FINITE, [what, rank])  # this raises, as the master above fails
-        super().not_finite(what, rank)
+    def not_finite(self, found: NotFiniteAt) -> None:
+        self.up.say(Kind.NOT_FINITE, found)  # this raises, as the master above fails
+        super().not_finite(found)
 
     # Upwards
 
     def _tell_of_lost(self) -> None:
-        while self.lost_ranks:
-            self._say(Kind.LOST, [self.lost_ranks.pop()])
+        while self.gone and self.final is None:
+            self._say(Kind.LOST, Lost(self.gone.pop()))
 
     def _relay(self) -> None:
         """Exchange with the master above, if there is anything to report."""
         if not self.pending:
             return
-        began = self.now()
+        began = time.monotonic()
         first, *others = sorted(self.pending)
         if self.run.saving is not None:  # what will hold once this exchange is in the weights
             self._tell_counts()
-            for numbers in words_of(self.tasks, self.adopted):
-                self._say(Kind.UNDONE, numbers)
+            for some in undone(self.tasks, self.adopted):
+                self._say(Kind.UNDONE, some)
         for epoch in others:
-            self._say(Kind.REPORT, self.pending[epoch][1:])
+            self._say(Kind.REPORT, self.pending[epoch])
         self.up.report = self.pending[first]
         if self.state.size:
             self.run.replica.state = self.mean_state()
@@ -193,15 +184,15 @@ class SubMaster(Master):
         if self.rule.synchronous:  # all workers begin the next round with these weights
             for leaf in filter(self.star.wanted, self.waiting):
                 self.rule.refresh(self.weights, self.star.answer_vector(leaf)[: self.n])
-        took = self.now() - began
+        took = time.monotonic() - began
         between = (began - self.since) / max(1, self.exchanges)
         self.balance.exchanged(took, between)
-        self.exchanges, self.since = 0, self.now()
+        self.exchanges, self.since = 0, time.monotonic()
         self.pending = {}
         self._heed()
 
-    def _say(self, kind: Kind, numbers=()) -> None:
-        self.up.say(kind, numbers)
+    def _say(self, kind: Kind, record: tuple = ()) -> None:
+        self.up.say(kind, record)
         self._heed()
 
     def _heed(self) -> None:
@@ -209,15 +200,12 @@ class SubMaster(Master):
         answer = self.up.last
         self.updates, self.stopping = answer.updates, answer.stopping
         if answer.order == Order.EVALUATE:
-            part, parts = answer.part
             weights, state = self.up.get(Kind.SNAPSHOT)
-            n = max(1, len(self.open))
-            chunks = range(part * n, (part + 1) * n)
-            validation = Validation(-1, weights.copy(), state.copy(), chunks, parts * n)
-            validation.asked = part, parts
-            self.validations.append(validation)
+            (part, of), n = answer.about, max(1, len(self.open))
+            own = range(part * n, (part + 1) * n)
+            self.validations.append(Validation(-1, weights.copy(), state.copy(), own, of * n))
         elif answer.order == Order.ADOPT:
-            self.adopted.append(Rest.of_words(answer.about))
+            self.adopted.append(answer.about)
 
     def validated(self, validation: Validation) -> None:
-        self._say(Kind.EVALUATED, [*validation.asked, *validation.total()])
+        self._say(Kind.EVALUATED, validation.total())

@@ -29,6 +29,13 @@ from ...data import Batches, Data
 from ...data.dataset import share
 from ...replica.base import Batch
 
+METRICS = 12  # metrics of a model that fit in a message
+
+
+def whole_numbers(cls, words):
+    """A record of class `cls` from the words of a message."""
+    return cls(*map(int, words[: len(cls._fields)]))
+
 
 class Task(NamedTuple):
     """The share [low, high) / parts of the batches at positions first ... first + count - 1.
@@ -51,10 +58,6 @@ class Task(NamedTuple):
     def positions(self) -> range:
         return range(self.first, self.first + self.count)
 
-    def words(self) -> list[int]:
-        *numbers, more = self
-        return [*numbers, *more]
-
     @classmethod
     def of_words(cls, words) -> Task:
         numbers = [int(word) for word in words[:11]]
@@ -72,10 +75,7 @@ class Rest(NamedTuple):
     parts: int
 
     positions = Task.positions
-
-    @classmethod
-    def of_words(cls, words) -> Rest:
-        return cls(*(int(word) for word in words[:6]))
+    of_words = classmethod(whole_numbers)
 
 
 def runs(positions: Iterable[int]) -> list[tuple[int, int]]:
@@ -229,20 +229,40 @@ class TaskBatches:
         return next(iter(self.data.read([[indices]])))
 
 
+class Part(NamedTuple):
+    """Part `part` of `parts` of the validation data."""
+
+    part: int
+    parts: int
+
+    of_words = classmethod(whole_numbers)
+
+
+class Evaluated(NamedTuple):
+    """Metrics of validation data, each summed over the samples."""
+
+    samples: float
+    sums: tuple[float, ...]
+
+    @classmethod
+    def of_words(cls, words) -> Evaluated:
+        return cls(words[0], tuple(words[1 : 1 + METRICS]))
+
+
 class Validation:
     """A copy of the weights, validated in parts by leaves that ask for work, while others train.
 
-    `epoch` has ended; `chunks` are the numbers of the parts to do here, of `of` in all.
+    `epoch` has ended; `parts` are the numbers of the parts to do here, of `of` in all.
     """
 
-    def __init__(self, epoch: int, weights: np.ndarray, state: np.ndarray, chunks, of: int):
+    def __init__(self, epoch: int, weights: np.ndarray, state: np.ndarray, parts, of: int):
         self.epoch, self.weights, self.state, self.of = epoch, weights, state, of
-        self.todo, self.given = deque(chunks), {}
+        self.todo, self.given = deque(parts), {}
         self.sums: dict[int, np.ndarray] = {}
         self.row: dict[str, float] = {}  # other columns of this epoch's row in the history
 
-    def add(self, leaf: int, words) -> None:
-        self.sums[self.given.pop(leaf)] = np.array(words)
+    def add(self, leaf: int, found: Evaluated) -> None:
+        self.sums[self.given.pop(leaf)] = np.array([found.samples, *found.sums])
 
     def lose(self, leaf: int) -> None:
         if leaf in self.given:
@@ -252,6 +272,7 @@ class Validation:
     def complete(self) -> bool:
         return not self.todo and not self.given
 
-    def total(self) -> np.ndarray:
-        """[samples, sums of metrics], added in a fixed order, whichever part came first."""
-        return sum(self.sums[chunk] for chunk in sorted(self.sums))
+    def total(self) -> Evaluated:
+        """The sum of all parts, added in a fixed order, whichever part came first."""
+        samples, *sums = sum(self.sums[part] for part in sorted(self.sums))
+        return Evaluated(samples, tuple(sums))

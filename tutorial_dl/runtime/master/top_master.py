@@ -13,7 +13,7 @@ class TopMaster(Master):
     def __init__(self, loop, star, ranks, tasks, names: list[str], bar, signals):
         super().__init__(loop, star, ranks, tasks)
         self.names, self.bar, self.signals = names, bar, signals
-        self.since = self.now()
+        self.since = self.run.clock.now()
         self.saved_at = self.run.steps
 
     @property
@@ -59,7 +59,7 @@ class TopMaster(Master):
         sums = self.sums.pop(epoch, None)
         if sums is None or not sums["samples"]:
             return
-        now = self.now()
+        now = self.run.clock.now()
         row = {"loss": sums["loss"] / sums["samples"], "samples": sums["samples"]}
         row["seconds"] = now - self.since + sums.get("seconds", 0.0)
         if sums["updates"]:
@@ -76,8 +76,8 @@ class TopMaster(Master):
 
     def validated(self, validation: Validation) -> None:
         """Append the epoch's row to the history, and call callbacks."""
-        samples, *sums = validation.total()[: 1 + len(self.names)]
-        metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=True)}
+        samples, sums = validation.total()  # zeros fill the sums
+        metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=False)}
         more = dict(validation.row)
         losses = {"loss": more.pop("loss")}
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)

@@ -15,11 +15,10 @@ from numba_kernels.spans import span
 from ...data import Batches, shard
 from ...replica.base import LossNotFinite, finite_gradient
 from .client import Client
-from .messages import Kind, Order, Report
-from .tasks import Task, TaskBatches
+from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat
+from .tasks import Evaluated, Part, Task, TaskBatches
 
-WORDS = 14  # length of a leader's message to its members
-TRAIN, EVALUATE, END = 1, 2, 3
+WORDS = 14  # length of a leader's message to its members, an Answer
 
 
 class Computing:
@@ -43,11 +42,12 @@ class Computing:
         if self.team is None:
             return self._own_gradient(task, number)
         with self._named():
-            self._tell(TRAIN, [number, *task.words()])
-            self.team.broadcast(self.replica.parameters)
+            if number == 0:
+                self._tell(Answer(Order.TRAIN, about=task))
             return self._together(task, number)
 
     def _together(self, task: Task, number: int) -> tuple[float, int, bool]:
+        self.team.broadcast(self.replica.parameters)
         bad = False, False  # the loss, the gradient
         try:
             loss, samples, finite = self._own_gradient(task, number)
@@ -72,38 +72,36 @@ class Computing:
                 return *finite_gradient(self.replica, batch), True
             return self.loss_scale.gradient(self.replica, batch)
 
-    def metrics(self, chunk: int, chunks: int) -> list[float]:
-        """[samples, sums of metrics] for part `chunk` of `chunks` of the validation data."""
+    def metrics(self, part: Part) -> Evaluated:
         if self.team is None:
-            return self._own_metrics(chunk, chunks)
+            return self._own_metrics(part)
         with self._named():
-            self._tell(EVALUATE, [chunk, chunks])
-            self.team.broadcast(self.replica.parameters)
-            return self._metrics_together(chunk, chunks)
+            self._tell(Answer(Order.EVALUATE, about=part))
+            return self._metrics_together(part)
 
-    def _metrics_together(self, chunk: int, chunks: int) -> list[float]:
+    def _metrics_together(self, part: Part) -> Evaluated:
+        self.team.broadcast(self.replica.parameters)
         if self.replica.state.size:
             self.replica.state = self.team.broadcast(self.replica.state.copy())
-        ranks = self.team.size
-        own = self._own_metrics(chunk * ranks + self.team.rank, chunks * ranks)
-        return self.team.allreduce(np.array(own, np.float64)).tolist()
+        (number, of), ranks = part, self.team.size
+        own = self._own_metrics(Part(number * ranks + self.team.rank, of * ranks))
+        return Evaluated.of_words(self.team.allreduce(np.array(flat(own), np.float64)).tolist())
 
-    def _own_metrics(self, chunk: int, chunks: int) -> list[float]:
-        part, size = self.run.dataset.validation, self.run.validation_batch_size
-        part = shard(part, chunk, chunks)
+    def _own_metrics(self, part: Part) -> Evaluated:
+        data, size = shard(self.run.dataset.validation, *part), self.run.validation_batch_size
         with (
             span("validation"),
-            closing(Batches(part, size, shuffle=False).epoch()) as batches,
+            closing(Batches(data, size, shuffle=False).epoch()) as batches,
         ):
             found = self.replica.evaluate(batches)
         samples = found.get("samples", 0)
-        return [samples, *(samples * found.get(name, 0.0) for name in self.names)]
+        return Evaluated(samples, tuple(samples * found.get(name, 0.0) for name in self.names))
 
-    def _tell(self, what: int, numbers) -> None:
-        """Send an order from the leader to the members."""
-        words = np.zeros(WORDS)
-        words[: 1 + len(numbers)] = [what, *numbers]
-        self.team.broadcast(words)
+    def _tell(self, order: Answer | tuple = ()) -> Answer:
+        """Send an order from the leader to the members, which call it without one, and get it."""
+        numbers, words = flat(order), np.zeros(WORDS)
+        words[: len(numbers)] = numbers
+        return Answer.of_words(self.team.broadcast(words).tolist())
 
     @contextmanager
     def _named(self):
@@ -116,22 +114,15 @@ class Computing:
     def follow(self) -> None:
         """Run a member: do its part of every order of the leader."""
         with self._named():
-            while self._follow():
-                pass
-
-    def _follow(self) -> bool:
-        what, *numbers = self.team.broadcast(np.zeros(WORDS))
-        if what == END:
-            return False
-        self.team.broadcast(self.replica.parameters)
-        if what == TRAIN:
-            # A loss that is not finite is for the leader to report, whose failure ends this loop.
-            with suppress(FloatingPointError):
-                *_, finite = self._together(Task.of_words(numbers[1:]), int(numbers[0]))
-                self.update_scale(finite)
-        else:
-            self._metrics_together(int(numbers[0]), int(numbers[1]))
-        return True
+            while (order := self._tell()).order != Order.DONE:
+                if order.order == Order.EVALUATE:
+                    self._metrics_together(order.about)
+                    continue
+                # A loss that is not finite is for the leader to report, whose failure ends this.
+                with suppress(FloatingPointError):
+                    for number in range(order.about.count):
+                        *_, finite = self._together(order.about, number)
+                        self.update_scale(finite)
 
     def update_scale(self, finite: bool) -> None:
         if self.loss_scale is not None:
@@ -140,7 +131,7 @@ class Computing:
     def end(self) -> None:
         """On the leader: end the members' `follow`."""
         if self.team is not None:
-            self._tell(END, [])
+            self._tell(Answer(Order.DONE))
 
 
 class Worker:
@@ -155,9 +146,9 @@ class Worker:
         server.say(Kind.REPORT)
         while (answer := server.last).order != Order.DONE:
             if answer.order == Order.EVALUATE:
-                self.evaluate(*answer.part)
+                self.evaluate(answer.about)
             else:
-                self.train(Task.of_words(answer.about), answer.updates)
+                self.train(answer.about, answer.updates)
 
     def train(self, task: Task, updates: int) -> None:
         """Train on the batches of a task, and exchange with the master after the last one."""
@@ -171,7 +162,7 @@ class Worker:
             try:
                 loss, samples, finite = self.computing.gradient(task, number)
             except FloatingPointError as error:
-                server.say(Kind.NOT_FINITE, [not isinstance(error, LossNotFinite)])
+                server.say(Kind.NOT_FINITE, NotFiniteAt(not isinstance(error, LossNotFinite)))
                 raise
             self.computing.update_scale(finite)
             due = number == task.count - 1
@@ -182,15 +173,15 @@ class Worker:
             elif run.clip_norm is not None and not rule.clips:
                 clip_by_norm(g, run.clip_norm)
             weight += samples if finite else 0
-            report = Report(Kind.PUSH, task.epoch, seen, loss_sum, task.count, weight)
+            report = Report(task.epoch, seen, loss_sum, task.count, weight)
             server.report = report if due else None
             if rule.synchronous or (finite and (samples or (due and seen))):
                 with span("update"):
                     rule.step(x, g, server, due)
         if server.last is None:  # nothing was pushed
-            server.say(Kind.REPORT, report[1:])
+            server.say(Kind.REPORT, report)
 
-    def evaluate(self, chunk: int, chunks: int) -> None:
+    def evaluate(self, part: Part) -> None:
         """Evaluate the master's weights on a part of the validation data; restores the own ones."""
         replica, server = self.replica, self.server
         own, own_state = replica.parameters.copy(), np.copy(replica.state)
@@ -198,9 +189,9 @@ class Worker:
         replica.parameters[:] = weights
         if state.size:
             replica.state = state.copy()
-        metrics = self.computing.metrics(chunk, chunks)
+        found = self.computing.metrics(part)
         replica.parameters[:] = own
         if state.size:
             replica.state = own_state
         self.rule.after_break(replica.parameters, server)
-        server.say(Kind.EVALUATED, [chunk, chunks, *metrics])
+        server.say(Kind.EVALUATED, found)

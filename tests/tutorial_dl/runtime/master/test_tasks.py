@@ -9,7 +9,8 @@ import pytest
 
 from tutorial_dl import data
 from tutorial_dl.runtime.master.asynchronous_tasks import AsynchronousTasks
-from tutorial_dl.runtime.master.hierarchical_master import Ledger, words_of
+from tutorial_dl.runtime.master.hierarchical_master import Ledger, undone
+from tutorial_dl.runtime.master.messages import Undone, flat
 from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
 from tutorial_dl.runtime.master.tasks import Rest, Task, TaskBatches
 
@@ -26,7 +27,7 @@ class Readers:
         self.make = lambda: [TaskBatches(part, SEED, device, devices) for device in range(devices)]
 
     def read(self, worker: int, task: Task) -> list[int]:
-        task = Task.of_words([float(word) for word in task.words()])  # as the task is sent
+        task = Task.of_words([float(number) for number in flat(task)])  # as the task is sent
         found = []
         for number in range(task.count):
             for items in self.items.setdefault(worker, self.make()):
@@ -244,8 +245,10 @@ class Runs:
 
     def exchange(self, g: int, ended: set[int]) -> None:
         group, told = self.groups[g], self.told[g]
-        for words in words_of(group.tasks, told):
-            self.books.say(g, [float(word) for word in words] + [0.0] * (14 - len(words)))
+        for some in undone(group.tasks, told):
+            words = np.zeros(15)  # as it is sent
+            words[: len(flat(some))] = flat(some)
+            self.books.say(g, Undone.of_words(words.tolist()))
             if self.left and self.chance.random() < 0.3:
                 self.hand_over(g)
         if not ended and group.workers and self.chance.random() < 0.1:
@@ -351,9 +354,3 @@ def test_nothing_is_handed_out_after_a_stop():
         if kind is SynchronousTasks:
             tasks.begin()
         assert tasks.next(2) is None and tasks.over
-
-
-def test_words():
-    task = Task(3, 40, 5, 2, 1, 2, 4, (7, 0, 1, 2))
-    assert Task.of_words(task.words()) == task
-    assert len(task.words()) == 11  # an order has room for 11 words
