@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
+from collections.abc import Collection
 
 from mpi4py import MPI
 
@@ -45,9 +46,15 @@ class Failing:
     def generation(self) -> int:
         return self.letters.generation if self.letters else 0
 
-    def abort(self, error: BaseException) -> None:
-        """Tell all other ranks that this one failed with `error`; they raise PeerError."""
-        text = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
+    def abort(self, error: BaseException, heard: bool = False) -> None:
+        """Tell all other ranks that this one failed with `error`; they raise PeerError.
+
+        `heard`: the error was raised by this team, so it numbers ranks as this team does.
+        """
+        peer = isinstance(error, PeerError)
+        text = f"{type(error).__name__}: {error}"
+        if peer:
+            text = str(error) if heard else f"in another team, {error}"
         text = text.replace("\n", " ").removesuffix(": ")
         fresh, again = self.failure is None, self.renews
         if fresh or again:  # `again`: the failure before was in an earlier cell
@@ -73,10 +80,16 @@ class Failing:
             return
         # A rank that fails after another is not a cause, even if its error is its own.
         known = mail.settle(0.02)  # MPI may need several polls to show a letter that has arrived
-        followed = isinstance(error, PeerError) or any(note.kind == Kind.FAILED for note in known)
-        self.is_cause = not followed
-        first = error.cause if isinstance(error, PeerError) else self.rank
-        mail.post(*((Kind.FOLLOWED, text, (first, 0, 0)) if followed else (Kind.FAILED, text)))
+        causes = [note for note in known if note.kind == Kind.FAILED]
+        self.is_cause = not (peer or causes)
+        first = self.rank
+        if peer and heard:
+            first, text = error.cause, error.reason
+        elif peer:
+            for note in causes:  # the ranks of this team may have heard of it, too
+                if note.text == error.reason:
+                    first, text = note.rank, note.text
+        mail.post(Kind.FAILED if self.is_cause else Kind.FOLLOWED, text, (first, 0, 0))
 
     def refuse_after(self, error: BaseException, text: str) -> None:
         """Let every further call raise `error`, until the team is recovered."""
@@ -100,7 +113,7 @@ class Failing:
         old = [letter for letter in mail.failures.values() if letter.cell < mail.cell]
         if self.failure is None and old:
             letter = min(old, key=cause_first)
-            self.abort(letter.error())
+            self.abort(letter.error(), heard=True)
         self.renews = self.failure is not None
 
     def next_generation(self) -> None:
@@ -111,21 +124,36 @@ class Failing:
     def forget(self) -> None:
         live.discard(self)
 
-    def heed(self) -> None:
-        """Read the mailbox and raise what other ranks report: this is how a rank learns of it."""
+    def heed(self, ranks: Collection[int] | None = None) -> None:
+        """Read the mailbox and raise what other ranks report: this is how a rank learns of it.
+
+        ranks: heed these only; None: all.
+        """
         mail = self.letters
         if mail is None:
             return
         mail.collect()
-        for letter in sorted([*mail.failures.values(), *mail.fails_again()], key=cause_first):
+        ranks = range(self.size) if ranks is None else ranks
+        letters = [*mail.failures.values(), *mail.fails_again()]
+        for letter in sorted(letters, key=cause_first):
+            if letter.rank not in ranks:
+                continue
             if letter.kind == Kind.MISMATCH:
                 raise self._mismatch_told(letter)
             raise letter.error()
-        for rank in mail.recovering.keys() - mail.failures.keys():
+        for rank in (mail.recovering.keys() - mail.failures.keys()) & set(ranks):
             raise PeerError(rank, "it is recovering from a failure of its own")
         for letter in mail.ended.values():
-            if (letter.generation, letter.call[0]) < (mail.generation, self.count):
+            left = (letter.generation, letter.call[0]) < (mail.generation, self.count)
+            if left and letter.rank in ranks:
                 raise PeerError(letter.rank, LEFT)
+
+    def heed_for(self, part) -> None:
+        """Raise what the ranks of `part`, a team that is being made, report here."""
+        try:
+            self.heed(part.mates)
+        except PeerError as error:
+            raise error.renumbered(part.mates) from None
 
     def say_the_end(self) -> None:
         """Tell the others that this rank will not call the team again: it exits or dropped it."""
