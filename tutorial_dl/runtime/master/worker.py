@@ -4,11 +4,11 @@ A worker may have several ranks, which compute the gradient of each batch togeth
 them, the leader, is the only one that exchanges with the master.
 """
 
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 
 import numpy as np
 
-from numba_kernels.errors import PeerError
+from numba_kernels.errors import numbered
 from numba_kernels.optimizers.clipping import clip_by_norm
 from numba_kernels.spans import span
 
@@ -31,7 +31,7 @@ class Computing:
     def __init__(self, run, stars, names: list[str], team=None):
         self.run, self.replica, self.names, self.team = run, run.replica, names, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
-        self.ranks = stars.mate_ranks  # of this worker
+        self.ranks = stars.mate_ranks  # of this worker, as the run numbers them
         self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
         self.loss_scale = run.strategy.loss_scale
 
@@ -42,7 +42,7 @@ class Computing:
         """
         if self.team is None:
             return self._own_gradient(task, number)
-        with self._named():
+        with numbered(self.ranks):
             self._tell(TRAIN, [number, *task.words()])
             self.team.broadcast(self.replica.parameters)
             return self._together(task, number)
@@ -76,7 +76,7 @@ class Computing:
         """[samples, sums of metrics] for part `chunk` of `chunks` of the validation data."""
         if self.team is None:
             return self._own_metrics(chunk, chunks)
-        with self._named():
+        with numbered(self.ranks):
             self._tell(EVALUATE, [chunk, chunks])
             self.team.broadcast(self.replica.parameters)
             return self._metrics_together(chunk, chunks)
@@ -105,17 +105,9 @@ class Computing:
         words[: 1 + len(numbers)] = [what, *numbers]
         self.team.broadcast(words)
 
-    @contextmanager
-    def _named(self):
-        """Report failures of a member by its rank in the run, not its rank in the worker's team."""
-        try:
-            yield
-        except PeerError as error:
-            raise PeerError(self.ranks[error.rank], error.reason) from None
-
     def follow(self) -> None:
         """Run a member: do its part of every order of the leader."""
-        with self._named():
+        with numbered(self.ranks):
             while self._follow():
                 pass
 
@@ -140,7 +132,8 @@ class Computing:
     def end(self) -> None:
         """On the leader: end the members' `follow`."""
         if self.team is not None:
-            self._tell(END, [])
+            with numbered(self.ranks):
+                self._tell(END, [])
 
 
 class Worker:
