@@ -56,8 +56,9 @@ class World(Waiting):
         self.waits_in = (self.count, 0, 0)
 
     def abort(self, error: BaseException, heard: bool = False) -> None:
-        if self.regrouped:  # its group has settled the failure before, and must hear of this one
-            self.failure, self.regrouped = None, False
+        if self.regrouped and not self.renews:
+            self.failure = None  # its group has settled that one, and must hear of this one
+        self.regrouped = False
         super().abort(error, heard)
 
     def heed_for(self, part) -> None:

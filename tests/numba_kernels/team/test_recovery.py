@@ -329,9 +329,8 @@ def groups():
     makes_teams()
 
 
-@PLACES
-def test_groups(on_ranks, shared):
-    on_ranks(4, groups, env={"NUMBA_KERNELS_WINDOW": shared})
+def test_groups(on_ranks):
+    on_ranks(4, groups)
 
 
 def a_group_ends():
