@@ -11,7 +11,6 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
-from collections.abc import Collection
 
 from mpi4py import MPI
 
@@ -80,15 +79,8 @@ class Failing:
             return
         # A rank that fails after another is not a cause, even if its error is its own.
         known = mail.settle(0.02)  # MPI may need several polls to show a letter that has arrived
-        causes = [note for note in known if note.kind == Kind.FAILED]
-        self.is_cause = not (peer or causes)
-        first = self.rank
-        if peer and heard:
-            first, text = error.cause, error.reason
-        elif peer:
-            for note in causes:  # the ranks of this team may have heard of it, too
-                if note.text == error.reason:
-                    first, text = note.rank, note.text
+        self.is_cause = not (peer or any(note.kind == Kind.FAILED for note in known))
+        first, text = (error.cause, error.reason) if peer and heard else (self.rank, text)
         mail.post(Kind.FAILED if self.is_cause else Kind.FOLLOWED, text, (first, 0, 0))
 
     def refuse_after(self, error: BaseException, text: str) -> None:
@@ -124,36 +116,34 @@ class Failing:
     def forget(self) -> None:
         live.discard(self)
 
-    def heed(self, ranks: Collection[int] | None = None) -> None:
-        """Read the mailbox and raise what other ranks report: this is how a rank learns of it.
-
-        ranks: heed these only; None: all.
-        """
+    def heed(self) -> None:
+        """Read the mailbox and raise what other ranks report: this is how a rank learns of it."""
         mail = self.letters
         if mail is None:
             return
         mail.collect()
-        ranks = range(self.size) if ranks is None else ranks
-        letters = [*mail.failures.values(), *mail.fails_again()]
-        for letter in sorted(letters, key=cause_first):
-            if letter.rank not in ranks:
-                continue
+        for letter in sorted([*mail.failures.values(), *mail.fails_again()], key=cause_first):
             if letter.kind == Kind.MISMATCH:
                 raise self._mismatch_told(letter)
             raise letter.error()
-        for rank in (mail.recovering.keys() - mail.failures.keys()) & set(ranks):
+        for rank in mail.recovering.keys() - mail.failures.keys():
             raise PeerError(rank, "it is recovering from a failure of its own")
         for letter in mail.ended.values():
-            left = (letter.generation, letter.call[0]) < (mail.generation, self.count)
-            if left and letter.rank in ranks:
+            if (letter.generation, letter.call[0]) < (mail.generation, self.count):
                 raise PeerError(letter.rank, LEFT)
 
     def heed_for(self, part) -> None:
         """Raise what the ranks of `part`, a team that is being made, report here."""
-        try:
-            self.heed(part.mates)
-        except PeerError as error:
-            raise error.renumbered(part.mates) from None
+        mail = self.letters
+        mail.collect()
+        for rank, own in part.mates.items():
+            told, letter = mail.heard.get(rank, (0, None))
+            if told > mail.settled.get(rank, 0):
+                mail.settled[rank] = told
+                if letter.cell >= mail.cell:
+                    raise letter.error().renumbered(part.mates)
+            if part.letters is None and rank in mail.ended:
+                raise PeerError(own, LEFT)
 
     def say_the_end(self) -> None:
         """Tell the others that this rank will not call the team again: it exits or dropped it."""

@@ -83,6 +83,7 @@ class Mailbox:
         self.ended: dict[int, Letter] = {}  # ENDED, of any generation
         self.told = 0  # letters about failures that this rank has posted, in all generations
         self.heard: dict[int, tuple[int, Letter]] = {}  # how many came from a rank, and the latest
+        self.settled: dict[int, int] = {}  # how many of a rank's no longer count (Failing.heed_for)
         self._early: list[Letter] = []
         self._sent: list[tuple[MPI.Request, np.ndarray]] = []
         self._begin()

@@ -332,10 +332,12 @@ class Team(Waiting):
     def _agree(self) -> None:
         # A call of `empty` may have succeeded on some of the ranks only.
         world = world_of(self.comm)
-        table = self.gather([self.window.made, world.letters.told if world else 0])
-        self.window.made = int(table[:, 0].max())
+        told = world.letters.told if world else 0
+        table = self.gather([self.window.made, self.letters.told, told]).T.tolist()
+        self.window.made = max(table[0])
+        self.letters.settled |= enumerate(table[1])
         if world is not None:
-            world.settle_all(ranks_in_world(self.comm), table[:, 1])
+            world.settle(self, table[2])
 
     def edges(self, n: int) -> np.ndarray:
         """Return the edges of the slices of n elements: rank r's is [edges[r], edges[r + 1])."""

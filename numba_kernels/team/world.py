@@ -13,14 +13,12 @@ a group that has recovered makes teams again, whatever became of the rest of the
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from mpi4py import MPI
 
-from ..errors import PeerError
 from ..shared import window
 from . import recovery
-from .mailbox import LEFT, RECOVERS, Mailbox
+from .mailbox import RECOVERS, Mailbox
 from .waiting import SETUP_SECONDS, Waiting
 
 _world: World | None = None
@@ -37,7 +35,6 @@ class World(Waiting):
         self.comm = self.duplicate(MPI.COMM_WORLD)
         self.letters = Mailbox(self.duplicate(MPI.COMM_WORLD))
         self.processes = processes(self)
-        self.settled: dict[int, int] = {}  # letters about failures that no longer count, by rank
 
     def ready(self) -> None:
         """Before a team is made, raise a new failure, or recover from one already raised."""
@@ -45,7 +42,7 @@ class World(Waiting):
             try:
                 self.heed()
             except BaseException as error:
-                self.abort(error)
+                self.abort(error, heard=True)
                 raise
         elif Mailbox.cell and not self.renews:
             raise self.failure
@@ -63,24 +60,17 @@ class World(Waiting):
 
     def heed_for(self, part) -> None:
         if len(part.mates) == self.size:
-            return super().heed_for(part)
-        self.letters.collect()
-        for rank, own in part.mates.items():
-            told, letter = self.letters.heard.get(rank, (0, None))
-            if told > self.settled.get(rank, 0):
-                self.settled[rank] = told
-                if letter.cell >= Mailbox.cell:
-                    raise letter.error().renumbered(part.mates)
-            if part.letters is None and rank in self.letters.ended:
-                raise PeerError(own, LEFT)
+            self.heed()
+        else:
+            super().heed_for(part)
 
-    def settle_all(self, ranks: Sequence[int], told: Sequence[int]) -> None:
-        """The first `told` letters of each of the `ranks`, which have recovered, are settled."""
-        self.settled |= zip(ranks, map(int, told), strict=True)
+    def settle(self, part, told: list[int]) -> None:
+        """The team `part` has recovered: the first `told` letters of its ranks no longer count."""
+        self.letters.settled |= zip(ranks_in_world(part.comm), told, strict=True)
         self.regrouped = self.failure is not None and RECOVERS not in self.letters.said
 
     def _agree(self) -> None:
-        self.settle_all(range(self.size), self.gather([self.letters.told])[:, 0])
+        self.settle(self, self.gather([self.letters.told])[:, 0].tolist())
 
 
 def world_of(comm: MPI.Comm) -> World | None:

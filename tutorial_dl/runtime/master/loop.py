@@ -1,6 +1,7 @@
 """`MasterLoop`: a run with a master, from the roles of its ranks to the final message."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 
@@ -192,7 +193,7 @@ class MasterLoop(Loop):
         replica.place(places["parameters"], places["gradient"])
         mates = self.mates if run.layout.devices > 1 else None
         computing = Computing(run, stars, names, mates)
-        try:
+        with closing(computing.items):
             ranks = stars.group_ranks or stars.top_ranks
             server = Client(star, ranks, replica, swaps=rule.swaps)
             Worker(run, server, computing).work()
@@ -202,16 +203,12 @@ class MasterLoop(Loop):
             if state.size:
                 replica.state = state.copy()
             text = server.told()
-        finally:
-            computing.items.close()
         return take_word(run, text) if mates is None else self._with_leader(text)
 
     def follow(self, names):
         computing = Computing(self.run, self.stars, names, self.mates)
-        try:
+        with closing(computing.items):
             computing.follow()
-        finally:
-            computing.items.close()
         return self._with_leader()
 
     def _with_leader(self, text: str = "") -> str | None:

@@ -54,12 +54,11 @@ class Topology:
         others = [rank for rank in range(self.team.size) if rank not in ranks]
         members = ranks if own in ranks else others
         team = self.team.split(own in ranks, key=members.index(own))
+        rule, replica = run.strategy, run.replica
+        n = replica.parameters.size
         with numbered(members):
             if own not in ranks:  # each split makes a team of the other ranks, too
-                team.close()
-                return None
-            rule, replica = run.strategy, run.replica
-            n = replica.parameters.size
+                return team.close()
             return Star(
                 team, n + replica.state.size, n + replica.state.size, replica.parameters.dtype,
                 in_place=rule.sends == rule.receives == "parameters",
