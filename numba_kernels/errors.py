@@ -1,6 +1,7 @@
 """The errors that a Team raises. Each builds its text from its fields, with the team's ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
 
 
 class TeamError(RuntimeError):
@@ -11,14 +12,22 @@ class TeamError(RuntimeError):
 
 
 class PeerError(TeamError):
-    """Another rank failed; `reason` is its error, or how it ended.
+    """Another rank failed.
 
     `cause` is the rank that failed first; not `rank` if that rank failed because another one did.
+    `reason` is the error of `cause`, or how it ended.
     """
 
     def __init__(self, rank: int, reason: str, cause: int | None = None):
-        super().__init__(f"rank {rank} failed: {reason}")
+        first = "" if cause in (None, rank) else f"rank {cause} failed: "
+        super().__init__(f"rank {rank} failed: {first}{reason}")
         self.rank, self.reason, self.cause = rank, reason, rank if cause is None else cause
+
+    def renumbered(self, numbers: Mapping[int, int]) -> "PeerError":
+        """The same error for ranks of another team; `numbers`: {rank here: rank there}."""
+        if self.cause in numbers:
+            return PeerError(numbers[self.rank], self.reason, numbers[self.cause])
+        return PeerError(numbers[self.rank], f"a rank outside the team failed: {self.reason}")
 
     def __reduce__(self):  # for pickling: an exception is rebuilt from its `args` otherwise
         return type(self), (self.rank, self.reason, self.cause)
@@ -62,6 +71,15 @@ class DeadlineError(TeamError, TimeoutError):
 
     def __reduce__(self):
         return type(self), (self.rank, self.waiting_in, self.waited, self.seconds, self.late)
+
+
+@contextmanager
+def numbered(ranks: Sequence[int]):
+    """Give ranks in a PeerError of a part of a team the numbers `ranks` that the team has."""
+    try:
+        yield
+    except PeerError as error:
+        raise error.renumbered(dict(enumerate(ranks))) from None
 
 
 def ranks_in_words(ranks: Sequence[int], more=lambda rank: "") -> str:

@@ -47,7 +47,7 @@ class Hub:
                     doorbell.rest()
                     return None
         except BaseException as error:
-            self.team.abort(error)
+            self.team.abort(error, heard=True)
             raise
 
     def words(self, leaf: int) -> np.ndarray:

@@ -122,7 +122,7 @@ class Leaf:
         except BaseException as error:
             if not self.near:
                 self._abandon()
-            team.abort(error)
+            team.abort(error, heard=True)
             raise
         watch.end(time.monotonic() - started)
 

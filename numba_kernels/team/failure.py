@@ -45,9 +45,15 @@ class Failing:
     def generation(self) -> int:
         return self.letters.generation if self.letters else 0
 
-    def abort(self, error: BaseException) -> None:
-        """Tell all other ranks that this one failed with `error`; they raise PeerError."""
-        text = str(error) if isinstance(error, PeerError) else f"{type(error).__name__}: {error}"
+    def abort(self, error: BaseException, heard: bool = False) -> None:
+        """Tell all other ranks that this one failed with `error`; they raise PeerError.
+
+        `heard`: the error was raised by this team, so it numbers ranks as this team does.
+        """
+        peer = isinstance(error, PeerError)
+        text = f"{type(error).__name__}: {error}"
+        if peer:
+            text = str(error) if heard else f"in another team, {error}"
         text = text.replace("\n", " ").removesuffix(": ")
         fresh, again = self.failure is None, self.renews
         if fresh or again:  # `again`: the failure before was in an earlier cell
@@ -73,10 +79,9 @@ class Failing:
             return
         # A rank that fails after another is not a cause, even if its error is its own.
         known = mail.settle(0.02)  # MPI may need several polls to show a letter that has arrived
-        followed = isinstance(error, PeerError) or any(note.kind == Kind.FAILED for note in known)
-        self.is_cause = not followed
-        first = error.cause if isinstance(error, PeerError) else self.rank
-        mail.post(*((Kind.FOLLOWED, text, (first, 0, 0)) if followed else (Kind.FAILED, text)))
+        self.is_cause = not (peer or any(note.kind == Kind.FAILED for note in known))
+        first, text = (error.cause, error.reason) if peer and heard else (self.rank, text)
+        mail.post(Kind.FAILED if self.is_cause else Kind.FOLLOWED, text, (first, 0, 0))
 
     def refuse_after(self, error: BaseException, text: str) -> None:
         """Let every further call raise `error`, until the team is recovered."""
@@ -100,7 +105,7 @@ class Failing:
         old = [letter for letter in mail.failures.values() if letter.cell < mail.cell]
         if self.failure is None and old:
             letter = min(old, key=cause_first)
-            self.abort(letter.error())
+            self.abort(letter.error(), heard=True)
         self.renews = self.failure is not None
 
     def next_generation(self) -> None:
@@ -126,6 +131,19 @@ class Failing:
         for letter in mail.ended.values():
             if (letter.generation, letter.call[0]) < (mail.generation, self.count):
                 raise PeerError(letter.rank, LEFT)
+
+    def heed_for(self, part) -> None:
+        """Raise what the ranks of `part`, a team that is being made, report here."""
+        mail = self.letters
+        mail.collect()
+        for rank, own in part.mates.items():
+            told, letter = mail.heard.get(rank, (0, None))
+            if told > mail.settled.get(rank, 0):
+                mail.settled[rank] = told
+                if letter.cell >= mail.cell:
+                    raise letter.error().renumbered(part.mates)
+            if part.letters is None and rank in mail.ended:
+                raise PeerError(own, LEFT)
 
     def say_the_end(self) -> None:
         """Tell the others that this rank will not call the team again: it exits or dropped it."""

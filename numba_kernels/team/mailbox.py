@@ -33,6 +33,7 @@ class Kind(IntEnum):
 
 
 FAILED, FOLLOWED, MISMATCH, AGAIN, RECOVERS, WAITS, ENDED = Kind
+FAILURES = FAILED, FOLLOWED, MISMATCH, AGAIN
 LEFT = "it left the team, or its program ended, before this call"
 
 
@@ -80,6 +81,9 @@ class Mailbox:
     def __init__(self, comm: MPI.Comm):
         self.comm, self.generation = comm, 0
         self.ended: dict[int, Letter] = {}  # ENDED, of any generation
+        self.told = 0  # letters about failures that this rank has posted, in all generations
+        self.heard: dict[int, tuple[int, Letter]] = {}  # how many came from a rank, and the latest
+        self.settled: dict[int, int] = {}  # how many of a rank's no longer count (Failing.heed_for)
         self._early: list[Letter] = []
         self._sent: list[tuple[MPI.Request, np.ndarray]] = []
         self._begin()
@@ -110,6 +114,7 @@ class Mailbox:
     ) -> None:
         """Send one letter to every other rank, or to the ranks `to`."""
         self.said.add(kind)
+        self.told += kind in FAILURES
         head = np.array([kind, self.generation, self.cell, *call], np.int64).tobytes()
         envelope = np.frombuffer(head + text.encode()[:TEXT], np.uint8)
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
@@ -127,7 +132,10 @@ class Mailbox:
                 time.sleep(0)
             kind, generation, cell, *call = map(int, content[:HEAD].view(np.int64))
             text = content[HEAD:].tobytes().decode(errors="replace")
-            self._file(Letter(status.source, Kind(kind), text, generation, cell, tuple(call)))
+            letter = Letter(status.source, Kind(kind), text, generation, cell, tuple(call))
+            if kind in FAILURES:
+                self.heard[letter.rank] = self.heard.get(letter.rank, (0,))[0] + 1, letter
+            self._file(letter)
 
     def _file(self, letter: Letter) -> None:
         if letter.kind == ENDED:

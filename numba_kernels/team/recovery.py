@@ -36,7 +36,7 @@ def recover(team, seconds: float | None) -> None:
             break
         # A rank failed while this generation was set up, and is already in the next one.
         letter = min(mail.failures.values(), key=cause_first)
-        team.abort(letter.error())
+        team.abort(letter.error(), heard=True)
     team.set_up(seconds)
 
 

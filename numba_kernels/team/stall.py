@@ -43,8 +43,8 @@ REPORT = seconds_to_report()
 class Watch:
     """Watches one wait of a team, in which `look` is called every few milliseconds."""
 
-    def __init__(self, team=None):
-        self.team = team  # None: there is no mailbox to write to yet
+    def __init__(self, team):
+        self.team = team  # it may have no mailbox to write to yet
         self.compare_at, self.look_at, self.tell_at = COMPARE, LOOK, REPORT
         self.report_at = None
         self.late: list[int] = []
@@ -52,10 +52,10 @@ class Watch:
     def look(self, waited: float) -> None:
         """Do what is due after `waited` seconds; it may raise MismatchError or PeerError."""
         team = self.team
-        mail = team and team.letters
-        if mail is None or team.size == 1:
+        if team.size == 1:
             return
-        if waited > self.compare_at:
+        mail = team.letters
+        if mail is not None and waited > self.compare_at:
             if self.compare_at == COMPARE:
                 mail.post(WAITS, "", team.waits_in, partners(team.rank, team.size))
             self.compare_at += 0.01
@@ -65,7 +65,7 @@ class Watch:
             for rank, pid in team.processes.items():
                 if state(pid) in GONE:
                     raise PeerError(rank, f"its process {pid} has ended")
-        if waited > self.tell_at:
+        if mail is not None and waited > self.tell_at:
             mail.post(WAITS, "", team.waits_in, audience(team.rank, team.size))
             self.tell_at, self.report_at = 2 * self.tell_at, waited + COMPARE
         if self.report_at is not None and waited > self.report_at:

@@ -40,7 +40,7 @@ from . import recovery, windows
 from .failure import abort_all
 from .mailbox import Mailbox
 from .waiting import PATIENCE, SETUP_SECONDS, Waiting
-from .world import processes, world_of
+from .world import has_all_ranks, processes, ranks_in_world, world_of
 
 __all__ = ["Team", "abort_all"]
 
@@ -78,10 +78,15 @@ class Team(Waiting):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
         super().__init__(comm.rank, comm.size, deadline)
-        world = self.within = world_of(comm)
+        world = world_of(comm)
         if world is not None:
+            self.make_within(world, ranks_in_world(comm))
+        if world is not None and has_all_ranks(comm):
             world.ready()
             comm = world.comm if comm == MPI.COMM_WORLD else comm
+        self._make(comm, shared)
+
+    def _make(self, comm: MPI.Comm, shared: bool) -> None:
         self.comm = self.duplicate(comm)
         self.letters = Mailbox(self.duplicate(comm))
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -228,6 +233,10 @@ class Team(Waiting):
         members = sorted(
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
         )
+        # From here on this rank waits for ranks of its own part only, and heeds no others.
+        part = Team.__new__(Team)
+        Waiting.__init__(part, members.index(self.rank), len(members), self.deadline)
+        part.make_within(self, members)
         group = self.comm.group.Incl(members)
         # MPI has no nonblocking form of this, so it runs on a thread while we poll.
         made: list[MPI.Comm] = []
@@ -235,10 +244,10 @@ class Team(Waiting):
             target=lambda: made.append(self.comm.Create_group(group)), daemon=True
         )
         thread.start()
-        self.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS)
-        team = Team(made[0], shared=self.shared, deadline=self.deadline)
+        part.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS)
+        part._make(made[0], self.shared)
         made[0].Free()
-        return team
+        return part
 
     @announces("empty")
     def empty(self, n: int, dtype=np.float32, common: bool = False) -> np.ndarray:
@@ -322,7 +331,13 @@ class Team(Waiting):
 
     def _agree(self) -> None:
         # A call of `empty` may have succeeded on some of the ranks only.
-        self.window.made = int(self.gather([self.window.made]).max())
+        world = world_of(self.comm)
+        told = world.letters.told if world else 0
+        table = self.gather([self.window.made, self.letters.told, told]).T.tolist()
+        self.window.made = max(table[0])
+        self.letters.settled |= enumerate(table[1])
+        if world is not None:
+            world.settle(self, table[2])
 
     def edges(self, n: int) -> np.ndarray:
         """Return the edges of the slices of n elements: rank r's is [edges[r], edges[r + 1])."""

@@ -7,6 +7,7 @@ notebook's stop button works.
 """
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -37,7 +38,9 @@ class Waiting(Failing):
     # shared/node_array.py; None in the world.
     board: np.ndarray | None = None
     node_array: np.ndarray | None = None
-    within: Failing | None = None  # receives and reports failures while this team is being made
+    # While this team is being made: what receives and reports failures, and its ranks there.
+    within: Failing | None = None
+    mates: dict[int, int]  # {rank in `within`: rank in this team}
     flush: messages.Flush | None = None  # of a recovery that was interrupted
     _suspect = None  # (rank, its call) that may not match, seen once
     _pending: tuple[MPI.Comm, MPI.Request] | None = None
@@ -56,6 +59,13 @@ class Waiting(Failing):
     def patience(self) -> int:
         """Microseconds that a kernel polls before it returns to Python."""
         return int(self.node_array[MICROSECONDS])
+
+    def make_within(self, whole: Failing, ranks: Sequence[int]) -> None:
+        """Heed only the `ranks` of `whole`, which form this team, until it is made."""
+        self.within, self.mates = whole, {rank: own for own, rank in enumerate(ranks)}
+        self.processes = {
+            own: whole.pid(rank) for own, rank in enumerate(ranks) if whole.pid(rank) is not None
+        }
 
     def pid(self, rank: int) -> int | None:
         """Return the process id of another rank on this machine; None if it is on another one."""
@@ -129,7 +139,7 @@ class Waiting(Failing):
                 done = kernel(*arguments)
         except BaseException as error:
             spans.end_wait()  # this wait ends here, not in the next one
-            self.abort(error)
+            self.abort(error, heard=True)
             raise
         self.buffers = ()  # do not keep memory alive that the caller has dropped
         watch.end(time.monotonic() - started)
@@ -147,12 +157,14 @@ class Waiting(Failing):
     @spans.announces("wait")
     def wait_until(self, finished, seconds: float | None = None) -> None:
         """Wait in Python until `finished()`; used in set-up, where microseconds don't matter."""
-        started, watch = time.monotonic(), Watch(self if self.letters else self.within)
+        whole = self.within is not None and len(self.mates) == self.within.size
+        watch = Watch(self.within if whole and self.letters is None else self)
+        started = time.monotonic()
         try:
             while not finished():
                 self._look_around(started, watch, seconds)
         except BaseException as error:
-            self.abort(error)
+            self.abort(error, heard=True)
             if self.within is not None:
                 self.within.abort(error)
             raise
@@ -163,7 +175,7 @@ class Waiting(Failing):
         waited = time.monotonic() - started
         self.heed()
         if self.within is not None:
-            self.within.heed()
+            self.within.heed_for(self)
         limit = seconds or self.deadline
         if limit is not None and waited > limit:
             raise DeadlineError(self.rank, self.doing, waited, limit)

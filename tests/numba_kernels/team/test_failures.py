@@ -292,3 +292,44 @@ def too_late():
 @PLACES
 def test_deadline(on_ranks, shared):
     on_ranks(2, too_late, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def numbers_of_ranks():
+    """An error of a part names ranks as the part does, and what other teams hear as they do."""
+    from numba_kernels import PeerError, Team
+    from numba_kernels.team.failure import abort_all
+
+    team = Team()
+    part = team.split(team.rank % 2, key=-team.rank)  # rank 3 is rank 0 of its part
+    if team.rank == 3:
+        part.abort(ValueError("on rank 3"))
+        team.settle(120)
+    elif team.rank == 1:
+        with pytest.raises(PeerError) as caught:
+            part.barrier()
+        error = caught.value
+        assert (error.rank, error.cause, error.reason) == (0, 0, "ValueError: on rank 3")
+        abort_all(error)
+    else:
+        with pytest.raises(PeerError) as caught:
+            team.barrier()
+        error = caught.value
+        assert error.cause == 1
+        assert "rank 1 failed: in another team, rank 0 failed: ValueError: on" in str(error)
+    team.recover(120)
+
+    from numba_kernels.errors import numbered
+
+    error = PeerError(1, "it ended", 0)  # rank 1 failed because rank 0 had
+    assert str(error) == "rank 1 failed: rank 0 failed: it ended"
+    with pytest.raises(PeerError) as caught, numbered([4, 7]):
+        raise error
+    assert (caught.value.rank, caught.value.cause, caught.value.reason) == (7, 4, "it ended")
+    assert str(caught.value) == "rank 7 failed: rank 4 failed: it ended"
+    error = error.renumbered({1: 3})  # rank 0 is not in that team
+    assert (error.rank, error.cause) == (3, 3)
+    assert str(error) == "rank 3 failed: a rank outside the team failed: it ended"
+
+
+def test_numbers_of_ranks(on_ranks):
+    on_ranks(4, numbers_of_ranks)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from numba_kernels.errors import PeerError, numbered
 from numba_kernels.spans import span
 from numba_kernels.star.star import Star
 
@@ -18,10 +19,11 @@ class Client:
 
     The star's vectors are the weights, then the state of `replica`. `swaps`: the rule uses neither
     vector after a push, so the answer may replace the gradient; the replica then exchanges its
-    vectors with the star's, if it can (`swap`).
+    vectors with the star's, if it can (`swap`). `ranks` are those of the star in the run.
     """
 
-    def __init__(self, star: Star, replica, swaps: bool = False):
+    def __init__(self, star: Star, ranks: list[int], replica, swaps: bool = False):
+        self.ranks = ranks
         self.star, self.n, self.replica = star, replica.parameters.size, replica
         self.swaps = swaps and star.near and replica.can_swap
         self.has_state = bool(replica.state.size)
@@ -70,9 +72,18 @@ class Client:
         self.ask(kind, vector=False)
         return self.star.into[: self.n], self.star.into[self.n :]
 
+    def told(self) -> str:
+        """Return the final message."""
+        with numbered(self.ranks):
+            return self.star.told().decode()
+
     def ask(self, kind: Kind, record: tuple = (), **how) -> Answer:
         """As `Star.ask`; raises GivenUp if the master has given this rank up."""
-        answer = Answer.of_words(self.star.ask([kind, *flat(record)], **how).tolist())
+        try:  # `numbered` would take microseconds in each exchange
+            words = self.star.ask([kind, *flat(record)], **how)
+        except PeerError as error:
+            raise error.renumbered(dict(enumerate(self.ranks))) from None
+        answer = Answer.of_words(words.tolist())
         if answer.order == Order.GIVEN_UP:
             raise GivenUp("the master has given this worker up because it took too long")
         return answer

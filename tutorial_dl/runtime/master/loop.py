@@ -1,10 +1,11 @@
 """`MasterLoop`: a run with a master, from the roles of its ranks to the final message."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 
-from numba_kernels.errors import PeerError
+from numba_kernels.errors import PeerError, numbered
 from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.team import Team, abort_all
 
@@ -108,7 +109,9 @@ class MasterLoop(Loop):
         if not stars.is_top:
             run.tell("on_fit_end")
         if run.lost_ranks:  # all teams with lost ranks now need recover(), on all ranks
-            abort_all(PeerError(run.lost_ranks[0], "it was lost in training"))
+            lost = PeerError(run.lost_ranks[0], "it was lost in training")
+            run.team.abort(lost, heard=True)
+            abort_all(lost)
         if path is not None:
             raise Terminated(path, run.steps)
 
@@ -170,15 +173,15 @@ class MasterLoop(Loop):
     def guide(self, first: int, last: int, start: dict):
         run, stars = self.run, self.stars
         run.strategy.workers = len(stars.group_ranks) - 1
-        up = Client(stars.at_top, run.replica)
+        up = Client(stars.at_top, stars.top_ranks, run.replica)
         tasks = stars.tasks(stars.group_ranks, first, last, start["begun"])
         sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
         sub.guide()
         weights, state = up.get(Kind.FINAL)
-        text = up.star.told()
-        sub.end(weights.copy(), state.copy(), text)
+        text = up.told()
+        sub.end(weights.copy(), state.copy(), text.encode())
         sub.show(weights, state)
-        return take_word(run, text.decode())
+        return take_word(run, text)
 
     def work(self, names):
         run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
@@ -193,31 +196,29 @@ class MasterLoop(Loop):
         replica.place(places["parameters"], places["gradient"])
         mates = self.mates if run.layout.devices > 1 else None
         computing = Computing(run, stars, names, mates)
-        try:
-            server = Client(star, replica, swaps=rule.swaps)
+        with closing(computing.items):
+            ranks = stars.group_ranks or stars.top_ranks
+            server = Client(star, ranks, replica, swaps=rule.swaps)
             Worker(run, server, computing).work()
             computing.end()
             weights, state = server.get(Kind.FINAL)
             replica.parameters[:] = weights
             if state.size:
                 replica.state = state.copy()
-            text = star.told().decode()
-        finally:
-            computing.items.close()
+            text = server.told()
         return take_word(run, text) if mates is None else self._with_leader(text)
 
     def follow(self, names):
         computing = Computing(self.run, self.stars, names, self.mates)
-        try:
+        with closing(computing.items):
             computing.follow()
-        finally:
-            computing.items.close()
         return self._with_leader()
 
     def _with_leader(self, text: str = "") -> str | None:
         """Give all ranks of a worker the final weights and message that its first rank got."""
-        text = broadcast_text(self.mates, text, root=0)
-        spread(self.mates, self.run.replica)
+        with numbered(self.stars.mate_ranks):
+            text = broadcast_text(self.mates, text, root=0)
+            spread(self.mates, self.run.replica)
         return take_word(self.run, text)
 
     def close(self) -> None:

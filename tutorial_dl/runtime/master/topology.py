@@ -3,6 +3,7 @@
 import numpy as np
 from mpi4py import MPI
 
+from numba_kernels.errors import numbered
 from numba_kernels.star.star import Star
 from numba_kernels.team.team import Team
 
@@ -50,26 +51,28 @@ class Topology:
     def _star(self, ranks: list[int]) -> Star | None:
         """A star of `ranks`, with the first as hub; None if this rank is not one of them."""
         own, run = self.team.rank, self.run
-        key = ranks.index(own) if own in ranks else own
-        team = self.team.split(own in ranks, key=key)
-        if own not in ranks:  # each split makes a team of the other ranks, too
-            team.close()
-            return None
+        others = [rank for rank in range(self.team.size) if rank not in ranks]
+        members = ranks if own in ranks else others
+        team = self.team.split(own in ranks, key=members.index(own))
         rule, replica = run.strategy, run.replica
         n = replica.parameters.size
-        return Star(
-            team, n + replica.state.size, n + replica.state.size, replica.parameters.dtype,
-            in_place=rule.sends == rule.receives == "parameters",
-            kept=rule.kept * (n + 64),  # memory of the master that its workers can reach
-        )  # fmt: skip
+        with numbered(members):
+            if own not in ranks:  # each split makes a team of the other ranks, too
+                return team.close()
+            return Star(
+                team, n + replica.state.size, n + replica.state.size, replica.parameters.dtype,
+                in_place=rule.sends == rule.receives == "parameters",
+                kept=rule.kept * (n + 64),  # memory of the master that its workers can reach
+            )  # fmt: skip
 
     def close(self) -> None:
         """Free the run's resources. Collective, when all ranks are done."""
         self.team.barrier()
-        for star in (self.at_top, self.in_group):
+        for star, ranks in ((self.at_top, self.top_ranks), (self.in_group, self.group_ranks)):
             if star is not None:
-                star.close()
-                star.team.close()
+                with numbered(ranks):
+                    star.close()
+                    star.team.close()
 
     def home(self, rule) -> np.ndarray:
         """The star's memory for the master's weights; moves the rule's state there, too."""

@@ -4,11 +4,11 @@ A worker may have several ranks, which compute the gradient of each batch togeth
 them, the leader, is the only one that exchanges with the master.
 """
 
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 
 import numpy as np
 
-from numba_kernels.errors import PeerError
+from numba_kernels.errors import numbered
 from numba_kernels.optimizers.clipping import clip_by_norm
 from numba_kernels.spans import span
 
@@ -30,7 +30,7 @@ class Computing:
     def __init__(self, run, stars, names: list[str], team=None):
         self.run, self.replica, self.names, self.team = run, run.replica, names, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
-        self.ranks = stars.mate_ranks  # of this worker
+        self.ranks = stars.mate_ranks  # of this worker, as the run numbers them
         self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
         self.loss_scale = run.strategy.loss_scale
 
@@ -41,7 +41,7 @@ class Computing:
         """
         if self.team is None:
             return self._own_gradient(task, number)
-        with self._named():
+        with numbered(self.ranks):
             if number == 0:
                 self._tell(Answer(Order.TRAIN, about=task))
             return self._together(task, number)
@@ -75,7 +75,7 @@ class Computing:
     def metrics(self, part: Part) -> Evaluated:
         if self.team is None:
             return self._own_metrics(part)
-        with self._named():
+        with numbered(self.ranks):
             self._tell(Answer(Order.EVALUATE, about=part))
             return self._metrics_together(part)
 
@@ -103,17 +103,9 @@ class Computing:
         words[: len(numbers)] = numbers
         return Answer.of_words(self.team.broadcast(words).tolist())
 
-    @contextmanager
-    def _named(self):
-        """Report failures of a member by its rank in the run, not its rank in the worker's team."""
-        try:
-            yield
-        except PeerError as error:
-            raise PeerError(self.ranks[error.rank], error.reason) from None
-
     def follow(self) -> None:
         """Run a member: do its part of every order of the leader."""
-        with self._named():
+        with numbered(self.ranks):
             while (order := self._tell()).order != Order.DONE:
                 if order.order == Order.EVALUATE:
                     self._metrics_together(order.about)

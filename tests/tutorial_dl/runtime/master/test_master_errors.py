@@ -138,3 +138,58 @@ def eager():
 
 def test_a_rule_that_pushes_when_nothing_is_due(on_ranks):
     on_ranks(3, eager)
+
+
+class Broken:
+    """A star and a team in which every call reports that rank 1 failed because rank 0 had."""
+
+    def __getattr__(self, name):
+        from numba_kernels import PeerError
+
+        def call(*arguments, **options):
+            raise PeerError(1, "it ended", 0)
+
+        return call
+
+
+def numbers_of_ranks():
+    """Errors of a star or of a worker's team name ranks as the run does."""
+    from types import SimpleNamespace
+
+    from numba_kernels import PeerError
+    from tutorial_dl.runtime.history import History
+    from tutorial_dl.runtime.master.client import Client
+    from tutorial_dl.runtime.master.loop import MasterLoop
+    from tutorial_dl.runtime.master.tasks import Task
+    from tutorial_dl.runtime.master.topology import Topology
+    from tutorial_dl.runtime.master.worker import Computing
+
+    client, computing = Client.__new__(Client), Computing.__new__(Computing)
+    client.star, client.ranks = Broken(), [2, 5]
+    computing.team, computing.ranks = Broken(), [2, 5]
+    calls = [
+        lambda: client.ask([]),
+        client.told,
+        lambda: computing.gradient(Task(0, 32, 0, 1, 0, 1, 1), 0),
+        lambda: computing.metrics(0, 1),
+        computing.follow,
+        computing.end,
+    ]
+    for call in calls:
+        with pytest.raises(PeerError) as caught:
+            call()
+        assert str(caught.value) == "rank 5 failed: rank 2 failed: it ended"
+        assert (caught.value.rank, caught.value.cause) == (5, 2)
+    loop, stars = MasterLoop.__new__(MasterLoop), Topology.__new__(Topology)
+    stars.team = SimpleNamespace(barrier=lambda: None)
+    stars.at_top, stars.top_ranks = None, []
+    stars.in_group = SimpleNamespace(close=lambda: None, team=Broken())
+    stars.group_ranks = [2, 5]
+    loop.run, loop.stars = SimpleNamespace(lost_ranks=[], history=History()), stars
+    loop.close()
+    assert loop.run.lost_ranks == [5]
+    assert loop.run.history.lost[0].startswith("rank 5 is lost, after the end: rank 5 failed")
+
+
+def test_numbers_of_ranks(on_ranks):
+    on_ranks(1, numbers_of_ranks)
