@@ -102,6 +102,10 @@ class Run:
         names = [player.name for player in self.players]
         if len(names) > 1 and not (all(names) and len(set(names)) == len(names)):
             raise ValueError(f"several players need different names, got {names}")
+        for player in self.players:
+            player.strategy.join(player.team)
+            if not player.strategy.team is player.team is self.team:
+                raise ValueError("a run, its players and their strategies must have the same team")
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
         self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)

@@ -17,6 +17,9 @@ class Strategy:
     loss_scale = None  # a LossScale (loss_scale.py) if the model computes in float16
     _team = None
 
+    def __init__(self, team=None):
+        self.join(team)
+
     @property
     def name(self) -> str:
         """In words: "elastic averaging"."""
@@ -28,17 +31,17 @@ class Strategy:
         if self._team is None:
             from numba_kernels.team.team import Team  # Scripted needs no MPI
 
-            self._team = Team()
+            self.join(Team())
         return self._team
 
-    @team.setter
-    def team(self, team) -> None:
-        self._team = team
-
     def join(self, team) -> None:
-        """Train on the ranks of `team`, if no team was given before."""
-        if self._team is None:
+        """Train on the ranks of `team` (None: not known yet), unless others were given before."""
+        if self._team is None and team is not None:
+            self.check_team(team)
             self._team = team
+
+    def check_team(self, team) -> None:
+        """Raise ValueError if this strategy can't train on the ranks of `team`."""
 
     def total(self, sums: np.ndarray) -> np.ndarray:
         """From each rank's sums of what `step` returned, the sums over all samples. Collective."""

@@ -27,14 +27,16 @@ from .base import OneModel
 class Hogwild(OneModel):
     """Hogwild: all ranks of `team` train on one copy of the weights, so they must share memory."""
 
-    def __init__(self, team: Team | None = None):
-        self.team = team or Team()
-        if not self.team.single_node or not self.team.shared:
+    def check_team(self, team: Team) -> None:
+        if not team.single_node or not team.shared:
             raise ValueError(
-                f"strategy 'hogwild' needs ranks that share memory, got {self.team.size} ranks on "
-                f"{len(self.team.nodes)} nodes; 'downpour' works across nodes"
+                f"strategy 'hogwild' needs ranks that share memory, got {team.size} ranks on "
+                f"{len(team.nodes)} nodes; 'downpour' works across nodes"
             )
-        self.updates_a_step = self.team.size
+
+    @property
+    def updates_a_step(self) -> int:
+        return self.team.size
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica, self.clip_norm = replica, clip_norm

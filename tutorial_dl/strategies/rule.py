@@ -69,7 +69,8 @@ class Rule(Strategy):
         if upward != "auto" and (isinstance(upward, str) or upward < 1):
             raise ValueError(f"upward must be at least 1, or 'auto', got {upward!r}")
         self.every, self.synchronous, self.upward = every, synchronous, upward
-        self._team, self.layout = team, layout
+        super().__init__(team)
+        self.layout = layout
         self.workers, self.staleness = 1, 0
         self.clip_norm: float | None = None
         self.optimizer: Optimizer | None = None

@@ -108,9 +108,8 @@ class Trainer:
         loss_scale="auto",
     ):
         if isinstance(strategy, str):
-            strategy = strategies.get(strategy, team)
-        elif team is not None:
-            strategy.join(team)
+            strategy = strategies.get(strategy)
+        strategy.join(team)
         team, replica = strategy.team, replicas.of(model)
         if accumulate != 1:
             replica = Accumulating(replica, accumulate)

@@ -1,6 +1,7 @@
 """A Run without a Trainer: its clock, its team, and the objects given to it."""
 
 import numpy as np
+import pytest
 
 
 class Ticks:
@@ -14,19 +15,20 @@ class Ticks:
         return self.seconds
 
 
-def made(team, clock=None, callbacks=()):
+def made(team, clock=None, callbacks=(), strategy=None):
     from numba_kernels import optimizers
     from tutorial_dl import data, models, strategies
     from tutorial_dl.data import Batches
+    from tutorial_dl.layout import Layout
     from tutorial_dl.runtime.in_step import InStepLoop
     from tutorial_dl.runtime.run import Player, Run
 
     digits = data.digits()
-    strategy = strategies.Synchronous(team)
+    strategy = strategy or strategies.Synchronous(team)
     player = Player(models.dense(digits), strategy, optimizers.get("sgd"), team)
     run = Run(
         [player], digits, Batches(digits.train, 100, 0, *InStepLoop.shard(team)),
-        InStepLoop.layout(strategy), team, clock, callbacks=callbacks,
+        Layout(masters=0, workers=team.size), team, clock, callbacks=callbacks,
     )  # fmt: skip
     return run, InStepLoop(run)
 
@@ -52,7 +54,7 @@ def test_seconds_come_from_the_clock_of_the_run(on_ranks):
 
 
 def on_a_part():
-    """A strategy without its own team trains on the run's team, and makes no other."""
+    """Strategies without their own team train on the run's team, and make no other."""
     from numba_kernels.team import team as teams
     from tutorial_dl import Trainer, data, models, strategies
 
@@ -63,16 +65,26 @@ def on_a_part():
         assert communicator, "a team of all ranks was made"
         return right(*communicator, **options)
 
-    # (The strategy's file is loaded before Team is replaced: its annotations need the class.)
-    kind = strategies.Downpour if part.size > 1 else strategies.Synchronous
+    # (Files of strategies are loaded before Team is replaced: annotations need the class.)
+    kinds = [strategies.Downpour, strategies.Synchronous, strategies.Hogwild, strategies.Serial]
+    kinds = kinds[:3] if part.size > 1 else kinds[1:]
     digits, right = data.digits(), teams.Team
     teams.Team = no_world
     try:
-        trainer = Trainer(models.dense(digits), digits, kind(), team=part, progress=False)
-        assert trainer.team is part is trainer.strategy.team
-        trainer.fit(1)
+        for kind in kinds:
+            trainer = Trainer(models.softmax(digits), digits, kind(), team=part, progress=False)
+            assert trainer.team is part is trainer.strategy.team
+            trainer.fit(1)
+        run, _ = made(part, strategy=strategies.Synchronous())
+        assert run.strategy.team is part
     finally:
         teams.Team = right
+    own = strategies.Serial(whole.split(whole.rank))  # a strategy's own team comes first
+    assert Trainer(models.softmax(digits), digits, own, team=whole).team is own.team
+    with pytest.raises(ValueError, match="must have the same team"):
+        made(part, strategy=strategies.Synchronous(whole))
+    with pytest.raises(ValueError, match="'serial' uses 1 rank, not 3"):
+        made(whole, strategy=strategies.Serial())
     whole.barrier()
 
 
