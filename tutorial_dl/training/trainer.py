@@ -30,12 +30,12 @@ __all__ = ["History", "Trainer", "TrainingError"]
 
 
 @contextmanager
-def reported():
-    """If this rank fails within, the other ranks are notified."""
+def reported(*by_all: type[Exception]):
+    """If this rank fails within, the other ranks are notified; not so of what all ranks raise."""
     try:
         yield
-    except Terminated:
-        raise  # all ranks raise it
+    except (Terminated, *by_all):
+        raise
     except BaseException as error:
         abort_all(error)
         raise
@@ -163,7 +163,8 @@ class Trainer:
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {epochs}")
         if self.run.saving is not None:
-            self.run.saving.check_folder()  # fails on all ranks before anything can be overwritten
+            with reported(ValueError):
+                self.run.saving.check_folder()  # before anything can be overwritten
         run, run.stopped = self.run, None
         try:
             with reported():
@@ -188,8 +189,9 @@ class Trainer:
         left = epochs - len(self.history.epochs)
         if left > 0 and self.stopped is None:
             return self.fit(left)
-        self.run.agree(self.loop)
-        self.run.tell("on_fit_end")
+        with reported():
+            self.run.agree(self.loop)
+            self.run.tell("on_fit_end")
         return self.history
 
     def resume(self) -> bool:
@@ -239,7 +241,8 @@ class Trainer:
 
     def check_agreement(self) -> None:
         """Raise ValueError on all ranks if they were given different data or settings."""
-        self.run.check_agreement(self.loop)
+        with reported():
+            self.run.check_agreement(self.loop)
 
     def _bar(self, epochs: int):
         what = f"{self.strategy.name} on {self.team.size} rank"
