@@ -194,7 +194,7 @@ def of_player(player, of_strategy: dict) -> dict:
         },
         "optimizer": str(replace(player.optimizer, learning_rate=0.0)),  # the rate may change
         "rate": rate(player),
-        "compression": str(getattr(strategy, "compression", None)),
+        "compression": str(strategy.compression),
         # Moving statistics and seeds, which reveal layers without weights:
         "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
         "by": type(strategy).__name__,

@@ -73,7 +73,6 @@ class Rule(Strategy):
         self.layout = layout
         self.workers, self.staleness = 1, 0
         self.clip_norm: float | None = None
-        self.optimizer: Optimizer | None = None
 
     # Settings
 
@@ -84,11 +83,6 @@ class Rule(Strategy):
     def use(self, optimizer: Optimizer) -> None:
         """Take this optimizer. Raises ValueError if the rule cannot work with it."""
         self.optimizer = optimizer
-
-    def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        if rate != self.optimizer.learning_rate:
-            state = getattr(self, "state", None) if correct_momentum else None
-            self.optimizer = self.optimizer.at_rate(rate, state)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
         at_once = 1 if self.synchronous else layout_of(self, self.team).workers_each
@@ -177,7 +171,7 @@ class Rule(Strategy):
 
     def save(self) -> tuple[dict, dict]:
         """The master's state besides its weights: (numbers, arrays [..., n] by name)."""
-        state = getattr(self, "state", None)
+        state = self.state
         if state is None:
             return {}, {}
         return {"updates": state.step}, {"slots": state.slots}
