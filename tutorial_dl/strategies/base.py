@@ -96,8 +96,7 @@ class OneModel(Strategy):
         raise NotImplementedError
 
     def resume(self) -> None:
-        """After a failure: make all ranks agree again."""
-        raise NotImplementedError
+        """After a failure: make all ranks agree again. (One rank agrees with itself.)"""
 
     def gradient(self, batch: Batch, **options) -> tuple[float, int]:
         """Compute this rank's gradient of a step; returns (mean loss, samples). See `skipped`."""

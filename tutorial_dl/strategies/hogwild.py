@@ -34,9 +34,7 @@ class Hogwild(OneModel):
                 f"{len(team.nodes)} nodes; 'downpour' works across nodes"
             )
 
-    @property
-    def updates_a_step(self) -> int:
-        return self.team.size
+    updates_a_step = property(lambda self: self.team.size)
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica, self.clip_norm = replica, clip_norm

@@ -40,6 +40,3 @@ class Serial(OneModel):
         with span("gradient"):
             loss, samples = self.gradient(batch)
         return self.skipped(loss, samples) or self.update(loss, samples)
-
-    def resume(self) -> None:
-        """Nothing to do: one rank agrees with itself."""

@@ -1,4 +1,4 @@
-"""A Run without a Trainer: its clock, its team, and the objects given to it."""
+"""A Run of one's own: its clock, its team, and the objects given to it."""
 
 import numpy as np
 import pytest
@@ -15,42 +15,72 @@ class Ticks:
         return self.seconds
 
 
-def made(team, clock=None, callbacks=(), strategy=None):
+def made(team, strategy=None, **options):
+    """The loop of a run."""
     from numba_kernels import optimizers
     from tutorial_dl import data, models, strategies
     from tutorial_dl.data import Batches
-    from tutorial_dl.layout import Layout
     from tutorial_dl.runtime.in_step import InStepLoop
+    from tutorial_dl.runtime.master.loop import MasterLoop
     from tutorial_dl.runtime.run import Player, Run
 
     digits = data.digits()
     strategy = strategy or strategies.Synchronous(team)
+    kind = MasterLoop if isinstance(strategy, strategies.Rule) else InStepLoop
     player = Player(models.dense(digits), strategy, optimizers.get("sgd"), team)
     run = Run(
-        [player], digits, Batches(digits.train, 100, 0, *InStepLoop.shard(team)),
-        Layout(masters=0, workers=team.size), team, clock, callbacks=callbacks,
+        [player], digits, Batches(digits.train, 100, 0, *kind.shard(team)),
+        kind.layout(strategy, team), team, **options,
     )  # fmt: skip
-    return run, InStepLoop(run)
+    return kind(run)
 
 
 def with_a_clock():
-    """Times come from the run's clock; without a Trainer, callbacks get the run."""
-    from tqdm import tqdm
+    """Times come from the run's clock, and the run has all else that a Trainer offers."""
+    from contextlib import redirect_stderr
+    from io import StringIO
 
     from numba_kernels.team.team import Team
+    from tutorial_dl import Trainer
     from tutorial_dl.runtime.callback import callbacks_of
+    from tutorial_dl.training.timeline import Timeline
 
-    seen = []
-    callbacks = callbacks_of([lambda run, row: seen.append((run, row["epoch"]))])
-    run, loop = made(Team(), Ticks(), callbacks)
-    run.agree(loop)
-    loop.train(2, tqdm(disable=True), [])
-    assert [row["seconds"] for row in run.history.epochs] == [1.0, 1.0]
-    assert seen == [(run, 1), (run, 2)] and run.steps == 2 * run.steps_per_epoch
+    seen, bar, closed = [], StringIO(), []
+    callbacks = callbacks_of([lambda trainer, row: seen.append((trainer, row["epoch"]))])
+    loop = made(Team(), clock=Ticks(), callbacks=callbacks, timeline=Timeline())
+    trainer, loop.run.batches.close = Trainer.of(loop), lambda: closed.append(True)
+    with redirect_stderr(bar):
+        history = trainer.fit(2)
+    assert history.column("seconds") == [1.0, 1.0]
+    assert seen == [(trainer, 1), (trainer, 2)] and trainer.steps == 2 * trainer.steps_per_epoch
+    names = [name for name, *_ in trainer.timeline.ranks[0]["spans"]]
+    assert names.count("gradient") == trainer.steps and names.count("validation") == 2
+    assert "synchronous on 1 rank: 100%" in bar.getvalue() and closed
 
 
 def test_seconds_come_from_the_clock_of_the_run(on_ranks):
     on_ranks(1, with_a_clock)
+
+
+def with_a_master(folder):
+    """A run of one's own with a master trains, writes checkpoints, and resumes."""
+    from numba_kernels.team.team import Team
+    from tutorial_dl import Trainer
+    from tutorial_dl.strategies import Downpour
+
+    team = Team()
+    for epochs in (1, 2):
+        loop = made(team, Downpour())
+        loop.run.saving = loop.saving(folder, None, 3)
+        trainer = Trainer.of(loop, progress=False)
+        assert trainer.resume() == (epochs == 2)
+        assert trainer.fit_to(epochs).column("epoch") == [*range(1, epochs + 1)]
+        assert trainer.steps == epochs * trainer.steps_per_epoch
+        team.barrier()
+
+
+def test_a_run_of_ones_own_with_a_master(on_ranks, tmp_path):
+    on_ranks(2, with_a_master, str(tmp_path / "run"))
 
 
 def on_a_part():
@@ -75,16 +105,15 @@ def on_a_part():
             trainer = Trainer(models.softmax(digits), digits, kind(), team=part, progress=False)
             assert trainer.team is part is trainer.strategy.team
             trainer.fit(1)
-        run, _ = made(part, strategy=strategies.Synchronous())
-        assert run.strategy.team is part
+        assert made(part, strategies.Synchronous()).run.strategy.team is part
     finally:
         teams.Team = right
     own = strategies.Serial(whole.split(whole.rank))  # a strategy's own team comes first
     assert Trainer(models.softmax(digits), digits, own, team=whole).team is own.team
     with pytest.raises(ValueError, match="must have the same team"):
-        made(part, strategy=strategies.Synchronous(whole))
+        made(part, strategies.Synchronous(whole))
     with pytest.raises(ValueError, match="'serial' uses 1 rank, not 3"):
-        made(whole, strategy=strategies.Serial())
+        made(whole, strategies.Serial())
     whole.barrier()
 
 
