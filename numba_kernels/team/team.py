@@ -234,7 +234,7 @@ class Team(Waiting):
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
         )
         # From here on this rank waits for ranks of its own part only, and heeds no others.
-        part = Team.__new__(Team)
+        part = object.__new__(type(self))
         Waiting.__init__(part, members.index(self.rank), len(members), self.deadline)
         part.make_within(self, members)
         group = self.comm.group.Incl(members)

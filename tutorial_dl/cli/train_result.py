@@ -24,7 +24,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "learning_rate": asked.learning_rate,
         "momentum": getattr(trainer.optimizer, "momentum", None),
         "seed": config.data.seed,
-        "one_copy": getattr(trainer.strategy, "one_copy", False),
+        "one_copy": trainer.strategy.one_copy,
         "schedule": str(trainer.schedule) if trainer.schedule else None,
         "accumulate": config.data.accumulate,
         "clip_norm": config.optimizer.clip_norm,

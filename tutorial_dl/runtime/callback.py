@@ -13,7 +13,7 @@ class Callback:
     def on_fit_begin(self, trainer) -> None: ...
 
     def on_step_end(self, trainer, loss: float, samples: int) -> None:
-        """Called after an update, with loss and samples of all ranks; `trainer.steps` counts it."""
+        """Called after an update, with its loss and samples; `trainer.steps` counts it."""
 
     def on_epoch_end(self, trainer, row: dict) -> None:
         """Called after validation. `trainer.stop(why)` ends training after this epoch."""

@@ -17,8 +17,8 @@ class InStepLoop(Loop):
     """All ranks compute their parts of a batch, and make an update; then comes the next batch."""
 
     @staticmethod
-    def layout(strategy) -> Layout:
-        return Layout(masters=0, workers=strategy.team.size)
+    def layout(strategy, team) -> Layout:
+        return Layout(masters=0, workers=team.size)
 
     @staticmethod
     def shard(team) -> tuple[int, int]:

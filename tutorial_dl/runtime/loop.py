@@ -8,8 +8,8 @@ class Loop:
 
     A loop has also
 
-        layout(strategy)      the role of each rank of its team; ValueError if they do not fit
-        shard(team)           (rank, ranks): this rank's part of each batch of the run
+        layout(strategy, team)   the role of each rank of the team; ValueError if they do not fit
+        shard(team)              (rank, ranks): this rank's part of each batch of the run
 
     which are static, as there is no run yet, and these, which all ranks call together:
 

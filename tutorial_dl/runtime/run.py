@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -68,11 +68,11 @@ class Run:
         layout: The role of each rank.
         team: The ranks of this run; all of them, or a part (one group of a search).
         clock: The clock that the run measures time with (clock.py).
-        front: The object that callbacks know as `trainer`; None: the run itself.
 
-    The other arguments are those of `Trainer`.
+    The other arguments are those of `Trainer`; `Trainer.of(loop)` trains it.
 
     Attributes:
+        front: A weak reference to what callbacks know as `trainer`: the Trainer, or else the run.
         history: One row per epoch.
         steps: Updates of each player so far.
         round: Rounds of this epoch so far; in each, every rank computes a batch.
@@ -88,7 +88,6 @@ class Run:
     team: Team
     clock: Clock | None = None
     callbacks: Sequence[Callback] = ()
-    front: InitVar[object] = None
     timeline: object = None
     validation_batch_size: int = 512
     correct_momentum: bool = True
@@ -96,16 +95,20 @@ class Run:
     clip_norm: float | None = None
     check_every: int = 200
 
-    def __post_init__(self, front):
+    def __post_init__(self):
         if self.check_every < 1:
             raise ValueError(f"check_every must be at least 1 step, got {self.check_every}")
         names = [player.name for player in self.players]
         if len(names) > 1 and not (all(names) and len(set(names)) == len(names)):
             raise ValueError(f"several players need different names, got {names}")
+        for player in self.players:
+            player.strategy.join(player.team)
+            if not player.strategy.team is player.team is self.team:
+                raise ValueError("a run, its players and their strategies must have the same team")
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
         self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)
-        self._front = weakref.ref(self if front is None else front)
+        self.front = weakref.ref(self)
         self.history, self.steps, self.stopped = History(), 0, None
         self.lost_ranks, self.saving = [], None
         self._attached, self._generation = False, 0  # the team's when its ranks last agreed
@@ -204,7 +207,7 @@ class Run:
 
     def tell(self, event: str, *arguments) -> None:
         for callback in self.callbacks:
-            getattr(callback, event)(self._front(), *arguments)
+            getattr(callback, event)(self.front(), *arguments)
 
     def set_rate(self, step: int, correct_momentum: bool = True) -> None:
         """Use the scheduled learning rates of `step` from now on, where there is a schedule."""

@@ -4,16 +4,8 @@ A strategy knows nothing of layers: it sees a replica's two flat vectors, parame
 There are two kinds.
 
 Either all ranks hold the same model (serial; synchronous data parallelism, as in DDP), or they all
-update one copy of it (hogwild). Such a strategy has four methods, which the ranks of its `team`
-call:
-
-    attach(replica, optimizer)    once: put the vectors where this strategy needs them
-    step(batch) -> loss, samples  one update; loss and samples are those of all ranks together
-    average_state()               before validation: make equal on all ranks what is not optimised
-    resume()                      after a failure: make all ranks agree again
-
-It may rely on every rank calling `step` equally often, each with its own share of the batch; a
-share may be empty.
+update one copy of it (hogwild). Such a strategy is a `OneModel` (base.py): the ranks of its
+`team` make the same calls, each with its own share of the batch.
 
 Or workers exchange vectors with a master (downpour: Downpour SGD of DistBelief; elastic_averaging:
 EASGD and EAMSGD; gradient_energy_matching: GEM). Such a strategy is a `Rule` (rule.py), which says

@@ -1,21 +1,34 @@
-"""Strategy: what a loop asks of every strategy; OneModel: the base of those in which all ranks
-hold the same model. Strategies with a master derive from Rule (rule.py).
+"""Strategy: what is asked of every strategy; OneModel: the base of those in which all ranks hold
+the same model. Strategies with a master derive from Rule (rule.py).
 """
 
 import re
 
 import numpy as np
 
+from numba_kernels.optimizers import Optimizer
+
 from ..replica.base import Batch, Replica, finite_gradient
 
 
 class Strategy:
-    """What a loop asks of every strategy, besides the methods that OneModel and Rule both have."""
+    """What both loops, checkpoints and results ask of every strategy.
+
+    OneModel and Rule declare what only one loop asks for. Both have `save` and `restore`, which
+    differ: with a master, it writes and reads checkpoints alone.
+    """
 
     default_optimizer = "adam"  # used if none is given
     updates_a_step = 1  # that all ranks together make
+    optimizer: Optimizer | None = None  # with the present learning rate
+    state = None  # the optimizer's, on ranks that have one
     loss_scale = None  # a LossScale (loss_scale.py) if the model computes in float16
+    compression = None  # the Method (numba_kernels.compression) by which gradients are sent
+    one_copy = False  # whether the ranks of a node use one copy of the weights
     _team = None
+
+    def __init__(self, team=None):
+        self.join(team)
 
     @property
     def name(self) -> str:
@@ -28,32 +41,62 @@ class Strategy:
         if self._team is None:
             from numba_kernels.team.team import Team  # Scripted needs no MPI
 
-            self._team = Team()
+            self.join(Team())
         return self._team
 
-    @team.setter
-    def team(self, team) -> None:
-        self._team = team
-
     def join(self, team) -> None:
-        """Train on the ranks of `team`, if no team was given before."""
-        if self._team is None:
+        """Train on the ranks of `team` (None: not known yet), unless others were given before."""
+        if self._team is None and team is not None:
+            self.check_team(team)
             self._team = team
+
+    def check_team(self, team) -> None:
+        """Raise ValueError if this strategy can't train on the ranks of `team`."""
 
     def total(self, sums: np.ndarray) -> np.ndarray:
         """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
         return sums
 
+    def updates_an_epoch(self, samples: int, batch_size: int) -> int:
+        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
+        at_once = self.updates_a_step
+        return -(-samples // (batch_size * at_once)) * at_once
+
+    def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
+        """Use learning rate `rate`, equal on all ranks, from the next step on.
+
+        With `correct_momentum` the velocity is scaled too, see `Optimizer.at_rate`.
+        """
+        if rate != self.optimizer.learning_rate:
+            state = self.state if correct_momentum else None
+            self.optimizer = self.optimizer.at_rate(rate, state)
+
 
 class OneModel(Strategy):
-    """Base class: loss scaling, learning rates that change, and the contents of a checkpoint.
+    """Base class: what InStepLoop asks for, loss scaling, and the contents of a checkpoint.
 
     After `attach`, a subclass has `replica` and `update`. `update` does the last part of a step; it
     has the `optimizer`, its `state`, and `mine`, the slice of the parameters that `state` covers.
+    All ranks call each method, and `step` equally often.
     """
 
     replica: Replica
     _seen = 0  # samples that this rank has used since its state was last averaged
+
+    def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
+        """Before the first step: put the replica's vectors where this strategy needs them."""
+        raise NotImplementedError
+
+    def step(self, batch: Batch) -> tuple[float, int]:
+        """One update with this rank's share of a batch, which may be empty.
+
+        Returns the mean loss over all ranks' samples, and their number; where each rank makes an
+        update of its own, over its own samples (see `total`).
+        """
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """After a failure: make all ranks agree again. (One rank agrees with itself.)"""
 
     def gradient(self, batch: Batch, **options) -> tuple[float, int]:
         """Compute this rank's gradient of a step; returns (mean loss, samples). See `skipped`."""
@@ -79,23 +122,10 @@ class OneModel(Strategy):
             return None
         return (float(loss / samples) if samples else 0.0), int(samples)
 
-    def updates_an_epoch(self, samples: int, batch_size: int) -> int:
-        """The number of updates in an epoch of `samples` samples; schedules count in updates."""
-        at_once = self.updates_a_step
-        return -(-samples // (batch_size * at_once)) * at_once
-
-    @property
-    def optimizer(self):
-        return self.update.optimizer
-
-    def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        """Use learning rate `rate`, equal on all ranks, from the next step on.
-
-        With `correct_momentum` the velocity is scaled too, see `Optimizer.at_rate`.
-        """
-        if rate != self.update.optimizer.learning_rate:
-            state = self.update.state if correct_momentum else None
-            self.update.optimizer = self.update.optimizer.at_rate(rate, state)
+    state = property(lambda self: self.update.state)
+    optimizer = property(
+        lambda self: self.update.optimizer, lambda self, one: setattr(self.update, "optimizer", one)
+    )
 
     def share_state(self) -> None:
         """Give all ranks the statistics of rank 0. Collective."""

@@ -27,14 +27,14 @@ from .base import OneModel
 class Hogwild(OneModel):
     """Hogwild: all ranks of `team` train on one copy of the weights, so they must share memory."""
 
-    def __init__(self, team: Team | None = None):
-        self.team = team or Team()
-        if not self.team.single_node or not self.team.shared:
+    def check_team(self, team: Team) -> None:
+        if not team.single_node or not team.shared:
             raise ValueError(
-                f"strategy 'hogwild' needs ranks that share memory, got {self.team.size} ranks on "
-                f"{len(self.team.nodes)} nodes; 'downpour' works across nodes"
+                f"strategy 'hogwild' needs ranks that share memory, got {team.size} ranks on "
+                f"{len(team.nodes)} nodes; 'downpour' works across nodes"
             )
-        self.updates_a_step = self.team.size
+
+    updates_a_step = property(lambda self: self.team.size)
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica, self.clip_norm = replica, clip_norm
@@ -82,8 +82,10 @@ class Hogwild(OneModel):
 
     def save(self) -> tuple[dict, dict, dict]:
         values, vectors, own = super().save()
-        del vectors["slots"]  # each rank has slots of its own, for all weights
+        del vectors["slots"]  # each rank has its own, for all weights
         own |= {"slots": self.update.state.slots, "updates": np.array([values.pop("updates")])}
+        if "loss_scale" in values:
+            own["loss_scale"] = np.array(values.pop("loss_scale"))
         return values, vectors, own
 
     def restore(self, saved) -> None:
@@ -95,5 +97,7 @@ class Hogwild(OneModel):
         state.slots[:], state.step = saved.own("slots", of), int(saved.own("updates", of)[0])
         self._seen = int(saved.own("seen", of)[0])
         self.restore_numbers(saved.values["strategy"])
+        if self.loss_scale is not None and saved.has_own("loss_scale"):  # (else: rank 0's)
+            self.loss_scale.values = saved.own("loss_scale", of)
         if self.replica.state.size:
             self.replica.state = saved.own("state", of).astype(self.replica.state.dtype)

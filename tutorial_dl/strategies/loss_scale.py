@@ -7,8 +7,9 @@ The result is the same gradient, computed from numbers within range.
 
 The largest possible S is not known in advance. Dynamic scaling searches for it: after
 `growth_steps` good steps S is doubled; when a gradient is not finite, the step is skipped and S is
-halved. All ranks share one S: one rank's overflow skips the step on all of them. (bfloat16 has the
-exponents of float32 and needs no scaling.)
+halved. All ranks share one S: one rank's overflow skips the step on all of them. (Where each
+rank makes updates of its own, as in Hogwild, it has its own S. bfloat16 has the exponents of
+float32 and needs no scaling.)
 
 The rule is that of keras.optimizers.LossScaleOptimizer; Micikevicius et al., arXiv 1710.03740.
 """
@@ -24,7 +25,7 @@ LEAST = 2.0**-14  # below this scale, an infinite gradient has another cause
 
 
 class LossScale:
-    """The scale of the next step, and the rule that changes it. Equal on all ranks.
+    """The scale of the next step, and the rule that changes it.
 
     It starts at `scale`, a power of 2, which causes no rounding, and is doubled after
     `growth_steps` good steps in a row. If it is not `dynamic`, it is fixed, and a gradient that is
@@ -60,7 +61,7 @@ class LossScale:
         return loss, samples, finite
 
     def update(self, finite: bool) -> None:
-        """Call after a step with whether all ranks' gradients were finite (equal on all ranks)."""
+        """Call after a step with whether the gradients of all ranks that share S were finite."""
         if not self.dynamic:
             return
         if not finite:

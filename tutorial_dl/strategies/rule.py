@@ -69,10 +69,10 @@ class Rule(Strategy):
         if upward != "auto" and (isinstance(upward, str) or upward < 1):
             raise ValueError(f"upward must be at least 1, or 'auto', got {upward!r}")
         self.every, self.synchronous, self.upward = every, synchronous, upward
-        self._team, self.layout = team, layout
+        super().__init__(team)
+        self.layout = layout
         self.workers, self.staleness = 1, 0
         self.clip_norm: float | None = None
-        self.optimizer: Optimizer | None = None
 
     # Settings
 
@@ -83,11 +83,6 @@ class Rule(Strategy):
     def use(self, optimizer: Optimizer) -> None:
         """Take this optimizer. Raises ValueError if the rule cannot work with it."""
         self.optimizer = optimizer
-
-    def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
-        if rate != self.optimizer.learning_rate:
-            state = getattr(self, "state", None) if correct_momentum else None
-            self.optimizer = self.optimizer.at_rate(rate, state)
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:
         at_once = 1 if self.synchronous else layout_of(self, self.team).workers_each
@@ -176,7 +171,7 @@ class Rule(Strategy):
 
     def save(self) -> tuple[dict, dict]:
         """The master's state besides its weights: (numbers, arrays [..., n] by name)."""
-        state = getattr(self, "state", None)
+        state = self.state
         if state is None:
             return {}, {}
         return {"updates": state.step, "rate": self.rate}, {"slots": state.slots}

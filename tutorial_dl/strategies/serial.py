@@ -17,12 +17,18 @@ from .base import OneModel
 class Serial(OneModel):
     """Training by one rank alone; several would each end with a different model."""
 
-    def __init__(self, team: Team | None = None):
-        if team is not None and team.size > 1:
+    def check_team(self, team: Team) -> None:
+        if team.size > 1:
             raise ValueError(
                 f"strategy 'serial' uses 1 rank, not {team.size}; 'synchronous' uses them all"
             )
-        self.team = team or Team(MPI.COMM_SELF)
+
+    @property
+    def team(self) -> Team:
+        """The rank that trains; if none was given, this one."""
+        if self._team is None:
+            self.join(Team(MPI.COMM_SELF))
+        return self._team
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica = replica
@@ -34,6 +40,3 @@ class Serial(OneModel):
         with span("gradient"):
             loss, samples = self.gradient(batch)
         return self.skipped(loss, samples) or self.update(loss, samples)
-
-    def resume(self) -> None:
-        """Nothing to do: one rank agrees with itself."""

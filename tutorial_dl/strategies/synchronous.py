@@ -57,7 +57,8 @@ class Synchronous(OneModel):
                 f"one_copy needs algorithm 'fused' without compression; with {why}, every rank "
                 "updates its own weights"
             )
-        self.team, self.algorithm, self.one_copy = team, algorithm, one_copy
+        super().__init__(team)
+        self.algorithm, self.one_copy = algorithm, one_copy
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Give every rank the weights of rank 0, and move both vectors into the shared window."""

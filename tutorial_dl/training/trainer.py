@@ -1,6 +1,7 @@
 """`Trainer`: trains any model by any strategy."""
 
 import signal
+import weakref
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -30,12 +31,12 @@ __all__ = ["History", "Trainer", "TrainingError"]
 
 
 @contextmanager
-def reported():
-    """If this rank fails within, the other ranks are notified."""
+def reported(*by_all: type[Exception]):
+    """If this rank fails within, the other ranks are notified; not so of what all ranks raise."""
     try:
         yield
-    except Terminated:
-        raise  # all ranks raise it
+    except (Terminated, *by_all):
+        raise
     except BaseException as error:
         abort_all(error)
         raise
@@ -108,9 +109,8 @@ class Trainer:
         loss_scale="auto",
     ):
         if isinstance(strategy, str):
-            strategy = strategies.get(strategy, team)
-        elif team is not None:
-            strategy.join(team)
+            strategy = strategies.get(strategy)
+        strategy.join(team)
         team, replica = strategy.team, replicas.of(model)
         if accumulate != 1:
             replica = Accumulating(replica, accumulate)
@@ -129,10 +129,9 @@ class Trainer:
             [Player(replica, strategy, optimizer, team, schedule)],
             dataset,
             Batches(dataset.train, batch_size * at_once, seed=seed, rank=rank, ranks=ranks),
-            loop.layout(strategy),
+            loop.layout(strategy, team),
             team,
             callbacks=callbacks_of(callbacks),
-            front=self,
             timeline=timeline,
             validation_batch_size=validation_batch_size,
             correct_momentum=correct_momentum,
@@ -140,10 +139,33 @@ class Trainer:
             clip_norm=clip_norm,
             check_every=check_every,
         )
-        self.loop = loop(self.run)
+        self.loop, self.progress = loop(self.run), progress
         if checkpoint is not None:
             self.run.saving = self.loop.saving(checkpoint, checkpoint_every, keep_checkpoints)
-        self.progress = progress and team.rank == 0
+
+    @classmethod
+    def of(cls, loop, progress: bool = True) -> "Trainer":
+        """A Trainer for a `Run` of your own, for example of several players, or with its own clock.
+
+        `loop` is InStepLoop(run) or MasterLoop(run). For checkpoints, set
+        `run.saving = loop.saving(folder, every, keep)` before.
+        """
+        trainer = cls.__new__(cls)
+        trainer.run, trainer.loop, trainer.progress = loop.run, loop, progress
+        return trainer
+
+    @contextmanager
+    def _together(self, what: str = ""):
+        """Within, all ranks have the same state, and are notified if this one fails."""
+        if what and self.loop.apart:
+            raise RuntimeError(
+                f"{what} needs all ranks, but callbacks of a run with a master run on one rank; "
+                "use trainer.replica.evaluate(batches) or .predict(x) there"
+            )
+        self.run.front = weakref.ref(self)  # dropping the Trainer frees its windows at once
+        with reported():
+            self.run.agree(self.loop)
+            yield
 
     def fit(self, epochs: int) -> History:
         """Train for `epochs` more epochs.
@@ -164,11 +186,11 @@ class Trainer:
         if epochs < 1:
             raise ValueError(f"epochs must be at least 1, got {epochs}")
         if self.run.saving is not None:
-            self.run.saving.check_folder()  # fails on all ranks before anything can be overwritten
+            with reported(ValueError):
+                self.run.saving.check_folder()  # before anything can be overwritten
         run, run.stopped = self.run, None
         try:
-            with reported():
-                run.agree(self.loop)
+            with self._together():
                 seen = nullcontext()
                 if run.timeline is not None:
                     seen = run.timeline.over(run.team, lambda: not run.history.lost)
@@ -189,8 +211,8 @@ class Trainer:
         left = epochs - len(self.history.epochs)
         if left > 0 and self.stopped is None:
             return self.fit(left)
-        self.run.agree(self.loop)
-        self.run.tell("on_fit_end")
+        with self._together():
+            self.run.tell("on_fit_end")
         return self.history
 
     def resume(self) -> bool:
@@ -205,19 +227,19 @@ class Trainer:
         """
         if self.saving is None:
             raise ValueError("resume() needs Trainer(checkpoint=folder)")
-        with reported():
-            self.run.agree(self.loop)
+        with self._together():
             return self.loop.load()
 
     def stop(self, why: str) -> None:
-        """For callbacks: make this epoch the last one. It is enough if one rank calls it."""
+        """For callbacks: make this epoch the last one.
+
+        It is enough if one rank calls it; with a master, only rank 0's call has an effect.
+        """
         self.run.stop(why)
 
     def evaluate(self, data=None) -> dict[str, float]:
         """Metrics over the validation data (or `data`), each rank evaluating its share."""
-        self._check_all_are_here("evaluate()")
-        with reported():
-            self.run.agree(self.loop)
+        with self._together("evaluate()"):
             return self.run.evaluate(data)
 
     def predict(self, inputs) -> np.ndarray:
@@ -226,21 +248,13 @@ class Trainer:
         Each rank computes its share. `inputs` are arrays, or data such as `dataset.validation`, in
         memory or not. For several outputs it returns a tuple or dict, as the model does.
         """
-        self._check_all_are_here("predict()")
-        with reported():
-            self.run.agree(self.loop)
+        with self._together("predict()"):
             return predict(self.team, self.replica, inputs, self.run.validation_batch_size)
-
-    def _check_all_are_here(self, what: str) -> None:
-        if self.loop.apart:
-            raise RuntimeError(
-                f"{what} needs all ranks, but callbacks of a run with a master run on one rank; "
-                "use trainer.replica.evaluate(batches) or .predict(x) there"
-            )
 
     def check_agreement(self) -> None:
         """Raise ValueError on all ranks if they were given different data or settings."""
-        self.run.check_agreement(self.loop)
+        with reported():
+            self.run.check_agreement(self.loop)
 
     def _bar(self, epochs: int):
         what = f"{self.strategy.name} on {self.team.size} rank"
@@ -250,7 +264,7 @@ class Trainer:
             unit=" samples",
             unit_scale=True,
             mininterval=0.5,
-            disable=not self.progress,
+            disable=not self.progress or self.team.rank > 0,
         )
 
 
@@ -263,7 +277,7 @@ def _of_run(name: str) -> property:
 
 for _name in (
     "batches", "callbacks", "clip_norm", "clock", "dataset", "history", "layout", "optimizer",
-    "replica", "round", "saving", "schedule", "steps", "steps_per_epoch", "stopped", "strategy",
-    "team", "timeline", "validation_batch_size",
+    "players", "replica", "round", "saving", "schedule", "steps", "steps_per_epoch", "stopped",
+    "strategy", "team", "timeline", "validation_batch_size",
 ):  # fmt: skip
     setattr(Trainer, _name, _of_run(_name))

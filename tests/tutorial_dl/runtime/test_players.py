@@ -18,34 +18,32 @@ def dataset():
     return data.Dataset("digits", train, digits.validation, 10)
 
 
-def run_of(team, players, cut=None, folder=None):
-    """A run that raises Cut after step `cut`, and its loop."""
+def trainer_of(team, players, at=None, happens=None, folder=None):
+    """A Trainer of a run of these players; after step `at`, `happens()` on the last rank."""
+    from tutorial_dl import Trainer
     from tutorial_dl.data import Batches
     from tutorial_dl.runtime.callback import Callback
     from tutorial_dl.runtime.in_step import InStepLoop
     from tutorial_dl.runtime.run import Run
 
-    class CutThere(Callback):
-        def on_step_end(self, run, loss, samples):
-            if run.steps == cut:
-                raise Cut
+    class There(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps == at and team.rank == team.size - 1:
+                happens()
 
     digits = dataset()
     batches = Batches(digits.train, 20, 0, *InStepLoop.shard(team))
-    layout = InStepLoop.layout(players[0].strategy)
-    run = Run(players, digits, batches, layout, team, callbacks=[CutThere()])
-    loop = InStepLoop(run)
+    layout = InStepLoop.layout(players[0].strategy, team)
+    loop = InStepLoop(Run(players, digits, batches, layout, team, callbacks=[There()]))
     if folder is not None:
-        run.saving = loop.saving(folder, 4, 3)
-    run.agree(loop)
-    return run, loop
+        loop.run.saving = loop.saving(folder, 4, 3)
+    return Trainer.of(loop, progress=False)
 
 
-def trained(run, loop, epochs=EPOCHS):
-    from tqdm import tqdm
-
-    loop.train(epochs - len(run.history.epochs), tqdm(disable=True), [])
-    return run
+def trained(*arguments, **options):
+    trainer = trainer_of(*arguments, **options)
+    trainer.fit(EPOCHS)
+    return trainer
 
 
 def two(team):
@@ -68,7 +66,7 @@ def two(team):
 
 def equal(run, number, alone):
     """Player `number` of a run ends with the bits, and the columns, of a run of its own."""
-    mine, its, name = run.players[number], alone.player, run.players[number].name
+    mine, its, name = run.players[number], alone, run.players[number].name
     np.testing.assert_array_equal(mine.replica.parameters, its.replica.parameters)
     state, other = mine.strategy.update.state, its.strategy.update.state
     np.testing.assert_array_equal(state.slots, other.slots)
@@ -80,24 +78,36 @@ def equal(run, number, alone):
 
 
 def independent(folder):
+    """Also if the run is ended by a rank that fails, and then by SIGTERM, and resumed."""
+    import signal
+
+    from numba_kernels import PeerError
     from numba_kernels.team.team import Team
+    from tutorial_dl.runtime.errors import Terminated
+
+    def fails():
+        raise Cut("by purpose")
 
     team = Team()
-    alone = [trained(*run_of(team, [player])) for player in two(team)]
-    together = trained(*run_of(team, two(team)))
+    alone = [trained(team, [player]) for player in two(team)]
+    together = trained(team, two(team))
     assert together.steps == alone[0].steps == EPOCHS * ROUNDS
-    run, loop = run_of(team, two(team), cut=19, folder=folder)
-    with pytest.raises(Cut):
-        trained(run, loop)
-    run, loop = run_of(team, two(team), folder=folder)
-    assert loop.load() and run.steps == 16
-    resumed = trained(run, loop)
+    with pytest.raises(Cut if team.rank == team.size - 1 else PeerError, match="by purpose"):
+        trained(team, two(team), 19, fails, folder)
+    team.recover()
+    ended = trainer_of(team, two(team), 20, lambda: signal.raise_signal(signal.SIGTERM), folder)
+    assert ended.resume() and ended.steps == 16
+    with pytest.raises(Terminated) as end:
+        ended.fit_to(EPOCHS)
+    assert 20 <= end.value.steps <= 22  # the end of the epoch
+    resumed = trainer_of(team, two(team), folder=folder)
+    assert resumed.resume() and resumed.steps == end.value.steps
+    resumed.fit_to(EPOCHS)
     for number in range(2):
         equal(together, number, alone[number])
         equal(resumed, number, alone[number])
-    _, loop = run_of(team, two(team)[:1], folder=folder)
     with pytest.raises(RuntimeError, match=r"further players \['two'\], not \[\]"):
-        loop.load()
+        trainer_of(team, two(team)[:1], folder=folder).resume()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -138,10 +148,10 @@ def game():
 
     team, rate = Team(), 0.1
     strategies_ = strategies.Synchronous(team), strategies.Synchronous(team)
-    run = trained(*run_of(team, [
+    run = trained(team, [
         Opponent(Number(value), strategy, SGD(rate), team, name=name)
         for value, strategy, name in zip((1.0, 0.5), strategies_, "xy", strict=True)
-    ]))  # fmt: skip
+    ])  # fmt: skip
     matrix = np.array([[1, -rate], [rate, 1 - rate**2]])
     expected = np.linalg.matrix_power(matrix, EPOCHS * ROUNDS) @ [1.0, 0.5]
     found = [player.replica.parameters[0] for player in run.players]

@@ -1,4 +1,4 @@
-"""A Run without a Trainer: its clock, its team, and the objects given to it."""
+"""A Run of one's own: its clock, its team, and the objects given to it."""
 
 import math
 
@@ -23,7 +23,8 @@ class Still:
         return -1.0
 
 
-def made(team, clock=None, callbacks=(), strategy="synchronous"):
+def made(team, strategy=None, **options):
+    """The loop of a run."""
     from numba_kernels import optimizers
     from tutorial_dl import data, models, strategies
     from tutorial_dl.data import Batches
@@ -32,30 +33,37 @@ def made(team, clock=None, callbacks=(), strategy="synchronous"):
     from tutorial_dl.runtime.run import Player, Run
 
     digits = data.digits()
-    loop = MasterLoop if strategy == "downpour" else InStepLoop
-    strategy = strategies.get(strategy, team)
+    strategy = strategy or strategies.Synchronous(team)
+    kind = MasterLoop if isinstance(strategy, strategies.Rule) else InStepLoop
     player = Player(models.dense(digits), strategy, optimizers.get("sgd"), team)
     run = Run(
-        [player], digits, Batches(digits.train, 100, 0, *loop.shard(team)),
-        loop.layout(strategy), team, clock, callbacks=callbacks,
+        [player], digits, Batches(digits.train, 100, 0, *kind.shard(team)),
+        kind.layout(strategy, team), team, **options,
     )  # fmt: skip
-    return run, loop(run)
+    return kind(run)
 
 
 def with_a_clock():
-    """Times come from the run's clock; without a Trainer, callbacks get the run."""
-    from tqdm import tqdm
+    """Times come from the run's clock, and the run has all else that a Trainer offers."""
+    from contextlib import redirect_stderr
+    from io import StringIO
 
     from numba_kernels.team.team import Team
+    from tutorial_dl import Trainer
     from tutorial_dl.runtime.callback import callbacks_of
+    from tutorial_dl.training.timeline import Timeline
 
-    seen = []
-    callbacks = callbacks_of([lambda run, row: seen.append((run, row["epoch"]))])
-    run, loop = made(Team(), Ticks(), callbacks)
-    run.agree(loop)
-    loop.train(2, tqdm(disable=True), [])
-    assert [row["seconds"] for row in run.history.epochs] == [1.0, 1.0]
-    assert seen == [(run, 1), (run, 2)] and run.steps == 2 * run.steps_per_epoch
+    seen, bar, closed = [], StringIO(), []
+    callbacks = callbacks_of([lambda trainer, row: seen.append((trainer, row["epoch"]))])
+    loop = made(Team(), clock=Ticks(), callbacks=callbacks, timeline=Timeline())
+    trainer, loop.run.batches.close = Trainer.of(loop), lambda: closed.append(True)
+    with redirect_stderr(bar):
+        history = trainer.fit(2)
+    assert history.column("seconds") == [1.0, 1.0]
+    assert seen == [(trainer, 1), (trainer, 2)] and trainer.steps == 2 * trainer.steps_per_epoch
+    names = [name for name, *_ in trainer.timeline.ranks[0]["spans"]]
+    assert names.count("gradient") == trainer.steps and names.count("validation") == 2
+    assert "synchronous on 1 rank: 100%" in bar.getvalue() and closed
 
 
 def test_seconds_come_from_the_clock_of_the_run(on_ranks):
@@ -65,29 +73,28 @@ def test_seconds_come_from_the_clock_of_the_run(on_ranks):
 def with_a_clock_that_stands_still(strategy):
     """The history has no seconds then; a worker that fails is noticed all the same."""
     from faults import Fault, fail, strike
-    from tqdm import tqdm
 
     from numba_kernels.team.team import Team
+    from tutorial_dl import Trainer, strategies
     from tutorial_dl.training.callbacks import Throughput
-    from tutorial_dl.training.trainer import reported
 
     team, lines = Team(), []
-    run, loop = made(team, Still(), [Throughput(5, lines.append)], strategy)
-    run.agree(loop)
-    run.tell("on_fit_begin")
+    calls = [Throughput(5, lines.append)]
+    loop = made(team, strategies.get(strategy, team), clock=Still(), callbacks=calls)
+    trainer = Trainer.of(loop, progress=False)
     lost = strategy == "downpour" and team.rank == 2
     undo = strike("gradient", 1, fail) if lost else lambda: None
     try:
-        with reported():
-            loop.train(2, tqdm(disable=True), [])
+        trainer.fit(2)
     except Fault:
         assert lost
     else:
         assert not lost
-        speeds = [(row["seconds"], row["samples_per_second"]) for row in run.history.epochs]
+        history = trainer.history
+        speeds = [(row["seconds"], row["samples_per_second"]) for row in history.epochs]
         assert speeds == [(0.0, math.inf)] * 2
         assert bool(lines) == (team.rank == 0) and all("inf samples/s" in line for line in lines)
-        assert len(run.history.lost) == (strategy == "downpour")
+        assert len(history.lost) == (strategy == "downpour")
     undo()
     team.recover()
 
@@ -97,8 +104,29 @@ def test_a_clock_that_stands_still(on_ranks, ranks, strategy):
     on_ranks(ranks, with_a_clock_that_stands_still, strategy)
 
 
+def with_a_master(folder):
+    """A run of one's own with a master trains, writes checkpoints, and resumes."""
+    from numba_kernels.team.team import Team
+    from tutorial_dl import Trainer
+    from tutorial_dl.strategies import Downpour
+
+    team = Team()
+    for epochs in (1, 2):
+        loop = made(team, Downpour())
+        loop.run.saving = loop.saving(folder, None, 3)
+        trainer = Trainer.of(loop, progress=False)
+        assert trainer.resume() == (epochs == 2)
+        assert trainer.fit_to(epochs).column("epoch") == [*range(1, epochs + 1)]
+        assert trainer.steps == epochs * trainer.steps_per_epoch
+        team.barrier()
+
+
+def test_a_run_of_ones_own_with_a_master(on_ranks, tmp_path):
+    on_ranks(2, with_a_master, str(tmp_path / "run"))
+
+
 def on_a_part():
-    """A strategy without its own team trains on the run's team, and makes no other."""
+    """Strategies without their own team train on the run's team, and make no other."""
     from numba_kernels.team import team as teams
     from tutorial_dl import Trainer, data, models, strategies
 
@@ -109,16 +137,25 @@ def on_a_part():
         assert communicator, "a team of all ranks was made"
         return right(*communicator, **options)
 
-    # (The strategy's file is loaded before Team is replaced: its annotations need the class.)
-    kind = strategies.Downpour if part.size > 1 else strategies.Synchronous
+    # (Files of strategies are loaded before Team is replaced: annotations need the class.)
+    kinds = [strategies.Downpour, strategies.Synchronous, strategies.Hogwild, strategies.Serial]
+    kinds = kinds[:3] if part.size > 1 else kinds[1:]
     digits, right = data.digits(), teams.Team
     teams.Team = no_world
     try:
-        trainer = Trainer(models.dense(digits), digits, kind(), team=part, progress=False)
-        assert trainer.team is part is trainer.strategy.team
-        trainer.fit(1)
+        for kind in kinds:
+            trainer = Trainer(models.softmax(digits), digits, kind(), team=part, progress=False)
+            assert trainer.team is part is trainer.strategy.team
+            trainer.fit(1)
+        assert made(part, strategies.Synchronous()).run.strategy.team is part
     finally:
         teams.Team = right
+    own = strategies.Serial(whole.split(whole.rank))  # a strategy's own team comes first
+    assert Trainer(models.softmax(digits), digits, own, team=whole).team is own.team
+    with pytest.raises(ValueError, match="must have the same team"):
+        made(part, strategies.Synchronous(whole))
+    with pytest.raises(ValueError, match="'serial' uses 1 rank, not 3"):
+        made(whole, strategies.Serial())
     whole.barrier()
 
 

@@ -94,3 +94,49 @@ def interrupted(folder):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_checkpoints(on_ranks, tmp_path, ranks):
     on_ranks(ranks, interrupted, str(tmp_path / "run"))
+
+
+def other_ranks(folder):
+    """A run is resumed on as many ranks as before only, and each rank has its own loss scale."""
+    from numba_kernels.team.team import Team
+    from tutorial_dl.checkpoint.format import CheckpointError
+    from tutorial_dl.strategies.loss_scale import LossScale
+
+    team = Team()
+    single, steps = team.split(team.rank), 10
+
+    def scaled(place):
+        trainer = a_trainer(team, checkpoint=place)
+        replica, scale = trainer.replica, LossScale(64)
+        trainer.strategy.loss_scale, compute = scale, replica.compute_gradient
+
+        def overflows(batch):
+            kind.gradient_is_finite = (trainer.steps, team.rank) != (3 * team.size, 1)
+            return compute(batch)
+
+        kind = type("Overflows", (type(replica),), {})
+        replica.__class__, replica.compute_gradient = kind, overflows
+        return trainer
+
+    two, one = scaled(f"{folder}/two"), a_trainer(single, checkpoint=f"{folder}/{team.rank}")
+    two.fit(1), one.fit(1)
+    expected = [[64, steps], [32, steps - 4]]
+    again = scaled(two.saving.checkpoints.folder)
+    assert again.resume() and again.strategy.loss_scale.values == expected[team.rank]
+
+    def as_before(strategy=two.strategy):
+        """What a checkpoint held when it had rank 0's scale only."""
+        values, vectors, own = type(strategy).save(strategy)
+        return values | {"loss_scale": own.pop("loss_scale").tolist()}, vectors, own
+
+    two.strategy.save = as_before
+    two.saving.write()
+    assert again.resume() and again.strategy.loss_scale.values == expected[0]
+    for of, place, told in ((single, "two", "ranks 2, not 1"), (team, "0", "ranks 1, not 2")):
+        with pytest.raises(CheckpointError, match=told):
+            a_trainer(of, checkpoint=f"{folder}/{place}").resume()
+        team.recover()
+
+
+def test_other_ranks_and_loss_scales(on_ranks, tmp_path):
+    on_ranks(2, other_ranks, str(tmp_path))

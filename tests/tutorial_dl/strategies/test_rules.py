@@ -3,8 +3,10 @@
 f(x) = x^2/2 unless said otherwise, so the gradient is x; float64.
 """
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -323,6 +325,19 @@ def test_what_can_not_be():
         with pytest.raises(ValueError, match=message) as caught:
             make()
         assert "\n" not in str(caught.value)
+
+
+def test_what_is_asked_of_a_strategy_is_declared():
+    from tutorial_dl.strategies.base import OneModel
+
+    package, asked = Path(strategies.__file__).parents[1], set()
+    rooms = package.glob("runtime/**/*.py"), package.glob("checkpoint/*.py")
+    for file in [*rooms[0], *rooms[1], package / "cli/train_result.py"]:
+        text = file.read_text()
+        asked |= {*re.findall(r"(?:strategy|rule)\.(\w+)", text)}
+        asked |= {*re.findall(r"getattr\((?:\w+\.)*(?:strategy|rule), \"(\w+)", text)}
+    assert {"attach", "begin_master", "team"} < asked
+    assert asked - {"strategy"} <= {*dir(OneModel()), *dir(Rule())}  # (that of a RunConfig)
 
 
 # A rule of one's own

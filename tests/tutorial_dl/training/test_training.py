@@ -96,3 +96,34 @@ def refused():
 
 def test_what_is_refused(on_ranks):
     on_ranks(2, refused)
+
+
+def fails_alone(folder):
+    """If one rank fails in any method of a Trainer, the other does not wait for it."""
+    from numba_kernels import PeerError
+    from tutorial_dl import Team, Trainer, data, models
+    from tutorial_dl.training.callbacks import Callback
+
+    class Fault(Exception): ...
+
+    def fails(*arguments):
+        raise Fault("by purpose")
+
+    team, digits = Team(), data.digits()
+    for call in ("fit", "fit_to", "check_agreement"):
+        trainer = Trainer(
+            models.softmax(digits), digits, team=team, progress=False, callbacks=[Callback()],
+            learning_rate=lambda step: 0.1, checkpoint=folder,
+        )  # fmt: skip
+        if team.rank == 1:
+            trainer.saving.checkpoints.steps = trainer.callbacks[0].on_fit_end = fails
+            trainer.run.player.schedule = fails if call == "check_agreement" else lambda step: 0.1
+        trainer.run.stopped = "nothing is left to train"
+        with pytest.raises(Fault if team.rank == 1 else PeerError, match="by purpose"):
+            getattr(trainer, call)(*([] if call == "check_agreement" else [1]))
+            team.barrier()
+        team.recover()
+
+
+def test_a_failure_in_any_method_is_reported(on_ranks, tmp_path):
+    on_ranks(2, fails_alone, str(tmp_path))

@@ -39,8 +39,8 @@ class MasterLoop(Loop):
         self.resumed: dict | None = None  # on rank 0: the checkpoint that `train` begins with
 
     @staticmethod
-    def layout(strategy) -> Layout:
-        return layout_of(strategy, strategy.team)
+    def layout(strategy, team) -> Layout:
+        return layout_of(strategy, team)
 
     @staticmethod
     def shard(team) -> tuple[int, int]:

@@ -79,7 +79,7 @@ class Topology:
         if self._home is None:
             star = self.at_top if self.is_top else self.in_group
             self._home = star.keep(self.run.replica.parameters.size)
-            if getattr(rule, "state", None) is not None:
+            if rule.state is not None:
                 star.adopt(rule.state)
         return self._home
 
