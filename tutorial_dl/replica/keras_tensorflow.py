@@ -53,17 +53,18 @@ class KerasReplica(KerasVariables):
         self._recurrent = any(isinstance(x, keras.layers.RNN) for x in model._flatten_layers())
         self._functions: dict[Any, Any] = {}  # (samples or None, structure) -> graph
         self._fixed: dict[int, Any] = {}  # per function: captured variables, dtypes of outputs
+        self._team: Any = None  # of the graphs
         self._built = False
         self._steps = 0
         self.loss_scale = 1.0
         self.own = NOTHING
 
     def use_team(self, team) -> None:
-        """Set the team of synchronised layers that have none to the team that trains the model."""
         for layer in self._collective:
-            if layer.team is None:
-                layer.team = team
-                self._functions.clear()
+            layer.training_team = team
+        if self._collective and team is not self._team:
+            self._functions.clear(), self._fixed.clear()  # a graph keeps its team
+            self._team = team
 
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
