@@ -2,9 +2,9 @@
 
 TensorFlow writes notices to stderr while it is imported (processor features, oneDNN, "All log
 messages before absl::InitializeLog()"), from C++ and so early that its own log level does not stop
-all of them; on 4 ranks they appear four times. After `hide_tensorflow_chatter`, the next import of
-TensorFlow (by us, Keras or a user's file) captures stderr and then passes on every line that is not
-one of these notices.
+all of them; on 4 ranks they appear four times. Our own imports of TensorFlow are therefore
+`with quiet():`, which captures stderr and then passes on every line that is not one of these
+notices. `hide_tensorflow_chatter` does the same to the next import by anyone (a user's file).
 """
 
 import faulthandler
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 CHATTER = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|I\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "  # absl's lines of severity Information
@@ -52,6 +53,22 @@ def chatter_hidden() -> Iterator[None]:
             os.close(stderr)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Around `import tensorflow`: hides its notices, and leaves the process as it was."""
+    if os.environ.get(LEVEL) == "0" or "tensorflow" in sys.modules:
+        yield
+        return
+    before = os.environ.get(LEVEL)
+    os.environ.setdefault(LEVEL, "2")
+    try:
+        with chatter_hidden():
+            yield
+    finally:
+        if before is None:
+            del os.environ[LEVEL]
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     """Runs before Python's own finders: lets them find TensorFlow, and wraps its loading."""
 
@@ -77,8 +94,8 @@ def hide_tensorflow_chatter() -> None:
     `TF_CPP_MIN_LOG_LEVEL` is set to 2 (errors only) unless the user has set it; setting it to 0
     beforehand shows everything.
     """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0" or "tensorflow" in sys.modules:
+    if os.environ.get(LEVEL) == "0" or "tensorflow" in sys.modules:
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault(LEVEL, "2")
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

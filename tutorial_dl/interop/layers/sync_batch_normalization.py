@@ -30,14 +30,13 @@ Ioffe and Szegedy, arXiv 1502.03167; over ranks: Peng et al. (MegDet), arXiv 171
 import numpy as np
 
 from tutorial_dl.replica.collective_layers import CollectiveLayer, has_samples
-from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
+from tutorial_dl.tensorflow_chatter import quiet
 
-hide_tensorflow_chatter()
+with quiet():
+    import keras
+    import tensorflow as tf
 
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-from tutorial_dl.interop.tensorflow_graph import in_order  # noqa: E402
+from tutorial_dl.interop.tensorflow_graph import in_order
 
 AVERAGES = ("samples", "ranks")
 
