@@ -14,10 +14,7 @@ from . import basics, collectives, elastic, objects
 from .basics import *  # noqa: F403
 from .collectives import *  # noqa: F403
 from .compression import Compression
-from .gradients import (
-    DistributedGradientTape,
-    PartialDistributedGradientTape,
-)
+from .gradients import DistributedGradientTape, PartialDistributedGradientTape
 from .launching import run
 from .objects import *  # noqa: F403
 from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
