@@ -38,6 +38,8 @@ class Option:
     table: str  # in a file
     panel: str  # of `--help`
     least: float | None = None
+    above: float | None = None
+    below: float | None = None
     choices: tuple[str, ...] | None = None
     metavar: str | None = None  # what `--help` calls the value
     short: str | None = None
@@ -46,12 +48,39 @@ class Option:
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def unset(self) -> Any:
+        """The value if it is not given; None for options that not all strategies take."""
+        of_rule = self.table == "strategy" and self.name != "strategy" and self.kind is not bool
+        return None if of_rule else self.default
+
+    @property
+    def range(self) -> str:
+        """In words: "at least 0 and below 1"; empty if every number fits."""
+        bounds = {"at least": self.least, "above": self.above, "below": self.below}
+        return " and ".join(f"{words} {b:g}" for words, b in bounds.items() if b is not None)
+
+    @property
+    def help_with_range(self) -> str:
+        return f"{self.help} Must be {self.range}." if self.range else self.help
+
+    def check_range(self, value: float) -> None:
+        """Raise ValueError if a number is out of the option's range."""
+        if self.kind is float and math.isinf(value):
+            raise ValueError(f"{self.name} must be finite, got {value}")
+        if not (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        ):
+            raise ValueError(f"{self.name} must be {self.range}, got {value:g}")
+
     def checked(self, value: Any) -> Any:
         """`value` in the option's own type; ValueError if it has another, or is out of range.
 
         A list of texts becomes one text with commas, as the command line has it.
         """
-        if value is None and self.default is None:
+        if value is None and self.unset is None:
             return None
         kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
         if self.kind is str and isinstance(value, list):
@@ -61,13 +90,11 @@ class Option:
             value = self.kind(value)
         if type(value) is not self.kind or value != value:
             raise ValueError(f"{self.name} must be {kinds[self.kind]}, got {value!r}")
-        if self.least is not None and value < self.least:
-            raise ValueError(f"{self.name} must be at least {self.least:g}, got {value:g}")
         if self.choices and value not in self.choices:
             known = ", ".join(self.choices)
             raise ValueError(f"unknown {self.name} {value!r}; choose one of {known}")
-        if self.kind is float and math.isinf(value):
-            raise ValueError(f"{self.name} must be finite, got {value}")
+        if self.kind in (int, float):
+            self.check_range(value)
         return value
 
 
@@ -108,8 +135,9 @@ class OptimizerConfig:
         "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZERS)
     learning_rate: float | None = option("Learning rate; default: the optimizer's own.", least=0.0)
     momentum: float | None = option(
-        "Momentum of elastic averaging or energy matching, else of the optimizer.")
-    clip_norm: float | None = option("Clip gradients to this global norm.")
+        "Momentum: of elastic averaging (default: 0), of energy matching (default: 0.9), else of "
+        "the optimizer.", least=0.0, below=1.0)
+    clip_norm: float | None = option("Clip gradients to this global norm.", above=0.0)
 
 
 @dataclass(frozen=True)
@@ -163,8 +191,8 @@ class WithMaster(Strategy):
 
 @dataclass(frozen=True)
 class Exchanging(WithMaster):
-    every: int | None = option(
-        "Steps of a worker per exchange with its master.", least=1, metavar="STEPS")
+    every: int = option(
+        "Steps of a worker per exchange with its master.", 1, least=1, metavar="STEPS")
     synchronous: bool = option("Make the master wait for all of its workers.", False)
 
 
@@ -180,14 +208,16 @@ class Downpour(Exchanging):
 class ElasticAveraging(Exchanging):
     takes = (*WithMaster.takes, "momentum")
     strategy: str = "elastic_averaging"
-    moving_rate: float | None = option("Moving rate: number of workers times alpha.")
+    moving_rate: float = option(
+        "Moving rate: number of workers times alpha.", 0.9, above=0.0, below=2.0)
 
 
 @dataclass(frozen=True)
 class GradientEnergyMatching(WithMaster):
     takes = (*WithMaster.takes, "momentum")
     strategy: str = "gradient_energy_matching"
-    kappa: float | None = option("Energy factor; 1 matches the pace of momentum SGD.")
+    kappa: float = option(
+        "Energy factor; 1 matches the pace of momentum SGD.", 1.0, above=0.0)
 
 
 RULES = {  # by name, each with its defaults
@@ -260,9 +290,8 @@ class RunConfig:
         return cls(strategy=rule, **parts)
 
     def values(self) -> dict[str, Any]:
-        """All options by name; one that the strategy does not take has its default."""
-        options = OPTIONS.items()
-        return {n: getattr(getattr(self, o.table), n, o.default) for n, o in options}
+        """All options by name; one that the strategy does not take is `unset`."""
+        return {n: getattr(getattr(self, o.table), n, o.unset) for n, o in OPTIONS.items()}
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The options by component and name, without those that are None."""
@@ -286,7 +315,7 @@ class RunConfig:
         """The command line of one rank: `train` and every option that is not at its default."""
         words = ["train"]
         for name, value in self.values().items():
-            if name != "ranks" and value != OPTIONS[name].default:
+            if name != "ranks" and value not in (None, OPTIONS[name].default):
                 words += [OPTIONS[name].flag] if value is True else [OPTIONS[name].flag, str(value)]
         return words
 
@@ -444,9 +473,10 @@ def markdown() -> str:
     for one in OPTIONS.values():
         default = "" if one.default is None or one.kind is bool else f"`{one.default}`"
         value = "" if one.kind is bool else f" {one.metavar or one.kind.__name__.upper()}"
-        meaning = one.help + (f" One of {', '.join(one.choices)}." if one.choices else "")
+        choices = f" One of {', '.join(one.choices)}." if one.choices else ""
         flag = f"{one.short}, {one.flag}" if one.short else one.flag
-        cells = [f"`{flag}{value}`", f"`[{one.table}] {one.name}`", default, meaning]
+        cells = [f"`{flag}{value}`", f"`[{one.table}] {one.name}`", default]
+        cells.append(one.help_with_range + choices)
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 
