@@ -60,10 +60,6 @@ class Option:
         bounds = {"at least": self.least, "above": self.above, "below": self.below}
         return " and ".join(f"{words} {b:g}" for words, b in bounds.items() if b is not None)
 
-    @property
-    def help_with_range(self) -> str:
-        return f"{self.help} Must be {self.range}." if self.range else self.help
-
     def check_range(self, value: float) -> None:
         """Raise ValueError if a number is out of the option's range."""
         if self.kind is float and math.isinf(value):
@@ -377,7 +373,9 @@ def _options() -> dict[str, Option]:
             if table == "strategy" and (rules := taken_by(one.name)):
                 more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
             hint = get_type_hints(kind)[one.name]  # int, or int | None
-            found[one.name] = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
+            made = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
+            range_ = f" Must be {made.range}." if made.range else ""
+            found[one.name] = replace(made, help=made.help + range_)
     return found | {"strategy": replace(found["strategy"], choices=STRATEGIES)}
 
 
@@ -475,8 +473,7 @@ def markdown() -> str:
         value = "" if one.kind is bool else f" {one.metavar or one.kind.__name__.upper()}"
         choices = f" One of {', '.join(one.choices)}." if one.choices else ""
         flag = f"{one.short}, {one.flag}" if one.short else one.flag
-        cells = [f"`{flag}{value}`", f"`[{one.table}] {one.name}`", default]
-        cells.append(one.help_with_range + choices)
+        cells = [f"`{flag}{value}`", f"`[{one.table}] {one.name}`", default, one.help + choices]
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 

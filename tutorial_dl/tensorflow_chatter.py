@@ -55,8 +55,11 @@ def chatter_hidden() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Around `import tensorflow`: hides its notices, and leaves the process as it was."""
-    if os.environ.get(LEVEL) == "0" or "tensorflow" in sys.modules:
+    """Around `import tensorflow`: hides its notices, and leaves the process as it was.
+
+    TensorFlow's log level is 2 meanwhile (errors only) unless the user has set it; 0 shows all.
+    """
+    if os.environ.get(LEVEL) == "0":
         yield
         return
     before = os.environ.get(LEVEL)
@@ -81,7 +84,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             load = spec.loader.exec_module
 
             def exec_module(module):
-                with chatter_hidden():
+                with quiet():
                     load(module)
 
             spec.loader.exec_module = exec_module
@@ -89,13 +92,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def hide_tensorflow_chatter() -> None:
-    """Call this before anything that may import TensorFlow; does nothing if it is imported.
-
-    `TF_CPP_MIN_LOG_LEVEL` is set to 2 (errors only) unless the user has set it; setting it to 0
-    beforehand shows everything.
-    """
-    if os.environ.get(LEVEL) == "0" or "tensorflow" in sys.modules:
-        return
-    os.environ.setdefault(LEVEL, "2")
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    """Call this before anything that may import TensorFlow; does nothing if it is imported."""
+    known = any(isinstance(finder, _Finder) for finder in sys.meta_path)
+    if "tensorflow" not in sys.modules and not known:
         sys.meta_path.insert(0, _Finder())

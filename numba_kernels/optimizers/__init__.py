@@ -5,6 +5,9 @@ Each optimizer has hyper-parameters, a state and one kernel:
     adam = Adam(learning_rate=0.001)
     state = adam.init(parameters.size)
     adam.update(parameters, gradient, state)      # in place, one pass over memory
+
+One file per rule. base.py has what they share, switch.py chooses among them in compiled code,
+serve.py is the pass of a parameter server, clipping.py clips by the global norm.
 """
 
 from importlib import import_module

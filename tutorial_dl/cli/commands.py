@@ -35,9 +35,8 @@ def parameter(option: config.Option) -> inspect.Parameter:
     asked = typer.Option(
         *([option.short] if option.short else []),
         flag,
-        min=option.least,
         metavar=option.metavar,
-        help=option.help if option.above is option.below is None else option.help_with_range,
+        help=option.help,
         show_default=shown,
         rich_help_panel=option.panel,
     )

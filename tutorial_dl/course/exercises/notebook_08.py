@@ -81,25 +81,21 @@ class _Work:
     `error` is what the last try that failed has raised on this rank.
     """
 
-    error: Exception | None = None
-
     def __init__(self, team, before: dict[int, int], after: dict[int, int]):
         self.team, self.before, self.after, self.tries = team, before, after, 0
+        self.error: Exception | None = None
 
     def __call__(self) -> np.ndarray:
         self.tries += 1
         try:
-            return self._sum()
+            if self.before.get(self.tries) == self.team.rank:
+                raise OSError(f"try {self.tries}: can't read")
+            total = self.team.allreduce(np.ones(1))
+            if self.after.get(self.tries) == self.team.rank:
+                raise ValueError(f"try {self.tries}: can't write")
         except Exception as error:
             self.error = error
             raise
-
-    def _sum(self) -> np.ndarray:
-        if self.before.get(self.tries) == self.team.rank:
-            raise OSError(f"try {self.tries}: can't read")
-        total = self.team.allreduce(np.ones(1))
-        if self.after.get(self.tries) == self.team.rank:
-            raise ValueError(f"try {self.tries}: can't write")
         return total
 
 
