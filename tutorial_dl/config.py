@@ -37,9 +37,9 @@ class Option:
     help: str
     table: str  # in a file
     panel: str  # of `--help`
-    least: float | None = None
-    above: float | None = None
-    below: float | None = None
+    least: float = -math.inf
+    above: float = -math.inf
+    below: float = math.inf
     choices: tuple[str, ...] | None = None
     metavar: str | None = None  # what `--help` calls the value
     short: str | None = None
@@ -58,17 +58,13 @@ class Option:
     def range(self) -> str:
         """In words: "at least 0 and below 1"; empty if every number fits."""
         bounds = {"at least": self.least, "above": self.above, "below": self.below}
-        return " and ".join(f"{words} {b:g}" for words, b in bounds.items() if b is not None)
+        return " and ".join(f"{words} {b:g}" for words, b in bounds.items() if math.isfinite(b))
 
     def check_range(self, value: float) -> None:
         """Raise ValueError if a number is out of the option's range."""
         if self.kind is float and math.isinf(value):
             raise ValueError(f"{self.name} must be finite, got {value}")
-        if not (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        ):
+        if not (self.least <= value and self.above < value < self.below):
             raise ValueError(f"{self.name} must be {self.range}, got {value:g}")
 
     def checked(self, value: Any) -> Any:
