@@ -4,7 +4,7 @@ The command line, `--config` files, the `config` of JSON results and of checkpoi
 table of options in docs/training.md (`python -m tutorial_dl.config` prints it) are all derived from
 these fields. Values are numbers, texts and booleans; None means "not given". Nothing is built here.
 
-    config = RunConfig.of(strategy="downpour", every=3)  # config.strategy == Downpour(every=3)
+    config = RunConfig.of(strategy="downpour", every=3)  # config.strategy: DownpourConfig(every=3)
     config.check()                           # ValueError with one line
     Path("run.toml").write_text(config.toml())
     RunConfig.of(**read(Path("run.toml")))   # the same again
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from numba_kernels.compression import NAMES as COMPRESSIONS
-from numba_kernels.optimizers import NAMES as OPTIMIZERS
+from numba_kernels.compression import NAMES as COMPRESSION_NAMES
+from numba_kernels.optimizers import NAMES as OPTIMIZER_NAMES
 
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 
@@ -124,7 +124,7 @@ class DataConfig:
 class OptimizerConfig:
     panel = "Optimizer"
     optimizer: str | None = option(
-        "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZERS)
+        "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZER_NAMES)
     learning_rate: float | None = option("Learning rate; default: the optimizer's own.", least=0.0)
     momentum: float | None = option(
         "Momentum: of elastic averaging (default: 0), of energy matching (default: 0.9), else of "
@@ -152,7 +152,7 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
-class Strategy:
+class StrategyConfig:
     """A strategy without options; a subclass for each that has some. It refuses those of others.
 
     `takes` names what it takes besides: options of other components, or arguments of its class.
@@ -167,17 +167,17 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class Synchronous(Strategy):
+class SynchronousConfig(StrategyConfig):
     one_copy: bool = option("Keep one copy of the weights per node, to save memory.", False)
     compression: str | None = option(
-        "Reduce gradients by this compression method.", choices=COMPRESSIONS)
+        "Reduce gradients by this compression method.", choices=COMPRESSION_NAMES)
 
     def __post_init__(self):
         if self.one_copy and self.compression is not None:
             raise ValueError("one_copy and compression exclude each other; choose one")
 
 
-class WithMaster(Strategy):
+class WithMaster(StrategyConfig):
     takes = ("layout", "upward")
 
 
@@ -189,7 +189,7 @@ class Exchanging(WithMaster):
 
 
 @dataclass(frozen=True)
-class Downpour(Exchanging):
+class DownpourConfig(Exchanging):
     strategy: str = "downpour"
     staleness_aware: bool = option(
         "Divide the learning rate of an update by 1 + its staleness.", False)
@@ -197,7 +197,7 @@ class Downpour(Exchanging):
 
 
 @dataclass(frozen=True)
-class ElasticAveraging(Exchanging):
+class ElasticAveragingConfig(Exchanging):
     takes = (*WithMaster.takes, "momentum")
     strategy: str = "elastic_averaging"
     moving_rate: float = option(
@@ -205,20 +205,21 @@ class ElasticAveraging(Exchanging):
 
 
 @dataclass(frozen=True)
-class GradientEnergyMatching(WithMaster):
+class GradientEnergyMatchingConfig(WithMaster):
     takes = (*WithMaster.takes, "momentum")
     strategy: str = "gradient_energy_matching"
     kappa: float = option(
         "Energy factor; 1 matches the pace of momentum SGD.", 1.0, above=0.0)
 
 
-RULES = {  # by name, each with its defaults
+STRATEGY_OPTIONS = {  # by name, each with its defaults
     rule.strategy: rule
-    for rule in (Strategy("serial"), Synchronous(), Downpour(), ElasticAveraging(),
-                 GradientEnergyMatching(), Strategy("hogwild"))
+    for rule in (StrategyConfig("serial"), SynchronousConfig(), DownpourConfig(),
+                 ElasticAveragingConfig(), GradientEnergyMatchingConfig(),
+                 StrategyConfig("hogwild"))
 }
-STRATEGIES = tuple(RULES)
-WITH_MASTER = tuple(name for name, rule in RULES.items() if isinstance(rule, WithMaster))
+STRATEGIES = tuple(STRATEGY_OPTIONS)
+WITH_MASTER = tuple(name for name, rule in STRATEGY_OPTIONS.items() if isinstance(rule, WithMaster))
 
 
 @dataclass(frozen=True)
@@ -265,7 +266,7 @@ class RunConfig:
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
-    strategy: Strategy = Synchronous()
+    strategy: StrategyConfig = SynchronousConfig()
     layout: LayoutConfig = LayoutConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()
@@ -355,12 +356,12 @@ COMPONENTS: dict[str, type] = get_type_hints(RunConfig)
 
 def taken_by(name: str) -> list[str]:
     """The strategies that take an option; none if it is not one of a strategy."""
-    return [each for each, rule in RULES.items() if name in rule.taken()]
+    return [each for each, rule in STRATEGY_OPTIONS.items() if name in rule.taken()]
 
 
 def _options() -> dict[str, Option]:
     found: dict[str, Option] = {}
-    kinds = [*COMPONENTS.items(), *(("strategy", type(rule)) for rule in RULES.values())]
+    kinds = [*COMPONENTS.items(), *(("strategy", type(rule)) for rule in STRATEGY_OPTIONS.values())]
     for table, kind in sorted(kinds, key=lambda kind: list(COMPONENTS).index(kind[0])):
         for one in fields(kind):
             if one.name in found:  # of a base class
@@ -378,14 +379,14 @@ def _options() -> dict[str, Option]:
 OPTIONS = _options()  # by name, in the order of --help
 
 
-def check_strategy(name: str, options: dict[str, Any]) -> Strategy:
+def check_strategy(name: str, options: dict[str, Any]) -> StrategyConfig:
     """The strategy `name` with its own of these options; ValueError if it does not take one.
 
     None and False count as not given. (0 is given: a momentum of 0 is a valid choice.)
     """
     OPTIONS["strategy"].checked(name)
     given = {n: value for n, value in options.items() if value is not None and value is not False}
-    rule = RULES[name]
+    rule = STRATEGY_OPTIONS[name]
     for one in sorted(given.keys() - rule.taken()):
         if rules := taken_by(one):
             have = " or ".join(map(repr, rules))

@@ -20,7 +20,15 @@ from numba_kernels.optimizers.base import RANGES
 from tutorial_dl import Trainer, data, models, strategies
 from tutorial_dl.cli import train
 from tutorial_dl.cli.commands import app
-from tutorial_dl.config import COMPONENTS, OPTIONS, RULES, RunConfig, markdown, read, taken_by
+from tutorial_dl.config import (
+    COMPONENTS,
+    OPTIONS,
+    STRATEGY_OPTIONS,
+    RunConfig,
+    markdown,
+    read,
+    taken_by,
+)
 from tutorial_dl.training import schedules
 from tutorial_dl.training.setup import ranks_of, with_ranks
 
@@ -47,7 +55,7 @@ def refused_by(strategy):
 
 def others():
     """OTHERS for each strategy, without the options that it refuses."""
-    for strategy in RULES:
+    for strategy in STRATEGY_OPTIONS:
         without = refused_by(strategy) | {"one_copy"}  # excludes compression
         yield {n: v for n, v in OTHERS.items() if n not in without} | {"strategy": strategy}
 
@@ -95,7 +103,7 @@ def test_each_word_goes_through(parsed, name):
         assert parsed(*said.words()) == said
 
 
-@pytest.mark.parametrize("given", others(), ids=list(RULES))
+@pytest.mark.parametrize("given", others(), ids=list(STRATEGY_OPTIONS))
 def test_a_rule_has_its_own_options_and_refuses_all_others(given):
     held, strategy = RunConfig.of(**given), given["strategy"]
     assert {name: held.values()[name] for name in given} == given
@@ -111,7 +119,7 @@ def test_a_rule_has_its_own_options_and_refuses_all_others(given):
 # Files
 
 
-@pytest.mark.parametrize("options", others(), ids=list(RULES))
+@pytest.mark.parametrize("options", others(), ids=list(STRATEGY_OPTIONS))
 def test_a_file_as_written_is_the_same_run(parsed, tmp_path, options):
     said = RunConfig.of(**options)
     file, result = tmp_path / "run.toml", tmp_path / "result.json"
@@ -188,7 +196,7 @@ def test_names_are_those_of_their_rooms():
     assert OPTIONS["strategy"].choices == tuple(strategies.NAMES)
     assert f"({', '.join(models.NAMES)})" in OPTIONS["model"].help
     assert set(OPTIONS["data"].help.split("(")[1].split(")")[0].split(", ")) == set(data.NAMES)
-    for name, rule in RULES.items():
+    for name, rule in STRATEGY_OPTIONS.items():
         kind = getattr(strategies, strategies.NAMES[name])
         arguments = set(inspect.signature(kind).parameters)
         if "where" in arguments:
@@ -205,7 +213,7 @@ def test_defaults_are_those_of_a_trainer():
 
 
 def test_defaults_and_ranges_are_those_of_the_rules():
-    for name, rule in RULES.items():
+    for name, rule in STRATEGY_OPTIONS.items():
         kind = getattr(strategies, strategies.NAMES[name])
         arguments = {n: a.default for n, a in inspect.signature(kind).parameters.items()}
         for one in rule.taken() & arguments.keys() - {"momentum"}:
