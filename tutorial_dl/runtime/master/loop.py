@@ -172,7 +172,7 @@ class MasterLoop(Loop):
         sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
         sub.guide()
         weights, state = up.get(Kind.FINAL)
-        text = up.star.told()
+        text = up.star.receive_bytes()
         sub.end(weights.copy(), state.copy(), text)
         sub.show(weights, state)
         return take_word(run, text.decode())
@@ -198,7 +198,7 @@ class MasterLoop(Loop):
             replica.parameters[:] = weights
             if state.size:
                 replica.state = state.copy()
-            text = star.told().decode()
+            text = star.receive_bytes().decode()
         finally:
             computing.items.close()
         return take_word(run, text) if mates is None else self._with_leader(text)
