@@ -84,9 +84,7 @@ for file in sorted(p for p in files if p.name != "__main__.py"):
     try:
         importlib.import_module(module)
     except ModuleNotFoundError:
-        without.append(module)
-        os.environ.clear(), os.environ.update(before["environment"])
-        sys.meta_path[:] = before["finders"]
+        without.append(module)  # what it has changed until then counts too
     after = process()
     changes += [f"{module}: {name}" for name in before if before[name] != after[name]]
     before = after
@@ -98,6 +96,9 @@ assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.tra
 
 
 def test_no_import_changes_the_process():
-    """Importing any module without TensorFlow leaves hooks, streams, signals, ... as they were."""
+    """Importing any module leaves hooks, streams, signals, ... as they were.
+
+    TensorFlow, which changes the process itself, is not there; modules that need it fail halfway.
+    """
     done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

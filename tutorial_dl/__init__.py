@@ -26,8 +26,8 @@ _attached, _dir, __all__ = lazy_loader.attach(
         "training": ["Trainer", "callbacks", "schedules", "timeline"],
     },
 )  # fmt: skip
-# What users of this package need of numba_kernels.
-_KERNELS = {"Team": "Team", "launch": "launch", "optimizers": "optimizers"}
+# Users need these too. They are not lazy-loader's, which attaches names of one package only.
+_KERNELS = ("Team", "launch", "optimizers")
 __all__ = [*__all__, *_KERNELS]
 
 

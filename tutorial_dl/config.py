@@ -4,7 +4,7 @@ The command line, `--config` files, the `config` of JSON results and of checkpoi
 table of options in docs/training.md (`python -m tutorial_dl.config` prints it) are all derived from
 these fields. Values are numbers, texts and booleans; None means "not given". Nothing is built here.
 
-    config = RunConfig.of(strategy="downpour", every=3)  # config.strategy == Downpour(every=3)
+    config = RunConfig.of(strategy="downpour", every=3)  # config.strategy: DownpourConfig(every=3)
     config.check()                           # ValueError with one line
     Path("run.toml").write_text(config.toml())
     RunConfig.of(**read(Path("run.toml")))   # the same again
@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from numba_kernels.compression import NAMES as COMPRESSIONS
-from numba_kernels.optimizers import NAMES as OPTIMIZERS
+from numba_kernels.compression import NAMES as COMPRESSION_NAMES
+from numba_kernels.optimizers import NAMES as OPTIMIZER_NAMES
 
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 
@@ -37,7 +37,9 @@ class Option:
     help: str
     table: str  # in a file
     panel: str  # of `--help`
-    least: float | None = None
+    least: float = -math.inf
+    above: float = -math.inf
+    below: float = math.inf
     choices: tuple[str, ...] | None = None
     metavar: str | None = None  # what `--help` calls the value
     short: str | None = None
@@ -46,12 +48,31 @@ class Option:
     def flag(self) -> str:
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def unset(self) -> Any:
+        """The value if it is not given; None for options that not all strategies take."""
+        of_rule = self.table == "strategy" and self.name != "strategy" and self.kind is not bool
+        return None if of_rule else self.default
+
+    @property
+    def range(self) -> str:
+        """In words: "at least 0 and below 1"; empty if every number fits."""
+        bounds = {"at least": self.least, "above": self.above, "below": self.below}
+        return " and ".join(f"{words} {b:g}" for words, b in bounds.items() if math.isfinite(b))
+
+    def check_range(self, value: float) -> None:
+        """Raise ValueError if a number is out of the option's range."""
+        if self.kind is float and math.isinf(value):
+            raise ValueError(f"{self.name} must be finite, got {value}")
+        if not (self.least <= value and self.above < value < self.below):
+            raise ValueError(f"{self.name} must be {self.range}, got {value:g}")
+
     def checked(self, value: Any) -> Any:
         """`value` in the option's own type; ValueError if it has another, or is out of range.
 
         A list of texts becomes one text with commas, as the command line has it.
         """
-        if value is None and self.default is None:
+        if value is None and self.unset is None:
             return None
         kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
         if self.kind is str and isinstance(value, list):
@@ -61,13 +82,11 @@ class Option:
             value = self.kind(value)
         if type(value) is not self.kind or value != value:
             raise ValueError(f"{self.name} must be {kinds[self.kind]}, got {value!r}")
-        if self.least is not None and value < self.least:
-            raise ValueError(f"{self.name} must be at least {self.least:g}, got {value:g}")
         if self.choices and value not in self.choices:
             known = ", ".join(self.choices)
             raise ValueError(f"unknown {self.name} {value!r}; choose one of {known}")
-        if self.kind is float and math.isinf(value):
-            raise ValueError(f"{self.name} must be finite, got {value}")
+        if self.kind in (int, float):
+            self.check_range(value)
         return value
 
 
@@ -105,11 +124,12 @@ class DataConfig:
 class OptimizerConfig:
     panel = "Optimizer"
     optimizer: str | None = option(
-        "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZERS)
+        "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZER_NAMES)
     learning_rate: float | None = option("Learning rate; default: the optimizer's own.", least=0.0)
     momentum: float | None = option(
-        "Momentum of elastic averaging or energy matching, else of the optimizer.")
-    clip_norm: float | None = option("Clip gradients to this global norm.")
+        "Momentum: of elastic averaging (default: 0), of energy matching (default: 0.9), else of "
+        "the optimizer.", least=0.0, below=1.0)
+    clip_norm: float | None = option("Clip gradients to this global norm.", above=0.0)
 
 
 @dataclass(frozen=True)
@@ -132,7 +152,7 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True)
-class Strategy:
+class StrategyConfig:
     """A strategy without options; a subclass for each that has some. It refuses those of others.
 
     `takes` names what it takes besides: options of other components, or arguments of its class.
@@ -147,29 +167,29 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class Synchronous(Strategy):
+class SynchronousConfig(StrategyConfig):
     one_copy: bool = option("Keep one copy of the weights per node, to save memory.", False)
     compression: str | None = option(
-        "Reduce gradients by this compression method.", choices=COMPRESSIONS)
+        "Reduce gradients by this compression method.", choices=COMPRESSION_NAMES)
 
     def __post_init__(self):
         if self.one_copy and self.compression is not None:
             raise ValueError("one_copy and compression exclude each other; choose one")
 
 
-class WithMaster(Strategy):
+class WithMaster(StrategyConfig):
     takes = ("layout", "upward")
 
 
 @dataclass(frozen=True)
 class Exchanging(WithMaster):
-    every: int | None = option(
-        "Steps of a worker per exchange with its master.", least=1, metavar="STEPS")
+    every: int = option(
+        "Steps of a worker per exchange with its master.", 1, least=1, metavar="STEPS")
     synchronous: bool = option("Make the master wait for all of its workers.", False)
 
 
 @dataclass(frozen=True)
-class Downpour(Exchanging):
+class DownpourConfig(Exchanging):
     strategy: str = "downpour"
     staleness_aware: bool = option(
         "Divide the learning rate of an update by 1 + its staleness.", False)
@@ -177,26 +197,29 @@ class Downpour(Exchanging):
 
 
 @dataclass(frozen=True)
-class ElasticAveraging(Exchanging):
+class ElasticAveragingConfig(Exchanging):
     takes = (*WithMaster.takes, "momentum")
     strategy: str = "elastic_averaging"
-    moving_rate: float | None = option("Moving rate: number of workers times alpha.")
+    moving_rate: float = option(
+        "Moving rate: number of workers times alpha.", 0.9, above=0.0, below=2.0)
 
 
 @dataclass(frozen=True)
-class GradientEnergyMatching(WithMaster):
+class GradientEnergyMatchingConfig(WithMaster):
     takes = (*WithMaster.takes, "momentum")
     strategy: str = "gradient_energy_matching"
-    kappa: float | None = option("Energy factor; 1 matches the pace of momentum SGD.")
+    kappa: float = option(
+        "Energy factor; 1 matches the pace of momentum SGD.", 1.0, above=0.0)
 
 
-RULES = {  # by name, each with its defaults
+STRATEGY_OPTIONS = {  # by name, each with its defaults
     rule.strategy: rule
-    for rule in (Strategy("serial"), Synchronous(), Downpour(), ElasticAveraging(),
-                 GradientEnergyMatching(), Strategy("hogwild"))
+    for rule in (StrategyConfig("serial"), SynchronousConfig(), DownpourConfig(),
+                 ElasticAveragingConfig(), GradientEnergyMatchingConfig(),
+                 StrategyConfig("hogwild"))
 }
-STRATEGIES = tuple(RULES)
-WITH_MASTER = tuple(name for name, rule in RULES.items() if isinstance(rule, WithMaster))
+STRATEGIES = tuple(STRATEGY_OPTIONS)
+WITH_MASTER = tuple(name for name, rule in STRATEGY_OPTIONS.items() if isinstance(rule, WithMaster))
 
 
 @dataclass(frozen=True)
@@ -243,7 +266,7 @@ class RunConfig:
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
-    strategy: Strategy = Synchronous()
+    strategy: StrategyConfig = SynchronousConfig()
     layout: LayoutConfig = LayoutConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()
@@ -260,9 +283,8 @@ class RunConfig:
         return cls(strategy=rule, **parts)
 
     def values(self) -> dict[str, Any]:
-        """All options by name; one that the strategy does not take has its default."""
-        options = OPTIONS.items()
-        return {n: getattr(getattr(self, o.table), n, o.default) for n, o in options}
+        """All options by name; one that the strategy does not take is `unset`."""
+        return {n: getattr(getattr(self, o.table), n, o.unset) for n, o in OPTIONS.items()}
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The options by component and name, without those that are None."""
@@ -286,7 +308,7 @@ class RunConfig:
         """The command line of one rank: `train` and every option that is not at its default."""
         words = ["train"]
         for name, value in self.values().items():
-            if name != "ranks" and value != OPTIONS[name].default:
+            if name != "ranks" and value not in (None, OPTIONS[name].default):
                 words += [OPTIONS[name].flag] if value is True else [OPTIONS[name].flag, str(value)]
         return words
 
@@ -334,12 +356,12 @@ COMPONENTS: dict[str, type] = get_type_hints(RunConfig)
 
 def taken_by(name: str) -> list[str]:
     """The strategies that take an option; none if it is not one of a strategy."""
-    return [each for each, rule in RULES.items() if name in rule.taken()]
+    return [each for each, rule in STRATEGY_OPTIONS.items() if name in rule.taken()]
 
 
 def _options() -> dict[str, Option]:
     found: dict[str, Option] = {}
-    kinds = [*COMPONENTS.items(), *(("strategy", type(rule)) for rule in RULES.values())]
+    kinds = [*COMPONENTS.items(), *(("strategy", type(rule)) for rule in STRATEGY_OPTIONS.values())]
     for table, kind in sorted(kinds, key=lambda kind: list(COMPONENTS).index(kind[0])):
         for one in fields(kind):
             if one.name in found:  # of a base class
@@ -348,21 +370,23 @@ def _options() -> dict[str, Option]:
             if table == "strategy" and (rules := taken_by(one.name)):
                 more["help"] = f"{more['help'][:-1]} ({', '.join(rules).replace('_', ' ')})."
             hint = get_type_hints(kind)[one.name]  # int, or int | None
-            found[one.name] = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
+            made = Option(one.name, (get_args(hint) or [hint])[0], one.default, **more)
+            range_ = f" Must be {made.range}." if made.range else ""
+            found[one.name] = replace(made, help=made.help + range_)
     return found | {"strategy": replace(found["strategy"], choices=STRATEGIES)}
 
 
 OPTIONS = _options()  # by name, in the order of --help
 
 
-def check_strategy(name: str, options: dict[str, Any]) -> Strategy:
+def check_strategy(name: str, options: dict[str, Any]) -> StrategyConfig:
     """The strategy `name` with its own of these options; ValueError if it does not take one.
 
     None and False count as not given. (0 is given: a momentum of 0 is a valid choice.)
     """
     OPTIONS["strategy"].checked(name)
     given = {n: value for n, value in options.items() if value is not None and value is not False}
-    rule = RULES[name]
+    rule = STRATEGY_OPTIONS[name]
     for one in sorted(given.keys() - rule.taken()):
         if rules := taken_by(one):
             have = " or ".join(map(repr, rules))
@@ -444,9 +468,9 @@ def markdown() -> str:
     for one in OPTIONS.values():
         default = "" if one.default is None or one.kind is bool else f"`{one.default}`"
         value = "" if one.kind is bool else f" {one.metavar or one.kind.__name__.upper()}"
-        meaning = one.help + (f" One of {', '.join(one.choices)}." if one.choices else "")
+        choices = f" One of {', '.join(one.choices)}." if one.choices else ""
         flag = f"{one.short}, {one.flag}" if one.short else one.flag
-        cells = [f"`{flag}{value}`", f"`[{one.table}] {one.name}`", default, meaning]
+        cells = [f"`{flag}{value}`", f"`[{one.table}] {one.name}`", default, one.help + choices]
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows)
 

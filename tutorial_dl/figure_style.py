@@ -47,7 +47,7 @@ Lines = Mapping[str, Numbers]  # name -> (k,)
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches, one panel
 
-RULES = {
+RC = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
@@ -74,7 +74,7 @@ class Figure(MatplotlibFigure):
 
     def draw(self, renderer) -> None:
         # Ticks and grid lines are created while a figure is drawn, so the look must hold then too.
-        with matplotlib.rc_context(RULES):
+        with matplotlib.rc_context(RC):
             super().draw(renderer)
 
     def _repr_png_(self) -> bytes:
@@ -155,7 +155,7 @@ def _indices(picture: np.ndarray, palette: np.ndarray) -> np.ndarray:
 @contextmanager
 def axes(ax: Axes | None = None, width: float = WIDTH, height: float = HEIGHT) -> Iterator[Axes]:
     """Yield `ax`, or the axes of a new one-panel figure, with the common look in effect."""
-    with matplotlib.rc_context(RULES):
+    with matplotlib.rc_context(RC):
         if ax is None:
             ax = Figure(figsize=(width, height), layout="constrained").subplots()
         yield ax
@@ -215,7 +215,7 @@ def panels(
 
     `width` and `height` are those of one panel. `options` go to `Figure.subplots`.
     """
-    with matplotlib.rc_context(RULES):
+    with matplotlib.rc_context(RC):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
 

@@ -2,9 +2,9 @@
 
 TensorFlow writes notices to stderr while it is imported (processor features, oneDNN, "All log
 messages before absl::InitializeLog()"), from C++ and so early that its own log level does not stop
-all of them; on 4 ranks they appear four times. After `hide_tensorflow_chatter`, the next import of
-TensorFlow (by us, Keras or a user's file) captures stderr and then passes on every line that is not
-one of these notices.
+all of them; on 4 ranks they appear four times. Our own imports of TensorFlow are therefore
+`with quiet():`, which captures stderr and then passes on every line that is not one of these
+notices. `hide_tensorflow_chatter` does the same to the next import by anyone (a user's file).
 """
 
 import faulthandler
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 CHATTER = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|I\d{4} [\d:.]+ +\d+ \w+\.cc:\d+\] "  # absl's lines of severity Information
@@ -52,6 +53,25 @@ def chatter_hidden() -> Iterator[None]:
             os.close(stderr)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Around `import tensorflow`: hides its notices, and leaves the process as it was.
+
+    TensorFlow's log level is 2 meanwhile (errors only) unless the user has set it; 0 shows all.
+    """
+    if os.environ.get(LEVEL) == "0":
+        yield
+        return
+    before = os.environ.get(LEVEL)
+    os.environ.setdefault(LEVEL, "2")
+    try:
+        with chatter_hidden():
+            yield
+    finally:
+        if before is None:
+            del os.environ[LEVEL]
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     """Runs before Python's own finders: lets them find TensorFlow, and wraps its loading."""
 
@@ -64,7 +84,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             load = spec.loader.exec_module
 
             def exec_module(module):
-                with chatter_hidden():
+                with quiet():
                     load(module)
 
             spec.loader.exec_module = exec_module
@@ -72,13 +92,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def hide_tensorflow_chatter() -> None:
-    """Call this before anything that may import TensorFlow; does nothing if it is imported.
-
-    `TF_CPP_MIN_LOG_LEVEL` is set to 2 (errors only) unless the user has set it; setting it to 0
-    beforehand shows everything.
-    """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0" or "tensorflow" in sys.modules:
-        return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    """Call this before anything that may import TensorFlow; does nothing if it is imported."""
+    known = any(isinstance(finder, _Finder) for finder in sys.meta_path)
+    if "tensorflow" not in sys.modules and not known:
         sys.meta_path.insert(0, _Finder())

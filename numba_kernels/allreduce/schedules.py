@@ -1,8 +1,9 @@
-"""Who sends what to whom, and when, in every allreduce that sends messages: plain data.
+"""Who sends what to whom, and when, in each of the five message algorithms: plain data.
 
 The kernels (naive.py, tree.py, ring.py, recursive_doubling.py, rabenseifner.py) send exactly these
-messages, and costs.py predicts their time; tests compare both with this file. Figures draw it. No
-MPI and no Numba are needed.
+messages, and costs.py predicts their time; tests compare both with this file. (two_level.py has no
+schedule of its own: its lanes use one of these between nodes.) Figures draw them. No MPI and no
+Numba are needed.
 """
 
 from typing import NamedTuple

@@ -4,8 +4,8 @@
     state = method.init(gradient.size)                       # the state of this rank
     method.allreduce(team, gradient, state, op="mean")       # in place; the same on all ranks
 
-One file per method, all with this signature. For a gradient of n float32 numbers and many ranks,
-each rank sends about (`method.bytes` gives the exact number):
+One file per method (fp16 and bf16: cast.py), all with this signature (base.py). For a gradient of n
+float32 numbers and many ranks, each rank sends about (`method.bytes` gives the exact number):
 
     plain allreduce     8 n bytes
     fp16, bf16          4 n                 every number is rounded twice

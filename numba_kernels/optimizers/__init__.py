@@ -5,6 +5,9 @@ Each optimizer has hyper-parameters, a state and one kernel:
     adam = Adam(learning_rate=0.001)
     state = adam.init(parameters.size)
     adam.update(parameters, gradient, state)      # in place, one pass over memory
+
+One file per rule. base.py has what they share, switch.py chooses among them in compiled code,
+serve.py is the pass of a parameter server, clipping.py clips by the global norm.
 """
 
 from importlib import import_module
@@ -12,7 +15,7 @@ from importlib import import_module
 import lazy_loader
 
 # name: (file, class, arguments that the name sets)
-RULES = {
+OPTIMIZERS = {
     "sgd": ("sgd", "SGD", {}),
     "momentum": ("sgd", "SGD", {"momentum": 0.9}),
     "nesterov": ("sgd", "SGD", {"momentum": 0.9, "nesterov": True}),
@@ -26,9 +29,9 @@ RULES = {
     "lars": ("lars", "LARS", {}),
     "lamb": ("lamb", "LAMB", {}),
 }
-NAMES = tuple(RULES)
+NAMES = tuple(OPTIMIZERS)
 
-_homes = {kind: file for file, kind, _ in RULES.values()} | {
+_homes = {kind: file for file, kind, _ in OPTIMIZERS.values()} | {
     "Optimizer": "base",
     "State": "base",
     "clip_by_norm": "clipping",
@@ -36,7 +39,7 @@ _homes = {kind: file for file, kind, _ in RULES.values()} | {
 # Lazily: a process that wants only the names need not wait for Numba.
 _attached, __dir__, _ = lazy_loader.attach(
     __name__,
-    submodules=["base", "clipping", "serve", "switch", *{f for f, _, _ in RULES.values()}],
+    submodules=["base", "clipping", "serve", "switch", *{f for f, _, _ in OPTIMIZERS.values()}],
     submod_attrs={file: [n for n, f in _homes.items() if f == file] for file in _homes.values()},
 )
 __all__ = ["NAMES", "get", *_homes]
@@ -61,8 +64,8 @@ def get(name, learning_rate: float | None = None):
 
     if isinstance(name, Optimizer):
         return name
-    if name not in RULES:
+    if name not in OPTIMIZERS:
         raise ValueError(f"unknown optimizer {name!r}; choose one of {', '.join(NAMES)}")
-    _, kind, fixed = RULES[name]
+    _, kind, fixed = OPTIMIZERS[name]
     given = {} if learning_rate is None else {"learning_rate": learning_rate}
     return __getattr__(kind)(**fixed, **given)

@@ -28,7 +28,7 @@ from importlib import import_module
 import numpy as np
 
 from ..shared.window import aligned
-from . import RULES
+from . import OPTIMIZERS
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Optimizer:
     def name(self) -> str:
         """Name for `get` and `--optimizer`, such as "adam"; a user's class has its class name."""
         kind = type(self).__name__
-        return next((name for name, (_, known, _) in RULES.items() if known == kind), kind)
+        return next((name for name, (_, known, _) in OPTIMIZERS.items() if known == kind), kind)
 
     @property
     def in_words(self) -> str:

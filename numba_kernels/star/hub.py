@@ -130,7 +130,7 @@ class Hub:
         served, unless the leaf is dropped.
         """
         team = self.team
-        mail, open_ = team.letters, sorted(self._open - self._told)
+        mail, open_ = team.letters, sorted(self._open - self._reported)
         found = {}
         for leaf in open_:  # before reading the mailbox, which may have letters of ended processes
             pid = team.pid(leaf)
@@ -148,7 +148,7 @@ class Hub:
                 found[leaf] = "it called recover()"
             elif self._inbox.leaves[leaf, message_ends.BROKEN]:
                 found.setdefault(leaf, "MPI reports an error in its messages")
-        self._told |= found.keys()
+        self._reported |= found.keys()
         return found
 
     def drop(self, leaf: int) -> None:
@@ -162,7 +162,7 @@ class Hub:
             message_ends.drop(self._comm, self._inbox, leaf, self._row_of[leaf], dead)
 
     def tell(self, leaf: int, data: bytes, seconds: float = 10.0) -> bool:
-        """Send bytes to a leaf that calls `told()`; return whether they arrived in `seconds`."""
+        """Send bytes to a leaf's `receive_bytes()`; return whether they arrived in `seconds`."""
         self._ready()
         return messages.tell(self._comm, leaf, data, seconds)
 
@@ -175,7 +175,7 @@ class Hub:
         size = self.team.size
         self._inbox = message_ends.make_inbox(comm, self._blocks[1][1])
         self._table, self._current = np.zeros((3, size), np.int64), 0
-        self._open, self._told = set(range(1, size)), set()
+        self._open, self._reported = set(range(1, size)), set()
         self._row_of = dict(rows)
         for leaf in self._open:
             if leaf in rows:

@@ -78,7 +78,7 @@ class Leaf:
         into = self.out if self._swap else self.into
         return helping.ask(self._star, self._memory, self.out, into)
 
-    def told(self) -> bytes:
+    def receive_bytes(self) -> bytes:
         """Return the bytes that the hub sends with `Star.tell`. Waits for them as `ask` does."""
         self._ready()
         news = messages.News(self._comm)

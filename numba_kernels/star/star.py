@@ -122,7 +122,7 @@ class Star(Leaf, Hub):
         failed = self.team.failure is not None
         if self.is_hub:
             self._stop_help()
-            failed = failed or bool(self._told)
+            failed = failed or bool(self._reported)
             for leaf in self.leaves:
                 self.drop(leaf)
         elif not self.near:

@@ -106,6 +106,13 @@ check("08.sums", sums)
         ("range(tries)", "range(tries + 1)", r"2, but failing work was tried 3 times"),
         ("                raise", "                return 0", r"failed, and no error was raised"),
         ("return result", "return", r"the function returns nothing"),
+        (
+            "            if not left:\n                raise\n",
+            "            import sys\n"
+            "            first = sys.exception() if left == tries - 1 else first\n"
+            "            if not left:\n                raise first\n",
+            r"rank 0: expected the error of the last try, got OSError: try 1: can't read",
+        ),
     ],
 )
 def test_wrong_persistence(on_ranks, right, wrong, says):

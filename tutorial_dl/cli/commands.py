@@ -26,18 +26,18 @@ SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a chec
 
 def parameter(option: config.Option) -> inspect.Parameter:
     """The parameter from which typer makes an option of the command line."""
-    kind, default = option.kind, option.default
+    kind, default = option.kind, option.unset
     if option.choices:
         kind = StrEnum(option.name, list(option.choices))
         default = default and kind(default)
+    shown = kind is not bool if default == option.default else str(option.default)
     flag = f"{option.flag}/--no-{option.flag[2:]}" if kind is bool else option.flag
     asked = typer.Option(
         *([option.short] if option.short else []),
         flag,
-        min=option.least,
         metavar=option.metavar,
         help=option.help,
-        show_default=kind is not bool,
+        show_default=shown,
         rich_help_panel=option.panel,
     )
     kind = Annotated[kind if default is not None else kind | None, asked]

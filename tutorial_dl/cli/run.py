@@ -22,7 +22,7 @@ from .report import COLUMNS, IN_STEP, table, write
 SECONDS = 300  # a run takes about 10 s; after this time it counts as failed
 
 
-class Run(NamedTuple):
+class Case(NamedTuple):
     model: str
     strategy: str
     ranks: int
@@ -37,17 +37,17 @@ class Run(NamedTuple):
         return [*words, *self.more]
 
 
-RUNS = (
-    Run("dense", "serial", 1, 256, 60),
-    Run("dense", "synchronous", 1, 256, 60),
-    Run("dense", "synchronous", 2, 256, 60),
-    Run("dense", "synchronous", 4, 256, 60),
-    Run("dense", "downpour", 3, 256, 60),
-    Run("dense", "elastic_averaging", 3, 256, 60, ("--learning-rate", "0.2", "--momentum", "0.9")),
-    Run("dense", "gradient_energy_matching", 3, 256, 60, ("--learning-rate", "0.05")),
-    Run("dense", "hogwild", 2, 256, 60),
-    Run("cnn", "serial", 1, 64, 6),
-    Run("cnn", "synchronous", 2, 64, 6),
+CASES = (
+    Case("dense", "serial", 1, 256, 60),
+    Case("dense", "synchronous", 1, 256, 60),
+    Case("dense", "synchronous", 2, 256, 60),
+    Case("dense", "synchronous", 4, 256, 60),
+    Case("dense", "downpour", 3, 256, 60),
+    Case("dense", "elastic_averaging", 3, 256, 60, ("--learning-rate", "0.2", "--momentum", "0.9")),
+    Case("dense", "gradient_energy_matching", 3, 256, 60, ("--learning-rate", "0.05")),
+    Case("dense", "hogwild", 2, 256, 60),
+    Case("cnn", "serial", 1, 64, 6),
+    Case("cnn", "synchronous", 2, 64, 6),
 )
 
 
@@ -76,7 +76,7 @@ def run(most_ranks: int, report: Path, json_to: str | None) -> int:
 def train_all(most_ranks: int) -> list[dict]:
     """The results of all runs of at most `most_ranks` ranks; an empty list if one failed."""
     results = []
-    runs = [r for r in RUNS if r.ranks <= most_ranks]
+    runs = [r for r in CASES if r.ranks <= most_ranks]
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
     for number, one in enumerate(runs, 1):
         what = f"{one.model}, {one.strategy}, {one.ranks} rank{'s' * (one.ranks > 1)}"

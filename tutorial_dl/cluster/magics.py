@@ -22,14 +22,7 @@ class ClusterMagics(ParallelMagics):
         self.magics["cell"]["mpi"] = self.cell_mpi
 
     def parallel_execute(
-        self,
-        cell,
-        block=None,
-        save_name=None,
-        targets=None,
-        timeout=None,
-        groupby="type",
-        **shown,
+        self, cell, block=None, save_name=None, targets=None, timeout=None, groupby="type", **shown
     ):
         """Run a cell; all magics call this. Returns the AsyncResult unless it waits (`block`)."""
         block = self.view.block if block is None else block

@@ -11,6 +11,5 @@ overlap.py    reducing gradients during the backward pass, which does not pay on
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=["exercises", "foundations", "measure", "overlap", "plotting", "traffic"],
+    __name__, submodules=["exercises", "foundations", "measure", "overlap", "plotting", "traffic"]
 )

@@ -21,7 +21,8 @@ __all__ = ["run"]
 
 
 def __getattr__(name):
-    # Lazy imports: a process that only starts ranks must load neither MPI nor TensorFlow.
+    # A process that only starts ranks must load neither MPI nor TensorFlow. Lazy-loader can't
+    # attach these names: `run` is in another package, and the rest is all that `tensorflow` has.
     if name.startswith("__"):
         raise AttributeError(name)
     if name == "run":

@@ -9,6 +9,9 @@
 
 This package holds numbers and names only, no MPI. Teams are made from the lists of ranks that
 `hub_ranks` and `worker_ranks` return.
+
+layout.py, counts.py  how many ranks there are; roles.py what each does, placing.py on which node
+axes.py               the numbering of ranks; tree.py and figure.py show a layout
 """
 
 from tutorial_dl.layout.layout import Layout

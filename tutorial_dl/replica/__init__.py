@@ -3,6 +3,11 @@
 replica.CurveReplica, SoftmaxReplica, DenseReplica      numpy
 replica.of(model)                                       a compiled Keras model, or any Replica
 replica.check(replica, batches)                         contract tests for one of your own
+
+base.py, contract.py     what a replica is, and must keep; vectors.py: base of curve.py and dense.py
+keras_tensorflow.py      Keras models; keras_variables.py, joining.py: their weights and gradients
+accumulating.py          micro-batches; collective_layers.py: layers that need all ranks
+consistency.py           what is equal on all ranks; random_state.py: what differs
 """
 
 import sys

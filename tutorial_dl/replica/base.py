@@ -74,15 +74,19 @@ class Replica:
     state: np.ndarray = np.zeros(0, np.float32)
     # Optional attributes.
     model: Any = None  # the Keras model inside; `train` names the optimizer it was compiled with
-    uses_team: bool = False  # whether to call `use_team(team)` before training
-    random: np.ndarray | None = None  # seeds and counters of the model's generators, int64 (2k,)
+    uses_team: bool = False  # whether the loops are to call `use_team`
+    # Seeds and counters of the model's generators, int64 (2k,). Loops read and assign it when
+    # training begins (random_state.py), and checkpoints hold it.
+    random: np.ndarray | None = None
     # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
     # if the replica can't do so. strategies/loss_scale.py assigns it.
     loss_scale: float | None = None
-    computes_in_float16: bool = False  # whether `loss_scale="auto"` means "dynamic"
+    # Whether `loss_scale="auto"` means "dynamic"; the Trainer asks once, when it is made.
+    computes_in_float16: bool = False
     # Whether `compute_gradient` has the option `apart=(first, last)`, a part of the gradient that
-    # may stay elsewhere in memory. Then `own`, int64 (3, parts), has offsets in `gradient`, sizes
-    # and addresses; the numbers there must be multiplied by the factor (Step.own).
+    # may stay elsewhere in memory; strategies.Synchronous then uses it. `own`, int64 (3, parts),
+    # has offsets in `gradient`, sizes and addresses; Synchronous hands them to Step.own after each
+    # gradient. The numbers there must be multiplied by the factor.
     keeps_apart: bool = False
     own: np.ndarray | None = None
     own_factor: float = 1.0
@@ -99,17 +103,25 @@ class Replica:
         raise NotImplementedError
 
     def predict(self, x: Any) -> Any:
-        """The model's outputs for inputs `x`, samples first. Only Trainer.predict calls it."""
+        """The model's outputs for inputs `x`, samples first.
+
+        Trainer.predict calls it on every rank; users may, on a single one.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no predict")
 
     def use_team(self, team: Any) -> None:
-        """Take the ranks that compute this rank's batches together, for layers that need them."""
+        """Take the ranks that compute this rank's batches together, for layers that need them.
+
+        The loop calls it before the first step; again if a model trains on other ranks later; with
+        a master also after a failure, with a new team. The last team counts.
+        """
 
     @property
     def gradient_is_finite(self) -> bool:
         """Whether the gradient just computed is free of NaN and infinity.
 
-        A replica that has already checked it sets an attribute instead (see KerasReplica).
+        Strategies and workers ask after every gradient, before they exchange it. A replica that
+        has already checked it sets an attribute instead (see KerasReplica).
         """
         return isfinite(np.dot(self.gradient, self.gradient))  # a quick pass that finds any NaN
 

@@ -13,7 +13,12 @@ _raised: list[BaseException] = []  # by a collective, on a thread of TensorFlow
 
 
 class CollectiveLayer:
-    """Base class of Keras layers that every rank of a team has to call equally often."""
+    """Base class of Keras layers that every rank of a team has to call equally often.
+
+    `team` is the user's choice; a layer without one uses the team of the last `use_team`.
+    """
+
+    team = training_team = None
 
 
 @contextmanager

@@ -49,13 +49,13 @@ def check(replica: Replica, batches: Sequence[Batch], skip: Sequence[str] = ()) 
     """
     from tutorial_dl.replica import of
 
-    unknown = [name for name in skip if name not in RULES]
+    unknown = [name for name in skip if name not in CONTRACT]
     if unknown:
-        raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(RULES)}")
+        raise ValueError(f"unknown rule {unknown[0]!r}; choose from {', '.join(CONTRACT)}")
     if not batches or min(len(Data(*batch)) for batch in batches) < 2:
         raise ValueError("check needs at least one batch, and at least 2 samples in each")
     subject, names, failures = Subject(of(replica), batches), [], []
-    for name, rule in RULES.items():
+    for name, rule in CONTRACT.items():
         if name not in skip:
             names.append(name)
             try:
@@ -349,4 +349,4 @@ _rules = (  # checked in this order
     vectors, segments, place, gradient, empty, additive, slope, outside, deterministic, evaluate,
     state, swap, finite, scale, apart,
 )  # fmt: skip
-RULES: dict[str, Callable[[Subject], Iterator[str]]] = {rule.__name__: rule for rule in _rules}
+CONTRACT: dict[str, Callable[[Subject], Iterator[str]]] = {rule.__name__: rule for rule in _rules}

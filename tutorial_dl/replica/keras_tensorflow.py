@@ -51,19 +51,20 @@ class KerasReplica(KerasVariables):
         common = {id(v) for layer in collective for v in layer.non_trainable_weights}
         self._own_state = [v for v in self._state if id(v) not in common]
         self._recurrent = any(isinstance(x, keras.layers.RNN) for x in model._flatten_layers())
-        self._functions: dict[Any, Any] = {}  # (samples or None, structure) -> graph
-        self._fixed: dict[int, Any] = {}  # per function: captured variables, dtypes of outputs
+        # (samples or None, structure) -> graph, captured variables, dtypes of outputs
+        self._functions: dict[Any, tuple[Any, list, list]] = {}
+        self._team: Any = None  # of the graphs
         self._built = False
         self._steps = 0
         self.loss_scale = 1.0
         self.own = NOTHING
 
     def use_team(self, team) -> None:
-        """Set the team of synchronised layers that have none to the team that trains the model."""
         for layer in self._collective:
-            if layer.team is None:
-                layer.team = team
-                self._functions.clear()
+            layer.training_team = team
+        if self._collective and team is not self._team:
+            self._functions.clear()  # a graph keeps its team
+            self._team = team
 
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
@@ -122,7 +123,7 @@ class KerasReplica(KerasVariables):
             if here:
                 arrays = self._arrays(batch)
                 inputs = keras.tree.map_structure(tf.constant, arrays)
-                self._function(self._test_step, arrays)(*inputs, self._loss_scale)
+                self._function(self._test_step, arrays)[0](*inputs, self._loss_scale)
                 # Keras averages the losses of single outputs over batches, whatever their sizes.
                 for tracker in self.model._compile_loss.metrics:
                     loss = output_losses.get(tracker.name, 0.0) + here * float(tracker.result())
@@ -166,18 +167,14 @@ class KerasReplica(KerasVariables):
         TensorFlow operation, which is possible as no gradient through it is needed.
         """
         batch = self._arrays(batch)
-        function = self._function(step, batch)
-        if id(function) not in self._fixed:
-            types = [output.dtype for output in function.outputs]
-            self._fixed[id(function)] = list(function.captured_inputs), types
-        captured, types = self._fixed[id(function)]
+        function, captured, types = self._function(step, batch)
         inputs = [*(tf.constant(a) for a in tf.nest.flatten(batch)), self._loss_scale, *captured]
         try:
             return tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=types, f=function)
         except tf.errors.OpError as error:
             raise cause(error) from None
 
-    def _function(self, step: Callable, batch: Batch) -> Any:
+    def _function(self, step: Callable, batch: Batch) -> tuple[Any, list, list]:
         """`step` as a graph for batches of this structure, with any number of samples.
 
         With a recurrent layer, the graph has a fixed number of samples, which makes its loop over
@@ -197,7 +194,9 @@ class KerasReplica(KerasVariables):
                 lambda a: tf.TensorSpec((samples, *a.shape[1:]), a.dtype), batch
             )
             scale = tf.TensorSpec((), self.dtype)
-            self._functions[key] = tf.function(step).get_concrete_function(*specs, scale)
+            function = tf.function(step).get_concrete_function(*specs, scale)
+            types = [output.dtype for output in function.outputs]
+            self._functions[key] = function, list(function.captured_inputs), types
         return self._functions[key]
 
     @property

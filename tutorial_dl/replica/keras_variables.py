@@ -16,12 +16,11 @@ import numpy as np
 
 from numba_kernels.shared.window import aligned
 from tutorial_dl.replica.base import Replica, lay_out, length
-from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
+from tutorial_dl.tensorflow_chatter import quiet
 
-hide_tensorflow_chatter()
-
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
+with quiet():
+    import keras
+    import tensorflow as tf
 
 CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multiple of this
 

@@ -120,6 +120,11 @@ class Run:
     optimizer = property(lambda self: self.player.optimizer)
     schedule = property(lambda self: self.player.schedule)
 
+    @property
+    def batch_size(self) -> int:
+        """Samples per update. Its batches are those of a round, which may have several updates."""
+        return self.batches.batch_size // self.strategy.updates_a_step
+
     # What all ranks have in common
 
     def agree(self, loop) -> None:
@@ -141,15 +146,14 @@ class Run:
 
     def settings(self) -> dict[str, float]:
         """The settings that must be equal on all ranks, and in a resumed run."""
-        at_once = self.strategy.updates_a_step
         others = {f"parameters of {p.name}": p.replica.parameters.size for p in self.players[1:]}
         return {
             "parameters": self.replica.parameters.size,
             **others,
             "training samples": len(self.dataset.train),
             "validation samples": len(self.dataset.validation),
-            "batch size": self.batches.batch_size // at_once,
-            **({"ranks": self.team.size} if at_once > 1 else {}),
+            "batch size": self.batch_size,
+            **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
             "seed": self.batches.seed,
             "pieces a batch": self.accumulate,
             "clip norm": self.clip_norm or 0,
@@ -179,8 +183,7 @@ class Run:
     @property
     def steps_per_epoch(self) -> int:
         """Updates per epoch, of all ranks together."""
-        batch_size = self.batches.batch_size // self.strategy.updates_a_step
-        return self.strategy.updates_an_epoch(len(self.dataset.train), batch_size)
+        return self.strategy.updates_an_epoch(len(self.dataset.train), self.batch_size)
 
     def begin_epoch(self) -> None:
         self.round, self.sums = 0, np.zeros((len(self.players), len(SUMS)))

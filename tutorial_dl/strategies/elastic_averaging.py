@@ -21,6 +21,7 @@ import numpy as np
 
 from numba_kernels.optimizers import SGD
 
+from ..config import OPTIONS
 from . import kernels as vectors
 from .rule import Rule
 
@@ -57,10 +58,8 @@ class ElasticAveraging(Rule):
         **where,
     ):
         super().__init__(every, synchronous, **where)
-        if not 0 < moving_rate < 2:
-            raise ValueError(f"moving_rate must be above 0 and below 2, got {moving_rate}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
+        OPTIONS["moving_rate"].check_range(moving_rate)
+        OPTIONS["momentum"].check_range(momentum)
         self.moving_rate, self.momentum = moving_rate, momentum
 
     def use(self, optimizer) -> None:

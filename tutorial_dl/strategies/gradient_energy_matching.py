@@ -17,12 +17,11 @@ for a faster pace than that of momentum SGD, kappa < 1 for a slower one. Hermans
 energy matching for distributed asynchronous gradient descent, arXiv 1805.08469, section 3.
 """
 
-from math import inf
-
 import numpy as np
 
 from numba_kernels.optimizers import SGD
 
+from ..config import OPTIONS
 from . import kernels as vectors
 from .rule import Rule
 
@@ -59,10 +58,8 @@ class GradientEnergyMatching(Rule):
                 "leave out synchronous and every"
             )
         super().__init__(**where)
-        if not 0 < kappa < inf:
-            raise ValueError(f"kappa must be finite and above 0, got {kappa}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
+        OPTIONS["kappa"].check_range(kappa)
+        OPTIONS["momentum"].check_range(momentum)
         self.kappa, self.momentum = kappa, momentum
 
     def use(self, optimizer) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..config import OPTIONS
 from ..layout.layout import layout_of
 from .base import Strategy
 
@@ -64,8 +65,7 @@ class Rule(Strategy):
         team: Team | None = None,
         layout=None,
     ):
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}")
+        OPTIONS["every"].check_range(every)
         if upward != "auto" and (isinstance(upward, str) or upward < 1):
             raise ValueError(f"upward must be at least 1, or 'auto', got {upward!r}")
         self.every, self.synchronous, self.upward = every, synchronous, upward

@@ -217,7 +217,7 @@ class Timeline:
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": notes}
 
     def figure(self, window: tuple[float, float] | str = "auto"):
-        """One row per rank, over time; see `plotting.timeline.spans`."""
+        """One row per rank, over time; see `plotting.spans`."""
         from .timeline_figure import spans
 
         return spans(self, window)

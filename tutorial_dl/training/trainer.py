@@ -124,11 +124,11 @@ class Trainer:
             check_clip_norm(clip_norm)
         loop = MasterLoop if isinstance(strategy, Rule) else InStepLoop
         rank, ranks = loop.shard(team)
-        at_once = strategy.updates_a_step
+        round_size = batch_size * strategy.updates_a_step
         self.run = Run(
             [Player(replica, strategy, optimizer, team, schedule)],
             dataset,
-            Batches(dataset.train, batch_size * at_once, seed=seed, rank=rank, ranks=ranks),
+            Batches(dataset.train, round_size, seed=seed, rank=rank, ranks=ranks),
             loop.layout(strategy, team),
             team,
             callbacks=callbacks_of(callbacks),

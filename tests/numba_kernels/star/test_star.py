@@ -90,7 +90,7 @@ def every_request(seed):
                 expected = [k, team.rank] + [0] * (HEAD - 2)
                 assert words.tolist() == (expected if k < TURNS - 1 else list(range(HEAD)))
                 time.sleep(chance.choice([0, 0, 0.0005, 0.003]))
-            assert star.told() == text
+            assert star.receive_bytes() == text
         star.close()
         with pytest.raises(RuntimeError, match="closed"):
             star.next(0) if team.rank == 0 else star.ask()

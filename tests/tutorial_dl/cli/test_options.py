@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from numba_kernels import launch
+from numba_kernels.optimizers.base import RANGES
 from tutorial_dl import Trainer, data, models, strategies
 from tutorial_dl.cli import train
 from tutorial_dl.cli.commands import app
-from tutorial_dl.config import COMPONENTS, OPTIONS, RULES, RunConfig, markdown, read, taken_by
+from tutorial_dl.config import (
+    COMPONENTS,
+    OPTIONS,
+    STRATEGY_OPTIONS,
+    RunConfig,
+    markdown,
+    read,
+    taken_by,
+)
 from tutorial_dl.training import schedules
 from tutorial_dl.training.setup import ranks_of, with_ranks
 
@@ -45,7 +55,7 @@ def refused_by(strategy):
 
 def others():
     """OTHERS for each strategy, without the options that it refuses."""
-    for strategy in RULES:
+    for strategy in STRATEGY_OPTIONS:
         without = refused_by(strategy) | {"one_copy"}  # excludes compression
         yield {n: v for n, v in OTHERS.items() if n not in without} | {"strategy": strategy}
 
@@ -93,7 +103,7 @@ def test_each_word_goes_through(parsed, name):
         assert parsed(*said.words()) == said
 
 
-@pytest.mark.parametrize("given", others(), ids=list(RULES))
+@pytest.mark.parametrize("given", others(), ids=list(STRATEGY_OPTIONS))
 def test_a_rule_has_its_own_options_and_refuses_all_others(given):
     held, strategy = RunConfig.of(**given), given["strategy"]
     assert {name: held.values()[name] for name in given} == given
@@ -109,7 +119,7 @@ def test_a_rule_has_its_own_options_and_refuses_all_others(given):
 # Files
 
 
-@pytest.mark.parametrize("options", others(), ids=list(RULES))
+@pytest.mark.parametrize("options", others(), ids=list(STRATEGY_OPTIONS))
 def test_a_file_as_written_is_the_same_run(parsed, tmp_path, options):
     said = RunConfig.of(**options)
     file, result = tmp_path / "run.toml", tmp_path / "result.json"
@@ -186,7 +196,7 @@ def test_names_are_those_of_their_rooms():
     assert OPTIONS["strategy"].choices == tuple(strategies.NAMES)
     assert f"({', '.join(models.NAMES)})" in OPTIONS["model"].help
     assert set(OPTIONS["data"].help.split("(")[1].split(")")[0].split(", ")) == set(data.NAMES)
-    for name, rule in RULES.items():
+    for name, rule in STRATEGY_OPTIONS.items():
         kind = getattr(strategies, strategies.NAMES[name])
         arguments = set(inspect.signature(kind).parameters)
         if "where" in arguments:
@@ -202,11 +212,46 @@ def test_defaults_are_those_of_a_trainer():
         assert OPTIONS[name].default == arguments[name].default, name
 
 
+def test_defaults_and_ranges_are_those_of_the_rules():
+    for name, rule in STRATEGY_OPTIONS.items():
+        kind = getattr(strategies, strategies.NAMES[name])
+        arguments = {n: a.default for n, a in inspect.signature(kind).parameters.items()}
+        for one in rule.taken() & arguments.keys() - {"momentum"}:
+            assert OPTIONS[one].default == arguments[one], f"{name}: {one}"
+        if "momentum" in rule.takes:
+            words = f"{name.removeprefix('gradient_').replace('_', ' ')} (default: "
+            assert f"{words}{arguments['momentum']:g})" in OPTIONS["momentum"].help
+    for name in ("momentum", "clip_norm", "learning_rate"):  # those of optimizers
+        low, high = RANGES[name]
+        for value, fits in ((low, True), (-1e-9, False), (high, False), (0.5, True)):
+            with nullcontext() if fits else pytest.raises(ValueError, match=name):
+                OPTIONS[name].checked(value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("elastic_averaging --moving-rate 2", "moving_rate must be above 0 and below 2, got 2"),
+        ("elastic_averaging --momentum 1", "momentum must be at least 0 and below 1, got 1"),
+        ("gradient_energy_matching --kappa 0", "kappa must be above 0, got 0"),
+        ("gradient_energy_matching --kappa inf", "kappa must be finite, got inf"),
+        ("synchronous --clip-norm -1", "clip_norm must be above 0, got -1"),
+        ("synchronous --every 1", "every needs strategy 'downpour' or 'elastic_averaging'"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words, message):
+    monkeypatch.setattr(launch, "under_mpi", lambda: False)
+    monkeypatch.setattr(launch, "run_ranks", lambda *_, **__: pytest.fail("ranks were started"))
+    assert message in refused("train", "-n", "2", "--strategy", *words.split())
+
+
 def test_help_has_panels_and_shows_no_option_twice(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = CliRunner().invoke(app, ["train", "--help"]).output
     for option in OPTIONS.values():
         assert text.count(f"─ {option.panel} ─") == 1
+        no_default = option.default is None or option.kind is bool
+        assert no_default or re.search(rf"\[default: \(?{option.default}\)?\]", text), option.flag
         assert option.help.endswith(".") and (option.help[0].isupper() or option.help[0].isdigit())
         assert len(re.findall(f"^│ {option.flag} ", text, re.MULTILINE)) == 1, option.flag
 

@@ -208,7 +208,7 @@ def without_samples(team):
         assert found[0] == 0 and not r.gradient.any()
     else:
         assert np.isfinite(r.gradient).all() and r.gradient.any()
-    collectives = [op for f in r._functions.values() for op in f.graph.get_operations()
+    collectives = [op for f, *_ in r._functions.values() for op in f.graph.get_operations()
                    if op.type == "PyFunc"]  # fmt: skip
     assert len(collectives) == 4  # two layers, forward and backward, in sequence
     assert all(a in b.control_inputs for a, b in itertools.pairwise(collectives))
@@ -326,3 +326,41 @@ def test_what_can_not_be_converted_is_named():
     for call in (lambda: SyncBatchNormalization(average="x"), lambda: convert(model, average="x")):
         with pytest.raises(ValueError, match="average must be samples or ranks, got 'x'"):
             call()
+
+
+class Pair:
+    """A team of two ranks as seen by one of them; the other one always has the same numbers."""
+
+    size = 2
+
+    def __init__(self):
+        self.calls = 0
+
+    def allreduce(self, x):
+        self.calls += 1
+        return 2 * x
+
+
+def test_each_training_decides_which_ranks_normalise_together():
+    """The last team that trains counts, except for a layer that was given its own team."""
+    from tutorial_dl import replica
+    from tutorial_dl.layers import convert
+
+    own, first, second = teams = [Pair() for _ in range(3)]
+    model = convert(plain_model())
+    model.get_layer("outer").team = own
+    batch = np.ones((3, 4)), np.ones((3, 2))
+
+    def calls(of):
+        before = [team.calls for team in teams]
+        of.compute_gradient(batch)
+        return [team.calls - b for team, b in zip(teams, before, strict=True)]
+
+    # An allreduce of each layer on the way forward, and of the inner layer on the way backward.
+    for _ in range(2):  # a second training of the same model has another replica
+        trained = replica.of(model)
+        trained.use_team(first)
+        assert calls(trained) == [1, 2, 0]
+        trained.use_team(second)
+        assert calls(trained) == [1, 0, 2]
+    assert model.get_layer("outer").team is own

@@ -10,7 +10,7 @@ from numba_kernels.shared.window import aligned
 from tutorial_dl import data, replica
 from tutorial_dl.replica import CurveReplica, DenseReplica, SoftmaxReplica
 from tutorial_dl.replica.accumulating import Accumulating
-from tutorial_dl.replica.contract import RULES
+from tutorial_dl.replica.contract import CONTRACT
 
 RANDOM = np.random.default_rng(7)
 X = RANDOM.standard_normal((13, 5))
@@ -63,7 +63,7 @@ def test_they_keep_the_contract(name, dtype):
         model, batch = build(name, dtype)
         before = model.parameters.copy()
         checked = replica.check(wrap(model), [batch, part(batch, slice(2, 9))])
-        assert checked == list(RULES) and len(checked) == 15
+        assert checked == list(CONTRACT) and len(checked) == 15
         np.testing.assert_array_equal(model.parameters, before)
 
 

@@ -48,12 +48,12 @@ def faulty():
             Master.handle = handle
         elif of["MOMENT"] == "told":
             from numba_kernels.star import Star
-            right = Star.told
-            def told(self):
+            right = Star.receive_bytes
+            def receive_bytes(self):
                 right(self)
                 open("struck", "w").close()
                 how()
-            Star.told = told
+            Star.receive_bytes = receive_bytes
         else:
             strike(of["MOMENT"], int(of["TURN"]), how)
     elif of["HOW"] == "sleep" and launch.rank():

@@ -70,24 +70,32 @@ def persistently(answer) -> str:
         if hopeless.tries != 2:
             tries = hopeless.tries
             raise NotYet(f"rank {rank}: tries = 2, but failing work was tried {tries} times")
-        if "can't read" not in str(error):
+        if error is not hopeless.error:
             raise NotYet(f"rank {rank}: expected the error of the last try, got {_told(error)}")
     return f"rank {rank}: done at the third try; work that always fails was given up after two"
 
 
 class _Work:
-    """Adds up ones over the ranks; `before` and `after` map tries (1, 2, ...) to failing ranks."""
+    """Adds up ones over the ranks; `before` and `after` map tries (1, 2, ...) to failing ranks.
+
+    `error` is what the last try that failed has raised on this rank.
+    """
 
     def __init__(self, team, before: dict[int, int], after: dict[int, int]):
         self.team, self.before, self.after, self.tries = team, before, after, 0
+        self.error: Exception | None = None
 
     def __call__(self) -> np.ndarray:
         self.tries += 1
-        if self.before.get(self.tries) == self.team.rank:
-            raise OSError(f"try {self.tries}: can't read")
-        total = self.team.allreduce(np.ones(1))
-        if self.after.get(self.tries) == self.team.rank:
-            raise ValueError(f"try {self.tries}: can't write")
+        try:
+            if self.before.get(self.tries) == self.team.rank:
+                raise OSError(f"try {self.tries}: can't read")
+            total = self.team.allreduce(np.ones(1))
+            if self.after.get(self.tries) == self.team.rank:
+                raise ValueError(f"try {self.tries}: can't write")
+        except Exception as error:
+            self.error = error
+            raise
         return total
 
 

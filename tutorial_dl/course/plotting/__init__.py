@@ -1,44 +1,44 @@
 """Every figure that the notebooks and the command line draw: data in, matplotlib Figure out.
 
 Figures of one panel take a `title`, which replaces their own, and `ax` to draw on. There is one
-file per subject, and its `__all__` names what this package offers: `plotting.fits` is `fits` of
-curves.py. A new file needs no entry here. Nothing, in particular not matplotlib, is imported
-before the first figure is asked for.
+file per subject. Matplotlib is imported when the first figure is asked for.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
-from typing import Any
+import lazy_loader
 
-# Figures that stand beside what they draw.
-ELSEWHERE = {
-    "draw_layout": "tutorial_dl.layout.figure",
-    "learning_rates": "tutorial_dl.training.schedules",
-    "spans": "tutorial_dl.training.timeline_figure",
-}
-
-
-def _files() -> list[str]:
-    return [module.name for module in iter_modules(__path__)]
-
-
-def __getattr__(name: str) -> Any:
-    # Underscored names are Python asking about the package itself (__wrapped__, _repr_html_, ...).
-    if not name.startswith("_"):
-        if name in ELSEWHERE:
-            return getattr(import_module(ELSEWHERE[name]), name)
-        files = _files()
-        if name in files:
-            return import_module(f"{__name__}.{name}")
-        for file in files:
-            module = import_module(f"{__name__}.{file}")
-            if name in getattr(module, "__all__", ()):
-                return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; see dir({__name__})")
-
-
-def __dir__() -> list[str]:
-    names = {*_files(), *ELSEWHERE}
-    for file in _files():
-        names.update(getattr(import_module(f"{__name__}.{file}"), "__all__", ()))
-    return sorted(names)
+# What this package offers, by file. (elsewhere.py: what stands beside what it draws.)
+FIGURES = {
+    "allreduce": [
+        "Message", "allreduce_ladder", "allreduce_times", "ring_film", "ring_strip", "rounds",
+        "side_by_side", "timetable",
+    ],
+    "batches": [
+        "batch_errors", "gradient_noise", "moving_statistics", "normalised_apart", "records",
+        "share_statistics", "stable_rates",
+    ],
+    "curves": [
+        "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
+        "solver_errors",
+    ],
+    "elsewhere": ["draw_layout", "learning_rates", "spans"],
+    "kernels": ["beside", "fused_step", "step_traffic", "trips"],
+    "messages": [
+        "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits",
+        "with_faults",
+    ],
+    "networks": ["gradient_check", "hinges", "step_errors", "training_strip", "unit_errors"],
+    "parameter_server": [
+        "exchange_times", "many_to_few", "on_equal_terms", "saturated", "served", "service",
+        "unseen",
+    ],
+    "rules": [
+        "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace", "largest_rates",
+        "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
+        "staleness_histogram",
+    ],
+    "training": [
+        "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",
+        "throughput",
+    ],
+}  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, [*FIGURES], FIGURES)

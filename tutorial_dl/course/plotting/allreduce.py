@@ -11,11 +11,6 @@ from numba_kernels.allreduce.schedules import Message, rounds
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 
-__all__ = [
-    "Message", "allreduce_ladder", "allreduce_times", "ring_film", "ring_strip", "rounds",
-    "side_by_side", "timetable",
-]  # fmt: skip
-
 LOOKS = {
     "naive": {"color": style.ORANGE, "linestyle": "--", "marker": "s"},
     "tree": {"color": style.GREEN, "linestyle": "-.", "marker": "^"},

@@ -8,11 +8,6 @@ from matplotlib.ticker import NullLocator
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 
-__all__ = [
-    "batch_errors", "gradient_noise", "moving_statistics", "normalised_apart", "records",
-    "share_statistics", "stable_rates",
-]  # fmt: skip
-
 BATCH = "batch (samples)"
 FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
 

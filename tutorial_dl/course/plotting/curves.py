@@ -10,11 +10,6 @@ from tutorial_dl import figure_style as style
 from tutorial_dl.course.foundations import Descent, LeastSquares
 from tutorial_dl.figure_style import Lines, Numbers
 
-__all__ = [
-    "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
-    "solver_errors",
-]  # fmt: skip
-
 Function = Callable[[np.ndarray], np.ndarray]
 
 

@@ -11,8 +11,6 @@ from matplotlib.ticker import EngFormatter
 from tutorial_dl import figure_style as style
 from tutorial_dl.course.traffic import Trip, moved
 
-__all__ = ["beside", "fused_step", "step_traffic", "trips"]
-
 SHADES = {
     does: {"facecolor": colour, "edgecolor": "#DDDDDD"}
     for does, colour in {"": "white", "r": "#CFE8F7", "fw": "#FBE3B3", "rw": "#B7DFA9"}.items()

@@ -9,10 +9,6 @@ from matplotlib.patches import FancyBboxPatch, Patch
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Numbers
 
-__all__ = [
-    "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits", "with_faults",
-]  # fmt: skip
-
 WAIT = {"facecolor": "#EEEEEE", "hatch": "////", "edgecolor": "#777777", "linewidth": 0.4}
 
 # When each rank arrives; when the collective ends; markers: (time, rank, shape, colour).

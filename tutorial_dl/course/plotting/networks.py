@@ -7,8 +7,6 @@ import numpy as np
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Numbers
 
-__all__ = ["gradient_check", "hinges", "step_errors", "training_strip", "unit_errors"]
-
 
 @style.one_panel("Eight hinges, added up, follow the curve", "x", "y", legend="beside")
 def hinges(ax, grid: np.ndarray, terms: np.ndarray, truth: np.ndarray):

@@ -12,10 +12,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 
-__all__ = [
-    "exchange_times", "many_to_few", "on_equal_terms", "saturated", "served", "service", "unseen",
-]  # fmt: skip
-
 COMPUTES = "#D8D8D8"
 
 

@@ -8,12 +8,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
 
-__all__ = [
-    "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace", "largest_rates",
-    "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs", "staleness_histogram",
-]  # fmt: skip
-
-
 # Staleness -------------------------------------------------------------------------------------
 
 

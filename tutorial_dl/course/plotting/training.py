@@ -8,10 +8,6 @@ from matplotlib.ticker import MaxNLocator
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Numbers
 
-__all__ = [
-    "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts", "throughput",
-]  # fmt: skip
-
 SAME = 0.05  # losses that differ by less, relatively, count as the same curve
 
 

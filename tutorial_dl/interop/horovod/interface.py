@@ -1,30 +1,26 @@
 """All names of horovod.tensorflow; scripts import them from `tutorial_dl.horovod.tensorflow`."""
 
 from numba_kernels import launch
-from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
+from tutorial_dl.tensorflow_chatter import quiet
 
 # Each rank its share of the cores, if started by an mpiexec that does not say; TensorFlow looks
 # when it first computes something.
 if launch.under_mpi():
     launch.set_threads()
-hide_tensorflow_chatter()
+with quiet():
+    import tensorflow as tf
 
-import tensorflow as tf  # noqa: E402
-
-from . import basics, collectives, elastic, objects  # noqa: E402
-from .basics import *  # noqa: E402, F403
-from .collectives import *  # noqa: E402, F403
-from .compression import Compression  # noqa: E402
-from .gradients import (  # noqa: E402
-    DistributedGradientTape,
-    PartialDistributedGradientTape,
-)
-from .launching import run  # noqa: E402
-from .objects import *  # noqa: E402, F403
-from .optimizer import DistributedOptimizer, PartialDistributedOptimizer  # noqa: E402
-from .process_sets import ProcessSet, global_process_set, process_set_by_id  # noqa: E402
-from .reductions import Adasum, Average, Max, Min, Product, Sum  # noqa: E402
-from .sync_batch_norm import SyncBatchNormalization  # noqa: E402
+from . import basics, collectives, elastic, objects
+from .basics import *  # noqa: F403
+from .collectives import *  # noqa: F403
+from .compression import Compression
+from .gradients import DistributedGradientTape, PartialDistributedGradientTape
+from .launching import run
+from .objects import *  # noqa: F403
+from .optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from .process_sets import ProcessSet, global_process_set, process_set_by_id
+from .reductions import Adasum, Average, Max, Min, Product, Sum
+from .sync_batch_norm import SyncBatchNormalization
 
 
 def size_op(process_set_id=0, name=None):

@@ -30,14 +30,13 @@ Ioffe and Szegedy, arXiv 1502.03167; over ranks: Peng et al. (MegDet), arXiv 171
 import numpy as np
 
 from tutorial_dl.replica.collective_layers import CollectiveLayer, has_samples
-from tutorial_dl.tensorflow_chatter import hide_tensorflow_chatter
+from tutorial_dl.tensorflow_chatter import quiet
 
-hide_tensorflow_chatter()
+with quiet():
+    import keras
+    import tensorflow as tf
 
-import keras  # noqa: E402
-import tensorflow as tf  # noqa: E402
-
-from tutorial_dl.interop.tensorflow_graph import in_order  # noqa: E402
+from tutorial_dl.interop.tensorflow_graph import in_order
 
 AVERAGES = ("samples", "ranks")
 
@@ -53,8 +52,9 @@ class SyncBatchNormalization(CollectiveLayer, keras.layers.BatchNormalization):
     or with `trainable = False`, nothing is exchanged. It does not work in code compiled by XLA.
 
     Args:
-        team: The ranks that normalise together; None: all ranks of the run. The team is not saved:
-            a loaded layer has the team of all ranks (for one process, plain batch normalisation).
+        team: The ranks that normalise together; None: those that train the model (outside of a
+            Trainer, all ranks). The team is not saved: a loaded layer has none (in one process,
+            that is plain batch normalisation).
         average: How gradients will be averaged over ranks: by "samples" (as the strategies do; p
             ranks then equal one process exactly) or by "ranks", each with the same weight.
         options: Arguments of `keras.layers.BatchNormalization`; masks work as there.
@@ -81,7 +81,7 @@ class SyncBatchNormalization(CollectiveLayer, keras.layers.BatchNormalization):
         counted = None
         if mask is not None:
             counted = tf.broadcast_to(tf.expand_dims(tf.cast(mask, bool), -1), tf.shape(inputs))
-        team, empty = self.team or all_ranks(), not has_samples()
+        team, empty = self.team or self.training_team or all_ranks(), not has_samples()
         return _moments(inputs, counted, axis, others, team, self.average, empty)
 
 

@@ -79,7 +79,7 @@ class AsynchronousTasks(Tasks):
         return None
 
     def _task(self, epoch: Epoch, queue: int, first: int, count: int) -> Task:
-        size = self.batch_size * epoch.parts
+        size = self.size // self.parts * epoch.parts  # equal shares in an epoch cut for others
         return Task(epoch.number, size, first, count, queue, queue + 1, epoch.parts)
 
     # From one master to another

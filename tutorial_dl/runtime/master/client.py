@@ -72,10 +72,10 @@ class Client:
         self.ask(kind, vector=False)
         return self.star.into[: self.n], self.star.into[self.n :]
 
-    def told(self) -> str:
-        """Return the final message."""
+    def final_message(self) -> str:
+        """Return the text that the master ends the run with."""
         with numbered(self.ranks):
-            return self.star.told().decode()
+            return self.star.receive_bytes().decode()
 
     def ask(self, kind: Kind, record: tuple = (), **how) -> Answer:
         """As `Star.ask`; raises GivenUp if the master has given this rank up."""

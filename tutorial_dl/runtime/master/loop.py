@@ -178,7 +178,7 @@ class MasterLoop(Loop):
         sub = SubMaster(self, stars.in_group, stars.group_ranks, tasks, up)
         sub.guide()
         weights, state = up.get(Kind.FINAL)
-        text = up.told()
+        text = up.final_message()
         sub.end(weights.copy(), state.copy(), text.encode())
         sub.show(weights, state)
         return take_word(run, text)
@@ -205,7 +205,7 @@ class MasterLoop(Loop):
             replica.parameters[:] = weights
             if state.size:
                 replica.state = state.copy()
-            text = server.told()
+            text = server.final_message()
         return take_word(run, text) if mates is None else self._with_leader(text)
 
     def follow(self, names):

@@ -14,8 +14,6 @@ from .tasks import Rest, Task, Tasks, runs
 class SynchronousTasks(Tasks):
     """The tasks of one master's workers, for synchronous rules; `every`: batches per round."""
 
-    per_share = False
-
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.low, self.width = min(self.columns.values()), len(self.columns)

@@ -94,8 +94,8 @@ class Tasks:
     """The tasks of one master's workers, for epochs first ... last - 1.
 
     `columns` is {worker: its column}, neighbours for synchronous rules; `parts` counts the columns
-    of all masters' workers. `batch_size` is per share; for synchronous rules, per batch of all
-    workers. A task has at most `every` batches. A subclass has also
+    of all masters' workers. `size` counts the samples of a whole batch, of which each column has a
+    share. A task has at most `every` batches. A subclass has also
 
         next(worker)     the next Task of `worker`; None: there is none, now or at all
         lose(worker)     remove `worker`, which is lost; its task will be done again
@@ -108,21 +108,18 @@ class Tasks:
         resume(saved)    take up epochs of an earlier run, perhaps with other workers
     """
 
-    per_share = True  # whether `batch_size` counts the samples of a share
-
     def __init__(
         self,
         columns: dict[int, int],
         parts: int,
         samples: int,
-        batch_size: int,
+        size: int,
         first: int,
         last: int,
         every: int = 1,
     ):
-        self.columns, self.parts, self.batch_size = columns, parts, batch_size
+        self.columns, self.parts, self.size = columns, parts, size
         self.first, self.last, self.every = first, last, every
-        self.size = batch_size * (parts if self.per_share else 1)  # of a whole batch
         self.positions = -(-samples // self.size)
         self.todo: dict[int, Task] = {}  # by worker, not yet handed out
         self.given: dict[int, Task] = {}  # handed out

@@ -98,10 +98,9 @@ class Topology:
         """The tasks of the workers in the star of `ranks`, for epochs first ... last - 1."""
         run, rule = self.run, self.run.strategy
         columns = {leaf: self.roles[rank].worker for leaf, rank in enumerate(ranks) if leaf}
-        kind = SynchronousTasks if rule.synchronous else AsynchronousTasks
-        found = kind(
-            columns, self.layout.workers_each, len(run.dataset.train),
-            run.batches.batch_size, first, last, rule.every,
-        )  # fmt: skip
+        parts = self.layout.workers_each
+        kind, at_once = (SynchronousTasks, 1) if rule.synchronous else (AsynchronousTasks, parts)
+        size = run.batch_size * at_once
+        found = kind(columns, parts, len(run.dataset.train), size, first, last, rule.every)
         found.resume(begun)
         return found

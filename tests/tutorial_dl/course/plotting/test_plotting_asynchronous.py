@@ -7,7 +7,6 @@ import pytest
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
-from tutorial_dl.course.plotting import parameter_server
 
 SLOW = [{"val_loss": v, "val_accuracy": 1 - v, "seconds": 2.0} for v in (0.4, 0.2, 0.1)]
 QUICK = [{"val_loss": v, "val_accuracy": 1 - v, "seconds": 0.5} for v in (0.6, 0.3)]
@@ -39,7 +38,7 @@ def test_an_accuracy_has_a_plain_axis():
 
 
 def test_it_is_a_picture_and_the_name_is_offered():
-    assert "on_equal_terms" in parameter_server.__all__ and "on_equal_terms" in dir(plotting)
+    assert "on_equal_terms" in plotting.FIGURES["parameter_server"]
     assert plotting.on_equal_terms(RUNS, 100)._repr_png_().startswith(b"\x89PNG")
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tutorial_dl.course import plotting
-from tutorial_dl.course.plotting import parameter_server
 
 
 def of(ax, label):
@@ -37,4 +36,4 @@ def test_what_is_not_seen():
     assert (of(ax, "groups, measured") == [[4], [7.1]]).all()
     assert ax.get_title("left") == "message" and len(ax.get_lines()) == 3
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1", "4", "16"]
-    assert {"served", "unseen"} <= set(parameter_server.__all__) <= set(dir(plotting))
+    assert {"served", "unseen"} <= set(plotting.FIGURES["parameter_server"]) <= set(dir(plotting))

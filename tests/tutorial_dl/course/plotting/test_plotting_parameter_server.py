@@ -7,7 +7,6 @@ import pytest
 from matplotlib.colors import to_hex
 
 from tutorial_dl.course import foundations, plotting
-from tutorial_dl.course.plotting import parameter_server
 
 
 def of(ax, label):
@@ -80,4 +79,4 @@ def test_a_master_that_is_full():
     assert len(ax.get_lines()) == 4 + 2 + 1  # and one mark, because the other lies outside
     with pytest.raises(ValueError, match="no prediction for none; there is one for slow, fast"):
         plotting.saturated([1, 2, 3], predicted, {"none": {1: 1.0}})
-    assert set(parameter_server.__all__) <= set(dir(plotting))
+    assert set(plotting.FIGURES["parameter_server"]) <= set(dir(plotting))

@@ -11,7 +11,6 @@ from matplotlib.colors import to_rgb
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course import plotting
-from tutorial_dl.course.plotting import training
 
 
 def result(model, strategy, ranks, losses):
@@ -71,7 +70,7 @@ def draw_all():
 def test_every_figure_is_drawn_and_the_global_style_is_left_alone():
     before = dict(rcParams)
     figures = draw_all()
-    assert set(figures) == {*training.__all__, "fused_step"}
+    assert set(figures) == {*plotting.FIGURES["training"], "fused_step"}
     for name, figure in figures.items():
         assert all(ax.get_title(loc="left") for ax in figure.axes), name
         if name != "fused_step":  # a drawing without axes

@@ -169,7 +169,7 @@ def numbers_of_ranks():
     computing.team, computing.ranks = Broken(), [2, 5]
     calls = [
         lambda: client.ask([]),
-        client.told,
+        client.final_message,
         lambda: computing.gradient(Task(0, 32, 0, 1, 0, 1, 1), 0),
         lambda: computing.metrics(0, 1),
         computing.follow,

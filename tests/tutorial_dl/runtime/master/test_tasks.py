@@ -88,10 +88,10 @@ def work(tasks, readers, chance, seen, losing=0.0, events=20000):
 
 
 def groups_of(kind, workers, masters, samples, batch_size, first=0, last=2, every=1):
-    found = []
+    found, size = [], batch_size * (masters * workers if kind is AsynchronousTasks else 1)
     for master in range(masters):
         columns = {leaf: master * workers + leaf - 1 for leaf in range(1, workers + 1)}
-        tasks = kind(columns, masters * workers, samples, batch_size, first, last, every)
+        tasks = kind(columns, masters * workers, samples, size, first, last, every)
         tasks.of_test = list(columns)
         found.append(tasks)
     return found
