@@ -160,7 +160,8 @@ def numbers_of_ranks():
     from tutorial_dl.runtime.history import History
     from tutorial_dl.runtime.master.client import Client
     from tutorial_dl.runtime.master.loop import MasterLoop
-    from tutorial_dl.runtime.master.tasks import Task
+    from tutorial_dl.runtime.master.messages import Kind
+    from tutorial_dl.runtime.master.tasks import Part, Task
     from tutorial_dl.runtime.master.topology import Topology
     from tutorial_dl.runtime.master.worker import Computing
 
@@ -168,10 +169,10 @@ def numbers_of_ranks():
     client.star, client.ranks = Broken(), [2, 5]
     computing.team, computing.ranks = Broken(), [2, 5]
     calls = [
-        lambda: client.ask([]),
+        lambda: client.ask(Kind.FINAL),
         client.final_message,
         lambda: computing.gradient(Task(0, 32, 0, 1, 0, 1, 1), 0),
-        lambda: computing.metrics(0, 1),
+        lambda: computing.metrics(Part(0, 1)),
         computing.follow,
         computing.end,
     ]
