@@ -123,7 +123,8 @@ class Computing:
     def end(self) -> None:
         """On the leader: end the members' `follow`."""
         if self.team is not None:
-            self._tell(Answer(Order.DONE))
+            with numbered(self.ranks):
+                self._tell(Answer(Order.DONE))
 
 
 class Worker:
