@@ -167,7 +167,8 @@ class Run:
         for player in self.players:
             # Different rates on ranks that update slices of one model would not show as drift.
             rates = [player.schedule(s) for s in (0, 1, 10, 100, 1000)] if player.schedule else []
-            rule += [player.optimizer, rates, player.strategy.loss_scale]
+            scale = player.strategy.loss_scale
+            rule += [player.optimizer, rates, scale and scale.settings]
         words = " ".join(map(str, rule))
         mine["as checksum of optimizer, learning rates and loss scale"] = zlib.crc32(words.encode())
         mine["steps between checkpoints"] = 0 if self.saving is None else self.saving.every or -1

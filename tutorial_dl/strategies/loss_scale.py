@@ -41,6 +41,7 @@ class LossScale:
             raise ValueError(f"growth_steps must be at least 1, got {growth_steps}")
         self.scale, self.growth_steps, self.dynamic = float(scale), growth_steps, dynamic
         self.good = 0  # steps since it changed
+        self.settings = scale, growth_steps, dynamic  # equal on all ranks, as the scale need not be
 
     @property
     def values(self) -> list[float]:
