@@ -35,6 +35,7 @@ def parameter(option: config.Option) -> inspect.Parameter:
     asked = typer.Option(
         *([option.short] if option.short else []),
         flag,
+        callback=checked(option) if kind in (int, float) else None,
         metavar=option.metavar,
         help=option.help,
         show_default=shown,
@@ -44,6 +45,18 @@ def parameter(option: config.Option) -> inspect.Parameter:
     return inspect.Parameter(
         option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
     )
+
+
+def checked(option: config.Option):
+    """The callback by which typer names the option whose value is out of range."""
+
+    def check(value):
+        try:
+            return option.checked(value)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return check
 
 
 def fill_in(context: typer.Context, file: Path | None) -> Path | None:
