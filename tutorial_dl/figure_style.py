@@ -114,11 +114,6 @@ class Film:
         self.gif = data.getvalue()
         self.frames = len(pictures)
 
-    def save(self, path: str) -> None:
-        """Write the GIF to `path`."""
-        with open(path, "wb") as file:
-            file.write(self.gif)
-
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         from base64 import b64encode
 
