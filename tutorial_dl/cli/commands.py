@@ -153,14 +153,8 @@ CONFIG = Annotated[
         help="Options in a .toml file, or the .json result of a run; the command line wins.",
     ),
 ]
-train.__signature__ = inspect.Signature(
-    [
-        inspect.Parameter(
-            "file", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=CONFIG
-        ),
-        *map(parameter, config.OPTIONS.values()),
-    ]
-)
+FILE = inspect.Parameter("file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG)
+train.__signature__ = inspect.Signature([FILE, *map(parameter, config.OPTIONS.values())])
 app.command()(train)
 
 

@@ -82,12 +82,8 @@ def write(path: Path, rows: list[dict], results: list[dict]) -> None:
         if r["model"] == "dense" and (r["strategy"] not in IN_STEP or r["ranks"] == 2)
     }
     if len(others) > 1:
-        figures.append(
-            (
-                plotting.on_equal_terms(others, TRAINED_ON),
-                "Asynchronous strategies compared with the synchronous one, on the dense network.",
-            )
-        )
+        words = "Asynchronous strategies compared with the synchronous one, on the dense network."
+        figures.append((plotting.on_equal_terms(others, TRAINED_ON), words))
     head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in COLUMNS.values())
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells(row)) + "</tr>" for row in rows
