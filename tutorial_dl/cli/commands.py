@@ -12,7 +12,7 @@ from numba_kernels import launch
 
 from .. import __version__, config
 from . import cluster
-from .errors import fail, one_line
+from .errors import check_writable, fail, one_line
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -104,7 +104,6 @@ def run(
 ) -> None:
     """Train on handwritten digits by each strategy, compare the results and write a report."""
     from . import run as comparison
-    from .train import check_writable
 
     with one_line():
         launch.check_ranks(ranks)
