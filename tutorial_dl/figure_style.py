@@ -173,8 +173,7 @@ def one_panel(
 
     Args:
         title: if the caller gives no other.
-        xlabel, ylabel: of the axes.
-        width, height: in inches.
+        xlabel, ylabel, width, height: of the axes; lengths are in inches.
         legend: its place on the axes, or "beside" them; None: no legend.
         properties: of the axes, as for `Axes.set` (yscale, ylim, ...).
     """

@@ -77,7 +77,6 @@ def beside(
     Args:
         predicted: way -> seconds; some ways may be missing.
         measured: way -> seconds, shape (repeats,).
-        logarithmic: whether the horizontal axis is logarithmic.
     """
     if extra := set(predicted) - set(measured):
         raise ValueError(f"predicted, but not measured: {', '.join(sorted(extra))}")
