@@ -114,11 +114,6 @@ class Film:
         self.gif = data.getvalue()
         self.frames = len(pictures)
 
-    def save(self, path: str) -> None:
-        """Write the GIF to `path`."""
-        with open(path, "wb") as file:
-            file.write(self.gif)
-
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         from base64 import b64encode
 
@@ -178,8 +173,7 @@ def one_panel(
 
     Args:
         title: if the caller gives no other.
-        xlabel, ylabel: of the axes.
-        width, height: in inches.
+        xlabel, ylabel, width, height: of the axes; lengths are in inches.
         legend: its place on the axes, or "beside" them; None: no legend.
         properties: of the axes, as for `Axes.set` (yscale, ylim, ...).
     """

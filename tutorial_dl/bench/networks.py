@@ -55,7 +55,7 @@ def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: 
     n = mine.count_params()
     nothing = dict.fromkeys(PLAIN, lambda batch: None)  # for the other ranks
     plain = plain_steps(network, build(network), build(network)) if team.rank == 0 else nothing
-    alone = gradient_alone(mine, network)
+    alone = graph(mine, network, list)
     # In this order, no call finds the caches filled by the same call just before.
     calls = [lambda step=step: step(next(batches)) for step in (ours.step, alone, *plain.values())]
     times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
@@ -95,10 +95,6 @@ def graph(model, network: Network, finish):
         tf.TensorSpec((network.samples,), tf.int64),
     )
     return lambda batch: float(concrete(tf.constant(batch[0]), tf.constant(batch[1]))[0])
-
-
-def gradient_alone(model, network: Network):
-    return graph(model, network, list)
 
 
 def plain_steps(network: Network, usual, bare) -> dict:

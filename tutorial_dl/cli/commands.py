@@ -12,7 +12,7 @@ from numba_kernels import launch
 
 from .. import __version__, config
 from . import cluster
-from .errors import fail, one_line
+from .errors import check_writable, fail, one_line
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cluster.app, name="cluster")
+RANKS = ("-n", "--ranks")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
 
 
@@ -104,23 +105,18 @@ def number(help: str, *names: str, **more):
     return Annotated[int | None, typer.Option(*names, help=help, **more)]
 
 
-def ranks_option(help: str):
-    return number(help, "-n", "--ranks")
-
-
 def file_option(help: str):
     return Annotated[str | None, typer.Option(metavar="FILE", help=help)]
 
 
 @app.command()
 def run(
-    ranks: ranks_option("Largest number of ranks to train on.") = 4,
+    ranks: number("Largest number of ranks to train on.", *RANKS) = 4,
     report: Annotated[Path, typer.Option(help="HTML file for the report.")] = Path("report.html"),
     json: file_option("Write the results as JSON; - prints them.") = None,
 ) -> None:
     """Train on handwritten digits by each strategy, compare the results and write a report."""
     from . import run as comparison
-    from .train import check_writable
 
     with one_line():
         launch.check_ranks(ranks)
@@ -169,30 +165,19 @@ CONFIG = Annotated[
         help="Options in a .toml file, or the .json result of a run; the command line wins.",
     ),
 ]
-train.__signature__ = inspect.Signature(
-    [
-        inspect.Parameter(
-            "file", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=CONFIG
-        ),
-        *map(parameter, config.OPTIONS.values()),
-    ]
-)
+FILE = inspect.Parameter("file", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=CONFIG)
+train.__signature__ = inspect.Signature([FILE, *map(parameter, config.OPTIONS.values())])
 app.command()(train)
-
-
-def same_help(name: str):
-    """The type of an option that `train` has too; Layout checks its range."""
-    return number(config.OPTIONS[name].help)
 
 
 @app.command()
 def layout(
-    masters: same_help("masters") = None,
-    workers: same_help("workers") = None,
-    devices: same_help("devices") = None,
+    masters: number(config.OPTIONS["masters"].help) = None,
+    workers: number(config.OPTIONS["workers"].help) = None,
+    devices: number(config.OPTIONS["devices"].help) = None,
     groups: number("Parameter sets that a search tries at once.") = 1,
     folds: number("Cross-validation folds trained at once.") = 1,
-    ranks: ranks_option("Number of ranks, masters included.") = None,
+    ranks: number("Number of ranks, masters included.", *RANKS) = None,
     node_size: number("Number of ranks per node.", min=1, metavar="RANKS") = None,
     json: file_option("Write the roles as JSON; - prints them.") = None,
     figure: file_option("Draw the layout as .png, .svg or .pdf.") = None,
@@ -207,7 +192,7 @@ def layout(
 
 @app.command()
 def bench(
-    ranks: ranks_option("Number of ranks to start.") = 2,
+    ranks: number("Number of ranks to start.", *RANKS) = 2,
     seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60.0,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:

@@ -209,9 +209,9 @@ def engines() -> str:
 
 def report() -> list[Check]:
     """Run all checks, one after the other: about 10 s, or 5 minutes if every check times out."""
-    checks: dict[str, Callable[[], str]] = {"python": python}
-    checks |= {name: partial(package, name) for name in PACKAGES}
-    checks |= {
+    checks: dict[str, Callable[[], str]] = {
+        "python": python,
+        **{name: partial(package, name) for name in PACKAGES},
         "MPI": mpi,
         "mpiexec": mpiexec,
         "cores": cores,

@@ -1,8 +1,10 @@
 """How a command fails: with one line on standard error."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
@@ -13,6 +15,16 @@ def fail(message: str, status: int = 2) -> None:
     """Print `error: MESSAGE` on standard error and exit with `status`."""
     print(f"error: {message}", file=sys.stderr, flush=True)
     raise typer.Exit(status)
+
+
+def check_writable(path: Path) -> None:
+    """Raise OSError if the file `path` cannot be written, before it fails after training."""
+    if path.is_dir():
+        raise OSError(f"{path} is a folder; it must be a file")
+    if not path.parent.is_dir():
+        raise OSError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OSError(f"cannot write {path}: permission denied")
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from pathlib import Path
 from tutorial_dl.layout.counts import check_bound
 from tutorial_dl.layout.layout import Layout
 
+from .errors import check_writable
+
 FIGURES = (".png", ".svg", ".pdf")
 
 
@@ -29,18 +31,14 @@ def main(
         raise ValueError(
             f"--figure must be a file name that ends in {', '.join(FIGURES)}, got {figure!r}"
         )
-    wanted, picture = (_file(name) if name not in (None, "-") else None for name in (json, figure))
+    for name in (json, figure):
+        if name not in (None, "-"):
+            check_writable(Path(name))
     roles = [role._asdict() for role in layout.roles(nodes)]
     found = {"ranks": layout.ranks, "nodes_in_talk": layout.nodes_in_talk, "roles": roles}
     text = json_format.dumps(found)
-    if wanted is not None:
-        wanted.write_text(text + "\n")
+    if json not in (None, "-"):
+        Path(json).write_text(text + "\n")
     print(text if json == "-" else layout.text(nodes))
-    if picture is not None:
-        layout.figure(nodes).savefig(picture, bbox_inches="tight")
-
-
-def _file(name: str) -> Path:
-    from numba_kernels.bench import check_file  # it imports numpy: only where a file is written
-
-    return check_file(name)
+    if figure is not None:
+        layout.figure(nodes).savefig(figure, bbox_inches="tight")

@@ -26,6 +26,14 @@ COLUMNS = {
 
 TRAINED_ON = 1437  # digits in the training set
 
+# What the report says below its figures.
+FASTER = (
+    "Speed-up over the serial run. The prediction uses the times of a gradient on a half and a "
+    "quarter of the batch, measured in the serial run, and the bytes that the reduction moves."
+)
+ALIKE = "Synchronous ranks make the updates of one process, so each model's curves should coincide."
+ASYNCHRONOUS = "Asynchronous strategies compared with the synchronous one, on the dense network."
+
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff }
@@ -63,31 +71,15 @@ def write(path: Path, rows: list[dict], results: list[dict]) -> None:
     """Write the report: rows of `compare`, and the results that `train --json` writes."""
     cores = launch.usable_cores()
     in_step = [row for row in rows if row["strategy"] in IN_STEP]
-    figures = [
-        (
-            plotting.speed_up(in_step, cores),
-            "Speed-up over the serial run. The prediction uses the times of a gradient on a half "
-            "and a quarter of the batch, measured in the serial run, and the bytes that the "
-            "reduction moves.",
-        ),
-        (
-            plotting.histories([r for r in results if r["strategy"] in IN_STEP]),
-            "Synchronous ranks make the updates of one process, so the curves of a model should "
-            "coincide.",
-        ),
-    ]
+    histories = plotting.histories([r for r in results if r["strategy"] in IN_STEP])
+    figures = [(plotting.speed_up(in_step, cores), FASTER), (histories, ALIKE)]
     others = {
         f"{r['strategy']}, {r['ranks']} ranks": r["history"]
         for r in results
         if r["model"] == "dense" and (r["strategy"] not in IN_STEP or r["ranks"] == 2)
     }
     if len(others) > 1:
-        figures.append(
-            (
-                plotting.on_equal_terms(others, TRAINED_ON),
-                "Asynchronous strategies compared with the synchronous one, on the dense network.",
-            )
-        )
+        figures.append((plotting.on_equal_terms(others, TRAINED_ON), ASYNCHRONOUS))
     head = "".join(f"<th>{html.escape(name)}</th>" for name, _ in COLUMNS.values())
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in cells(row)) + "</tr>" for row in rows

@@ -18,6 +18,7 @@ from ..config import RunConfig, target_of
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.setup import of_files, prepare, ranks_of
+from .errors import check_writable
 from .train_result import summary, write, write_config, write_timeline
 
 
@@ -40,16 +41,6 @@ def check(config: RunConfig) -> int | None:
     if config.checkpoint.checkpoint is not None:
         check_folder(Path(config.checkpoint.checkpoint))
     return ranks if launch.under_mpi() else ranks_of(config)
-
-
-def check_writable(path: Path) -> None:
-    """Raise OSError if the file `path` cannot be written, before it fails after training."""
-    if path.is_dir():
-        raise OSError(f"{path} is a folder; it must be a file")
-    if not path.parent.is_dir():
-        raise OSError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise OSError(f"cannot write {path}: permission denied")
 
 
 def check_folder(folder: Path) -> None:

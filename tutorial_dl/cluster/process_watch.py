@@ -74,18 +74,15 @@ class Deaths:
             except ProcessLookupError:
                 return self._died([rank])
             except (AttributeError, OSError):  # not Linux, or older than 5.3
-                return self._watch_by_asking()
+                processes = self.processes.items()
+                while not (dead := [rank for rank, one in processes if not one.is_running()]):
+                    time.sleep(0.1)
+                return self._died(dead)
             if ranks:
                 [(descriptor, _)] = queue.poll(maxevents=1)
                 rank = ranks[descriptor]
                 select.select([pids[rank]], [], [], 1.0)
                 self._died([rank], exit_status(self.processes[rank].pid, pids[rank]))
-
-    def _watch_by_asking(self) -> None:
-        processes = self.processes.items()
-        while not (dead := [rank for rank, process in processes if not process.is_running()]):
-            time.sleep(0.1)
-        self._died(dead)
 
     def _died(self, ranks: list[int], status: int | None = None) -> None:
         self.first, self.how = ranks, "has ended" if status is None else describe(status)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from numba_kernels import launch
 
-from . import lease, registry
+from . import registry
 from .batch_job import OF_A_JOB, last_lines
 from .profile import Profile
 
@@ -91,27 +91,17 @@ def engine(run: Path) -> list[str]:
     ]
 
 
-def lease_watcher(folder: Path, seconds: float) -> list[str]:
-    return [sys.executable, "-I", "-S", lease.__file__, str(folder), str(seconds)]
-
-
-def local_mpiexec() -> str:
-    """The mpiexec for ranks on this node only; a path in MPIEXEC is used as it is.
-
-    MPICH's usual mpiexec listens on all interfaces, for its proxies on other nodes. The
-    `mpiexec.gforker` beside it supports this node only and does not listen.
-    """
-    found = launch.find_mpiexec()
-    alone = Path(found).with_name("mpiexec.gforker")
-    return str(alone) if alone.exists() and "MPIEXEC" not in os.environ else found
-
-
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:
     """The command that starts `n` ranks on this machine, and their environment."""
     env = LOOPBACK | launch.rank_environment(n) | {"MPI_LOCALNRANKS": str(n)}  # gforker sets none
     # In a batch job, mpiexec would use the job's nodes instead of this one.
     env = {name: value for name, value in env.items() if not OF_A_JOB.fullmatch(name)}
-    mpiexec = local_mpiexec()
+    # MPICH's usual mpiexec listens on all interfaces, for its proxies on other nodes. The
+    # `mpiexec.gforker` beside it supports this node only and does not listen.
+    mpiexec = launch.find_mpiexec()
+    alone = Path(mpiexec).with_name("mpiexec.gforker")
+    if alone.exists() and "MPIEXEC" not in os.environ:  # a path that is given is used as it is
+        mpiexec = str(alone)
     # Linux shares a busy machine between sessions, not processes: all ranks in one session, as
     # gforker starts them, got half the processor time that they get with one session per rank.
     own = ["setsid"] if mpiexec.endswith(".gforker") and shutil.which("setsid") else []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from IPython import get_ipython
 
-from . import processes, submit
+from . import lease, processes, submit
 from .batch_job import Job
 from .processes import Guarded
 from .profile import Profile
@@ -58,9 +58,9 @@ class Parts:
 
     def start_watcher(self, record: Record) -> None:
         """Start the lease watcher, which the guards of the other parts then watch."""
-        command = processes.lease_watcher(record.path, record.keep)
+        words = ["-I", "-S", lease.__file__, str(record.path), str(record.keep)]
         log = record.path / "watcher.log"
-        self.watcher = Guarded(command, (), log, grace=30, remove=record.path)
+        self.watcher = Guarded([sys.executable, *words], (), log, grace=30, remove=record.path)
         record.watcher, record.watch = self.watcher.named, [self.watcher.named]
         record.save()
 

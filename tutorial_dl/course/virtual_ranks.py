@@ -21,6 +21,7 @@ from threading import Event, Thread
 import numpy as np
 
 DATA, RECEIPT = 1, 2  # tags
+PATIENCE = 2.0  # seconds that a rank waits for a message, by default
 SECONDS = 5.0  # for which a rank of `patient_team` waits for the others before it gives up
 
 
@@ -66,13 +67,12 @@ class GaveUp(Exception):
 def rehearse(
     function: Callable[[RehearsalRank, np.ndarray], object],
     vectors: Sequence[np.ndarray],
-    seconds: float = 2.0,
 ) -> list[Watch]:
     """Call `function(comm, vectors[rank])` on as many ranks as there are vectors, all at once.
 
     Every rank's vector is recorded after every exchange, so that a check can say when it went
     wrong. An error on one rank ends the waits of the others; a rank that waits longer than
-    `seconds` for a message raises TimeoutError. Returns one Watch per rank.
+    PATIENCE for a message raises TimeoutError. Returns one Watch per rank.
     """
     size, failed = len(vectors), Event()
     doors = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
@@ -81,7 +81,7 @@ def rehearse(
     def run(rank: int) -> None:
         watch = watches[rank]
         try:
-            function(RehearsalRank(rank, size, doors, watch, failed, seconds), watch.x)
+            function(RehearsalRank(rank, size, doors, watch, failed), watch.x)
             watch.end()
         except BaseException as error:
             watch.error = error
@@ -98,9 +98,9 @@ def rehearse(
 class RehearsalRank(_Rank):
     """A communicator as one rank sees it: `rank`, `size` and `Sendrecv` of small numpy arrays."""
 
-    def __init__(self, rank, size, doors, watch, failed, seconds):
+    def __init__(self, rank, size, doors, watch, failed):
         self.rank, self.size = rank, size
-        self._doors, self._watch, self._failed, self._seconds = doors, watch, failed, seconds
+        self._doors, self._watch, self._failed = doors, watch, failed
 
     def Sendrecv(self, sendbuf: np.ndarray, dest: int, *, recvbuf: np.ndarray, source: int) -> None:
         for what, other in (("dest", dest), ("source", source)):
@@ -117,7 +117,7 @@ class RehearsalRank(_Rank):
         recvbuf.reshape(-1)[: message.size] = message.reshape(-1)
 
     def _wait(self, source: int) -> np.ndarray:
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 return self._doors[source, self.rank].get(timeout=0.02)
@@ -126,7 +126,7 @@ class RehearsalRank(_Rank):
                     raise GaveUp(f"rank {self.rank} waited for rank {source}") from None
                 if time.monotonic() > deadline:
                     raise TimeoutError(
-                        f"rank {self.rank} waited {self._seconds:g} s to receive from rank {source}"
+                        f"rank {self.rank} waited {PATIENCE:g} s to receive from rank {source}"
                     ) from None
 
 
@@ -142,7 +142,7 @@ class Patient(_Rank):
         watch: records every Sendrecv, if given
     """
 
-    def __init__(self, comm, seconds: float = 2.0, watch: Watch | None = None):
+    def __init__(self, comm, seconds: float = PATIENCE, watch: Watch | None = None):
         self.comm = comm.Dup()  # so that an abandoned message cannot be taken for a later one
         self.seconds, self.watch = seconds, watch
         self.rank, self.size = comm.rank, comm.size

@@ -9,10 +9,6 @@
 
 `tutorial_dl.horovod` itself has everything in `tutorial_dl.horovod.tensorflow`, and `run`.
 docs/horovod.md explains how to port a script and what differs.
-
-A collective passes through, from top to bottom: collectives.py (tensors, gradients),
-tensorflow_graph.py (order inside tf.function), wire.py (ranks agree on the call),
-numba_kernels.team.
 """
 
 from importlib import import_module

@@ -61,7 +61,10 @@ def in_order(
     refuse_xla(name)
 
     types = [dtype for dtype, _ in results]
-    small = _small([*((t.dtype, t.shape) for t in tensors), *results])
+    kinds = [*((t.dtype, t.shape) for t in tensors), *results]
+    sizes = [tf.TensorShape(shape).num_elements() for _, shape in kinds]
+    plain = all(np.dtype(tf.as_dtype(t).as_numpy_dtype).char in SHAREABLE for t, _ in kinds)
+    small = plain and None not in sizes and 8 * sum(sizes) < LARGE  # known to be short
 
     @tf.autograph.experimental.do_not_convert
     def call(_, *given):
@@ -85,13 +88,6 @@ def in_order(
     for output, (_, shape) in zip(outputs, results, strict=True):
         output.set_shape(shape)
     return outputs
-
-
-def _small(kinds: Sequence[tuple]) -> bool:
-    """Whether tensors of these (dtype, static shape) are known to be short, and plain for numpy."""
-    sizes = [tf.TensorShape(shape).num_elements() for _, shape in kinds]
-    plain = all(np.dtype(tf.as_dtype(t).as_numpy_dtype).char in SHAREABLE for t, _ in kinds)
-    return plain and None not in sizes and 8 * sum(sizes) < LARGE
 
 
 def as_array(tensor: tf.Tensor) -> np.ndarray:

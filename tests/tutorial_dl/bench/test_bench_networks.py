@@ -45,7 +45,7 @@ def each_rank(out):
                 # Where a gradient is nearly zero, Adam's first steps depend on its sign only.
                 off = np.abs(a - b) > 1e-5
                 assert off.mean() < 1e-2, (name, off.mean())
-        alone = networks.gradient_alone(mine, small)
+        alone = networks.graph(mine, small, list)
         x, y = next(small.batches(1, seed=6))
         np.testing.assert_allclose(alone((x, y)), ours.replica.compute_gradient((x, y))[0],
                                    rtol=1e-5)  # fmt: skip

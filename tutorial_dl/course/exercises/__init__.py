@@ -128,6 +128,17 @@ def must_not_be(
             raise NotYet(f"{what}: {hint}")
 
 
+def must_not_be_scaled(found: Any, right: np.ndarray, what: str, downhill: str, at="") -> None:
+    """Name the mistakes that scale all of a gradient: the wrong sign (`downhill`), a wrong mean."""
+    found = np.asarray(found, float)
+    factor = float(np.vdot(found, right) / np.vdot(right, right))
+    if np.isclose(factor, 1) or not np.allclose(found, factor * right, rtol=1e-9):
+        return
+    if np.isclose(factor, -1):
+        raise NotYet(downhill)
+    raise NotYet(f"{what} is {factor:.3g} times the right one{at}: is the 2/s there?")
+
+
 def must_reduce_once(team: Any, what: str) -> None:
     if team.calls != 1:
         raise NotYet(

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import NotYet, call, close
+from . import call, close, must_not_be_scaled
 
 
 def rate(answer) -> str:
@@ -28,15 +28,7 @@ def descent(answer) -> str:
         right = minimiser + power @ (start - minimiser)
         w = call(answer, A, y, start, eta, steps)
         if steps == 1 and np.shape(w) == right.shape:
-            _one_step(np.asarray(w, float) - start, right - start)
+            downhill = "your step goes uphill: subtract the gradient"
+            must_not_be_scaled(w - start, right - start, "your first step", downhill)
         close(w, right, f"w after {steps} steps (k = {k})", rtol=1e-8, atol=1e-10)
     return "it follows the closed form step by step"
-
-
-def _one_step(step: np.ndarray, right: np.ndarray) -> None:
-    """Name the two common mistakes: a step uphill, and a missing factor 2/s."""
-    ratio = float(step[0] / right[0])
-    if np.isclose(ratio, -1):
-        raise NotYet("your step goes uphill: subtract the gradient")
-    if not np.isclose(ratio, 1):
-        raise NotYet(f"your first step is {ratio:.3g} times the right one: is the 2/s there?")

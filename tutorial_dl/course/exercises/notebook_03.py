@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import NotYet, call, close, must_be_whole, must_have
+from . import NotYet, call, close, must_be_whole, must_have, must_not_be_scaled
 
 
 def units(answer) -> str:
@@ -33,7 +33,8 @@ def backward(answer) -> str:
         must_have(gradients, 4, "four arrays: dW1, db1, dW2, db2")
         for name, gradient, right in zip(names, gradients, network.weights_gradient, strict=True):
             if np.shape(gradient) == right.shape and np.any(right):
-                _same_times_a_factor(name, np.asarray(gradient, float), right, samples)
+                downhill = f"{name} points downhill: it has the wrong sign"
+                must_not_be_scaled(gradient, right, name, downhill, f" for s = {samples}")
             close(gradient, right, f"{name} (s = {samples}, {hidden} units)", 1e-9, 1e-12)
     return "it agrees with DenseReplica in every parameter"
 
@@ -45,13 +46,3 @@ def _hinge_error(units: int) -> float:
     x = np.linspace(-1, 1, 200_001)
     knots = np.linspace(-1, 1, units + 1)
     return float(np.abs(np.interp(x, knots, np.sin(np.pi * knots)) - np.sin(np.pi * x)).max())
-
-
-def _same_times_a_factor(name: str, gradient: np.ndarray, right: np.ndarray, samples: int) -> None:
-    """Name the common mistakes, a wrong sign or mean, which scale all elements by one factor."""
-    factor = float(np.vdot(gradient, right) / np.vdot(right, right))
-    if np.isclose(factor, 1) or not np.allclose(gradient, factor * right, rtol=1e-9):
-        return
-    if np.isclose(factor, -1):
-        raise NotYet(f"{name} points downhill: it has the wrong sign")
-    raise NotYet(f"{name} is {factor:.3g} times the right one for s = {samples}: is the 2/s there?")

@@ -4,15 +4,7 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team
 
-from . import (
-    NotYet,
-    call_on_ranks,
-    close,
-    must_be_whole,
-    must_have,
-    must_not_be,
-    must_reduce_once,
-)  # fmt: skip
+from . import NotYet, call_on_ranks, close, must_be_whole, must_have, must_not_be, must_reduce_once
 
 
 def average(answer) -> str:

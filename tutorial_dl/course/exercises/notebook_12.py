@@ -40,7 +40,7 @@ def workers(answer) -> str:
         whole = isinstance(count, (int, float, np.integer, np.floating)) and count == int(count)
         if isinstance(count, bool) or not whole or count < 1:
             raise NotYet(f"{what}: the number of workers must be at least 1, got {count!r}")
-        right = _most(rate, aware)
+        right = max(n for n in range(1, 100) if rate < _bound(n, aware))
         if count > right:
             raise NotYet(
                 f"{what}: with {int(count)} workers the rate {rate} is above the bound, "
@@ -53,7 +53,3 @@ def workers(answer) -> str:
 
 def _bound(count: int, aware: bool) -> float:
     return delay_bound(count - 1, CURVATURE) * (count if aware else 1)
-
-
-def _most(rate: float, aware: bool) -> int:
-    return max(count for count in range(1, 100) if rate < _bound(count, aware))

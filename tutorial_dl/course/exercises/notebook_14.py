@@ -29,9 +29,17 @@ def commit(answer) -> str:
         D = -eta * g
         new = mu * m + D
         pi = (kappa * np.abs(new) - np.abs(theta - s)) / (np.abs(D) + 1e-12)
-        must_not_be(found[0], np.clip(pi, 0, 5) * D, _mistakes(pi, D), what, atol=1e-11)
+        cut, mean = np.clip(pi, 0, 5), np.clip(pi.mean(), 0, 5)
+        negative, large, right = np.minimum(pi, 5) * D, np.maximum(pi, 0) * D, cut * D
+        mistakes = {
+            "pi must be at least 0: a worker does not undo the others' commits": negative,
+            "pi must be at most 5": large,
+            "you return pi; the commit is pi D": cut,
+            "you use one pi for all weights; each weight needs its own": mean * D,
+        }
+        must_not_be(found[0], right, mistakes, what, atol=1e-11)
         close(found[1], new, f"{what}: the new m", 1e-9, 1e-12)
-        close(found[0], np.clip(pi, 0, 5) * D, f"{what}: the commit", 1e-9, 1e-12)
+        close(found[0], right, f"{what}: the commit", 1e-9, 1e-12)
         if not all(np.array_equal(*pair) for pair in zip(kept, (g, m, theta, s), strict=True)):
             raise NotYet(f"{what}: right, but your function changed its input arrays")
     return "each weight gets what is left of kappa |m|, at most five times |D|"
@@ -44,13 +52,3 @@ def kappa(answer) -> str:
     close(asked, 1 / matched_pace(WORKERS, 1.0, MOMENTUM), "kappa for 8 workers", 1e-3)
     close(fastest, matched_pace(1, 1e9, MOMENTUM), "the fastest pace of one worker", 1e-3)
     return "9/8 for eight workers, and at most half the pace for one worker"
-
-
-def _mistakes(pi: np.ndarray, D: np.ndarray) -> dict[str, np.ndarray]:
-    """Hint -> the commit that this mistake gives."""
-    return {
-        "pi must be at least 0: a worker does not undo the others' commits": np.minimum(pi, 5) * D,
-        "pi must be at most 5": np.maximum(pi, 0) * D,
-        "you return pi; the commit is pi D": np.clip(pi, 0, 5),
-        "you use one pi for all weights; each weight needs its own": np.clip(pi.mean(), 0, 5) * D,
-    }

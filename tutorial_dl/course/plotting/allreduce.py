@@ -106,12 +106,7 @@ def ring_strip(ranks: int = 4) -> style.Figure:
 
 
 def ring_film(ranks: int = 4, between: int = 4) -> style.Film:
-    """The chunks travelling round the ring: in every step each rank sends one to the right.
-
-    Args:
-        ranks: how many.
-        between: frames per step.
-    """
+    """The chunks travelling round the ring, in `between` frames per step of the allreduce."""
     states, plan = _states(ranks), rounds("ring", ranks)
     with style.axes(width=1.1 * ranks + 0.6, height=0.75 * ranks + 0.9) as ax:
         pass

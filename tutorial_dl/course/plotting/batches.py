@@ -90,10 +90,7 @@ def stable_rates(ax, updates: Sequence[int], limits: np.ndarray, asked: Mapping[
     ax.set_ylim(0.6 * ax.get_ylim()[0])  # room for the legend
 
 
-def records(
-    rows: Sequence[tuple[str, Mapping[str, float]]],
-    title: str = "Fewer steps, more samples per second: where the hour went",
-) -> style.Figure:
+def records(rows: Sequence[tuple[str, Mapping[str, float]]]) -> style.Figure:
     """Training runs as rows (label, quantity with unit -> number > 0), one panel per quantity."""
     names = list(rows[0][1])
     for label, row in rows:
@@ -109,7 +106,7 @@ def records(
             ax.set(xscale="log", xlabel=name, xlim=(values.min() / 2, values.max() * 6))
             ax.set_yticks(at, labels)
         axes[0, 0].invert_yaxis()
-        axes[0, 0].set_title(title)
+        axes[0, 0].set_title("Fewer steps, more samples per second: where the hour went")
     return figure
 
 

@@ -14,24 +14,16 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 @style.one_panel("Curves fitted to the samples", "x", "y", legend="beside")
-def fits(
-    ax, x: np.ndarray, y: np.ndarray, curves: Mapping[str, Function],
-    truth: Function | None = None, held_out: tuple[np.ndarray, np.ndarray] | None = None,
-):  # fmt: skip
+def fits(ax, x: np.ndarray, y: np.ndarray, curves: Mapping[str, Function], truth: Function):
     """Samples and the curves fitted to them.
 
     Args:
         x, y: samples, shape (s,).
         curves: legend entry -> function of x.
         truth: the function that the samples were drawn from, without the noise.
-        held_out: (x, y) of samples that no curve was fitted to, shape (m,).
     """
-    everywhere = [x] if held_out is None else [x, held_out[0]]
-    grid = np.linspace(np.min(np.concatenate(everywhere)), np.max(np.concatenate(everywhere)), 500)
-    if held_out is not None:
-        ax.plot(*held_out, "x", color=style.GREY, label="held out", zorder=2)
-    if truth is not None:
-        ax.plot(grid, truth(grid), color=style.GREY, linewidth=5, alpha=0.35, label="truth")
+    grid = np.linspace(np.min(x), np.max(x), 500)
+    ax.plot(grid, truth(grid), color=style.GREY, linewidth=5, alpha=0.35, label="truth")
     for number, (label, curve) in enumerate(curves.items()):
         ax.plot(grid, curve(grid), label=label, **style.line(number))
     ax.plot(x, y, "o", color=style.BLACK, label="samples", zorder=3)
@@ -47,7 +39,7 @@ def fits(
 )  # fmt: skip
 def fit_errors(
     ax, sizes: Sequence[int], training: Numbers, held_out: Numbers,
-    predicted: tuple[Numbers, Numbers] | None = None, noise: float | None = None,
+    predicted: tuple[Numbers, Numbers], noise: float,
 ):  # fmt: skip
     """Training and held-out error against the number of parameters, predicted beside measured.
 
@@ -57,16 +49,12 @@ def fit_errors(
         predicted: (training, held-out) errors predicted before measuring, shape (n,) each.
         noise: standard deviation of a sample: its square is the least held-out error there is.
     """
-    for label, measured, line, colour, marker in zip(
-        ("training", "held out"), (training, held_out),
-        (None, None) if predicted is None else predicted, (style.BLUE, style.RED), "os",
-        strict=True,
-    ):  # fmt: skip
+    looks = (("training", style.BLUE, "o"), ("held out", style.RED, "s"))
+    for look, measured, line in zip(looks, (training, held_out), predicted, strict=True):
+        label, colour, marker = look
         ax.plot(sizes, measured, marker, color=colour, label=f"{label}, measured")
-        if line is not None:
-            ax.plot(sizes, line, color=colour, label=f"{label}, predicted")
-    if noise is not None:
-        ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
+        ax.plot(sizes, line, color=colour, label=f"{label}, predicted")
+    ax.axhline(noise**2, color=style.GREY, linestyle=":", label="noise variance")
 
 
 @style.one_panel(
@@ -89,23 +77,19 @@ def solver_errors(ax, sizes: Sequence[int], measured: Lines, predicted: Lines):
 @style.one_panel(
     "Each step goes straight downhill, across the contours", height=5.0, legend="beside"
 )
-def loss_paths(ax, loss: LeastSquares, descents: Mapping[str, Descent], steps: int | None = None):
+def loss_paths(ax, loss: LeastSquares, descents: Mapping[str, Descent]):
     """Paths of descents on the contours of a loss of two parameters.
 
     Args:
         loss: of k = 2 parameters.
         descents: legend entry -> its run.
-        steps: how many steps to draw; all if None.
     """
-    paths = {
-        label: run.path[: None if steps is None else steps + 1] for label, run in descents.items()
-    }
-    _surface(loss, list(paths.values()), ax)
-    for number, (label, path) in enumerate(paths.items()):
+    _surface(loss, [run.path for run in descents.values()], ax)
+    for number, (label, run) in enumerate(descents.items()):
         look = style.marks(number) | {"linestyle": "-", "markersize": 4, "linewidth": 1.4}
-        if len(path) > 100:
+        if run.steps >= 100:
             look |= {"marker": None, "linewidth": 0.6}
-        ax.plot(*path.T, label=label, **look)
+        ax.plot(*run.path.T, label=label, **look)
     ax.plot(*loss.minimiser(), "*", color=style.BLACK, markersize=13, label="minimum")
 
 
@@ -166,16 +150,16 @@ def descent_film(
     yscale="log", legend="beside",
 )  # fmt: skip
 def loss_curves(
-    ax, loss: LeastSquares, descents: Mapping[str, Descent], by: str = "samples",
-    floors: Mapping[str, float] | None = None,
+    ax, loss: LeastSquares, descents: Mapping[str, Descent], floors: Mapping[str, float],
+    by: str = "samples",
 ):  # fmt: skip
     """How far each descent is above the least loss, as the mean over each epoch's steps.
 
     Args:
         loss: the loss of all descents.
         descents: legend entry -> its run.
-        by: the horizontal axis: "steps", or "samples" whose gradients were taken.
         floors: legend entry -> predicted L - L* at which it settles; drawn as a dotted line.
+        by: the horizontal axis: "steps", or "samples" whose gradients were taken.
     """
     minimum = loss(loss.minimiser())
     for number, (label, run) in enumerate(descents.items()):
@@ -186,11 +170,9 @@ def loss_curves(
         every = max(1, run.epochs // 12)
         look = style.marks(number) | {"linestyle": "-", "linewidth": 1.2, "markevery": every}
         ax.plot(clock[seen], above[seen], label=label, **look)
-        floor = 0.0 if floors is None else floors.get(label, 0.0)
-        if floor > 0:
+        if (floor := floors.get(label, 0.0)) > 0:
             ax.plot([0, clock[-1]], [floor, floor], ":", color=style.colour(number))
-    if floors is not None:
-        ax.plot([], [], ":", color=style.GREY, label="predicted floor")
+    ax.plot([], [], ":", color=style.GREY, label="predicted floor")
     ax.set_xlim(left=0)
     ax.set_xlabel(_CLOCKS[by])
 

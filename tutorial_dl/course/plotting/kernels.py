@@ -67,7 +67,6 @@ def beside(
     predicted: Mapping[str, float],
     measured: Mapping[str, np.ndarray],
     title: str,
-    unit: str = "s",
     logarithmic: bool = False,
 ) -> style.Figure:
     """One row per way of doing the same: predicted as a line, measured as a marker.
@@ -76,10 +75,8 @@ def beside(
     median.
 
     Args:
-        predicted: way -> a number in `unit`; some ways may be missing.
-        measured: way -> such numbers, shape (repeats,).
-        unit: of the horizontal axis.
-        logarithmic: whether the horizontal axis is logarithmic.
+        predicted: way -> seconds; some ways may be missing.
+        measured: way -> seconds, shape (repeats,).
     """
     if extra := set(predicted) - set(measured):
         raise ValueError(f"predicted, but not measured: {', '.join(sorted(extra))}")
@@ -102,7 +99,7 @@ def beside(
             ax.set_xscale("log")
         else:
             ax.set_xlim(left=0)
-        ax.xaxis.set_major_formatter(EngFormatter(unit))
+        ax.xaxis.set_major_formatter(EngFormatter("s"))
         ax.set_title(title)
         ax.legend(loc="best", fontsize=9)
     return ax.figure

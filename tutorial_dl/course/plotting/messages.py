@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Patch
 
 from tutorial_dl import figure_style as style
@@ -153,26 +152,23 @@ def who_waits(panels: Sequence[tuple[str, Mapping[int, int]]], ranks: int) -> st
     for _, waits in panels:
         for rank, other in waits.items():
             _check_pair(rank, other, ranks, f"rank {rank} waits for {other}")
+    places = style.circle(ranks)
     with style.panels(1, len(panels), width=3.2, height=3.0) as (figure, axes):
         for ax, (title, waits) in zip(axes[0], panels, strict=True):
-            _waits_of(ax, title, waits, ranks)
+            caught = circle(waits)
+            for rank, other in waits.items():
+                colour = style.RED if rank in caught else style.BLACK
+                look = {"color": colour, "linewidth": 2.2, "mutation_scale": 18}
+                look |= {"shrinkA": 26, "shrinkB": 26, "connectionstyle": "arc3,rad=-0.12"}
+                style.arrow(ax, places[rank], places[other], **look)
+            for rank, (x, y) in enumerate(places):
+                waiting = style.RED if rank in caught else style.BLACK
+                colour = waiting if rank in waits else style.GREEN
+                bbox = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour}
+                ax.text(x, y, f"rank {rank}", ha="center", va="center", bbox=bbox)
+            ax.set(xlim=(-1.5, 1.5), ylim=(-1.35, 1.35), aspect="equal", title=title)
+            ax.set_axis_off()
     return figure
-
-
-def _waits_of(ax: Axes, title: str, waits: Mapping[int, int], ranks: int) -> None:
-    places = style.circle(ranks)
-    caught = circle(waits)
-    for rank, other in waits.items():
-        colour = style.RED if rank in caught else style.BLACK
-        look = {"color": colour, "linewidth": 2.2, "mutation_scale": 18}
-        look |= {"shrinkA": 26, "shrinkB": 26, "connectionstyle": "arc3,rad=-0.12"}
-        style.arrow(ax, places[rank], places[other], **look)
-    for rank, (x, y) in enumerate(places):
-        colour = style.RED if rank in caught else style.BLACK if rank in waits else style.GREEN
-        bbox = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": colour}
-        ax.text(x, y, f"rank {rank}", ha="center", va="center", bbox=bbox)
-    ax.set(xlim=(-1.5, 1.5), ylim=(-1.35, 1.35), aspect="equal", title=title)
-    ax.set_axis_off()
 
 
 def circle(waits: Mapping[int, int]) -> set[int]:

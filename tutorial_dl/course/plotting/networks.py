@@ -87,8 +87,8 @@ def training_strip(
     y: np.ndarray,
     snapshots: Mapping[str, np.ndarray],
     grid: np.ndarray,
-    truth: np.ndarray | None = None,
-    title: str = "The network's function while it learns",
+    truth: np.ndarray,
+    title: str,
 ) -> style.Figure:
     """A film strip: the function that a network computes, one panel per moment of its training.
 
@@ -104,8 +104,7 @@ def training_strip(
     with style.panels(rows, columns, **size, sharex=True, sharey=True) as (figure, panels):
         for ax, (caption, outputs) in zip(panels.flat, snapshots.items(), strict=False):
             ax.plot(x, y, ".", color=style.GREY, markersize=3, label="samples")
-            if truth is not None:
-                ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="truth")
+            ax.plot(grid, truth, color=style.GREY, linewidth=5, alpha=0.35, label="truth")
             ax.plot(grid, outputs, color=style.BLUE, label="network")
             ax.set_title(caption, fontsize=10, fontweight="normal")
         for ax in panels.flat[len(snapshots) :]:

@@ -161,16 +161,12 @@ def served(
     measured: Mapping[str, Mapping[int, float]],
     unit: str = "updates per second",
 ) -> style.Figure:
-    """What all workers together get done per second, by their number; one line per layout.
+    """What all workers together get done per second, by the ranks that compute, (k,).
 
-    Args:
-        workers: ranks that compute, (k,).
-        predicted: layout -> rate in `unit`, (k,); NaN where it can't have so many workers.
-        measured: layout -> {workers: rate in `unit`}, for those that were run.
-        unit: the unit of both, for the axis.
+    The layouts are as in `unseen`, with a rate in `unit`; NaN where one can't have so many workers.
     """
     title = "One master saturates, a tree of masters scales further"
-    figure = unseen(workers, predicted, measured, title=title)  # the same but for the words
+    figure = unseen(workers, predicted, measured, title=title)
     figure.axes[0].set(xlabel="ranks that compute", ylabel=unit)
     return figure
 
@@ -210,44 +206,41 @@ def _check_predicted(unknown: Sequence[str], predicted: Mapping) -> None:
 def on_equal_terms(
     runs: Mapping[str, Sequence[Mapping[str, float]]],
     samples: int,
-    metric: str = "val_loss",
     titles: tuple[str, str] = ("At equal samples", "At equal time, on this machine"),
 ) -> style.Figure:
-    """A metric after every epoch: by samples seen (left), and by seconds of training (right).
+    """Validation loss after every epoch: by samples seen (left), by seconds of training (right).
 
     A run that is ahead on the left learns more per sample. A run that is ahead on the right learns
     more per second, on this machine. The grey line on the right is where the quickest run ended:
     for equal time, compare there.
 
     Args:
-        runs: name -> rows of its history, one per epoch, with `metric` and "seconds".
+        runs: name -> rows of its history, one per epoch, with "val_loss" and "seconds".
         samples: training samples per epoch, over all workers.
-        metric: a column of the rows; a loss gets a logarithmic axis.
         titles: the titles of both panels.
     """
     if not runs:
         raise ValueError("no runs: runs must have at least one name with the rows of its history")
     for name, rows in runs.items():
-        for column in (metric, "seconds"):
+        for column in ("val_loss", "seconds"):
             if not rows or column not in rows[0]:
                 has = ", ".join(rows[0]) if rows else "no epochs"
                 raise ValueError(f"{name}: no '{column}' in its history, which has {has}")
     with style.panels(1, 2, width=5.2, sharey=True) as (figure, ((left, right),)):
         for number, (name, rows) in enumerate(runs.items()):
-            values = [row[metric] for row in rows]
+            values = [row["val_loss"] for row in rows]
             look = style.marks(number) | {"linestyle": "-", "markersize": 4, "label": name}
             left.plot([samples * (epoch + 1) for epoch in range(len(rows))], values, **look)
             right.plot(list(accumulate(row["seconds"] for row in rows)), values, **look)
         quickest = min(sum(row["seconds"] for row in rows) for rows in runs.values())
         right.axvline(quickest, color=style.GREY, linewidth=1)
-        left.set(xlabel="samples seen", ylabel=metric.replace("val_", "validation "))
+        left.set(xlabel="samples seen", ylabel="validation loss")
         right.set_xlabel("seconds of training")
         for ax, title in zip((left, right), titles, strict=True):
             ax.set(title=title, xlim=(0, None))
         left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         left.xaxis.set_major_locator(MaxNLocator(5))
-        if "loss" in metric:
-            style.log_y(left)
+        style.log_y(left)
         right.legend()
     return figure
 

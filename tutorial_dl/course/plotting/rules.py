@@ -121,8 +121,8 @@ def staleness_histogram(ax, updates: Mapping[int, int], predicted: Lines):
 def springs(
     runs: Mapping[str, tuple[np.ndarray, np.ndarray]],
     curvature: Sequence[float],
-    rests: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
-    minima: np.ndarray | None = None,
+    rests: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    minima: np.ndarray,
 ) -> style.Figure:
     """Paths of workers and their center in a valley of two weights, one panel per run.
 
@@ -132,8 +132,8 @@ def springs(
         rests: name -> predicted ends of the workers (p, 2) and the center (2,), drawn as crosses.
         minima: the minimum of each worker's own data, (p, 2), drawn as small forks.
     """
-    every = [part.reshape(-1, 2) for run in runs.values() for part in run]
-    every = np.concatenate(every if minima is None else [*every, np.asarray(minima)])
+    parts = (part.reshape(-1, 2) for run in runs.values() for part in run)
+    every = np.concatenate([*parts, minima])
     low, high = every.min(axis=0), every.max(axis=0)
     low, high = low - 0.08 * (high - low), high + 0.08 * (high - low)
     across, up = (np.linspace(low[k], high[k], 80) for k in (0, 1))
@@ -141,7 +141,7 @@ def springs(
     with style.panels(1, len(runs), width=5.0, height=4.2, sharey=True) as (figure, axes):
         for ax, (name, (x, center)) in zip(axes[0], runs.items(), strict=True):
             ax.contour(across, up, loss, levels=9, colors=style.GREY, linewidths=0.5, alpha=0.6)
-            rest = (rests or {}).get(name)
+            rest = rests.get(name)
             for worker in range(x.shape[1]):
                 colour = style.COLOURS[worker % (len(style.COLOURS) - 1)]  # black is for the center
                 ax.plot(*x[:, worker].T, color=colour, linewidth=1)
@@ -150,8 +150,7 @@ def springs(
                 if rest:  # a spring
                     ends = np.array([x[-1, worker], center[-1]])
                     ax.plot(*ends.T, ":", color=colour, linewidth=1.4)
-                if minima is not None:
-                    ax.plot(*minima[worker], "1", color=colour, markersize=11)
+                ax.plot(*minima[worker], "1", color=colour, markersize=11)
             ax.plot(*center.T, color=style.BLACK, linewidth=2.2)
             ax.plot(*center[-1], "*", color=style.BLACK, markersize=13, label="center")
             if rest:

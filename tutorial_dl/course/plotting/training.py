@@ -122,7 +122,7 @@ def throughput(ax, ranks: Sequence[int], predicted: Numbers, measured: Numbers, 
 def step_parts(
     seconds: Mapping[int, np.ndarray],
     parts: Sequence[str],
-    predicted: Mapping[int, float] | None = None,
+    predicted: Mapping[int, float],
 ) -> style.Figure:
     """What each rank does during a step, one bar per rank.
 
@@ -151,11 +151,10 @@ def step_parts(
                 for n, part in enumerate(parts)
             }
             style.stacked(ax, at, named, looks, height=0.8)
-            if predicted is not None:
-                ax.plot(
-                    [1e3 * predicted[p]] * 2, [at[0] - 0.5, at[-1] + 0.5], color=style.PREDICTED,
-                    linewidth=2, label="T(p), predicted" if p == min(seconds) else None,
-                )  # fmt: skip
+            ax.plot(
+                [1e3 * predicted[p]] * 2, [at[0] - 0.5, at[-1] + 0.5], color=style.PREDICTED,
+                linewidth=2, label="T(p), predicted" if p == min(seconds) else None,
+            )  # fmt: skip
             labels += [f"{style.counted(p, 'rank')}: rank 0", *map(str, range(1, p))]
             places += list(at)
             y = at[-1] + 1.7

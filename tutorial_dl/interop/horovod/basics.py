@@ -72,7 +72,7 @@ def shutdown() -> None:
     this rank has left.
     """
     if _Here.team is not None:
-        for each in process_sets.process_sets():
+        for each in list(process_sets.in_use.values()):
             each.drop()
         _Here.team.say_the_end()
         _Here.team.forget()

@@ -34,10 +34,6 @@ __all__ = [
 ]  # fmt: skip
 
 
-def as_tensor(value) -> tf.Tensor:
-    return value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
-
-
 # Reductions
 
 
@@ -97,7 +93,8 @@ def _compressed(call: _Allreduce, tensors: Sequence, compression) -> list:
     """The outputs of `call` on tensors that are sent compressed."""
     if not tensors:
         return []
-    small, context = zip(*[compression.compress(as_tensor(t)) for t in tensors], strict=True)
+    given = map(tf.convert_to_tensor, tensors)
+    small, context = zip(*map(compression.compress, given), strict=True)
     outputs = zip(differentiable(call, small), context, strict=True)
     return [compression.decompress(output, c) for output, c in outputs]
 
@@ -228,7 +225,7 @@ def grouped_allgather(tensors, name, process_set):
     """`allgather` of each tensor, with one message per dtype."""
     if not tensors:
         return []
-    return differentiable(_Allgather(name, process_set), [as_tensor(t) for t in tensors])
+    return differentiable(_Allgather(name, process_set), [tf.convert_to_tensor(t) for t in tensors])
 
 
 class _Allgather(_Collective):
@@ -253,7 +250,7 @@ def any_rows(tensor) -> tf.TensorShape:
 def broadcast(tensor, root_rank, name, process_set):
     """The value of `tensor` on rank `root_rank` (a rank of the job, also for a process set)."""
     call = _Broadcast(name, process_set, process_set.place_of(root_rank))
-    return differentiable(call, [as_tensor(tensor)])[0]
+    return differentiable(call, [tf.convert_to_tensor(tensor)])[0]
 
 
 class _Broadcast(_Collective):
@@ -272,8 +269,8 @@ def alltoall(tensor, splits, name, process_set):
         The received rows, in the order of ranks; with `splits`, also how many came from each rank.
     """
     call = _Alltoall(name, process_set)
-    call.more = [] if splits is None else [as_tensor(splits)]
-    rows, received = differentiable(call, [as_tensor(tensor)])
+    call.more = [] if splits is None else [tf.convert_to_tensor(splits)]
+    rows, received = differentiable(call, [tf.convert_to_tensor(tensor)])
     return rows if splits is None else (rows, received)
 
 

@@ -29,11 +29,11 @@ class ProcessSet:
         """Start to use this set; `team` is None on ranks that are not in it."""
         self.process_set_id = number
         self._wire = None if team is None else Wire(team)
-        _used[number] = self
+        in_use[number] = self
 
     def drop(self) -> None:
         """Stop using this set; tells the other ranks."""
-        del _used[self.process_set_id]
+        del in_use[self.process_set_id]
         if self._wire is not None:
             self._wire.team.say_the_end()
             self._wire.team.forget()
@@ -78,7 +78,7 @@ class ProcessSet:
         return f"ProcessSet({self.ranks})"
 
 
-_used: dict[int, ProcessSet] = {}
+in_use: dict[int, ProcessSet] = {}  # in the order in which they were made
 _made = 0  # how many were ever made; numbers are not reused
 global_process_set = ProcessSet()
 
@@ -95,7 +95,7 @@ def add(team, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     )
     if not ranks or not set(ranks) <= set(range(team.size)):
         raise ValueError(f"a process set must have ranks from 0 to {team.size - 1}, got {ranks}")
-    if any(each.ranks == ranks for each in _used.values()):
+    if any(each.ranks == ranks for each in in_use.values()):
         raise ValueError(f"process set {ranks} exists already")
     part = team.split(0 if team.rank in ranks else 1)
     if team.rank not in ranks:
@@ -107,11 +107,6 @@ def add(team, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:
-    if process_set_id not in _used:
+    if process_set_id not in in_use:
         raise ValueError(f"there is no process set with number {process_set_id}")
-    return _used[process_set_id]
-
-
-def process_sets() -> list[ProcessSet]:
-    """All process sets in use, in the order in which they were made."""
-    return [_used[number] for number in sorted(_used)]
+    return in_use[process_set_id]

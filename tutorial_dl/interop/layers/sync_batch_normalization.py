@@ -27,6 +27,8 @@ any batch normalisation.
 Ioffe and Szegedy, arXiv 1502.03167; over ranks: Peng et al. (MegDet), arXiv 1711.07240
 """
 
+from functools import cache
+
 import numpy as np
 
 from tutorial_dl.replica.collective_layers import CollectiveLayer, has_samples
@@ -39,8 +41,6 @@ with quiet():
 from tutorial_dl.interop.tensorflow_graph import in_order
 
 AVERAGES = ("samples", "ranks")
-
-_world: list = []  # the team of all ranks, made when a layer without a team first needs it
 
 
 @keras.saving.register_keras_serializable("tutorial_dl")
@@ -125,13 +125,12 @@ def convert(model: keras.Model, team=None, average: str = "samples") -> keras.Mo
     return model
 
 
+@cache
 def all_ranks():
     """The team of all ranks of the run. The first call is collective."""
-    if not _world:
-        from numba_kernels.team.team import Team
+    from numba_kernels.team.team import Team
 
-        _world.append(Team())
-    return _world[0]
+    return Team()
 
 
 def _moments(x, counted, axis: int, others: list[int], team, average: str, empty: bool):

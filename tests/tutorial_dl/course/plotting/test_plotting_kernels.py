@@ -36,7 +36,7 @@ def test_a_cell_says_what_happens_to_a_vector():
 
 def test_predicted_is_a_line_and_measured_a_marker():
     measured = {"loop": np.array([5.0, 4.0, 9.0]), "numpy": np.array([1.0, 1.0, 3.0])}
-    figure = plotting.beside({"numpy": 0.5}, measured, "message", unit="s")
+    figure = plotting.beside({"numpy": 0.5}, measured, "message")
     (ax,) = figure.axes
     markers = [line for line in ax.lines if line.get_marker() == "o"]
     assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in markers] == [(4, 0), (1, 1)]

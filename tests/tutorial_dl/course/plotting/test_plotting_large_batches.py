@@ -81,7 +81,7 @@ def test_stable_rates_have_a_line_a_seed_and_a_level_for_each_rate():
 
 
 def test_records_are_rows_from_top_to_bottom():
-    steps, rate = plotting.records(ROWS, "message").axes
+    steps, rate = plotting.records(ROWS).axes
     assert steps.get_xlabel() == "steps" and rate.get_xlabel() == "rate"
     assert line(steps, "_child0").tolist() == [[14000, 3500], [0, 1]]
     assert line(rate, "_child0").tolist() == [[32e3, 870e3], [0, 1]]

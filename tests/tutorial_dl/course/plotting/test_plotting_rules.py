@@ -173,7 +173,7 @@ def test_every_figure_has_a_title_and_all_names_are_offered():
         "random_order": plotting.random_order(np.ones((2, 2)), ones, ones),
         "largest_rates": plotting.largest_rates(ones, {0: ones}),
         "staleness_histogram": plotting.staleness_histogram({0: 1}, {}),
-        "springs": plotting.springs({"a": (x, np.eye(2))}, [1, 2]),
+        "springs": plotting.springs({"a": (x, np.eye(2))}, [1, 2], {}, x[0]),
         "center_noise": plotting.center_noise(ones, {"a": ones}, {"a": ones}, {}),
         "periods": plotting.periods([1, 2], [1, 2], [1, 2], {"a": [1, 2]}),
         "commits": plotting.commits({"a": (np.ones(3), ones, [0, 0])}),

@@ -63,7 +63,7 @@ def draw_all():
         "fused_step": plotting.fused_step(3),
         "overlapped": plotting.overlapped({"alone": 1.0, "in turn": 1.5, "overlapped": 1.7}, 1.1),
         "throughput": plotting.throughput([1, 2], [100.0, 190.0], [95.0, 150.0], cores=1),
-        "step_parts": plotting.step_parts(times, ["gradient", "rest"]),
+        "step_parts": plotting.step_parts(times, ["gradient", "rest"], dict.fromkeys(times, 0.001)),
     }
 
 
@@ -224,7 +224,7 @@ def test_parts_of_a_step_follow_each_other_in_milliseconds():
 @pytest.mark.parametrize("times", [[[1, 2]], [[1, 2, 3], [1, 2, 3]], [1, 2]])
 def test_times_of_another_shape_are_refused(times):
     with pytest.raises(ValueError, match=r"times of 2 ranks must have shape \(2, 2\), got"):
-        plotting.step_parts({2: times}, ["gradient", "rest"])
+        plotting.step_parts({2: times}, ["gradient", "rest"], {2: 0.001})
 
 
 # The mean of means, distances, and the window --------------------------------------------------
