@@ -27,21 +27,6 @@ ELSEWHERE = 2  # x does not lie in a window; returned at once, and on this rank 
 @compiled
 def allreduce(node, call, x, op, divisor):
     """Reduce `x`, which lies in this rank's row of a window, in place. Resumable."""
-    ranks = board_of(node).shape[0]
-    low, high = bounds(x.size, ranks, node[RANK])
-    return reduce_slice(node, call, x, low, high, op, divisor, ranks)
-
-
-@compiled
-def reduce_scatter(node, call, x, edges, op, divisor):
-    """Reduce slice `rank` of `x`, as `edges` say, in this rank's own row only. Resumable."""
-    low, high = edges[node[RANK]], edges[node[RANK] + 1]
-    return reduce_slice(node, call, x, low, high, op, divisor, 0)
-
-
-@compiled
-def reduce_slice(node, call, x, low, high, op, divisor, readers):
-    """Reduce [low, high) of `x` for `readers` rows (0: this rank's own), between two barriers."""
     first, stride, place = locate(node, x)
     if first == 0:
         return ELSEWHERE
@@ -53,10 +38,32 @@ def reduce_slice(node, call, x, low, high, op, divisor, readers):
         done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
         if done != READY:
             return done
-        if readers == 2 and op == SUM:
+        ranks = board.shape[0]
+        low, high = bounds(x.size, ranks, rank)
+        if ranks == 2 and op == SUM:
             add_two(row_of(first, x)[low:high], row_of(first + stride, x)[low:high], divisor)
         else:
-            reduce_rows(node, first, stride, x, low, high, op, divisor, readers)
+            reduce_rows(node, first, stride, x, low, high, op, divisor, ranks)
+        arrive(board, rank, call, length)
+        node[AT] = 2
+    return all_arrived(board, rank, node[SPINS], node[PATIENCE])
+
+
+@compiled
+def reduce_scatter(node, call, x, edges, op, divisor):
+    """Reduce slice `rank` of `x`, as `edges` say, in this rank's own row only. Resumable."""
+    first, stride, place = locate(node, x)
+    if first == 0:
+        return ELSEWHERE
+    board, rank, length = board_of(node), node[RANK], x.size + LENGTHS * place
+    if node[AT] == 0:
+        arrive(board, rank, call, length)
+        node[AT] = 1
+    if node[AT] == 1:
+        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+        if done != READY:
+            return done
+        reduce_rows(node, first, stride, x, edges[rank], edges[rank + 1], op, divisor, 0)
         arrive(board, rank, call, length)  # so that no rank overwrites what another still reads
         node[AT] = 2
     return all_arrived(board, rank, node[SPINS], node[PATIENCE])

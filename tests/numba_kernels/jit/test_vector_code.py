@@ -86,7 +86,7 @@ NO_ELEMENTS = {
     """,
     "goes from tile to tile or from layer to layer, and leaves elements to others": """
         allreduce.gather: allgather alltoall
-        allreduce.shared_memory: allreduce reduce_scatter reduce_slice allgather reduce_rows
+        allreduce.shared_memory: allreduce reduce_scatter allgather reduce_rows
         allreduce.short: allreduce
         allreduce.staged: allreduce put_out reduce_piece take_in
         compression.adasum: measure join
