@@ -49,13 +49,9 @@ def clip_by_norm(gradient: np.ndarray, clip_norm: float) -> float:
         >>> clip_by_norm(g, 2.5), g.tolist()
         (5.0, [1.5, 2.0])
     """
-    check_clip_norm(clip_norm)
+    check_range("clip_norm", clip_norm)
     norm = math.sqrt(squared_length(gradient))
     factor = clip_factor(norm, clip_norm)
     if factor != 1:
         gradient *= gradient.dtype.type(factor)
     return norm
-
-
-def check_clip_norm(clip_norm: float) -> None:
-    check_range("clip_norm", clip_norm)

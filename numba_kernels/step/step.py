@@ -46,8 +46,8 @@ import numpy as np
 
 from ..allreduce import calls, ring
 from ..allreduce.elementwise import SUM
-from ..optimizers.base import Optimizer
-from ..optimizers.clipping import check_clip_norm, clip_factor, squared_length
+from ..optimizers.base import Optimizer, check_range
+from ..optimizers.clipping import clip_factor, squared_length
 from ..spans import announces
 from .kernels import hand_out, reduce, step, weigh
 
@@ -92,7 +92,7 @@ class Step:
                 f"{gradient.dtype}{gradient.shape} must have the same shape and dtype"
             )
         if clip_norm is not None:
-            check_clip_norm(clip_norm)
+            check_range("clip_norm", clip_norm)
         rows = team.peers(gradient) or []
         if gradient.size and len({row.ctypes.data for row in rows}) < len(rows):
             raise ValueError("each rank needs its own gradient, but all ranks share this one")

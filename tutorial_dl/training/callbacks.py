@@ -129,9 +129,6 @@ class Throughput(Callback):
         self.every, self.write = every, write
 
     def on_fit_begin(self, trainer) -> None:
-        self._begin(trainer)
-
-    def _begin(self, trainer) -> None:
         self._loss = self._samples = 0
         self._since, self._at = trainer.clock.now(), trainer.steps
 
@@ -150,7 +147,7 @@ class Throughput(Callback):
                     f"{speed:.0f} samples/s, "
                     f"{1e3 * seconds / steps:.2f} ms per step on {trainer.team.size} ranks"
                 )
-            self._begin(trainer)
+            self.on_fit_begin(trainer)
 
 
 def rank_folder(team, path: str | os.PathLike) -> Path:

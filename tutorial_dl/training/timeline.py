@@ -53,9 +53,15 @@ __all__ = ["Timeline", "each", "gather", "record", "span"]
 
 
 class Record(Recording):
-    """A Recording made by `record`; after `stop`, `taken` is its result, for `gather`."""
+    """A context manager that records what this process does; `taken` is the result.
 
-    def __init__(self, limit: int, rank: int | None, node: str | None):
+    Args:
+        limit: Number of spans (and of waits in compiled code) to keep; the last ones are kept.
+        rank: The row in the figure; None: this process's MPI rank.
+        node: Name of its node; None: the host's name.
+    """
+
+    def __init__(self, limit: int = LIMIT, rank: int | None = None, node: str | None = None):
         super().__init__(limit)
         if rank is None:
             mpi = sys.modules.get("mpi4py.MPI")
@@ -81,15 +87,7 @@ class Record(Recording):
         return self
 
 
-def record(limit: int = LIMIT, rank: int | None = None, node: str | None = None) -> Record:
-    """A context manager that records what this process does; `taken` is the result.
-
-    Args:
-        limit: Number of spans (and of waits in compiled code) to keep; the last ones are kept.
-        rank: The row in the figure; None: this process's MPI rank.
-        node: Name of its node; None: the host's name.
-    """
-    return Record(limit, rank, node)
+record = Record  # the name that users call
 
 
 def gather(taken: Sequence[dict]) -> Timeline:

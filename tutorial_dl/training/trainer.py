@@ -8,7 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from numba_kernels import optimizers
-from numba_kernels.optimizers.clipping import check_clip_norm
+from numba_kernels.optimizers.base import check_range
 from numba_kernels.team.team import Team, abort_all
 
 from .. import replica as replicas
@@ -121,7 +121,7 @@ class Trainer:
         if schedule is not None:
             optimizer = optimizer.at_rate(schedule(0))
         if clip_norm is not None:
-            check_clip_norm(clip_norm)
+            check_range("clip_norm", clip_norm)
         loop = MasterLoop if isinstance(strategy, Rule) else InStepLoop
         rank, ranks = loop.shard(team)
         round_size = batch_size * strategy.updates_a_step
