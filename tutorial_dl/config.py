@@ -317,11 +317,6 @@ class RunConfig:
         """Whether the strategy has a master, so that workers may be lost."""
         return isinstance(self.strategy, WithMaster)
 
-    @property
-    def rule_has_momentum(self) -> bool:
-        """Whether --momentum is the strategy's, not the optimizer's."""
-        return "momentum" in self.strategy.takes
-
     def strategy_options(self) -> dict[str, Any]:
         """The strategy's own options, as `strategies.get` takes them."""
         taken = self.strategy.taken()

@@ -40,10 +40,6 @@ class Check(NamedTuple):
 # The checks: each returns what it found, or raises a LaunchError.
 
 
-def python() -> str:
-    return f"{platform.python_version()} at {sys.executable}"
-
-
 def package(name: str) -> str:
     """Version of a package, from its metadata, because importing TensorFlow takes ten seconds."""
     distributions = ("tensorflow-cpu", "tensorflow") if name == "tensorflow" else (name,)
@@ -56,10 +52,6 @@ def package(name: str) -> str:
 def mpi() -> str:
     library = launch.mpi_library()
     return f"{library.name} {library.version} at {library.path}"
-
-
-def mpiexec() -> str:
-    return f"{launch.find_mpiexec()}, which belongs to the MPI library"
 
 
 def cores() -> str:
@@ -210,10 +202,10 @@ def engines() -> str:
 def report() -> list[Check]:
     """Run all checks, one after the other: about 10 s, or 5 minutes if every check times out."""
     checks: dict[str, Callable[[], str]] = {
-        "python": python,
+        "python": lambda: f"{platform.python_version()} at {sys.executable}",
         **{name: partial(package, name) for name in PACKAGES},
         "MPI": mpi,
-        "mpiexec": mpiexec,
+        "mpiexec": lambda: f"{launch.find_mpiexec()}, which belongs to the MPI library",
         "cores": cores,
         "memory": memory,
         "shared memory": shared_memory,

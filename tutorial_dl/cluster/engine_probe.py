@@ -26,27 +26,21 @@ class Asking:
     def ask(
         self, ranks: list[int], codes: Mapping[int, str], seconds: float = 0.3
     ) -> dict[int, Doing]:
-        """What engines are doing, for those that respond within `seconds`.
-
-        `codes`: sources of the cells that they run, by rank.
-        """
-        with self._one_at_a_time:
-            return self._ask(ranks, codes, seconds)
-
-    def _ask(self, ranks, codes, seconds) -> dict[int, Doing]:
-        for rank in ranks:
-            if rank not in self._questions and (question := self.client.ask(rank, QUESTION)):
-                self._questions[rank] = time.monotonic(), question
-        asked = {rank: self._questions[rank] for rank in ranks if rank in self._questions}
-        futures.wait([question for _, question in asked.values()], timeout=seconds)
+        """What engines that run the cells `codes` do, for those that respond within `seconds`."""
         found = {}
-        for rank, (since, question) in asked.items():
-            silent = time.monotonic() - since
-            if question.done():
-                del self._questions[rank]
-                found[rank] = Doing(**question.result()["content"])
-            elif silent > PATIENCE and (doing := self._written(rank, silent, codes.get(rank, ""))):
-                found[rank] = doing
+        with self._one_at_a_time:
+            for rank in ranks:
+                if rank not in self._questions and (question := self.client.ask(rank, QUESTION)):
+                    self._questions[rank] = time.monotonic(), question
+            asked = {rank: self._questions[rank] for rank in ranks if rank in self._questions}
+            futures.wait([question for _, question in asked.values()], timeout=seconds)
+            for rank, (since, question) in asked.items():
+                silent, code = time.monotonic() - since, codes.get(rank, "")
+                if question.done():
+                    del self._questions[rank]
+                    found[rank] = Doing(**question.result()["content"])
+                elif silent > PATIENCE and (doing := self._written(rank, silent, code)):
+                    found[rank] = doing
         return found
 
     def _written(self, rank: int, silent: float, code: str) -> Doing | None:

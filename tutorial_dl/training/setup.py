@@ -61,7 +61,7 @@ def optimizer_of(config: RunConfig, default: str):
 
     asked = config.optimizer
     found = optimizers.get(asked.optimizer or default, asked.learning_rate)
-    if asked.momentum is None or config.rule_has_momentum:
+    if asked.momentum is None or "momentum" in config.strategy.takes:
         return found
     if not hasattr(found, "momentum"):
         raise ValueError(
