@@ -169,13 +169,8 @@ def one_panel(
     """Turn a function that draws on axes into one that returns a figure of one panel.
 
     The new function takes the same arguments without the axes, and two more: `title`, and `ax`, the
-    axes to draw on if not those of a new figure.
-
-    Args:
-        title: if the caller gives no other.
-        xlabel, ylabel, width, height: of the axes; lengths are in inches.
-        legend: its place on the axes, or "beside" them; None: no legend.
-        properties: of the axes, as for `Axes.set` (yscale, ylim, ...).
+    axes to draw on if not those of a new figure. `legend` is its place on the axes, or "beside"
+    them; None: no legend. `properties` are of the axes, as for `Axes.set` (yscale, ylim, ...).
     """
     labels = {"xlabel": xlabel, "ylabel": ylabel}
     labels = {which: words for which, words in labels.items() if words}
@@ -292,14 +287,9 @@ def log_x(ax: Axes, ticks: Sequence[float], base: int = 2) -> None:
 
 
 def log_y(ax: Axes, leading: Iterable[int] = (1, 2, 5)) -> None:
-    """Make the y axis logarithmic, with plain numbers: 0.2, not 2 x 10^-1.
-
-    Args:
-        ax: its lines must have been drawn: their limits decide which ticks are shown.
-        leading: the ticks' leading digits.
-    """
+    """Make the y axis logarithmic; ticks have these leading digits, as plain numbers: 0.2."""
     ax.set_yscale("log")
-    low, high = ax.get_ylim()
+    low, high = ax.get_ylim()  # of the lines, which must have been drawn
     ticks = [digit * 10.0**power for power in range(-20, 20) for digit in leading]
     shown = [tick for tick in ticks if low <= tick <= high]
     if shown:
@@ -322,10 +312,7 @@ def note(
     within: tuple[str, str] = ("data", "data"),
     **look,
 ) -> None:
-    """Write words at (x, y) plus an offset in points.
-
-    `within` tells for x and y whether they are "data" or an "axes fraction".
-    """
+    """Write words at (x, y), each "data" or an "axes fraction", plus an offset in points."""
     ax.annotate(words, at, xycoords=within, xytext=offset, textcoords="offset points", **look)
 
 

@@ -15,10 +15,7 @@ def main(
     *, groups: int, folds: int, masters: int | None, workers: int | None, devices: int | None,
     ranks: int | None, node_size: int | None, json: str | None, figure: str | None,
 ) -> None:  # fmt: skip
-    """Print the layout as a tree, or as JSON if json is "-"; write the files asked for.
-
-    A number of masters, workers or devices that is None follows from `ranks`, or is 1.
-    """
+    """Print the layout as a tree, or as JSON if json is "-"; write the files asked for."""
     said = {"masters": masters, "workers": workers, "devices": devices}
     if ranks is not None:
         layout = Layout.for_ranks(ranks, **said, groups=groups, folds=folds)

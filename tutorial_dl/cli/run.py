@@ -52,10 +52,7 @@ CASES = (
 
 
 def run(most_ranks: int, report: Path, json_to: str | None) -> int:
-    """Train every run of at most `most_ranks` ranks, print a table, write the report and JSON.
-
-    The exit status is 1 if a run failed. `json_to` is a file, "-" for standard output, or None.
-    """
+    """Train every run of at most `most_ranks` ranks; return the exit status, 1 if one failed."""
     # If the results go to standard output, everything else goes to standard error.
     with contextlib.redirect_stdout(sys.stderr if json_to == "-" else sys.stdout):
         results = train_all(most_ranks)

@@ -148,11 +148,9 @@ def try_out(trainer, config: RunConfig) -> None:
 
 
 def say_which_optimizer(replica, ours) -> None:
-    """Tell Keras users that the optimizer of `compile` is not used.
-
-    RMSprop is not mentioned, because `compile` sets it if none is given.
-    """
+    """Tell Keras users that the optimizer of `compile` is not used."""
     theirs = type(getattr(replica.model, "optimizer", None)).__name__
+    # `compile` sets RMSprop if none is given.
     if theirs not in ("NoneType", "RMSprop", type(ours).__name__):
         print(
             f"note: trained with {ours.in_words}, as --optimizer says; {theirs}, which the model "

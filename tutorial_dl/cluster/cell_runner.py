@@ -78,11 +78,7 @@ class Cells:
         return []
 
     def submit(self, code: str, targets="all", timeout: float | None = None) -> Cell:
-        """Send a cell to engines without waiting for it; CellError if they can't run one.
-
-        `targets` has any form that ipyparallel accepts; after `timeout` seconds, `Cell.wait`
-        interrupts the cell.
-        """
+        """Send a cell to engines without waiting for it; CellError if they can't run one."""
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}")
         self.check([])  # the next line needs engines

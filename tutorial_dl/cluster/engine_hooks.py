@@ -109,11 +109,8 @@ class Hooks:
             self.failed(error)
 
     def raised(self, shell, kind, error, trace, tb_offset=None) -> None:
-        """IPython's exception handler: notify the other ranks first, then make the traceback.
-
-        A traceback may take a second if many ranks share few cores.
-        """
-        self.failed(error)
+        """IPython's exception handler."""
+        self.failed(error)  # first: a traceback may take a second if many ranks share few cores
         if isinstance(error, KeyboardInterrupt):  # the client reports it in one line
             shell._last_traceback = []  # from where ipykernel takes it
         else:
@@ -127,13 +124,11 @@ class Hooks:
         failure.abort_all(error)
 
     def finish_reply(self, request, metadata: dict, reply: dict) -> dict:
-        """ipykernel's `finish_metadata`; adds the severity of a cell's failure to the reply.
-
-        It goes into `engine_info`, which ipyparallel's client keeps; it drops unknown metadata.
-        """
+        """ipykernel's `finish_metadata`; adds the severity of a cell's failure to the reply."""
         metadata = type(self.kernel).finish_metadata(self.kernel, request, metadata, reply)
         error, self.error = self.error, None
         if error is not None and reply["status"] == "error":
+            # ipyparallel's client keeps `engine_info`, and drops unknown metadata.
             reply["engine_info"]["severity"] = severity(error)
         return metadata
 

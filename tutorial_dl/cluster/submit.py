@@ -80,11 +80,7 @@ def directives(profile: Profile, name: str, n: int, output: Path) -> list[str]:
 def script(
     profile: Profile, name: str, n: int, engine: Sequence[str], connection: Path, log: Path
 ) -> str:
-    """The batch script of a job in which `profile`'s launcher starts `n` engines once.
-
-    `engine` is the command of an engine, and `connection` the file by which engines find the
-    controller, on a shared file system; all output goes to `log`.
-    """
+    """The batch script of a job in which `profile`'s launcher starts `n` engines once."""
     threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
     if profile.system == "slurm":  # since 22.05, srun does not inherit this from the job
         threads += [f"export SRUN_CPUS_PER_TASK={profile.cores_per_rank}"]

@@ -44,17 +44,10 @@ def in_order(
 ) -> list[tf.Tensor]:
     """Apply `function` to the tensors as numpy arrays, now or as an op of the graph being built.
 
-    An error that a graph meets later is raised by TensorFlow as an OpError;
-    `collective_layers.cause` returns the TeamError.
-
-    Args:
-        function: Takes a list of arrays, which it must not change; returns a list of arrays. These
-            are copied, so it may overwrite them later.
-        tensors: Its inputs.
-        results: (dtype, static shape) of each array that it returns.
-        name: Name of the op.
-        all_teams: Inside a graph, an error is a failure for all teams of this process. False: only
-            for the team that raises it.
+    `function` must not change its arrays. Its results, of which `results` has (dtype, static
+    shape), are copied, so it may overwrite them later. An error that a graph meets later is raised
+    by TensorFlow as an OpError; `collective_layers.cause` returns the TeamError. It is a failure
+    for all teams of this process; without `all_teams`, only for the team that raises it.
     """
     if tf.executing_eagerly():
         return as_tensors(function([as_array(t) for t in tensors]))

@@ -47,10 +47,7 @@ def carrier(dtype: np.dtype) -> np.dtype:
 
 
 def by_dtype(arrays: Sequence[np.ndarray], widened: bool = False) -> dict[np.dtype, list[int]]:
-    """{dtype for sending: indices of arrays}, in the order in which dtypes first occur.
-
-    `widened`: half-precision arrays are sent as float32.
-    """
+    """{dtype for sending: indices of arrays}; half-precision arrays as float32 if `widened`."""
     groups: dict[np.dtype, list[int]] = {}
     for i, a in enumerate(arrays):
         dtype = carrier(a.dtype)

@@ -120,11 +120,9 @@ class _Collective:
         )  # fmt: skip
 
     def reduced(self, tensors, *settings):
-        """The tensors, reduced over the ranks of this collective."""
         return _Allreduce(None, self.process_set, *settings).forward(*tensors)
 
     def gathered(self, *tensors):
-        """The rows of the tensors on all ranks of this collective."""
         return _Allgather(None, self.process_set).forward(*tensors)
 
 

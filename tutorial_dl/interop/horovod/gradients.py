@@ -49,7 +49,6 @@ class Reducer:
         return not self.process_set.included() or self.process_set.size() == 1
 
     def register_local(self, variable) -> None:
-        """Keep each rank's own gradient of this variable, without reducing it."""
         self.local.add(key(variable))
 
     def reduce(self, gradients: Iterable, variables: Sequence) -> list:

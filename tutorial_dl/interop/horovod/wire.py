@@ -129,11 +129,7 @@ class Wire:
         return out
 
     def alltoall(self, arrays: Sequence[np.ndarray], name="") -> tuple:
-        """Return (received rows in the order of ranks, how many came from each rank).
-
-        `arrays` are the rows, and how many of them go to each rank; without the latter, equal
-        shares. All blocks are padded to the longest, so very unequal shares send more than needed.
-        """
+        """(Received rows, how many from each rank); `arrays`: the rows, and how many go to each."""
         x, *splits = arrays
         check_rows([x])
         ranks = self.team.size
@@ -154,6 +150,7 @@ class Wire:
             self._agree(describe("alltoall", [x], name, rows="?"))
             table = self.team.allgather(splits.astype(np.int64))  # (from, to)
             came = table[:, self.team.rank]
+            # All blocks are padded to the longest; very unequal shares send more than needed.
             longest, row = int(table.max()), math.prod(x.shape[1:])
             flat = np.ascontiguousarray(x).astype(carrier(x.dtype), copy=False)
             blocks = np.zeros((ranks, longest * row), flat.dtype)

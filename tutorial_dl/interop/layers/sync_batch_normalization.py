@@ -136,10 +136,7 @@ def all_ranks():
 def _moments(x, counted, axis: int, others: list[int], team, average: str, empty: bool):
     """(mean, variance), each (channels,), over all ranks, with gradients to x (see above).
 
-    Args:
-        x: This rank's inputs; none of them counts if `empty`.
-        counted: Which elements of x count, in the shape of x; None: all.
-        axis, others: The axis of channels, and the other axes.
+    `counted`: which elements of x count, in the shape of x (None: all); if `empty`, none do.
     """
 
     def in_shape(of_channels):
