@@ -148,10 +148,7 @@ def _lacking(held: list, chunks: list, step: int, when: str, p: int) -> str | No
 
 
 def _whose(x: np.ndarray, places: np.ndarray, p: int) -> list[int] | None:
-    """How often each rank's values are in `x`, elements `places` of a vector; None if not a sum.
-
-    Elements of one chunk travel together, so they must agree.
-    """
+    """How often each rank's values are in `x`, elements `places` of a vector; None if not a sum."""
     if not places.size:
         return [0] * p
     times = whose(x, places + 1, p)

@@ -19,8 +19,7 @@ class Reducer:
     """Reduces gradients over all ranks, with one message per dtype.
 
     The arguments are those of `DistributedOptimizer`. With lists of variables as `groups`, each
-    variable in no list is a message of its own. A rank that is not in `process_set` keeps its own
-    gradients.
+    variable in no list is a message of its own.
     """
 
     op: int
