@@ -49,13 +49,13 @@ def parameter(option: config.Option) -> inspect.Parameter:
 
 
 def checked(option: config.Option):
-    """The callback by which typer names the option whose value is out of range."""
+    """The callback that checks the option's value, and names the option if it is wrong."""
 
     def check(value):
         try:
             return option.checked(value)
         except ValueError as error:
-            raise typer.BadParameter(str(error)) from None
+            fail(f"{option.flag}: {error}")
 
     return check
 
