@@ -36,7 +36,9 @@ class TopMaster(Master):
         for epoch in self.complete():
             self._end_epoch(epoch)
         self.end_validations()
-        self._save_if_due()
+        saving = self.run.saving
+        if saving is not None and not self.validations and saving.due(self.saved_at):
+            self.save()
         self.begin_tasks()
 
     def complete(self) -> list[int]:
@@ -91,13 +93,6 @@ class TopMaster(Master):
 
     def undone(self) -> list[dict]:
         return self.tasks.save()
-
-    def _save_if_due(self) -> None:
-        saving, steps = self.run.saving, self.run.steps
-        if saving is None or saving.every is None or self.validations:
-            return
-        if steps // saving.every > self.saved_at // saving.every:
-            self.save()
 
     def save(self):
         self.saved_at = self.run.steps
