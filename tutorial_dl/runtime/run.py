@@ -175,7 +175,6 @@ class Run:
         check_same_settings(self.team, mine)
 
     def check_same_weights(self) -> None:
-        """Raise DriftError on all ranks if their weights differ. Collective."""
         for player in self.players:
             check_same_weights(player.team, player.replica)
 

@@ -3,6 +3,7 @@
 With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
+from ...replica.base import assign
 from .master import Master
 from .tasks import Validation
 
@@ -77,14 +78,13 @@ class TopMaster(Master):
         self.validations.append(one)
 
     def validated(self, validation: Validation) -> None:
-        """Append the epoch's row to the history, and call callbacks."""
         samples, sums = validation.total()  # zeros fill the sums
         metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=False)}
         more = dict(validation.row)
         losses = {"loss": more.pop("loss")}
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)
         # Callbacks use the trainer's model, so give it the validated weights.
-        self.show(validation.weights, validation.state)
+        assign(self.run.replica, validation.weights, validation.state)
         self.run.tell("on_epoch_end", row)
         if self.run.saving is not None and not self.validations:
             self.save()
@@ -99,7 +99,6 @@ class TopMaster(Master):
         return self.run.saving.write(self)
 
     def tell_history(self) -> None:
-        """Add this master's counts to the history."""
         history = self.run.history
         history.staleness.update(self.staleness)
         history.workers.update(self.shares)
