@@ -33,7 +33,7 @@ class MasterLoop(Loop):
             raise ValueError(f"a run with a master has one player, got {len(run.players)}")
         run.strategy.use(run.optimizer)
         run.strategy.clip_norm = run.clip_norm
-        self._identity = str(run.strategy)  # with its options as they were given
+        self.identity = str(run.strategy)  # with its options as they were given
         self.mates: Team | None = None  # the ranks that compute each batch together with this one
         self.stars: Topology | None = None  # this rank's role and connections while it trains
         self.begun = False  # on a master: whether the rule has its state
@@ -44,9 +44,6 @@ class MasterLoop(Loop):
     @staticmethod
     def shard(team) -> tuple[int, int]:
         return 0, 1  # the master hands out tasks
-
-    def identity(self) -> str:
-        return self._identity
 
     @property
     def apart(self) -> bool:
@@ -72,7 +69,7 @@ class MasterLoop(Loop):
         take_word(self.run, broadcast_text(team, word.decode(), root=0))
 
     def saving(self, folder, every: int | None, keep: int) -> MasterSaving:
-        return MasterSaving(self.run, folder, every, keep, self.identity())
+        return MasterSaving(self.run, folder, every, keep, self.identity)
 
     def load(self) -> bool:
         found, self.resumed = self.run.saving.read()
