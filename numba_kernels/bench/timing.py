@@ -22,7 +22,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,11 +137,9 @@ def copy_bandwidth(together: Callable[[], None] = lambda: None, mib: int = 64) -
 def machine() -> str:
     """Return the processor's name and the number of usable cores."""
     name = platform.processor() or platform.machine()
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 name = line.partition(":")[2].strip()
                 break
-    except OSError:
-        pass
     return f"{name}, {len(CORES)} cores"

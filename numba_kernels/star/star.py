@@ -90,8 +90,11 @@ class Star(Leaf, Hub):
         self.near = len(rows) == team.size if self.is_hub else 0 in rows
         (_, _, self.out), (_, _, self.into) = self._views(self._row)
         self._star = np.zeros(7, np.int64)
-        self._alone = self._has_core()
         few = team.spins
+        # If each rank of the node has a core to itself, a rank polls for some 2 ms before it
+        # sleeps. (Waking takes 50 to 100 us, as long as serving 200,000 parameters; and unlike
+        # ranks at a barrier, a hub is idle between requests.)
+        self._alone = few > 100 and local_ranks() <= (os.cpu_count() or 1)
         self._star[layout.SPINS] = 20 * few if self._alone else min(few, 20)
         self._star[layout.PATIENCE] = team.patience
         self._star[layout.MINE] = self._row.ctypes.data
@@ -169,14 +172,6 @@ class Star(Leaf, Hub):
             control, head, vector = np.split(row[start : start + words], [CONTROL, CONTROL + HEAD])
             found.append((control, head.view(np.float64), vector.view(self.dtype)[:n]))
         return found
-
-    def _has_core(self) -> bool:
-        """Return whether each rank of the node has a core to itself.
-
-        If so, a rank polls for some 2 ms before it sleeps. (Waking takes 50 to 100 us, as long as
-        serving 200,000 parameters; and unlike ranks at a barrier, a hub is idle between requests.)
-        """
-        return self.team.spins > 100 and local_ranks() <= (os.cpu_count() or 1)
 
     def _share(self, elements: int, near: bool) -> np.ndarray | None:
         """Return memory of the hub that leaves on its node can see too. Collective."""

@@ -2,8 +2,6 @@
 
 A rank that fails posts a letter to all others (mailbox.py), which raise PeerError if they wait.
 From then on the team refuses calls until all its ranks have called `recover` (recovery.py).
-
-The first team of a process (not the import) sets sys.excepthook and registers an atexit function.
 """
 
 from __future__ import annotations
@@ -173,7 +171,7 @@ def new_cell(number: int | None = None) -> None:
 
 
 def _tell_of_the_end() -> None:
-    """Install hooks (sys.excepthook, atexit) that tell teams how this process ends."""
+    """With the first team, not on import: set sys.excepthook, and register an atexit function."""
     before = sys.excepthook
     if getattr(before, "tells_teams", False):
         return

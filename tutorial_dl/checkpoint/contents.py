@@ -41,12 +41,15 @@ class Saving:
                 "another folder"
             )
 
+    def due(self, before: int) -> bool:
+        """Whether a checkpoint is due, if the last chance to write one was after step `before`."""
+        return self.every is not None and self.run.steps // self.every > before // self.every
+
     def after_step(self) -> None:
         """Write a checkpoint if one is due. (After the last step of an epoch, the loop does it.)"""
         run = self.run
         before = run.steps - run.strategy.updates_a_step
-        due = self.every is not None and run.steps // self.every > before // self.every
-        if due and run.round < len(run.batches):
+        if self.due(before) and run.round < len(run.batches):
             self.write()
 
     def write(self):

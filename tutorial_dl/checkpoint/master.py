@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from numba_kernels.team.team import Team
 
+from ..replica.base import assign
 from .contents import Saving, of_player
 from .format import CheckpointError, Checkpoints
 
@@ -66,9 +67,7 @@ class MasterSaving(Saving):
                     f"{saved.path} was written with {saved.values['rule']}, not {self.identity}"
                 )
             n = run.replica.parameters.size
-            run.replica.parameters[:] = saved.vector("parameters", 0, n)
-            if run.replica.state.size:
-                run.replica.state = saved.own("state", 0)
+            assign(run.replica, saved.vector("parameters", 0, n), saved.own("state", 0))
             self.take_up(saved)
             run.history.staleness.update(dict(saved.values["staleness"]))
             run.history.workers.update(dict(saved.values["workers"]))

@@ -151,7 +151,7 @@ def decay(
 
     There each has the momentum sqrt((M^2 - (m1 + m2)^2) (M^2 - (m1 - m2)^2)) / 2M.
     """
-    mass = invariant_mass(parent)
+    mass = np.sqrt(np.maximum(parent[:, 0] ** 2 - np.sum(parent[:, 1:] ** 2, axis=1), 0))
     above = (mass**2 - (mass_1 + mass_2) ** 2) * (mass**2 - (mass_1 - mass_2) ** 2)
     momentum = np.sqrt(above) / (2 * mass)
     cosine = random.uniform(-1, 1, len(parent))
@@ -171,8 +171,3 @@ def _boosted(p: np.ndarray, parent: np.ndarray, mass: np.ndarray) -> np.ndarray:
     energy = (parent[:, 0] * p[:, 0] + along) / mass
     share = (p[:, 0] + energy) / (parent[:, 0] + mass)
     return np.concatenate([energy[:, None], p[:, 1:] + share[:, None] * parent[:, 1:]], axis=1)
-
-
-def invariant_mass(p: np.ndarray) -> np.ndarray:
-    """sqrt(E^2 - p^2) of four-momenta (..., 4)."""
-    return np.sqrt(np.maximum(p[..., 0] ** 2 - np.sum(p[..., 1:] ** 2, axis=-1), 0))

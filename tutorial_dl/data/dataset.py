@@ -59,7 +59,6 @@ class Data:
         return cls(inputs, targets)
 
     def __len__(self) -> int:
-        """Number of samples."""
         return len(next(iter(by_name(self.inputs).values())))
 
     def take(self, indices: np.ndarray | slice) -> Batch:

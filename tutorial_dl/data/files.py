@@ -56,7 +56,6 @@ def paths(spec: str | os.PathLike | Iterable[str | os.PathLike], what: str = "da
 
 
 def _listed(path: Path, what: str) -> list[Path]:
-    """The files that the text file `path` lists."""
     _check_there(path, what)
     try:
         lines = path.read_text().splitlines()

@@ -233,6 +233,13 @@ def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) 
             )
 
 
+def assign(replica: Replica, parameters: np.ndarray, state: np.ndarray) -> None:
+    """Copy parameters and state of another copy of the model, or of an earlier time."""
+    replica.parameters[:] = parameters
+    if state.size:
+        replica.state = np.copy(state)
+
+
 class LossNotFinite(FloatingPointError):
     """The loss is NaN or infinite; other FloatingPointErrors of a step are about the gradient."""
 

@@ -19,6 +19,7 @@ class Loop:
         load()                resume from the newest checkpoint; False if there is none
     """
 
+    identity = ""  # besides `Run.settings`, what must be equal on all ranks and in a resumed run
     apart = False  # whether ranks do different things now, so that callbacks must not wait for them
 
     def __init__(self, run):
@@ -27,7 +28,3 @@ class Loop:
     def saving(self, folder, every: int | None, keep: int) -> Saving:
         """What writes and reads this loop's checkpoints; see `Saving`."""
         return Saving(self.run, folder, every, keep)
-
-    def identity(self) -> str:
-        """Besides `Run.settings`, what all ranks and the run that they resume must have equal."""
-        return ""

@@ -163,7 +163,7 @@ class Run:
         """Raise ValueError on all ranks if they were given different data or settings."""
         mine = self.settings()
         mine |= {"callbacks": len(self.callbacks), "steps between checks": self.check_every}
-        rule = [self.correct_momentum, loop.identity(), repr(self.layout)]
+        rule = [self.correct_momentum, loop.identity, repr(self.layout)]
         for player in self.players:
             # Different rates on ranks that update slices of one model would not show as drift.
             rates = [player.schedule(s) for s in (0, 1, 10, 100, 1000)] if player.schedule else []
@@ -175,7 +175,6 @@ class Run:
         check_same_settings(self.team, mine)
 
     def check_same_weights(self) -> None:
-        """Raise DriftError on all ranks if their weights differ. Collective."""
         for player in self.players:
             check_same_weights(player.team, player.replica)
 

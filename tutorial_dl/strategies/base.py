@@ -14,8 +14,7 @@ from ..replica.base import Batch, Replica, finite_gradient
 class Strategy:
     """What both loops, checkpoints and results ask of every strategy.
 
-    OneModel and Rule declare what only one loop asks for. Both have `save` and `restore`, which
-    differ: with a master, it writes and reads checkpoints alone.
+    OneModel and Rule have `save` and `restore` of their own: a master writes checkpoints alone.
     """
 
     default_optimizer = "adam"  # used if none is given

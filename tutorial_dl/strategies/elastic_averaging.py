@@ -123,6 +123,3 @@ class ElasticAveraging(Rule):
 
     def serve_all_relays(self, center, sent, answers, weights) -> None:
         self.serve_all(center, sent, answers, weights)
-
-    def save(self) -> tuple[dict, dict]:
-        return {}, {}  # a master has no state besides the center

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from ..replica.base import assign
 from ..runtime.callback import Callback, Function, callbacks_of
 
 __all__ = [
@@ -81,9 +82,7 @@ class EarlyStopping(Callback):
 
     def on_fit_end(self, trainer) -> None:
         if self.weights is not None:
-            trainer.replica.parameters[:] = self.weights
-            if self.state.size:
-                trainer.replica.state = self.state
+            assign(trainer.replica, self.weights, self.state)
 
     def save(self) -> tuple[dict, dict]:
         values = {"best": self.best, "best_epoch": self.best_epoch}

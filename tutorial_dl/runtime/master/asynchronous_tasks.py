@@ -23,7 +23,7 @@ class AsynchronousTasks(Tasks):
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
-        self.next_epoch = self.first
+        self.begun = self.first
         self.epochs: dict[int, Epoch] = {}
         self.lost: set[int] = set()
 
@@ -33,7 +33,7 @@ class AsynchronousTasks(Tasks):
             left = {q: deque(rest) for q, *rest in each["left"] if q % self.parts in own}
             epoch = Epoch(each["epoch"], each["parts"], left)
             self.epochs[epoch.number] = epoch
-            self.next_epoch = max(self.next_epoch, epoch.number + 1)
+            self.begun = max(self.begun, epoch.number + 1)
 
     # Handing out
 
@@ -41,8 +41,8 @@ class AsynchronousTasks(Tasks):
         found = None if self.stopped else self._own(worker) or self._others(worker)
         while found is None and not self.stopped and self._may_begin:
             columns = {q: deque(range(self.positions)) for q in self.columns.values()}
-            self.epochs[self.next_epoch] = Epoch(self.next_epoch, self.parts, columns)
-            self.next_epoch += 1
+            self.epochs[self.begun] = Epoch(self.begun, self.parts, columns)
+            self.begun += 1
             adopted, self.adopted = self.adopted, []
             for rest in adopted:
                 self.adopt(rest)
@@ -54,8 +54,8 @@ class AsynchronousTasks(Tasks):
     @property
     def _may_begin(self) -> bool:
         """Whether the next epoch may begin; at most one ahead, to wait for stopped workers."""
-        oldest = min(self.epochs, default=self.next_epoch)
-        return self.next_epoch < self.last and self.next_epoch <= oldest + 1
+        oldest = min(self.epochs, default=self.begun)
+        return self.begun < self.last and self.begun <= oldest + 1
 
     def _own(self, worker: int) -> Task | None:
         queue = self.columns[worker]
@@ -84,10 +84,6 @@ class AsynchronousTasks(Tasks):
 
     # From one master to another
 
-    @property
-    def begun(self) -> int:
-        return self.next_epoch
-
     def undone(self) -> list[Rest]:
         rest = list(self.adopted)
         for epoch in self.epochs.values():
@@ -104,11 +100,11 @@ class AsynchronousTasks(Tasks):
         return [Rest(number, 0, self.positions, q, q + 1, self.parts) for q in columns]
 
     def _clear(self) -> None:
-        self.next_epoch = self.last
+        self.begun = self.last
         self.epochs.clear()
 
     def adopt(self, rest: Rest) -> None:
-        if rest.epoch >= self.next_epoch:
+        if rest.epoch >= self.begun:
             self.adopted.append(rest)
             return
         epoch = self.epochs.setdefault(rest.epoch, Epoch(rest.epoch, rest.parts, {}))
@@ -136,7 +132,7 @@ class AsynchronousTasks(Tasks):
 
     @property
     def _more(self) -> bool:
-        return self.next_epoch < self.last or bool(self.epochs)
+        return self.begun < self.last or bool(self.epochs)
 
     def save(self) -> list[dict]:
         rest = self.undone()

@@ -73,7 +73,6 @@ class Client:
         return self.star.into[: self.n], self.star.into[self.n :]
 
     def final_message(self) -> str:
-        """Return the text that the master ends the run with."""
         with numbered(self.ranks):
             return self.star.receive_bytes().decode()
 

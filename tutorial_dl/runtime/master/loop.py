@@ -10,7 +10,8 @@ from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.team import Team, abort_all
 
 from ...checkpoint.master import MasterSaving
-from ...layout.layout import Layout, layout_of
+from ...layout.layout import layout_of
+from ...replica.base import assign
 from ..errors import NotFinite, Terminated
 from ..loop import Loop
 from .client import Client
@@ -20,7 +21,7 @@ from .sub_master import SubMaster
 from .tasks import METRICS
 from .top_master import TopMaster
 from .topology import Topology, computing_team
-from .worker import Computing, Worker
+from .worker import Computing, Worker, spread
 
 
 class MasterLoop(Loop):
@@ -32,22 +33,17 @@ class MasterLoop(Loop):
             raise ValueError(f"a run with a master has one player, got {len(run.players)}")
         run.strategy.use(run.optimizer)
         run.strategy.clip_norm = run.clip_norm
-        self._identity = str(run.strategy)  # with its options as they were given
+        self.identity = str(run.strategy)  # with its options as they were given
         self.mates: Team | None = None  # the ranks that compute each batch together with this one
         self.stars: Topology | None = None  # this rank's role and connections while it trains
         self.begun = False  # on a master: whether the rule has its state
         self.resumed: dict | None = None  # on rank 0: the checkpoint that `train` begins with
 
-    @staticmethod
-    def layout(strategy, team) -> Layout:
-        return layout_of(strategy, team)
+    layout = staticmethod(layout_of)
 
     @staticmethod
     def shard(team) -> tuple[int, int]:
         return 0, 1  # the master hands out tasks
-
-    def identity(self) -> str:
-        return self._identity
 
     @property
     def apart(self) -> bool:
@@ -73,7 +69,7 @@ class MasterLoop(Loop):
         take_word(self.run, broadcast_text(team, word.decode(), root=0))
 
     def saving(self, folder, every: int | None, keep: int) -> MasterSaving:
-        return MasterSaving(self.run, folder, every, keep, self.identity())
+        return MasterSaving(self.run, folder, every, keep, self.identity)
 
     def load(self) -> bool:
         found, self.resumed = self.run.saving.read()
@@ -161,7 +157,7 @@ class MasterLoop(Loop):
             if run.saving is not None and whole:
                 top.save()
             raise
-        top.show(top.weights, top.mean_state())
+        assign(replica, top.weights, top.mean_state())
         path = top.save() if signals and run.saving is not None else None
         run.tell("on_fit_end")
         top.tell_history()
@@ -180,7 +176,7 @@ class MasterLoop(Loop):
         weights, state = up.get(Kind.FINAL)
         text = up.final_message()
         sub.end(weights.copy(), state.copy(), text.encode())
-        sub.show(weights, state)
+        assign(run.replica, weights, state)
         return take_word(run, text)
 
     def work(self, names):
@@ -201,10 +197,7 @@ class MasterLoop(Loop):
             server = Client(star, ranks, replica, swaps=rule.swaps)
             Worker(run, server, computing).work()
             computing.end()
-            weights, state = server.get(Kind.FINAL)
-            replica.parameters[:] = weights
-            if state.size:
-                replica.state = state.copy()
+            assign(replica, *server.get(Kind.FINAL))
             text = server.final_message()
         return take_word(run, text) if mates is None else self._with_leader(text)
 
@@ -250,13 +243,6 @@ def word_of(run, path=None, gone=()) -> bytes:
         "ended_with": None if path is None else str(path),
     }
     return json.dumps(word).encode()
-
-
-def spread(team, replica) -> None:
-    """Give all ranks of `team` the weights and the state of its rank 0. Collective."""
-    team.broadcast(replica.parameters)
-    if replica.state.size:
-        replica.state = team.broadcast(np.copy(replica.state))
 
 
 def take_word(run, text: str) -> str | None:

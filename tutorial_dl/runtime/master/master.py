@@ -145,7 +145,6 @@ class Master:
             self._done(leaf, kind, record)
 
     def not_finite(self, found: NotFiniteAt) -> None:
-        """Raise NotFinite, as a worker's loss or gradient is not finite."""
         which = f"the {'gradient' if found.gradient else 'loss'} is not finite"
         raise NotFinite(which, f"on rank {found.rank}", self.rule.optimizer.learning_rate)
 
@@ -216,7 +215,6 @@ class Master:
         self.stepped(int(steps), sum(one.samples for one in done), sum(one.loss for one in done))
 
     def hand_out(self) -> None:
-        """Answer all waiting leaves for which there is an order now."""
         for leaf in list(self.waiting):
             if (answer := self.to_validate(leaf) or self.order_for(leaf)) is not None:
                 self.waiting.remove(leaf)
@@ -277,13 +275,6 @@ class Master:
         weights, states = zip(*known, strict=True)
         mean = np.average(np.array(states, np.float64), axis=0, weights=weights)
         return mean.astype(self.state.dtype)
-
-    def show(self, weights: np.ndarray, state: np.ndarray) -> None:
-        """Put weights and state in this rank's own replica, which does not train."""
-        replica = self.run.replica
-        replica.parameters[:] = weights
-        if state.size:
-            replica.state = state
 
     # Failures
 

@@ -2,7 +2,7 @@
 
 A request is a Kind and the record that RECORDS has for it; an answer is an `Answer`. Both are sent
 in the head of a star's message (star.py), where zeros follow them. `flat` gives a record's numbers,
-and its class's `of_words` makes the record of them again.
+and `record_of` makes the record of them again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 from itertools import chain
 from typing import NamedTuple
 
-from .tasks import Evaluated, Part, Rest, Task, whole_numbers
+from .tasks import Evaluated, Part, Rest, Task, record_of
 
 
 class Kind(IntEnum):
@@ -75,19 +75,13 @@ class NotFiniteAt(NamedTuple):
     gradient: int  # 1 for the gradient, 0 for the loss
     rank: int = 0  # in the run; 0: the sender's
 
-    of_words = classmethod(whole_numbers)
-
 
 class Lost(NamedTuple):
     rank: int
 
-    of_words = classmethod(whole_numbers)
-
 
 class Ended(NamedTuple):
     epoch: int
-
-    of_words = classmethod(whole_numbers)
 
 
 class Counts(NamedTuple):
@@ -108,7 +102,8 @@ class Undone(NamedTuple):
 
     @classmethod
     def of_words(cls, words) -> Undone:
-        rests = (Rest.of_words(words[2 + len(Rest._fields) * piece :]) for piece in range(PIECES))
+        starts = (2 + len(Rest._fields) * piece for piece in range(PIECES))
+        rests = (record_of(Rest, words[start:]) for start in starts)
         return cls(int(words[0]), int(words[1]), tuple(rest for rest in rests if rest.count))
 
 
@@ -122,7 +117,7 @@ RECORDS = {
 def request_of(words: list[float]) -> tuple[int, tuple]:
     """The kind of a request, and its record, which is empty where RECORDS has none."""
     kind = int(words[0])
-    return kind, RECORDS[kind].of_words(words[1:]) if kind in RECORDS else ()
+    return kind, record_of(RECORDS[kind], words[1:]) if kind in RECORDS else ()
 
 
 ABOUT = {Order.TRAIN: Task, Order.EVALUATE: Part, Order.ADOPT: Rest}
@@ -137,5 +132,5 @@ class Answer(NamedTuple):
     @classmethod
     def of_words(cls, words) -> Answer:
         order, updates, stopping, *about = words
-        about = ABOUT[order].of_words(about) if order in ABOUT else ()
+        about = record_of(ABOUT[order], about) if order in ABOUT else ()
         return cls(int(order), int(updates), bool(stopping), about)

@@ -32,9 +32,11 @@ from ...replica.base import Batch
 METRICS = 12  # metrics of a model that fit in a message
 
 
-def whole_numbers(cls, words):
-    """A record of class `cls` from the words of a message."""
-    return cls(*map(int, words[: len(cls._fields)]))
+def record_of(kind, words):
+    """The record of class `kind` in the words of a message: of whole numbers if it can't say."""
+    if hasattr(kind, "of_words"):
+        return kind.of_words(words)
+    return kind(*map(int, words[: len(kind._fields)]))
 
 
 class Task(NamedTuple):
@@ -75,7 +77,6 @@ class Rest(NamedTuple):
     parts: int
 
     positions = Task.positions
-    of_words = classmethod(whole_numbers)
 
 
 def runs(positions: Iterable[int]) -> list[tuple[int, int]]:
@@ -231,8 +232,6 @@ class Part(NamedTuple):
 
     part: int
     parts: int
-
-    of_words = classmethod(whole_numbers)
 
 
 class Evaluated(NamedTuple):

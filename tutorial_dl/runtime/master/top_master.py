@@ -3,6 +3,7 @@
 With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
+from ...replica.base import assign
 from .master import Master
 from .tasks import Validation
 
@@ -36,7 +37,9 @@ class TopMaster(Master):
         for epoch in self.complete():
             self._end_epoch(epoch)
         self.end_validations()
-        self._save_if_due()
+        saving = self.run.saving
+        if saving is not None and not self.validations and saving.due(self.saved_at):
+            self.save()
         self.begin_tasks()
 
     def complete(self) -> list[int]:
@@ -75,14 +78,13 @@ class TopMaster(Master):
         self.validations.append(one)
 
     def validated(self, validation: Validation) -> None:
-        """Append the epoch's row to the history, and call callbacks."""
         samples, sums = validation.total()  # zeros fill the sums
         metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=False)}
         more = dict(validation.row)
         losses = {"loss": more.pop("loss")}
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)
         # Callbacks use the trainer's model, so give it the validated weights.
-        self.show(validation.weights, validation.state)
+        assign(self.run.replica, validation.weights, validation.state)
         self.run.tell("on_epoch_end", row)
         if self.run.saving is not None and not self.validations:
             self.save()
@@ -92,19 +94,11 @@ class TopMaster(Master):
     def undone(self) -> list[dict]:
         return self.tasks.save()
 
-    def _save_if_due(self) -> None:
-        saving, steps = self.run.saving, self.run.steps
-        if saving is None or saving.every is None or self.validations:
-            return
-        if steps // saving.every > self.saved_at // saving.every:
-            self.save()
-
     def save(self):
         self.saved_at = self.run.steps
         return self.run.saving.write(self)
 
     def tell_history(self) -> None:
-        """Add this master's counts to the history."""
         history = self.run.history
         history.staleness.update(self.staleness)
         history.workers.update(self.shares)

@@ -35,7 +35,6 @@ class Topology:
         # The ranks that compute a batch together with this one, in their order:
         self.mate_ranks = self.layout.along("device", own, nodes)
         self.role = self.roles[own]
-        self._home: np.ndarray | None = None
         # The star of the top master and that of this rank's sub-master, and their ranks, the hub
         # first; None and [] if this rank is not in it.
         tops = hub_ranks(self.roles, 0)
@@ -76,12 +75,11 @@ class Topology:
 
     def home(self, rule) -> np.ndarray:
         """The star's memory for the master's weights; moves the rule's state there, too."""
-        if self._home is None:
-            star = self.at_top if self.is_top else self.in_group
-            self._home = star.keep(self.run.replica.parameters.size)
-            if rule.state is not None:
-                star.adopt(rule.state)
-        return self._home
+        star = self.at_top if self.is_top else self.in_group
+        weights = star.keep(self.run.replica.parameters.size)
+        if rule.state is not None:
+            star.adopt(rule.state)
+        return weights
 
     @property
     def is_top(self) -> bool:

@@ -13,7 +13,7 @@ from numba_kernels.optimizers.clipping import clip_by_norm
 from numba_kernels.spans import span
 
 from ...data import Batches, shard
-from ...replica.base import LossNotFinite, finite_gradient
+from ...replica.base import LossNotFinite, assign, finite_gradient
 from .client import Client
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat
 from .tasks import Evaluated, Part, Task, TaskBatches
@@ -80,9 +80,7 @@ class Computing:
             return self._metrics_together(part)
 
     def _metrics_together(self, part: Part) -> Evaluated:
-        self.team.broadcast(self.replica.parameters)
-        if self.replica.state.size:
-            self.replica.state = self.team.broadcast(self.replica.state.copy())
+        spread(self.team, self.replica)
         (number, of), ranks = part, self.team.size
         own = self._own_metrics(Part(number * ranks + self.team.rank, of * ranks))
         return Evaluated.of_words(self.team.allreduce(np.array(flat(own), np.float64)).tolist())
@@ -125,6 +123,13 @@ class Computing:
         if self.team is not None:
             with numbered(self.ranks):
                 self._tell(Answer(Order.DONE))
+
+
+def spread(team, replica) -> None:
+    """Give all ranks of `team` the weights and the state of its rank 0. Collective."""
+    team.broadcast(replica.parameters)
+    if replica.state.size:
+        replica.state = team.broadcast(np.copy(replica.state))
 
 
 class Worker:
@@ -178,13 +183,8 @@ class Worker:
         """Evaluate the master's weights on a part of the validation data; restores the own ones."""
         replica, server = self.replica, self.server
         own, own_state = replica.parameters.copy(), np.copy(replica.state)
-        weights, state = server.get(Kind.SNAPSHOT)
-        replica.parameters[:] = weights
-        if state.size:
-            replica.state = state.copy()
+        assign(replica, *server.get(Kind.SNAPSHOT))
         found = self.computing.metrics(part)
-        replica.parameters[:] = own
-        if state.size:
-            replica.state = own_state
+        assign(replica, own, own_state)
         self.rule.after_break(replica.parameters, server)
         server.say(Kind.EVALUATED, found)

@@ -12,7 +12,7 @@ from tutorial_dl.runtime.master.asynchronous_tasks import AsynchronousTasks
 from tutorial_dl.runtime.master.hierarchical_master import Ledger, undone
 from tutorial_dl.runtime.master.messages import Undone, flat
 from tutorial_dl.runtime.master.synchronous_tasks import SynchronousTasks
-from tutorial_dl.runtime.master.tasks import Rest, Task, TaskBatches
+from tutorial_dl.runtime.master.tasks import Rest, Task, TaskBatches, record_of
 
 SEED = 7
 
@@ -152,7 +152,7 @@ def test_every_sample_when_all_workers_of_a_master_fail(kind):
             assert events < 20000, f"random run {number}"
             (group,) = chance.choices(groups, speed[: len(groups)])
             if left and chance.random() < 0.3:
-                group.tasks.adopt(Rest.of_words(list(map(float, left.pop()))))
+                group.tasks.adopt(record_of(Rest, list(map(float, left.pop()))))
             group.turn(losing=0.05, last_stays=len(groups) == 1)
             if not group.workers:
                 left += group.tasks.leave()
