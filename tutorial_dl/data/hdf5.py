@@ -178,7 +178,7 @@ class Column:
     def __repr__(self) -> str:
         return f"Column({self._field.name!r}, {self.shape}, {self.dtype})"
 
-    # Of a column of scalars. The first call reads the whole column.
+    # These are for a column of scalars. The first call reads the whole column.
 
     def min(self, initial: int | None = None):
         return self._extremes[0] if initial is None else min(self._extremes[0], initial)

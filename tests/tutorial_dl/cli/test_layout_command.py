@@ -1,0 +1,82 @@
+"""The command `layout`: text, JSON and figures; wrong words are one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from tutorial_dl import Layout
+from tutorial_dl.cli import commands
+
+
+def command(*words):
+    return CliRunner().invoke(commands.app, ["layout", *words])
+
+
+def test_the_command_as_text_and_json(tmp_path):
+    words = ("--masters", "2", "--workers", "3", "--devices", "2")
+    done = command(*words)
+    assert done.exit_code == 0
+    assert done.stdout == str(Layout(masters=2, workers=3, devices=2)) + "\n"
+    told = json.loads(command(*words, "--json", "-").stdout)
+    assert list(told) == ["ranks", "nodes_in_talk", "roles"] and len(told["roles"]) == 15
+    assert (told["ranks"], told["nodes_in_talk"]) == (15, 13)
+    keys = {"rank", "role", "group", "fold", "master", "worker", "device"}
+    assert all(set(role) == keys for role in told["roles"])
+    assert told["roles"][3] == {
+        "rank": 3, "role": "worker", "group": 0, "fold": 0, "master": 1, "worker": 0, "device": 1
+    }  # fmt: skip
+    assert told["roles"][0]["master"] is None and told["roles"][8]["role"] == "sub_master"
+    file, picture = tmp_path / "layout.json", tmp_path / "layout.svg"
+    assert command(*words, "--json", str(file), "--figure", str(picture)).exit_code == 0
+    assert json.loads(file.read_text()) == told and "<svg" in picture.read_text()
+
+
+def test_every_option_of_the_command_counts():
+    def ranks(*words):
+        return json.loads(command(*words, "--json", "-").stdout)["ranks"]
+
+    assert ranks() == 2 and ranks("--masters", "2") == 5 and ranks("--workers", "3") == 4
+    assert ranks("--devices", "2") == 3 and ranks("--groups", "2") == ranks("--folds", "2") == 5
+    assert ranks("-n", "7") == 7 and ranks("--ranks", "9", "--groups", "2") == 9
+    nodes = command("--workers", "2", "--devices", "2", "--node-size", "3").stdout
+    assert "worker 0    ranks 1 2   node 0" in nodes and "worker 1    ranks 3 4   node 1" in nodes
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "--masters 2 --workers 3 --devices 2 --ranks 7",
+            "7 ranks, but masters 2 x workers 3 x devices 2 need 15; 7 fit masters 1 x workers 3 "
+            "x devices 2, or masters 2 x workers 1 x devices 2",
+        ),
+        ("--ranks 1", "1 rank, but an asynchronous run needs a master and a worker"),
+        ("--workers 0", "workers must be an integer of at least 1, got 0"),
+        (
+            "--figure layout.txt",
+            "--figure must be a file name that ends in .png, .svg, .pdf, got 'layout.txt'",
+        ),
+        ("--json nosuch/x.json", "there is no folder nosuch"),
+    ],
+)
+def test_wrong_words_are_one_line(words, message):
+    done = command(*words.split())
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_nothing_heavy_is_imported():
+    for words, status in (["--workers", "4"], 0), (["--ranks", "1"], 2):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "tutorial_dl", "layout", *words],
+            capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+        assert done.returncode == status
+        for heavy in ("tensorflow", "keras", "numba", "numpy", "mpi4py", "matplotlib"):
+            assert f" {heavy}\n" not in done.stderr, f"{words} imports {heavy}"
