@@ -233,7 +233,7 @@ def on_equal_terms(
             left.plot([samples * (epoch + 1) for epoch in range(len(rows))], values, **look)
             right.plot(list(accumulate(row["seconds"] for row in rows)), values, **look)
         quickest = min(sum(row["seconds"] for row in rows) for rows in runs.values())
-        right.axvline(quickest, color=style.GREY, linewidth=1)
+        right.axvline(quickest, color=style.GREY, linewidth=1, label="the quickest run ends")
         left.set(xlabel="samples seen", ylabel="validation loss")
         right.set_xlabel("seconds of training")
         for ax, title in zip((left, right), titles, strict=True):
@@ -241,7 +241,7 @@ def on_equal_terms(
         left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         left.xaxis.set_major_locator(MaxNLocator(5))
         style.log_y(left)
-        right.legend()
+        style.legend_beside(right)
     return figure
 
 

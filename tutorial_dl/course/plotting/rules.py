@@ -79,7 +79,7 @@ def random_order(ax, paths: np.ndarray, momentum: Numbers, alone: Numbers):
 
 
 @style.one_panel(
-    "Momentum widens the bound, until one gradient is old",
+    "Momentum widens the bound only where gradients are fresh",
     "momentum", "largest stable rate · curvature", legend="lower left",
 )  # fmt: skip
 def largest_rates(ax, momenta: Numbers, rates: Mapping[int, Numbers]):
