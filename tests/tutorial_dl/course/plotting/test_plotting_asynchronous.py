@@ -24,7 +24,8 @@ def test_by_samples_and_by_seconds():
     assert line(left, "downpour") == [[100, 200], [0.6, 0.3]]
     assert line(right, "synchronous") == [[2, 4, 6], [0.4, 0.2, 0.1]]  # from the first sample on
     assert line(right, "downpour") == [[0.5, 1], [0.6, 0.3]]
-    assert [text.get_text() for text in right.get_legend().get_texts()] == list(RUNS)
+    legend = [text.get_text() for text in right.get_legend().get_texts()]
+    assert legend == [*RUNS, "the quickest run ends"]
     grey = [of for of in right.get_lines() if of.get_color() == style.GREY]
     assert [of.get_xdata()[0] for of in grey] == [1.0]  # up to the end of the quickest run
     assert left.get_yscale() == "log" and left.get_ylabel() == "validation loss"
