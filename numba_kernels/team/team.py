@@ -244,7 +244,7 @@ class Team(Waiting):
             target=lambda: made.append(self.comm.Create_group(group)), daemon=True
         )
         thread.start()
-        part.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS)
+        part.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS, sleep=thread.join)
         part._make(made[0], self.shared)
         made[0].Free()
         return part

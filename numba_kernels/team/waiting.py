@@ -135,7 +135,9 @@ class Waiting(Failing):
                     if isinstance(arguments[0], messages.Link):  # a tag does not show the call
                         raise self.mismatch(-1 - done, self._ask(-1 - done))
                     raise self.mismatch(self.node[-1 - done], self._call_of(-1 - done))
-                self._look_around(started, watch)
+                waited = self._look_around(started, watch)
+                # Do not keep a core busy in a long wait: sleep 1% of the time, at most 1 ms.
+                time.sleep(min(0.001, waited / 100))
                 done = kernel(*arguments)
         except BaseException as error:
             spans.end_wait()  # this wait ends here, not in the next one
@@ -155,14 +157,17 @@ class Waiting(Failing):
             mine[board.NUMBER] = self.count
 
     @spans.announces("wait")
-    def wait_until(self, finished, seconds: float | None = None) -> None:
-        """Wait in Python until `finished()`; used in set-up, where microseconds don't matter."""
+    def wait_until(self, finished, seconds: float | None = None, sleep=time.sleep) -> None:
+        """Wait in Python until `finished()`; used in set-up, where microseconds don't matter.
+
+        So nearly all of the time is slept, and ranks that share a core do not hold each other up.
+        """
         whole = self.within is not None and len(self.mates) == self.within.size
         watch = Watch(self.within if whole and self.letters is None else self)
         started = time.monotonic()
         try:
             while not finished():
-                self._look_around(started, watch, seconds)
+                sleep(min(0.001, self._look_around(started, watch, seconds) / 4 + 2e-5))
         except BaseException as error:
             self.abort(error, heard=True)
             if self.within is not None:
@@ -170,8 +175,11 @@ class Waiting(Failing):
             raise
         watch.end(time.monotonic() - started)
 
-    def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> None:
-        """Between two polls, handle signals, read the mailbox, compare calls, and sleep."""
+    def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> float:
+        """Between two polls, handle signals, read the mailbox and compare calls.
+
+        Returns how long this rank has waited.
+        """
         waited = time.monotonic() - started
         self.heed()
         if self.within is not None:
@@ -182,8 +190,7 @@ class Waiting(Failing):
         if self.board is not None and waited > PATIENCE:
             self._compare()
         watch.look(waited)
-        # Do not keep a core busy in a long wait: sleep 1% of the time, at most a millisecond.
-        time.sleep(min(0.001, waited / 100))
+        return waited
 
     def _compare(self) -> None:
         """Raise MismatchError if a rank of this node waits in a different call of this number."""

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from numba_kernels import launch
+from tutorial_dl import __main__
 
 USERS_FILE = """
 import numpy as np
@@ -130,8 +131,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(w) for w, _ in WRONG])
-def test_wrong_words(command, words, message):
-    assert message in error_of(command("train", *words), 2)
+def test_wrong_words(monkeypatch, capfd, tmp_path, words, message):
+    """In this process, since a start takes a second: nothing but the words is looked at."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["tutorial_dl", "train", *words])
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    written = capfd.readouterr()
+    done = subprocess.CompletedProcess(words, ended.value.code, written.out, written.err)
+    assert message in error_of(done, 2)
 
 
 WRONG_ON_RANKS = [

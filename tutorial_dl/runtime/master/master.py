@@ -106,6 +106,7 @@ class Master:
 
     def serve(self, finished) -> None:
         looked = -math.inf
+        self.hand_out()  # leaves may wait for what has come about since the last request
         while not finished():
             leaf = self.star.next(LOOK)
             now = time.monotonic()

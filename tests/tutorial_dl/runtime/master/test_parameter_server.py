@@ -1,5 +1,7 @@
 """Runs with masters on real ranks learn; synchronous ones are exact; samples are counted."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 
@@ -267,6 +269,37 @@ def test_every_sample_once_in_layouts(on_ranks):
 def test_every_sample_once_over_messages(on_ranks, env):
     """`make soak` has sub-masters with two workers."""
     on_ranks(5, every_sample, LEAN, SIZES[1:2], WITH_MASTER, env=env)
+
+
+def serves_at_once():
+    """A master that has something to say does not first wait for a further request."""
+    from numba_kernels import Team
+    from numba_kernels.optimizers import SGD
+    from numba_kernels.star import Star
+    from tutorial_dl.layout import Layout
+    from tutorial_dl.replica import SoftmaxReplica
+    from tutorial_dl.runtime.master import master
+
+    next_leaf = Star.next
+
+    def asked(star, seconds):
+        leaf = next_leaf(star, seconds)
+        assert leaf is not None or not seconds, "all leaves wait for this master"
+        return leaf
+
+    everybody = Team()
+    with mock.patch.object(master, "LOOK", 60.0), mock.patch.object(Star, "next", asked):
+        for numbers in ({"workers": 3}, {"masters": 2, "workers": 2}):
+            team = part_of(everybody, Layout(**numbers).ranks)
+            for form in WITH_MASTER if team else ():
+                rule = strategy_of(form, team, Layout(**numbers))
+                run = fit(SoftmaxReplica(7, 5, seed=2), random_data(190), rule, SGD(0.05), 2, 10)
+                run.fit(1)
+            everybody.barrier()
+
+
+def test_a_master_serves_at_once(on_ranks):
+    on_ranks(7, serves_at_once)
 
 
 # Options
