@@ -6,12 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 import leftovers
 import psutil
 import pytest
+import remains
 from worlds import CallFailed, Worlds
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -150,28 +152,27 @@ def no_such_name():
     import numba_kernels.nothing  # noqa: F401
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
-        (
-            breaks,
-            ["rank 1: AssertionError: as it should be", "told", "in breaks", "team.size == 3"],
-        ),
-        (hangs, ["ranks [0, 1]: no end in 2", "in hangs"]),
-        (dies, ["rank 1: its process ended", "last words\nlast words"]),
-        (ends, ["rank 0: SystemExit"]),
-        (leaves_a_child, ["rank 0: left running: process", "time.sleep(60)"]),
-        (no_such_name, ["ModuleNotFoundError: No module named 'numba_kernels.nothing'"]),
-    ],
-)
-def test_a_call_that_fails(worlds, function, words):
+FAILING = {
+    breaks: ["rank 1: AssertionError: as it should be", "told", "in breaks", "team.size == 3"],
+    hangs: ["ranks [0, 1]: no end in 2", "in hangs"],
+    dies: ["rank 1: its process ended", "last words\nlast words"],
+    ends: ["rank 0: SystemExit"],
+    leaves_a_child: ["rank 0: left running: process", "time.sleep(60)"],
+    no_such_name: ["ModuleNotFoundError: No module named 'numba_kernels.nothing'"],
+}
+
+
+def test_calls_that_fail(worlds):
+    """Each call fails with its own words; the next one has other processes, which stay."""
     before = ask(worlds, pid)
-    with pytest.raises(CallFailed) as failed:
-        ask(worlds, function, timeout=2 if function is hangs else 600)
-    for word in words:
-        assert word in str(failed.value)
-    after = ask(worlds, pid)
-    assert after != before and ask(worlds, pid) == after
+    for function, words in FAILING.items():
+        with pytest.raises(CallFailed) as failed:
+            ask(worlds, function, timeout=2 if function is hangs else 600)
+        for word in words:
+            assert word in str(failed.value), function.__name__
+        after = ask(worlds, pid)
+        assert after != before and ask(worlds, pid) == after, function.__name__
+        before = after
 
 
 def leaves_a_grandchild():
@@ -191,13 +192,13 @@ def test_a_process_that_no_rank_knows_of(worlds, mark):
 # Calls after which ranks are not as before
 
 
-def keeps_a_team():
+def keeps_a_team(patch):
     import numba_kernels
 
-    numba_kernels.errors.kept = numba_kernels.Team()
+    patch.setattr(numba_kernels.errors, "kept", numba_kernels.Team(), raising=False)
 
 
-def keeps_a_failed_world():
+def keeps_a_failed_world(patch):
     from numba_kernels import Team
     from numba_kernels.team import failure
 
@@ -205,58 +206,73 @@ def keeps_a_failed_world():
     failure.abort_all(ValueError("by purpose"))
 
 
-def replaces_a_function():
+def replaces_a_function(patch):
     from numba_kernels.trace import clocks
 
-    clocks.clock = lambda: 0
+    patch.setattr(clocks, "clock", lambda: 0)
 
 
-def replaces_an_entry():
+def replaces_an_entry(patch):
     from numba_kernels import allreduce
 
-    allreduce.MESSAGES["ring"] = None
+    patch.setitem(allreduce.MESSAGES, "ring", None)
 
 
-def replaces_a_method():
+def replaces_a_method(patch):
     from numba_kernels import Team
 
-    Team.barrier = lambda self: None
+    patch.setattr(Team, "barrier", lambda self: None)
 
 
-def hides_a_module():
-    sys.modules["keras"] = None
+def hides_a_module(patch):
+    patch.setitem(sys.modules, "keras", None)
 
 
-def sets_a_variable():
-    os.environ["NUMBA_KERNELS_WINDOW"] = "0"
+def sets_a_variable(patch):
+    patch.setenv("NUMBA_KERNELS_WINDOW", "0")
 
 
-def starts_a_thread():
-    import threading
-
+def starts_a_thread(patch):
     threading.Timer(2, print).start()
 
 
-def changes_a_handler():
+def changes_a_handler(patch):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-CHANGES = [
-    keeps_a_team, keeps_a_failed_world, replaces_a_function, replaces_an_entry, replaces_a_method,
-    hides_a_module, sets_a_variable, starts_a_thread, changes_a_handler,
-]  # fmt: skip
+CHANGES = {
+    keeps_a_team: "a team: ", replaces_a_function: "clocks.clock", replaces_an_entry: "'ring'",
+    replaces_a_method: "'barrier'", hides_a_module: "hidden", sets_a_variable: "environment",
+    starts_a_thread: "thread ", changes_a_handler: "handlers",
+    keeps_a_failed_world: "world has failed",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["at first", "later"])
-@pytest.mark.parametrize("function", CHANGES)
-def test_what_is_changed_is_not_passed_on(worlds, function, used):
-    ranks = 2 if function is keeps_a_failed_world else 1
-    if used:
-        ask(worlds, adds, True, ranks=ranks)
-    before = ask(worlds, pid, ranks=ranks)
-    ask(worlds, function, ranks=ranks)
+def every_change_is_found():
+    """In one process, which loaded our modules before; `change` is the first to load them."""
+    adds(True)
+    for function, word in CHANGES.items():
+        before = remains.Before()
+        with pytest.MonkeyPatch.context() as patch:
+            function(patch)
+            found = before.changes()
+        assert any(word in what for what in found), f"{function.__name__}: {found}"
+
+
+def change(name):
+    globals()[name](pytest.MonkeyPatch())
+
+
+def test_every_change_is_found(on_ranks):
+    on_ranks(2, every_change_is_found)
+
+
+@pytest.mark.parametrize("name", ["keeps_a_team", "replaces_a_function", "replaces_an_entry"])
+def test_what_is_changed_is_not_passed_on(worlds, name):
+    before = ask(worlds, pid, ranks=1)
+    ask(worlds, change, name, ranks=1)
     assert not worlds.kept
-    assert ask(worlds, pid, ranks=ranks) != before
+    assert ask(worlds, pid, ranks=1) != before
 
 
 def loads_keras():

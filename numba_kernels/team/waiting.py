@@ -135,9 +135,9 @@ class Waiting(Failing):
                     if isinstance(arguments[0], messages.Link):  # a tag does not show the call
                         raise self.mismatch(-1 - done, self._ask(-1 - done))
                     raise self.mismatch(self.node[-1 - done], self._call_of(-1 - done))
-                waited = self._look_around(started, watch)
+                self._look_around(started, watch)
                 # Do not keep a core busy in a long wait: sleep 1% of the time, at most 1 ms.
-                time.sleep(min(0.001, waited / 100))
+                time.sleep(min(0.001, (time.monotonic() - started) / 100))
                 done = kernel(*arguments)
         except BaseException as error:
             spans.end_wait()  # this wait ends here, not in the next one
@@ -167,7 +167,8 @@ class Waiting(Failing):
         started = time.monotonic()
         try:
             while not finished():
-                sleep(min(0.001, self._look_around(started, watch, seconds) / 4 + 2e-5))
+                self._look_around(started, watch, seconds)
+                sleep(min(0.001, (time.monotonic() - started) / 4 + 2e-5))
         except BaseException as error:
             self.abort(error, heard=True)
             if self.within is not None:
@@ -175,11 +176,8 @@ class Waiting(Failing):
             raise
         watch.end(time.monotonic() - started)
 
-    def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> float:
-        """Between two polls, handle signals, read the mailbox and compare calls.
-
-        Returns how long this rank has waited.
-        """
+    def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> None:
+        """Between two polls, handle signals, read the mailbox and compare calls."""
         waited = time.monotonic() - started
         self.heed()
         if self.within is not None:
@@ -190,7 +188,6 @@ class Waiting(Failing):
         if self.board is not None and waited > PATIENCE:
             self._compare()
         watch.look(waited)
-        return waited
 
     def _compare(self) -> None:
         """Raise MismatchError if a rank of this node waits in a different call of this number."""

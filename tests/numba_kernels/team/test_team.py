@@ -4,6 +4,7 @@ import itertools
 import os
 import time
 import weakref
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -200,14 +201,18 @@ def test_more_memory_than_there_is(on_ranks):
 def several_nodes(nodes):
     """If not all ranks share memory, everything works over messages and within nodes."""
     from numba_kernels import Team
-    from numba_kernels.optimizers import Adam
     from numba_kernels.shared import window
-    from numba_kernels.step.step import Step
 
     rank = int(os.environ.get("PMI_RANK") or os.environ["OMPI_COMM_WORLD_RANK"])
-    token = window.node_token()
-    window.node_token = lambda: token + nodes[rank]
-    team = Team()
+    token = window.node_token() + nodes[rank]
+    with mock.patch.object(window, "node_token", lambda: token):
+        check_several_nodes(Team(), rank, nodes)
+
+
+def check_several_nodes(team, rank, nodes):
+    from numba_kernels.optimizers import Adam
+    from numba_kernels.step.step import Step
+
     assert team.node == tuple(r for r in range(team.size) if nodes[r] == nodes[rank])
     everyone = np.random.default_rng(0).normal(size=(team.size, 1000))
     x = team.empty(1000, "float64")

@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from pathlib import Path
+from unittest import mock
 
 import clock
 import psutil
@@ -195,17 +196,35 @@ def test_a_users_own_keras_model_of_two_inputs(command):
     assert "note: trained with adam," in noted.stderr and "SGD, which the model" in noted.stderr
 
 
-def test_results_and_every_option(command, tmp_path):
+def trained(lines):
+    """Run several command lines, one after the other, in these ranks."""
+    for words in lines:
+        with mock.patch.object(sys, "argv", ["tutorial_dl", *words]):
+            with pytest.raises(SystemExit) as ended:
+                __main__.main()
+            assert not ended.value.code, words
+
+
+def test_results_and_every_option(command, on_ranks, tmp_path):
     """--json has its fields, and each option changes the result as it should."""
     base = {"epochs": 2, "batch-size": 32, "optimizer": "adam", "learning-rate": 0.001, "seed": 0}
 
-    def train(*more, **changed):
+    def line(*more, **changed):
         options = [w for k, v in (base | changed).items() for w in (f"--{k}", str(v))]
-        done = command("train", *options, "--json", "-", "--quiet", *more)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return ["train", *options, "--json", "-", "--quiet", *more]
 
-    first = train()
+    def train(*lines, ranks=1):
+        printed, results = on_ranks(ranks, trained, lines, fresh=True), []
+        while printed:
+            result, end = json.JSONDecoder().raw_decode(printed)
+            results.append(result)
+            printed = printed[end:].lstrip()
+        assert len(results) == len(lines)
+        return results
+
+    done = command(*line())
+    assert done.returncode == 0, done.stderr
+    first = json.loads(done.stdout)
     assert first["strategy"] == "synchronous" and first["ranks"] == 1
     assert first["model"] == "dense" and first["data"] == "digits" and first["epochs"] == 2
     assert len(first["history"]) == 2 and first["samples_per_second"] > 0 < first["seconds"]
@@ -215,24 +234,24 @@ def test_results_and_every_option(command, tmp_path):
     again = json.loads(command("train", "--config", "first.json").stdout)  # json is "-" here, too
     assert again["val_loss"] == first["val_loss"], "not reproducible"
     assert again["config"] == first["config"]
-    others = [
-        train(epochs=3), train(**{"batch-size": 64}), train(optimizer="sgd"), train(seed=1),
-        train("--warm-up", "1", **{"learning-rate": 0.002}), train("--model", "softmax"),
-    ]  # fmt: skip
+    own = {"every": 4, "synchronous": False, "moving_rate": 0.5, "momentum": 0.25, "upward": "auto"}
+    words = ("--every", "4", "--moving-rate", "0.5", "--momentum", "0.25")
+    *others, serial, momentum = train(
+        line(epochs=3), line(**{"batch-size": 64}), line(optimizer="sgd"), line(seed=1),
+        line("--warm-up", "1", **{"learning-rate": 0.002}), line("--model", "softmax"),
+        line("--strategy", "serial"), line(optimizer="momentum"),
+    )  # fmt: skip
     assert others[4]["learning_rate"] == 0.002  # the requested rate, not that of step 0
     losses = [first["val_loss"]] + [other["val_loss"] for other in others]
     assert len(set(losses)) == len(losses)
-    serial = train("--strategy", "serial")
     assert serial["val_loss"] == first["val_loss"] and serial["profile"]["update_seconds"] > 0
-    two = train("-n", "2")
+    assert momentum["momentum"] == 0.9
+    two, shared = train(line(), line("--one-copy"), ranks=2)
     assert two["ranks"] == 2 and abs(two["val_loss"] - first["val_loss"]) < 1e-4
-    shared = train("-n", "2", "--one-copy")
     assert shared["one_copy"] and not two["one_copy"] and shared["val_loss"] == two["val_loss"]
-    own = {"every": 4, "synchronous": False, "moving_rate": 0.5, "momentum": 0.25, "upward": "auto"}
-    words = ("--every", "4", "--moving-rate", "0.5", "--momentum", "0.25", "-n", "2")
-    elastic = train("--strategy", "elastic_averaging", *words, optimizer="sgd")
+    elastic = command(*line("--strategy", "elastic_averaging", *words, "-n", "2", optimizer="sgd"))
+    elastic = json.loads(elastic.stdout)
     assert own.items() <= elastic.items() and elastic["optimizer"] == "sgd"
-    assert train(optimizer="momentum")["momentum"] == 0.9
 
 
 def test_interrupt(tmp_path):
