@@ -45,6 +45,15 @@ def test_cells_of_a_notebook(on_ranks, tests, bound, ranks, shared):
     bound("a rank fails where others make a team", 2, of=f"{ranks} ranks, {PLACE[shared]}")
 
 
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_many_failures(on_ranks, tests, record, ranks, shared):
+    env = {"NUMBA_KERNELS_WINDOW": shared}
+    on_ranks(ranks, tests("test_recovery").many_times, 120, env=env, fresh=True)
+    where = f"{ranks} ranks, {PLACE[shared]}"
+    record(f"120 failures leave nothing behind, {where}", "right", "right", True)
+
+
 def test_a_rank_is_stopped_for_15_seconds(tests, record):
     """A stop longer than the default time after which a stall is reported."""
     said, pids = tests("test_recovery").stop_a_rank(2, "1", stall=10, steps=40, seconds=15)

@@ -10,7 +10,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 from . import engine_hooks
 from .cell_errors import OFFER, CellError, ranks
-from .engine_probe import Asking
+from .engine_probe import PATIENCE, Asking
 from .process_watch import Deaths
 from .running_cell import Cell, positions
 
@@ -51,7 +51,7 @@ class Cells:
         # requests that arrive while a cell fails.
         futures.wait([self.left[rank].replies[rank] for rank in self._left(targets)], ENDING)
         codes = {rank: self.left[rank].code for rank in self._left(targets)}
-        answers = self.asking.ask(list(codes), codes)
+        answers = self.asking.ask(list(codes), codes, PATIENCE)
         stuck = {rank: doing for rank, doing in answers.items() if doing.mpi}
         if stuck:
             raise CellError([*positions(stuck, "are still"), OFFER])

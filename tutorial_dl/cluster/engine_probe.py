@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .engine_hooks import QUESTION, WRITE, Doing
 
-PATIENCE = 1.0  # seconds after which an answer is no longer expected
+PATIENCE = 1.0  # seconds after which an answer is no longer expected; engines share their cores
 # At the first of these calls on a communicator, mpi4py duplicates it and holds the GIL meanwhile.
 KEEPS_GIL = re.compile(r"\.(reduce|allreduce|scan|exscan)\(")
 FRAME = re.compile(r'  File "(.*)", line (\d+) in ')  # a line of faulthandler's output
@@ -23,9 +23,7 @@ class Asking:
         self._questions: dict[int, tuple[float, futures.Future]] = {}
         self._one_at_a_time = threading.Lock()  # a live view asks from a thread
 
-    def ask(
-        self, ranks: list[int], codes: Mapping[int, str], seconds: float = 0.3
-    ) -> dict[int, Doing]:
+    def ask(self, ranks: list[int], codes: Mapping[int, str], seconds: float) -> dict[int, Doing]:
         """What engines that run the cells `codes` do, for those that respond within `seconds`."""
         found = {}
         with self._one_at_a_time:

@@ -21,6 +21,7 @@ from ipyparallel.util import progress
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
 from .client import Result
 from .engine_hooks import Doing, Severity
+from .engine_probe import PATIENCE
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
 BLOCKED = 1.5  # seconds without a response in a raw MPI call before it counts as blocked
@@ -69,7 +70,7 @@ class Cell:
         with self.result.stream_output() if stream_output else contextlib.nullcontext():
             try:
                 if not self._until_over(progress_after):
-                    self.were = self._ask()
+                    self.were = self._ask(PATIENCE)
                     kind, reason = CellTimeout, f"the cell took longer than {self.timeout:g} s"
             except KeyboardInterrupt:
                 kind, reason = CellInterrupted, "interrupted"
@@ -125,9 +126,9 @@ class Cell:
                     self._tell(answers)
         return True
 
-    def _ask(self) -> dict[int, Doing]:
+    def _ask(self, seconds: float = 0.3) -> dict[int, Doing]:
         pending = self.pending()
-        return self.cells.asking.ask(pending, dict.fromkeys(pending, self.code))
+        return self.cells.asking.ask(pending, dict.fromkeys(pending, self.code), seconds)
 
     def _is_hopeless(self, answers: Mapping[int, Doing]) -> bool:
         """Whether all ranks that are not done are in MPI calls that can't be interrupted."""
@@ -172,7 +173,7 @@ class Cell:
             summary.append(reason)
             kind = CellError if kind is CellInterrupted else kind
         if pending:
-            summary += [*self._positions(self._ask()), OFFER]
+            summary += [*self._positions(self._ask(PATIENCE)), OFFER]
         return kind(summary, traceback, failures)
 
     def _positions(self, answers: Mapping[int, Doing]) -> list[str]:

@@ -7,7 +7,8 @@ from importlib import import_module
 import ml_dtypes
 import numpy as np
 import pytest
-from compressing import SURROUNDINGS, Layer, gradients, layers_of, same_bits, surroundings
+from compressing import SURROUNDINGS, Layer, gradients, layers_of, surroundings
+from digests import Digests
 
 from numba_kernels import compression
 
@@ -25,7 +26,7 @@ def every_length():
     from numba_kernels import Team
 
     team = Team()
-    p = team.size
+    p, digests = team.size, Digests(team)
     for n, name, dtype in itertools.product(
         (0, 1, p - 1, p, p + 1, 1000, 70_001), compression.NAMES, ("float32", "float64")
     ):
@@ -33,13 +34,13 @@ def every_length():
         x = gradients(p, n, dtype)
         for op in ("mean",) if name == "adasum" else ("mean", "sum"):
             for array in (np.empty(n, dtype), team.empty(n, dtype)):
-                where = f"{name} {dtype}[{n}] {op} on {p}"
+                where = f"{name} {dtype}[{n}] {op}, window: {array.base is not None}"
                 array[:] = x[team.rank]
                 assert (
                     method.allreduce(team, array, method.init(n, layers_of(n), dtype), op) is array
                 )
                 assert np.isfinite(array).all(), where
-                same_bits(team, array, where)
+                digests.note(array, where)
                 # (Only once per method and dtype for the longest vector.)
                 once = n < 70_001 or (op == "mean" and array.base is None)
                 for special in (np.nan, np.inf) if once else ():
@@ -49,7 +50,8 @@ def every_length():
                             array[n // 2] = special
                         method.allreduce(team, array, method.init(n, layers_of(n), dtype), op)
                         assert not np.isfinite(array[n // 2]), (where, special)
-                        same_bits(team, array, where)
+                        digests.note(array, f"{where}, {special}")
+    digests.check()
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])

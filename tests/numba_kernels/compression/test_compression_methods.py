@@ -26,7 +26,7 @@ def conserved():
         method = compression.TopK(ratio)
         state = method.init(n, dtype="float64")
         given, came = np.zeros(n), np.zeros(n)
-        for _ in range(50):
+        for _ in range(15):
             g = generator.integers(-1000, 1001, n).astype("float64")
             given += g
             before = state.residual + g
