@@ -1,20 +1,33 @@
 """Python loads this file when it starts: here, in every process that a test starts.
 
-Numba imports `coverage` if it is installed, and nbval has installed it. That is a sixth of the
-processor time that a rank takes to start, and the tests start two thousand processes.
+Some libraries import another one only because it is installed. The tests start two thousand
+processes, and never use what is hidden here:
+
+    coverage          nbval has installed it, and Numba imports it: a sixth of the start of a rank
+    debugpy           a kernel's debugger
+    rfc3987_syntax    checks of addresses in JSON; it compiles a grammar when it is imported
+    sklearn           Keras's wrappers for it
 """
 
 import sys
 
+HIDDEN = {
+    "coverage": ["numba.misc.coverage_support"],
+    "debugpy": ["ipykernel.debugger"],
+    "rfc3987_syntax": ["jsonschema._format"],
+    "sklearn": ["keras.src.wrappers.fixes", "keras.src.wrappers.sklearn_wrapper"],
+}
 
-class NotForNumba:
-    """Hides `coverage` from Numba, and from nobody else."""
+
+class Hidden:
+    """Hides these modules while the given others are being imported, and from nobody else."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
-        importing = sys.modules.get("numba.misc.coverage_support")
-        if name == "coverage" and importing and not hasattr(importing, "coverage_available"):
-            raise ModuleNotFoundError("hidden by tests/support/startup", name=name)
+        for importer in HIDDEN.get(name, ()):
+            module = sys.modules.get(importer)
+            if module is not None and getattr(module.__spec__, "_initializing", False):
+                raise ModuleNotFoundError("hidden by tests/support/startup", name=name)
 
 
-sys.meta_path.insert(0, NotForNumba)
+sys.meta_path.insert(0, Hidden)
