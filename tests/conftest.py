@@ -139,7 +139,7 @@ def nothing_left(request, _marked, mark):
     only after a while. So workers note which files appear, and the run fails if one stays.
     """
     journal = getattr(request.config, "workerinput", {}).get("segments")
-    known = {process.pid for process in leftovers.processes(mark)}
+    known = set(leftovers.candidates(mark))
     before = leftovers.segments()
     yield
     left = leftovers.check(mark, known | WORLDS.pids(), None if journal else before)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,16 +38,17 @@ def candidates(mark: str) -> list[int]:
         return psutil.pids()
     variable, found = f"{VARIABLE}={mark}".encode(), []
     for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # the process has ended, or belongs to another user
-            if variable in Path(f"/proc/{name}/environ").read_bytes():
+        # OSError: the process has ended, or belongs to another user.
+        with suppress(OSError), open(f"/proc/{name}/environ", "rb", buffering=0) as file:
+            if variable in file.read():
                 found.append(int(name))
     return found
 
 
-def processes(mark: str) -> list[psutil.Process]:
-    """Living processes with `mark` in their environment, without this one."""
+def processes(mark: str, known: Set[int] = frozenset()) -> list[psutil.Process]:
+    """Living processes with `mark` in their environment, without this one and the `known` ones."""
     found = []
-    for pid in candidates(mark):
+    for pid in set(candidates(mark)) - known:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError):
             process = psutil.Process(pid)
             if (
@@ -95,7 +97,7 @@ def check(mark: str, known: set[int], before: set[str] | None, patience: float =
     """
     deadline = time.monotonic() + patience
     while True:
-        left = [p for p in processes(mark) if p.pid not in known | _standing]
+        left = processes(mark, known | _standing)
         files = set() if before is None else abandoned(before)
         if not left and not files:
             return []
