@@ -167,6 +167,6 @@ def test_ranks_that_hang_in_the_doctor(tests, bound, tmp_path, monkeypatch):
 
 
 def test_loops_of_every_dtype(on_ranks, tests):
-    """`make test` examines one dtype of each kind."""
+    """`make test` examines float32."""
     of = tests("test_vector_code")
     of.test_every_loop_is_on_vectors(on_ranks, of.DTYPES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 
 import clock
@@ -92,6 +94,25 @@ def test_batch_normalisation(on_ranks, tests, record):
     record(
         "batch normalisation over 3 ranks and over 2, in both precisions", "right", "right", True
     )
+
+
+def test_keras_models_learn_under_a_master(on_ranks, tests, record):
+    on_ranks(3, tests("test_keras_masters").each_rank, True, keras=True)
+    record("Keras under a master, each precision with each rule", "learns", "learns", True)
+
+
+def test_networks_of_the_bench(on_ranks, tests, record):
+    on_ranks(2, tests("test_bench_networks").each_rank, ["lstm"], keras=True)
+    record("all programs of the bench train the LSTM alike", "the same weights", "the same", True)
+
+
+def test_the_main_job_on_four_ranks(tests, record, tmp_path):
+    def command(*words, timeout):
+        call = [sys.executable, "-m", "tutorial_dl", *words]
+        return subprocess.run(call, cwd=tmp_path, timeout=timeout, capture_output=True, text=True)
+
+    tests("test_cli").main_job(command, tmp_path, 4)
+    record("`tutorial_dl run` on 1 to 4 ranks", "10 results, a report", "10, a report", True)
 
 
 def test_horovod_on_two_ranks(on_ranks, tests, record):
