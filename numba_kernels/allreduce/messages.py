@@ -19,20 +19,21 @@ from mpi4py import MPI
 
 from ..jit import mpi_functions as mpi
 from ..jit.compile import compiled
-from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Irecv, Isend, Testall, Wtime, sched_yield
+from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Irecv, Isend, Testall, Wtime
+from ..jit.yielding import nap, yielded
 from ..shared.board import READY, WAIT
 from ..spans import MESSAGE, began, ended
 from .calls import MARK
 
 COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
-AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD = range(7)  # in `words`
+AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD, HELD = range(8)  # in `words`
 
 
 class Link(NamedTuple):
     """The state of an exchange, in arrays that compiled code reads and writes."""
 
     handles: np.ndarray  # (6,) HANDLE
-    words: np.ndarray  # (7,) int64
+    words: np.ndarray  # (8,) int64
     ranks: np.ndarray  # (p,) int64: the ranks in `comm` of those that take part, in order
     status: np.ndarray  # two MPI_Status as int32
     flag: np.ndarray  # (1,) int32
@@ -52,7 +53,7 @@ def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> 
     handles = np.zeros(6, mpi.HANDLE)
     handles[COMM] = mpi.handle(comm)
     handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
-    words = np.zeros(7, np.int64)
+    words = np.zeros(8, np.int64)
     words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
     # Offset of the tag in the second of two statuses. It is not a constant in compiled code, since
     # each MPI has its own layout, and cached code may be loaded with another MPI.
@@ -107,8 +108,8 @@ def exchange(link, outgoing, to, incoming, source):
         tries += 1
         if tries == 1:
             began()
-        if tries > words[SPINS]:
-            sched_yield()
+        if tries > words[SPINS] and not yielded(words, HELD):
+            nap(Wtime() - started)
         if tries % 16 == 0 and Wtime() - started > patience[0]:
             return WAIT
     ended(MESSAGE)

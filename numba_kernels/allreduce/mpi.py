@@ -15,11 +15,12 @@ from mpi4py import MPI
 from numba import carray, types
 
 from ..jit.compile import c_function, compiled
-from ..jit.mpi_functions import HANDLE, SUCCESS, Iallreduce, Test, Wtime, handle, sched_yield
+from ..jit.mpi_functions import HANDLE, SUCCESS, Iallreduce, Test, Wtime, handle
+from ..jit.yielding import nap, yielded
 from ..shared.board import READY, WAIT
 from ..spans import MESSAGE, began, ended
 from .elementwise import MAX, MIN, PRODUCT, SUM, combine, divide
-from .messages import AT, COMM, DATATYPE, IN_PLACE, OP, SEND, SPINS
+from .messages import AT, COMM, DATATYPE, HELD, IN_PLACE, OP, SEND, SPINS
 
 FAILED = 3  # returned if the library reports an error
 
@@ -49,10 +50,11 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
         tries += 1
         if tries == 1:
             began()
-        if tries > words[SPINS]:
-            sched_yield()
-        if Wtime() - started > patience[0]:
+        waited = Wtime() - started
+        if waited > patience[0]:
             return WAIT
+        if tries > words[SPINS] and not yielded(words, HELD):
+            nap(waited)
 
 
 @cache

@@ -4,6 +4,7 @@ compile.py        the decorator of every kernel
 cache.py          compiled kernels on disk; turns.py lets one rank compile while others wait
 mpi_functions.py  MPI's C functions, callable from kernels
 atomics.py        acquire, release, fetch-and-add; futex.py sleeps until a word changes
+yielding.py       yields the core while that is of use
 halves.py         float16 and bfloat16; denormals.py flushes denormal numbers to zero
 copying.py        copies of vectors; assembly.py shows which vector instructions a kernel has
 """

@@ -25,7 +25,8 @@ writes first and reads afterwards, with a fence in between, so at least one sees
 from ..jit.atomics import fence, load_acquire, relax, store_release
 from ..jit.compile import compiled
 from ..jit.futex import wait, wake
-from ..jit.mpi_functions import Wtime, sched_yield
+from ..jit.mpi_functions import Wtime
+from ..jit.yielding import yielded
 from ..spans import FLAG, began, ended
 from .node_array import AT, PATIENCE, RANK, SPINS, WORDS, board_of
 
@@ -37,6 +38,7 @@ CALL = 1  # two alternating pairs (call, length and place)
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
 SLEEPING = 7
 NUMBER, WAITING, LENGTH = 8, 9, 10  # the call that a rank is waiting in, once it waits long
+HELD = 16  # for so many waits this rank does not yield (yielding.py)
 YIELDS, YIELDING = 20, 1e-4  # yield at most 20 times, and for 0.1 ms, before sleeping
 LENGTHS = 1 << 40  # a length and the place of its array in the window share one word
 
@@ -76,8 +78,8 @@ def all_arrived(board, rank, spins, patience):
             now = Wtime()
             if started < 0:
                 started = now
-            if tries < spins + YIELDS and now - started < YIELDING:
-                sched_yield()
+            soon = tries < spins + YIELDS and now - started < YIELDING
+            if soon and yielded(board[rank], HELD):
                 continue
             board[rank, SLEEPING] = 1
             fence()

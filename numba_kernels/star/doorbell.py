@@ -34,13 +34,15 @@ hub. A leaf sleeps on ANSWERED in the same way.
 from ..jit.atomics import fence, fetch_add, load_acquire, relax, store_release
 from ..jit.compile import compiled
 from ..jit.futex import wait, wake
-from ..jit.mpi_functions import Wtime, sched_yield
+from ..jit.mpi_functions import Wtime
+from ..jit.yielding import yielded
 from ..shared.board import READY, WAIT, YIELDING, YIELDS
 from ..spans import FLAG, began, ended
 from .memory_layout import (
     ANSWERED,
     ARRIVED,
     AT,
+    HELD,
     HELPED,
     HUB,
     HUB_SLEEPS,
@@ -88,8 +90,8 @@ def ask(star):
         now = Wtime()
         if started < 0:
             started = now
-        if tries < star[SPINS] + YIELDS and now - started < YIELDING:
-            sched_yield()
+        soon = tries < star[SPINS] + YIELDS and now - started < YIELDING
+        if soon and yielded(star, HELD):
             continue
         store_release(row + 8 * SLEEPING, 1)
         fence()
@@ -152,8 +154,8 @@ def next_leaf(star, table, inbox, microseconds):
         waited = 1e6 * (now - started)
         if waited > microseconds:
             return 0
-        if tries < star[SPINS] + YIELDS and now - started < YIELDING:
-            sched_yield()
+        soon = tries < star[SPINS] + YIELDS and now - started < YIELDING
+        if soon and yielded(star, HELD):
             continue
         nap = min(star[PATIENCE], int(microseconds))
         if inbox is not None:  # a message does not wake a sleeping hub

@@ -23,12 +23,13 @@ from ..jit.atomics import fence, fetch_add, load_acquire, relax, store_release
 from ..jit.compile import compiled
 from ..jit.copying import copy
 from ..jit.futex import wake
-from ..jit.mpi_functions import Wtime, sched_yield
+from ..jit.mpi_functions import Wtime
+from ..jit.yielding import nap, yielded
 from ..optimizers.serve import update_and_answer
 from ..shared.board import READY, WAIT
 from ..shared.node_array import elements_at
 from .doorbell import ask as star_ask
-from .memory_layout import ANSWERED, AT, JOB, MINE, NO, ROWS, SERVED, SLEEPING, WORK
+from .memory_layout import ANSWERED, AT, HELD, JOB, MINE, NO, ROWS, SERVED, SLEEPING, WORK
 
 # Words of a leaf's row, in addition to those of memory_layout.py.
 TAKEN, DONE = 8, 9  # written by both
@@ -109,7 +110,8 @@ def together(star, table, leaf, starts, memory, rule, weights, sent, slots, hype
             started = now
         if now - started > 0.005:
             return WAIT
-        sched_yield()
+        if not yielded(star, HELD):
+            nap(now - started)
     return READY
 
 

@@ -12,7 +12,7 @@ CONTROL, HEAD = 8, 16  # words of a block before its vector; the first word hold
 SENT, WANTED, SECOND, SWAP = 1, 2, 4, 8
 
 # The state of a star's kernels, in an array of integers (node_array.py says why).
-HUB, MINE, SPINS, PATIENCE, AT, TICKET, HELPED = range(7)
+HUB, MINE, SPINS, PATIENCE, AT, TICKET, HELPED, HELD = range(8)
 # The hub's table of leaves, shape (3, ranks): address of each leaf's row (0: none, or dropped), the
 # ticket of its request served last, and the ticket of a request that arrived as a message.
 ROWS, SERVED, ARRIVED = range(3)

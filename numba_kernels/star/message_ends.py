@@ -7,16 +7,8 @@ from mpi4py import MPI
 
 from ..jit.atomics import fetch_add
 from ..jit.compile import compiled
-from ..jit.mpi_functions import (
-    STATUS_BYTES,
-    SUCCESS,
-    Irecv,
-    Isend,
-    Test,
-    Testall,
-    Wtime,
-    sched_yield,
-)
+from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Irecv, Isend, Test, Testall, Wtime
+from ..jit.yielding import nap, yielded
 from ..optimizers.serve import update_and_answer
 from ..shared.board import READY, WAIT
 from ..spans import MESSAGE, began, ended
@@ -164,8 +156,8 @@ class Line(NamedTuple):
     requests: np.ndarray  # (2 + pieces,) HANDLE: MPI requests of the message sent, of the answer's
     # head, and of its pieces
     status: np.ndarray  # as many MPI_Status as int32
-    numbers: np.ndarray  # (3,) int64: progress of a request; polls before it yields; whether the
-    # answer is received in the memory of the vector sent
+    numbers: np.ndarray  # (4,) int64: progress of a request; polls before it yields; whether the
+    # answer is received in the memory of the vector sent; for how many polls it does not yield
     flag: np.ndarray  # (1,) int32
     patience: np.ndarray  # (1,) float64, seconds
 
@@ -176,7 +168,7 @@ def make_line(comm: MPI.Comm, words: int, in_place: bool, spins: int, patience: 
         handles,
         np.full(messages, handles[NO_REQUEST]),
         np.zeros(messages * STATUS_BYTES // 4, np.int32),
-        np.array([0, spins, in_place]),
+        np.array([0, spins, in_place, 0]),
         np.zeros(1, np.int32),
         np.array([patience]),
     )
@@ -209,8 +201,8 @@ def ask(line, outgoing, incoming, wanted):
         tries += 1
         if tries == 1:
             began()
-        if tries > numbers[1]:
-            sched_yield()
+        if tries > numbers[1] and not yielded(numbers, 3):
+            nap(Wtime() - started)
         if tries % 16 == 0 and Wtime() - started > patience[0]:
             return WAIT
     ended(MESSAGE)

@@ -89,7 +89,7 @@ class Star(Leaf, Hub):
         self._generation = team.generation
         self.near = len(rows) == team.size if self.is_hub else 0 in rows
         (_, _, self.out), (_, _, self.into) = self._views(self._row)
-        self._star = np.zeros(7, np.int64)
+        self._star = np.zeros(8, np.int64)
         few = team.spins
         # If each rank of the node has a core to itself, a rank polls for some 2 ms before it
         # sleeps. (Waking takes 50 to 100 us, as long as serving 200,000 parameters; and unlike

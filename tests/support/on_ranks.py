@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from worlds import WORLDS
+from worlds import ASLEEP, WORLDS
 
 SECONDS = 600  # not a tested bound: it only ends what hangs
 
@@ -32,7 +32,7 @@ def run(ranks: int, function: Callable, *arguments, timeout: float = SECONDS, en
     from numba_kernels import launch
 
     call = [__file__, inspect.getfile(function), function.__name__, json.dumps(arguments)]
-    return launch.run_ranks(ranks, call, timeout=timeout, capture=True, env=env)
+    return launch.run_ranks(ranks, call, timeout=timeout, capture=True, env=ASLEEP | (env or {}))
 
 
 @pytest.fixture

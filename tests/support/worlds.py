@@ -41,6 +41,8 @@ RANKS = 16
 START_SECONDS = 300.0
 END_SECONDS = 100.0
 GRACE = 10.0  # for other ranks to learn of one that failed
+# Ranks of several workers share the cores, so those that wait in calls of MPICH sleep.
+ASLEEP = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 AT_CALL = {"NUMBA_KERNELS_WINDOW", "NUMBA_KERNELS_NODE"}  # read whenever a team is made
 OF_THE_TEST = {"PYTEST_CURRENT_TEST"}  # differs from test to test, and no rank reads it
 
@@ -71,7 +73,7 @@ class World:
             stdin=subprocess.DEVNULL,
             stdout=self.written["mpiexec"],
             stderr=subprocess.STDOUT,
-            env=launch.rank_environment(ranks),
+            env=launch.rank_environment(ranks, ASLEEP),
             start_new_session=True,
         )
         try:

@@ -102,6 +102,7 @@ NO_ELEMENTS = {
     "asks the processor or the operating system": """
         jit.denormals: flush_denormals restore
         jit.futex: wait wake
+        jit.yielding: nap yielded
         spans: began ended now
     """,
 }
