@@ -71,14 +71,14 @@ def operation(op: int, dtype: np.dtype) -> int:
     return handle({SUM: MPI.SUM, MIN: MPI.MIN, MAX: MPI.MAX, PRODUCT: MPI.PROD}[op])
 
 
-@compiled
+@compiled(no_cfunc_wrapper=False)
 def least(incoming, into, count, datatype):
     """An MPI_User_function: the minimum, which keeps NaN."""
     n = count[0]
     combine(MIN, carray(into, (n,)), carray(incoming, (n,)))
 
 
-@compiled
+@compiled(no_cfunc_wrapper=False)
 def greatest(incoming, into, count, datatype):
     """An MPI_User_function: the maximum, which keeps NaN."""
     n = count[0]
