@@ -7,9 +7,15 @@ processes, and never use what is hidden here:
     debugpy           a kernel's debugger
     rfc3987_syntax    checks of addresses in JSON; it compiles a grammar when it is imported
     sklearn           Keras's wrappers for it
+
+Python looks for cycles of garbage while it imports, where it finds none. So it looks less often
+here, which saves a tenth of a start.
 """
 
+import gc
 import sys
+
+gc.set_threshold(50_000, 50, 100)
 
 HIDDEN = {
     "coverage": ["numba.misc.coverage_support"],
