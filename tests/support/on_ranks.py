@@ -15,15 +15,15 @@ that have loaded it once serve such calls of all files.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import json
-import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from worlds import ASLEEP, WORLDS
 
+ONE_CALL = str(Path(__file__).with_name("one_call.py"))
 SECONDS = 600  # not a tested bound: it only ends what hangs
 
 
@@ -31,7 +31,7 @@ def run(ranks: int, function: Callable, *arguments, timeout: float = SECONDS, en
     """The CompletedProcess of `function(*arguments)` (JSON values) on `ranks` ranks."""
     from numba_kernels import launch
 
-    call = [__file__, inspect.getfile(function), function.__name__, json.dumps(arguments)]
+    call = [ONE_CALL, inspect.getfile(function), function.__name__, json.dumps(arguments)]
     return launch.run_ranks(ranks, call, timeout=timeout, capture=True, env=ASLEEP | (env or {}))
 
 
@@ -50,14 +50,3 @@ def on_ranks():
         return done.stdout
 
     return check
-
-
-if __name__ == "__main__":
-    # Write whole lines, so that the output of several ranks does not mix within a line. With
-    # PYTHONUNBUFFERED every word and every end of a line would be a separate write.
-    sys.stdout.reconfigure(write_through=False, line_buffering=True)
-    file, name, arguments = sys.argv[1:]
-    spec = importlib.util.spec_from_file_location("of_the_test", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    getattr(module, name)(*json.loads(arguments))

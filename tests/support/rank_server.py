@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import importlib.util
 import json
 import os
 import signal
@@ -19,6 +18,8 @@ import sys
 from pathlib import Path
 
 import remains
+from light_pytest import instead_of_pytest
+from modules import load_file
 
 from numba_kernels import launch
 
@@ -73,10 +74,7 @@ def call(file: str, function: str, arguments: list, env: dict[str, str], keras: 
 def run(file: str, function: str, arguments: list) -> str:
     """The error that the function raised, in one line; its output has the traceback."""
     try:
-        spec = importlib.util.spec_from_file_location("of_the_test", file)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        getattr(module, function)(*arguments)
+        getattr(load_file(file), function)(*arguments)
     except BaseException as error:
         sys.excepthook(*sys.exc_info())  # as at the end of a program, so that its teams hear of it
         return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -103,4 +101,5 @@ def written_to(out: Path, err: Path):
 
 
 if __name__ == "__main__":
+    instead_of_pytest()
     serve(Path(sys.argv[1]))

@@ -13,9 +13,10 @@ import sys
 import threading
 from importlib.machinery import PathFinder
 
+from modules import OF_THE_TEST
+
 PACKAGES = ("numba_kernels", "tutorial_dl")
 OTHERS = ("os", "time")  # modules whose functions tests replace
-OF_THE_TEST = "of_the_test"  # the name under which a test file is loaded
 TABLES = (dict, list, set)
 # Values that are set once, at their first use, and a number that only counts up.
 ONCE = {

@@ -47,7 +47,7 @@ raise SystemExit(bench.main())
 
 
 def command_with_fewer_starts(*words, env, starts=1):
-    """The command, except that it starts its ranks `starts` times per kind of row, not three times."""
+    """The command, except that it starts its ranks `starts` times per kind of row, not 3 times."""
     call = [sys.executable, "-c", STARTS.format(starts=starts), "bench", *words]
     return subprocess.run(call, capture_output=True, text=True, timeout=600, env=env)
 
