@@ -48,7 +48,7 @@ def started(function, *arguments, permissions=False, **env):
     """
     given = {k: v for k, v in os.environ.items() if k not in ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
     given |= {k: str(v) for k, v in env.items()}
-    call = [ranks_of.__file__, __file__, function.__name__, json.dumps(arguments)]
+    call = [ranks_of.ONE_CALL, __file__, function.__name__, json.dumps(arguments)]
     return subprocess.Popen(
         [sys.executable, *call],
         env={**given, "PYTHONPATH": os.pathsep.join([str(given.get("PYTHONPATH", "")), *sys.path])},

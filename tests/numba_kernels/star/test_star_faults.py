@@ -213,10 +213,10 @@ def kills(seed):
 
 @pytest.mark.parametrize("env", [WINDOW, MESSAGES], ids=["window", "messages"])
 def test_kills(env):
-    import on_ranks
+    from on_ranks import ONE_CALL
 
     from numba_kernels import launch
 
-    call = [on_ranks.__file__, __file__, "kills", "[1]"]
+    call = [ONE_CALL, __file__, "kills", "[1]"]
     done = launch.run_ranks(4, call, timeout=600, capture=True, env=env, survive=True)
     assert "hub 2" in done.stdout and "leaf 3" in done.stdout, done.stdout + done.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import clock
 import pytest
-from on_ranks import __file__ as on_ranks_file
+from on_ranks import ONE_CALL
 
 EPOCHS = 10
 # Asynchronous updates have a random order, so the accuracy after ten epochs is .925 to .96.
@@ -91,7 +91,7 @@ os.kill(int(sys.argv[1]), signal.SIGCONT)
 
 @pytest.fixture
 def folder(tmp_path):
-    support = str(Path(on_ranks_file).parent)
+    support = str(Path(ONE_CALL).parent)
     (tmp_path / "mine.py").write_text(MODELS.format(support=support))
     return tmp_path
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from on_ranks import __file__ as on_ranks_file
+from on_ranks import ONE_CALL
 
 EPOCHS = 10
 FORMS = ("downpour", "downpour synchronous", "elastic", "elastic synchronous", "energy")
@@ -341,7 +341,7 @@ def run_killed(tmp_path, ranks, form, kills, *more, function="killed", env=None)
     seed = int(time.time())
     arguments = json.dumps([str(tmp_path), seed, form, *more])
     done = launch.run_ranks(
-        ranks, [on_ranks_file, __file__, function, arguments],
+        ranks, [ONE_CALL, __file__, function, arguments],
         timeout=600, env=env, capture=True, survive=True,
     )  # fmt: skip
     assert done.returncode == 0, f"{seed}\n{done.stderr}"
