@@ -121,6 +121,25 @@ def breaks():
     print("told")
 
 
+def fails(who):
+    """One rank fails, and one does not notice it. (A world is what teams are made from.)"""
+    from numba_kernels import Team, errors
+
+    team = Team()
+    if team.rank == who:
+        team.abort(ValueError("as it should be"))
+    elif team.rank == 0:
+        with pytest.raises(errors.PeerError):
+            team.barrier()
+
+
+def test_ranks_recover_from_a_failure(worlds):
+    first = ask(worlds, adds, True, ranks=3)
+    for who in (1, 2):
+        ask(worlds, fails, who, ranks=3)
+        assert ask(worlds, adds, True, ranks=3) == first
+
+
 def hangs():
     """One rank is busy for ever, and another one waits for it."""
     from mpi4py import MPI

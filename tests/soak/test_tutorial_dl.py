@@ -53,9 +53,7 @@ def test_workers_that_are_killed(tests, record, tmp_path):
 
 def test_train(tests, bound, tmp_path):
     of = tests("test_train_faults")
-    (tmp_path / "mine.py").write_text(
-        of.MODELS.format(support=str(of.Path(of.ONE_CALL).parent))
-    )
+    (tmp_path / "mine.py").write_text(of.MODELS.format(support=str(of.Path(of.ONE_CALL).parent)))
     of.test_a_master_is_lost(tmp_path, "die", 0, 1)
     bound("a run ends with its master", 60)
     of.test_signals(tmp_path)

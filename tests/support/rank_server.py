@@ -23,6 +23,8 @@ from modules import load_file
 
 from numba_kernels import launch
 
+RECOVER = "recover"  # the order to recover from the failure of the last call
+
 
 def serve(folder: Path) -> None:
     """Run orders until the other end closes the socket. Between calls the rank sleeps in a read."""
@@ -32,11 +34,17 @@ def serve(folder: Path) -> None:
     rank = launch.rank()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(folder / "socket"))
+    before = remains.Before()
     with connection, connection.makefile("rw") as stream:
         tell(stream, {"rank": rank, "pid": os.getpid()})
         for line in stream:
+            order = json.loads(line)
             with written_to(folder / f"{rank}.out", folder / f"{rank}.err"):
-                answer = call(**json.loads(line))
+                if order == RECOVER:
+                    answer = recover(before)
+                else:
+                    before = remains.Before()
+                    answer = call(before, **order)
             tell(stream, answer)
 
 
@@ -45,9 +53,16 @@ def tell(stream, what: dict) -> None:
     stream.flush()
 
 
-def call(file: str, function: str, arguments: list, env: dict[str, str], keras: bool) -> dict:
-    """{"error": "" or its text, "remains": what the call changed, "heavy": TensorFlow is loaded}"""
-    before = remains.Before()
+def call(
+    before: remains.Before, file: str, function: str, arguments: list, env: dict[str, str]
+) -> dict:
+    """Run the function; the answer has these fields:
+
+    error    "" or its text
+    remains  what the call changed
+    failed   whether the world has failed; None if there is none
+    heavy    TensorFlow is loaded
+    """
     saved = {name: os.environ.get(name) for name in env}
     os.environ.update(env)
     error = run(file, function, arguments)
@@ -56,19 +71,28 @@ def call(file: str, function: str, arguments: list, env: dict[str, str], keras: 
         if value is not None:
             os.environ[name] = value
     if error:
-        return {"error": error, "remains": []}
+        return {"error": error}
     heavy = sys.modules.get("keras") is not None
     if heavy:
         sys.modules["keras"].utils.clear_session()  # layers are numbered from the start again
-    if keras and "numba_kernels.team.world" in sys.modules:
-        # A world that has failed and recovered is not as before, so the next team makes a new one.
-        # That costs two communicators; loading TensorFlow again would cost 5 to 10 s per rank.
-        sys.modules["numba_kernels.team.world"]._world = None
     gc.collect()  # teams that are no longer used report that they end
     gc.freeze()  # what is left is modules, mostly; the next collection passes over them
     children = remains.children()
     error = f"left running: {', '.join(children)}" if children else ""
-    return {"error": error, "remains": before.changes(), "heavy": heavy}
+    failed = remains.failed()
+    return {"error": error, "remains": before.changes(), "failed": failed, "heavy": heavy}
+
+
+def recover(before: remains.Before) -> dict:
+    """What the last call changed, apart from a failure of the world, which recovers from it."""
+    gc.unfreeze()
+    try:
+        remains.recover()
+    except Exception as error:
+        return {"error": f"no recovery: {error}"}
+    gc.collect()
+    gc.freeze()
+    return {"error": "", "remains": before.changes()}
 
 
 def run(file: str, function: str, arguments: list) -> str:

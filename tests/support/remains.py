@@ -35,6 +35,7 @@ KEPT = {
 # Variables that TensorFlow and its dependencies set once.
 TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+RECOVERY_SECONDS = 60.0
 FIXED = {signal.SIGKILL, signal.SIGSTOP}
 
 
@@ -134,20 +135,30 @@ def of_the_test(value) -> bool:
     return getattr(value, "__module__", "") == OF_THE_TEST
 
 
+def world():
+    """The world that teams are made from; None if there is none."""
+    return getattr(sys.modules.get("numba_kernels.team.world"), "_world", None)
+
+
+def failed() -> bool | None:
+    """Whether the world has failed; None if there is none."""
+    return None if world() is None else bool(world().failure or world().letters.failures)
+
+
+def recover() -> None:
+    """Make a world that has failed usable again. Collective; a rank need not have noticed it."""
+    from numba_kernels.team import recovery
+
+    if world().failure is None:
+        world().abort(RuntimeError("another rank of this test has failed"))
+    recovery.recover(world(), RECOVERY_SECONDS)
+
+
 def teams() -> list[str]:
     """Teams that still live, and whether the world that they are made from has failed."""
-    failing = sys.modules.get("numba_kernels.team.failure")
-    if failing is None:
-        return []
-    world = (
-        sys.modules["numba_kernels.team.world"]._world
-        if "numba_kernels.team.world" in sys.modules
-        else None
-    )
-    found = [f"a team: {team!r}" for team in list(failing.live) if team is not world]
-    if world is not None and (world.failure or world.generation or world.letters.failures):
-        found.append("the world has failed")
-    return found
+    live = getattr(sys.modules.get("numba_kernels.team.failure"), "live", ())
+    found = [f"a team: {team!r}" for team in list(live) if team is not world()]
+    return [*found, "the world has failed"] if failed() else found
 
 
 def of_the_process() -> dict[str, object]:

@@ -4,7 +4,8 @@ Starting ranks costs a second or two, and most tests do not need fresh ones. So 
 sleeps in a read of its socket (rank_server.py). The whole world is ended when
 
 - a call failed or took too long, or a rank died: this could disturb later tests;
-- a call has left a change in its process (remains.py);
+- a call has left a change in its process (remains.py); from a failure of its teams alone, the ranks
+  recover as those of a notebook do;
 - it has served `CALLS` calls, or another world needs the room (at most `RANKS` ranks are kept), or
   it has loaded TensorFlow (0.5 GB per rank) without `keras=True` and another file's tests begin.
 
@@ -28,6 +29,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from rank_server import RECOVER
 from remains import TENSORFLOWS
 
 from numba_kernels import launch
@@ -105,11 +107,7 @@ class World:
         self.calls += 1
         self.has |= {file}
         order = {"file": file, "function": function, "arguments": arguments, "env": env}
-        order["keras"] = self.keras
-        for rank in range(self.ranks):
-            with suppress(BrokenPipeError):  # the rank has ended, which `_answers` finds
-                self.sockets[rank].sendall(json.dumps(order).encode() + b"\n")
-        answers = self._answers(timeout)
+        answers = self._order(order, timeout)
         wrong = [f"rank {r}: {a['error']}" for r, a in sorted(answers.items()) if a["error"]]
         if silent := sorted(set(range(self.ranks)) - answers.keys()):
             why = "still there when another had failed" if wrong else f"no end in {timeout} s"
@@ -122,9 +120,22 @@ class World:
         if wrong:
             self.kill()
             raise CallFailed("\n".join([f"on {self.ranks} ranks:", *wrong, out, err]))
-        self.remains = {what for answer in answers.values() for what in answer["remains"]}
         self.heavy = any(answer["heavy"] for answer in answers.values())
+        failed = {answer["failed"] for answer in answers.values()}
+        if True in failed and None not in failed:
+            answers = self._order(RECOVER, timeout)
+        self.remains = {
+            what
+            for rank in range(self.ranks)
+            for what in answers.get(rank, {}).get("remains", ["a failure without recovery"])
+        }
         return out
+
+    def _order(self, order, timeout: float) -> dict[int, dict]:
+        for rank in range(self.ranks):
+            with suppress(BrokenPipeError):  # the rank has ended, which `_answers` finds
+                self.sockets[rank].sendall(json.dumps(order).encode() + b"\n")
+        return self._answers(timeout)
 
     def _answers(self, timeout: float) -> dict[int, dict]:
         """{rank: its answer}; after a rank fails, the others have only `GRACE` seconds more."""
@@ -143,7 +154,7 @@ class World:
                     if data and not data.endswith(b"\n"):
                         continue
                     selector.unregister(key.fileobj)
-                    died = {"error": "its process ended", "remains": []}
+                    died = {"error": "its process ended"}
                     answers[key.data] = json.loads(texts[key.data]) if data else died
                     if answers[key.data]["error"]:
                         deadline = min(deadline, time.monotonic() + GRACE)
