@@ -39,6 +39,9 @@ from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
+# As in support/startup/sitecustomize.py, which pytest's own processes do not read.
+gc.set_threshold(50_000, 50, 100)
+
 # Processes that tests start find sitecustomize.py there.
 STARTUP = [str(Path(__file__).parent / "support" / "startup")]
 STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
