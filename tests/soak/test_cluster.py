@@ -49,7 +49,7 @@ def test_interrupts_that_are_ignored(shared_cluster, tmp_path, bound):
 
 def test_timeout(shared_cluster, bound):
     cells.test_timeout(shared_cluster)
-    bound("a time limit of 3 s", 4)
+    bound("a time limit of 8 s", 9)
 
 
 @pytest.mark.parametrize(
