@@ -19,9 +19,9 @@ import pytest
 # tests/ is no package, so that no test's name can clash with an installed one.
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-# Tests start two thousand processes. Each one would spend 40 ms on hooks of UCX (which MPICH uses)
-# around the allocation of memory, which only InfiniBand needs, and 60 ms on the second thread of
-# OpenBLAS, which waits busily for its first work.
+# Tests start two thousand processes. A rank would spend 40 ms on hooks of UCX (which MPICH uses)
+# around the allocation of memory, which only InfiniBand needs. Whatever loads NumPy would spend
+# 60 ms on the second thread of OpenBLAS, which waits busily for its first work.
 os.environ |= {"UCX_MEM_EVENTS": "n", "OPENBLAS_THREAD_TIMEOUT": "4"}
 
 # OpenBLAS reads this once, when it is loaded. Its waiting threads would take cores from the ranks.

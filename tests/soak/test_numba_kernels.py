@@ -116,6 +116,12 @@ def test_predictions(tests, bound, tmp_path, monkeypatch):
     bound("predictions are off by a factor, the median", 2, "")
 
 
+def test_the_bench_command(tests, record, tmp_path):
+    of = tests("test_bench")
+    of.rows_of_allreduce(of.command, 3, tmp_path, of.without_peers(tmp_path / "no_peers"))
+    record("starts of the bench's rows", "3", "3", True)
+
+
 @pytest.mark.parametrize("way", [None, MESSAGES], ids=["window", "messages"])
 def test_spans(on_ranks, tests, bound, way):
     """The bound is wide, because there may be more ranks than cores."""

@@ -132,6 +132,7 @@ class World:
         return out
 
     def _order(self, order, timeout: float) -> dict[int, dict]:
+        """Give all ranks an order (rank_server.py); returns the answers of those that gave one."""
         for rank in range(self.ranks):
             with suppress(BrokenPipeError):  # the rank has ended, which `_answers` finds
                 self.sockets[rank].sendall(json.dumps(order).encode() + b"\n")

@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+from functools import partial
 
 import clock
 import numpy as np
@@ -22,15 +23,18 @@ SECONDS = "0.2"  # of a bench; its precision does not matter here
 WINDOW, ORDINARY = "allreduce", "allreduce of ordinary arrays"
 
 
-@pytest.fixture
-def no_peers(tmp_path):
-    """An environment in which neither torch nor Keras can be imported."""
-    folder = tmp_path / "no_peers"
+def without_peers(folder):
+    """An environment in which neither torch nor Keras can be imported; it uses a new `folder`."""
     folder.mkdir()
     for name in ("torch", "keras", "tensorflow"):
         (folder / f"{name}.py").write_text(f"raise ImportError('no {name} here')\n")
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return dict(os.environ, PYTHONPATH=path)
+
+
+@pytest.fixture
+def no_peers(tmp_path):
+    return without_peers(tmp_path / "no_peers")
 
 
 def command(*words, env=None):
@@ -77,18 +81,17 @@ def test_predictions(no_peers):
     clock.note("predictions are off by a factor, the median", 2 ** statistics.median(off))
 
 
-def test_allreduce(tmp_path, no_peers):
-    file = tmp_path / "rows.json"
-    words = ("allreduce", "-n", "2", "--seconds", SECONDS, "--json", str(file))
-    done = command_with_fewer_starts(*words, env=no_peers, starts=2)
+def rows_of_allreduce(command, starts, folder, no_peers):
+    file = folder / "rows.json"
+    done = command("allreduce", "-n", "2", "--seconds", SECONDS, "--json", str(file), env=no_peers)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     result = json.loads(file.read_text())
     rows = result["rows"]
     assert "cores" in result["machine"] and result["load"] >= 0
-    assert result["seconds"] > 0 and result["starts"] == {"allreduce": 2}
+    assert result["seconds"] > 0 and result["starts"] == {"allreduce": starts}
     for one in rows:
         check(one, "bytes")
-        assert one["ranks"] == 2 and one["starts"] == 2 and one["peer"].endswith(" Allreduce")
+        assert one["ranks"] == 2 and one["starts"] == starts and one["peer"].endswith(" Allreduce")
         assert one["moved_bytes"] == 2 * 2 * one["bytes"]
     found = sorted((one["what"], one["algorithm"], one["bytes"]) for one in rows)
     sizes = [1024 * kib for kib in (1, 16, 64, 256, 1024, 4096, 16384, 65536)]
@@ -108,6 +111,11 @@ def test_allreduce(tmp_path, no_peers):
     assert [one["bytes"] for one in rows if one["what"] == BEST] == sizes[2:7]
     assert done.stdout.count("\n") == len(rows) + 2  # one line per row, below two header lines
     assert file.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_allreduce(tmp_path, no_peers):
+    """`make soak` has the three starts of the command itself."""
+    rows_of_allreduce(partial(command_with_fewer_starts, starts=2), 2, tmp_path, no_peers)
 
 
 def test_step_prints_json(tmp_path, no_peers):
