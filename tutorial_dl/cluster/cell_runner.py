@@ -47,8 +47,7 @@ class Cells:
         if lost:
             raise CellError(lost)
         # A rank that was interrupted, or has just received what it waited for, may need a moment
-        # to end its cell. If this cell were sent now, it would be dropped there: an engine drops
-        # requests that arrive while a cell fails.
+        # to end its cell.
         futures.wait([self.left[rank].replies[rank] for rank in self._left(targets)], ENDING)
         codes = {rank: self.left[rank].code for rank in self._left(targets)}
         answers = self.asking.ask(list(codes), codes, PATIENCE)
@@ -86,8 +85,12 @@ class Cells:
         self.check(chosen)
         # The engines see that they run the same cell. Its number is greater than that of any
         # earlier cell, also of other notebooks that have joined.
-        number = {engine_hooks.CELL: time.time_ns()}
-        cell = Cell(self, code, self.client.send_cell(code, chosen, number), timeout)
+        number = time.time_ns()
+        before = [self.now[rank] for rank in chosen if rank in self.now]
+        waiting = [cell.reported for cell in before if cell.pending() and not cell.waited]
+        about = {engine_hooks.CELL: number, engine_hooks.REPORTED: min(waiting, default=number - 1)}
+        result = self.client.send_cell(code, chosen, about)
+        cell = Cell(self, code, result, timeout, about[engine_hooks.REPORTED])
         self.now.update(dict.fromkeys(chosen, cell))
         return cell
 

@@ -38,11 +38,16 @@ class Client(ipp.Client):
         return self._send(self._control_stream, question, content={}, ident=uuid.encode())
 
     def send_cell(self, code: str, ranks: Sequence[int], metadata: dict) -> Result:
-        """Send a cell as a DirectView does, which has no way to add metadata."""
+        """Send a cell as a DirectView does, which has no way to add metadata.
+
+        Our hooks drop cells that were waiting for one that failed (engine_hooks.py); the engine's
+        own way, which `stop_on_error` switches off, also drops cells that come soon after it.
+        """
+        content = dict(code=code, silent=False, user_expressions={}, stop_on_error=False)
         replies = [
-            self.send_execute_request(
-                self._mux_stream, code, silent=False, metadata=metadata,
-                ident=self._engines[rank].encode(),
+            self._send(
+                self._mux_stream, "execute_request", content=content, metadata=metadata,
+                ident=self._engines[rank].encode(), track_outstanding=True,
             )
             for rank in ranks
         ]  # fmt: skip

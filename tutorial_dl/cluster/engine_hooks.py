@@ -31,7 +31,9 @@ import psutil
 from .process_watch import pipe
 
 QUESTION = "doing_request"
-CELL = "tutorial_dl_cell"  # key of the cell's number in the metadata of an execute request
+# Keys in the metadata of an execute request: the cell's number, and that of the last cell whose end
+# the notebook had reported when it sent this one.
+CELL, REPORTED = "tutorial_dl_cell", "tutorial_dl_reported"
 LONGEST = 60  # characters of an expression to show
 WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
 
@@ -87,6 +89,8 @@ class Hooks:
         self.shell.set_custom_exc((BaseException,), self.raised)
         kernel.control_handlers[QUESTION] = self.answer
         kernel.finish_metadata = self.finish_reply
+        kernel.should_handle = self.should_handle
+        self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
 
     def begin(self) -> None:
         self.running = True
@@ -127,10 +131,22 @@ class Hooks:
         """ipykernel's `finish_metadata`; adds the severity of a cell's failure to the reply."""
         metadata = type(self.kernel).finish_metadata(self.kernel, request, metadata, reply)
         error, self.error = self.error, None
+        if reply["status"] == "error" and CELL in request["metadata"]:
+            self.failures[request["header"]["session"]] = request["metadata"][CELL]
         if error is not None and reply["status"] == "error":
             # ipyparallel's client keeps `engine_info`, and drops unknown metadata.
             reply["engine_info"]["severity"] = severity(error)
         return metadata
+
+    def should_handle(self, stream, request, identities) -> bool:
+        """ipykernel's `should_handle`: not a cell sent before the failure of another was reported.
+
+        A cell that is sent after the report runs, however soon it comes.
+        """
+        header, about = request["header"], request["metadata"]
+        if self.failures.get(header["session"], 0) > about.get(REPORTED, time.time_ns()):
+            self.kernel.aborted.add(header["msg_id"])
+        return type(self.kernel).should_handle(self.kernel, stream, request, identities)
 
     def answer(self, stream, identity, question) -> None:
         """Called in the control thread."""

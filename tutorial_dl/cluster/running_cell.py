@@ -30,10 +30,11 @@ LOOK = 0.1  # seconds between two polls
 
 
 class Cell:
-    """One cell that was sent to engines."""
+    """One cell that was sent to engines, after the end of cell number `reported` was reported."""
 
-    def __init__(self, cells, code: str, result: Result, timeout: float | None = None):
+    def __init__(self, cells, code: str, result: Result, timeout: float | None, reported: int):
         self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
+        self.reported, self.waited = reported, False  # whether `wait` has ended
         self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result.cell = self  # for %pxresult
@@ -84,7 +85,7 @@ class Cell:
             self.result.display_so_far()
         elif not stream_output:
             self.result.display_outputs(groupby)
-        error = self._verdict(kind, reason)
+        self.waited, error = True, self._verdict(kind, reason)
         if error is not None:
             error.seconds = time.monotonic() - began
             raise error

@@ -225,6 +225,43 @@ def test_blocked_ranks_that_get_free_can_go_on(shared_cluster):
     c.run("assert rank or got == 'late'")
 
 
+# A cell after one that failed --------------------------------------------------------------------
+
+UNTIL = """import os
+while not os.path.exists({!r}):
+    try:
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_a_cell_runs_after_one_that_was_given_up_and_fails_later(shared_cluster, tmp_path):
+    c, go = shared_cluster, tmp_path / "go"
+    with ctrl_c_after(0.1, tmp_path):
+        code = UNTIL.format(str(go)) + "raise ValueError('late')"
+        summary = failing(c, running(tmp_path, code), CellInterrupted)
+    assert summary[0] == "interrupted: 0 of 3 ranks stopped, ranks 0, 1, 2 did not stop"
+    cell = c.cells.submit("after_it = rank")
+    go.touch()
+    cell.wait()
+    c.run("assert after_it == rank")
+
+
+def test_a_cell_that_waits_behind_one_that_fails_does_not_run(shared_cluster, tmp_path):
+    c, go = shared_cluster, tmp_path / "go"
+    c.run("behind = []")
+    first = c.cells.submit(UNTIL.format(str(go)) + "if rank == 1: raise ValueError('first')")
+    second, third = (c.cells.submit(f"behind.append({i})") for i in (2, 3))
+    go.touch()
+    with pytest.raises(CellError, match="rank 1: ValueError: first"):
+        first.wait()
+    for cell in (second, third):
+        with pytest.raises(CellError, match="rank 1: TaskAborted: not run, because a cell before"):
+            cell.wait()
+    c.run("assert behind == ([] if rank == 1 else [2, 3])")
+
+
 # Interrupt -------------------------------------------------------------------------------------
 
 
