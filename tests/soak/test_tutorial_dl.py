@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import clock
 import pytest
@@ -162,6 +163,17 @@ def test_a_figure_of_many_spans(tests, bound):
 
 
 # The rest --------------------------------------------------------------------------------------
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+MEASURING = [path.stem for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+             if "measure.expect" in path.read_text()]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_what_notebooks_expect_is_measured(tests, record, tmp_path, monkeypatch, name):
+    monkeypatch.setenv("TUTORIAL_DL_QUIET_MACHINE", "1")
+    tests("test_notebooks").test_notebook(NOTEBOOKS / f"{name}.ipynb", tmp_path)
+    record(f"times that notebook {name[:2]} predicts", "as expected", "as expected", True)
 
 
 def test_help_at_once(tests, bound, tmp_path, monkeypatch):

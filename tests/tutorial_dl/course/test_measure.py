@@ -24,6 +24,18 @@ def test_an_addition_counts_bytes(monkeypatch):
     assert measure.addition(1000, repeats=2) == 2 / 1000
 
 
+def test_the_reader_is_told_what_is_not_as_expected(capsys, monkeypatch):
+    monkeypatch.delenv(measure.QUIET, raising=False)
+    measure.expect(True, "two ranks are faster")
+    assert capsys.readouterr().out == ""
+    measure.expect(False, "two ranks are faster")
+    assert "expected, but not measured: two ranks are faster;" in capsys.readouterr().out
+    monkeypatch.setenv(measure.QUIET, "1")
+    measure.expect(True, "two ranks are faster")
+    with pytest.raises(AssertionError, match="two ranks are faster"):
+        measure.expect(False, "two ranks are faster")
+
+
 def ping_pong_on_ranks():
     from mpi4py import MPI
 
