@@ -34,7 +34,7 @@ class Cell:
 
     def __init__(self, cells, code: str, result: Result, timeout: float | None, reported: int):
         self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
-        self.reported, self.waited = reported, False  # whether `wait` has ended
+        self.reported, self.waited = reported, False  # whether `wait` has seen its end
         self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result.cell = self  # for %pxresult
@@ -78,6 +78,7 @@ class Cell:
             if reason:
                 with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
                     self._interrupt(signal_on_interrupt)
+            self.waited = True  # also if a further Ctrl-C ends what follows
             said = [reply.output for reply in self.replies.values() if reply.done()]
             # Output may arrive after the reply; after the stop button, don't wait long for it.
             futures.wait(said, timeout=0.3 if reason else 1.0)
@@ -85,7 +86,7 @@ class Cell:
             self.result.display_so_far()
         elif not stream_output:
             self.result.display_outputs(groupby)
-        self.waited, error = True, self._verdict(kind, reason)
+        error = self._verdict(kind, reason)
         if error is not None:
             error.seconds = time.monotonic() - began
             raise error
