@@ -225,6 +225,7 @@ def without_samples(team):
 def failing_rank(team):
     """A rank fails in the middle of its step: the others soon raise an error that says why."""
     import tensorflow as tf
+    from mpi4py import MPI
 
     from numba_kernels import PeerError
     from tutorial_dl import replica
@@ -234,6 +235,7 @@ def failing_rank(team):
     r = replica.of(convert(network(), team))
     x, y = images().train.take(slice(0, 4))
     r.compute_gradient((x, y))
+    MPI.COMM_WORLD.Barrier()  # no rank is still in a collective when another one fails
     if team.rank == 1:
         team.abort(ValueError("the dog ate it"))
     else:
@@ -244,6 +246,7 @@ def failing_rank(team):
     layer = SyncBatchNormalization(team)
     layer.build((None, 6))
     for how in (lambda x: layer(x, training=True), tf.function(lambda x: layer(x, training=True))):
+        MPI.COMM_WORLD.Barrier()
         if team.rank == 1:
             team.abort(ValueError("the dog ate it"))
         else:
