@@ -65,8 +65,13 @@ def check(one, size):
 
 
 def test_predictions(no_peers):
+    clock.note("predictions are off by a factor, the median", factor_off(no_peers))
+
+
+def factor_off(env) -> float:
+    """By which factor the predictions of `bench predictions` are off, the median of its rows."""
     words = ("-n", "2", "--seconds", SECONDS, "--json", "-")
-    done = command_with_fewer_starts("predictions", *words, env=no_peers)
+    done = command_with_fewer_starts("predictions", *words, env=env)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     rows = json.loads(done.stdout)["rows"]
     for one in rows:
@@ -78,7 +83,7 @@ def test_predictions(no_peers):
     assert len(rows) == len(expected)
     # The error is about 10% on a quiet machine; a formula without one of its parts is off by more.
     off = [abs(math.log2(one["ratio"])) for one in rows]
-    clock.note("predictions are off by a factor, the median", 2 ** statistics.median(off))
+    return 2 ** statistics.median(off)
 
 
 def rows_of_allreduce(command, starts, folder, no_peers):
