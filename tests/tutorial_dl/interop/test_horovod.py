@@ -3,6 +3,7 @@
 The checks themselves are in horovod_collectives.py, horovod_callbacks.py and horovod_training.py.
 """
 
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from numba_kernels import launch
 from tutorial_dl.horovod.__main__ import main
+from tutorial_dl.interop.horovod.hosts import ranks_on
 from tutorial_dl.interop.horovod.launching import run
 
 HERE = Path(__file__).parent
@@ -80,8 +82,24 @@ def test_run_gives_results_by_rank():
     assert [r[2]() for r in results] == [0, 1, 2]
     with pytest.raises(ValueError, match="number of ranks must be from 1 to 1024, got 2000"):
         run(function, np=2000)
-    with pytest.raises(ValueError, match="no argument hosts"):
+    with pytest.raises(ValueError, match=r"host 'a' is another machine.*mpiexec"):
         run(function, hosts="a:2,b:2")
+    with pytest.raises(ValueError, match="no argument hostfile"):
+        run(function, hostfile="hosts")
+
+
+def test_hosts_are_this_machine():
+    ranks = run(lambda: 1, hosts=f"localhost:1,{socket.gethostname()}:1")
+    assert ranks == [1, 1]
+    for hosts, asked, message in (
+        ("localhost:2", 3, "3 ranks, but hosts 'localhost:2' has 2 slots"),
+        ("localhost", None, "expected localhost:4"),
+        ("localhost:0", None, "expected localhost:4"),
+        (":2", None, "expected localhost:4"),
+        (None, None, "the number of ranks is missing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ranks_on(hosts, asked)
 
 
 def test_a_rank_that_fails_is_named():
@@ -119,11 +137,20 @@ def test_a_rank_that_fails_is_named():
 def test_the_command_line(capfd):
     assert main(["-np", "2", "python", "-c", "print('hello')"]) == 0
     assert capfd.readouterr().out.count("hello") == 2
+    assert main(["-H", "localhost:2", "--mpi", "--verbose", "python", "-c", "print('hello')"]) == 0
+    said = capfd.readouterr()
+    assert said.out.count("hello") == 2 and said.err.startswith("2 ranks: ")
+    assert main(["--check-build"]) == 0
+    there = capfd.readouterr().out
+    assert "[X] TensorFlow" in there and "[X] MPI" in there and "[ ] PyTorch" in there
     for words, message in (
         (["-np", "2"], "command is missing"), (["-np", "2", "python3"], "command is missing"),
         (["-np", "0", "a.py"], "got 0"), (["-np", "0", "python_train.py"], "got 0"),
         (["-np", "2", "pythonic", "-c", "1"], "pythonic is neither python nor a script"),
         (["-np", "2", "sh", "-c", "true"], "sh is neither python nor a script"),
+        (["-H", "node7:2", "a.py"], "'node7' is another machine"),
+        (["a.py"], "the number of ranks is missing: give -np 4 or -H localhost:4"),
+        (["-np", "2", "--gloo", "a.py"], "ranks use MPI; leave it out"),
     ):  # fmt: skip
         with pytest.raises(SystemExit) as stop:
             main(words)

@@ -1,6 +1,7 @@
 """Horovod's interface on Teams; scripts know it as `tutorial_dl.horovod`, which says more.
 
-interface.py    all names; basics.py, launching.py: starting; process_sets.py: parts of the ranks
+interface.py    all names; process_sets.py: parts of the ranks
+basics.py       starting, launching.py and hosts.py too
 collectives.py  on tensors; objects.py, pickles.py: on objects; wire.py, arrays.py: below them
 optimizer.py    gradients.py, callbacks.py, sync_batch_norm.py: for training; elastic.py refuses
 arguments.py    arguments that calls share; reductions.py, compression.py: two of them

@@ -9,6 +9,7 @@ from pathlib import Path
 from numba_kernels import launch
 from numba_kernels.errors import TeamError
 
+from .hosts import ranks_on
 from .pickles import dumps, loads
 
 
@@ -23,6 +24,7 @@ def run(
     verbose: int | None = None,
     use_mpi: bool | None = None,
     use_gloo: bool | None = None,
+    hosts: str | None = None,
     **unsupported,
 ) -> list:
     """Call `func(*args, **kwargs)` on `num_proc` ranks of this machine, which are new processes.
@@ -31,7 +33,9 @@ def run(
     The ranks search for modules where this process would. Their output is shown as it arrives.
 
     Args:
-        num_proc: Number of ranks; `np` is its older name (1 if neither is given).
+        num_proc: Number of ranks; `np` is its older name. Without them, one for each slot of
+            `hosts`, or 1.
+        hosts: "localhost:4", this machine and its number of slots.
         env: Environment variables for the ranks.
         timeout: Seconds after which the ranks are killed; None: no limit.
         verbose, use_mpi, use_gloo: Accepted, without effect.
@@ -48,7 +52,8 @@ def run(
             f"run() has no argument {', '.join(unsupported)}: it starts ranks on this machine "
             "only; for several nodes see docs/clusters.md"
         )
-    ranks = launch.check_ranks(num_proc or np or 1)
+    asked = num_proc or np or (None if hosts else 1)
+    ranks = launch.check_ranks(ranks_on(hosts, asked))
     with tempfile.TemporaryDirectory(prefix="horovod-run-") as name:
         folder = Path(name)
         (folder / "path").write_text(json.dumps(sys.path))
