@@ -253,6 +253,10 @@ class OutputConfig:
     report_every: int | None = option(
         "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
     json: str | None = option("Write the result as JSON; - prints it.", metavar="FILE")
+    save: str | None = option(
+        "Save the trained model: .keras or .h5 for a Keras model, else .npz.", metavar="FILE")
+    save_best: str | None = option(
+        "Save the model after each epoch with the lowest validation loss so far.", metavar="FILE")
     timeline: str | None = option(
         "Record what every rank does when: .json for Perfetto, .png, .svg or .pdf for a figure.",
         metavar="FILE")

@@ -24,6 +24,8 @@ CHATTER = re.compile(
     rb"|\d{4}-\d\d-\d\d [\d:.]+: I \S+\.cc:\d+\] "  # the same in TensorFlow's own format
     rb"|To enable the following instructions: "  # second line of one of these
     rb"|W\d{4} [\d:.]+ +\d+ op_kernel\.cc:\d+\] OP_REQUIRES failed"  # becomes an exception
+    rb"|W\d{4} [\d:.]+ +\d+ local_rendezvous\.cc:\d+\] Local rendezvous is aborting"  # so does this
+    rb"|\s+\[\[\{\{node "  # second line of it
     rb"|E\d{4} [\d:.]+ +\d+ util\.cc:\d+\] oneDNN supports DT_BOOL only"  # for masks; it falls back
 )
 

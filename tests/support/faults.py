@@ -40,7 +40,7 @@ def strike(moment: str, turn: int, how) -> None:
     owner, name = {
         "data": (TaskBatches, "batch"),
         "gradient": (Computing, "_own_gradient"),
-        "validating": (Computing, "_own_metrics"),
+        "validating": (Computing, "_measured"),
     }.get(moment, (Star, "ask"))
     right, seen = getattr(owner, name), [0]
 

@@ -22,7 +22,7 @@ TABLES = (dict, list, set)
 ONCE = {
     ("numba_kernels.team.world", "_world"),
     ("numba_kernels.trace.recording", "_last_ring"),
-    ("tutorial_dl.interop.tensorflow_graph", "_order"),
+    ("tutorial_dl.replica.tensorflow_graph", "_order"),
     ("tutorial_dl.interop.horovod.process_sets", "_made"),
     ("tutorial_dl.interop.horovod.basics", ("_Here", "node")),
     ("tutorial_dl.interop.horovod.basics", ("_Here", "nodes")),
@@ -30,7 +30,7 @@ ONCE = {
 # Caches of constant answers, and memory that is used again.
 KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
-    ("tutorial_dl.interop.tensorflow_graph", "_kept"),
+    ("tutorial_dl.replica.tensorflow_graph", "_kept"),
 }
 # Variables that TensorFlow and its dependencies set once.
 TENSORFLOWS = ("TF_", "TF2_", "TPU_", "KMP_", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY")

@@ -15,6 +15,7 @@ from numba_kernels import launch
 from .. import data as datasets
 from .. import models
 from ..config import RunConfig, target_of
+from ..replica.base import check_ending
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
 from ..training.setup import of_files, prepare, ranks_of
@@ -35,7 +36,7 @@ def check(config: RunConfig) -> int | None:
         raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
     models.check(config.data.model)
     datasets.check(config.data.data, **of_files(config))
-    for file in (output.json, output.timeline):
+    for file in (output.json, output.timeline, output.save, output.save_best):
         if file not in (None, "-"):
             check_writable(Path(file))
     if config.checkpoint.checkpoint is not None:
@@ -87,6 +88,8 @@ def run_rank(config: RunConfig) -> int:
         if config.checkpoint.checkpoint is not None and team.rank == 0:
             write_config(config, team.size)
         trainer.fit_to(epochs)
+        if config.output.save is not None and team.rank == 0:
+            trainer.replica.save(config.output.save)
         result = summary(config, trainer)
         if team.rank == 0:
             write(result, config.output.json)
@@ -129,6 +132,9 @@ def try_out(trainer, config: RunConfig) -> None:
     replica, dataset, data = trainer.replica, trainer.dataset, config.data
     if trainer.saving is not None and not config.checkpoint.resume:
         trainer.saving.check_folder()
+    for file in (config.output.save, config.output.save_best):
+        if file is not None:
+            check_ending(replica, file)
     trainer.check_agreement()
     if trainer.team.rank == 0:
         say_which_optimizer(replica, trainer.optimizer)

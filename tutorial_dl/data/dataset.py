@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_dl.data.arrays import array_of, not_finite
+
 Batch = tuple[Any, Any]  # (inputs, targets): arrays, or tuples/dicts of arrays, samples first
 
 
@@ -42,17 +44,15 @@ class Data:
         listed = [
             tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
         ]
-        inputs, targets = (each_array(np.asarray, a) for a in listed)
-        named = [by_name(inputs, "inputs"), by_name(targets, "targets")]
+        named = [by_name(a, what) for a, what in zip(listed, ("inputs", "targets"), strict=True)]
         if not all(named):
             raise ValueError("inputs and targets must have at least one array each")
-        arrays = named[0] | named[1]
-        for name, array in arrays.items():
-            if array.ndim == 0 or array.dtype == object:
-                raise ValueError(
-                    f"{name} is {array.dtype} of shape {array.shape}: "
-                    "expected an array of numbers, samples first"
-                )
+        arrays = {
+            name: array_of(values, name, words=name.startswith("inputs"))
+            for name, values in (named[0] | named[1]).items()
+        }
+        found = iter(arrays.values())
+        inputs, targets = (each_array(lambda a: next(found), a) for a in listed)
         if len({len(a) for a in arrays.values()}) != 1:
             have = ", ".join(f"{name} {len(a)}" for name, a in arrays.items())
             raise ValueError(f"arrays of different numbers of samples: {have}")
@@ -113,6 +113,20 @@ class Dataset:
                 f"dataset '{self.name}': one sample's inputs have shape {self.inputs_shape} for "
                 f"training but {kept} for validation; expected the same shape"
             )
+
+    def check_finite(self) -> None:
+        """Raise ValueError if data in memory have a NaN or an infinity; it names the first one."""
+        for part in ("train", "validation"):
+            data = getattr(self, part)
+            if not isinstance(data, Data):
+                continue  # in files: a loss that is not finite ends the run
+            arrays = by_name(data.inputs, "inputs") | by_name(data.targets, "targets")
+            for name, array in arrays.items():
+                if (place := not_finite(array)) is not None:
+                    raise ValueError(
+                        f"data '{self.name}': {part}.{name}[{', '.join(map(str, place))}] is "
+                        f"{array[place]}; remove such samples or replace the number"
+                    )
 
     @property
     def inputs_shape(self) -> Any:

@@ -1,3 +1,1 @@
-"""Other libraries' interfaces: Horovod's (horovod/), Keras layers (layers/), and collectives inside
-TensorFlow's graph (tensorflow_graph.py).
-"""
+"""Other libraries' interfaces: Horovod's (horovod/) and Keras layers (layers/)."""

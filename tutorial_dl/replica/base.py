@@ -8,9 +8,12 @@ With `place`, a strategy moves the two vectors where it needs them, typically in
 ranks of a node share (`Team.empty`), so that reducing gradients needs no copy.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite, prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,10 +77,12 @@ class Replica:
     state: np.ndarray = np.zeros(0, np.float32)
     # Optional attributes.
     model: Any = None  # the Keras model inside; `train` names the optimizer it was compiled with
+    saved_as: tuple[str, ...] = (".npz",)  # what file names of `save` may end in
     uses_team: bool = False  # whether the loops are to call `use_team`
     # Seeds and counters of the model's generators, int64 (2k,). Loops read and assign it when
     # training begins (random_state.py), and checkpoints hold it.
     random: np.ndarray | None = None
+    constrained: bool = False  # whether `constrain` is to be called
     # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
     # if the replica can't do so. strategies/loss_scale.py assigns it.
     loss_scale: float | None = None
@@ -102,6 +107,33 @@ class Replica:
         """Metrics averaged over all samples of `batches`, with at least "loss" and "samples"."""
         raise NotImplementedError
 
+    def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Numbers that sum over the samples of `batches`, by name, and "samples"; for `metrics_of`.
+
+        Ranks add up what each has measured on its share of the samples. By default, all that
+        `evaluate` returns are means over samples. Without samples, "samples" is enough.
+        """
+        found = self.evaluate(batches)
+        samples = found["samples"]
+        return found | {name: found[name] * samples for name in found if name != "samples"}
+
+    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
+        """The metrics that `sums` amount to, those of `measure` added up over any ranks."""
+        samples = sums["samples"] or 1
+        return {name: float(sums[name] / samples) for name in sums if name != "samples"}
+
+    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
+        """Before training, with a few samples: raise ValueError if it would not be exact.
+
+        The Trainer calls it on every rank, with the same samples.
+
+        Args:
+            batch: Samples to try the model on.
+            shared: Whether each batch is cut into parts that ranks compute (or a rank, one after
+                the other), so that the loss must be a mean over samples.
+            by_team: Whether only the ranks of `use_team` share a batch, all of them each.
+        """
+
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x`, samples first.
 
@@ -109,11 +141,26 @@ class Replica:
         """
         raise NotImplementedError(f"{type(self).__name__} has no predict")
 
+    def save(self, path: Path | str) -> None:
+        """Write the trained model to a file, whose name ends as `saved_as` says.
+
+        Here: one array per segment, by its name, as numpy.load reads them.
+        """
+        arrays = {one.name: one.of(self.parameters) for one in self.segments}
+        with written(self, path) as part:
+            np.savez(part, **arrays)
+
     def use_team(self, team: Any) -> None:
         """Take the ranks that compute this rank's batches together, for layers that need them.
 
         The loop calls it before the first step; again if a model trains on other ranks later; with
         a master also after a failure, with a new team. The last team counts.
+        """
+
+    def constrain(self, parameters: np.ndarray) -> None:
+        """Move these parameters, shape (n,), to where the model allows them (MaxNorm, NonNeg).
+
+        Strategies call it after each update, on workers and masters.
         """
 
     @property
@@ -140,6 +187,12 @@ class Replica:
     def swap(self) -> None:
         """Exchange the memory of `parameters` and `gradient`, contents included, without a copy."""
         self._hold(self.gradient, self.parameters)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class with an `evaluate` of its own, and nothing else, measures what that returns."""
+        super().__init_subclass__(**options)
+        if "evaluate" in vars(cls) and "measure" not in vars(cls):
+            cls.measure, cls.metrics_of = Replica.measure, Replica.metrics_of
 
     @property
     def can_swap(self) -> bool:
@@ -197,22 +250,47 @@ def _of_inner(name: str) -> property:
     """The inner object's attribute or method; if it has none, the default."""
 
     def get(self: Around) -> Any:
-        try:
-            return getattr(self.inner, name)
-        except AttributeError:
-            if name == "uses_team":
-                return hasattr(self.inner, "use_team")
-            default = vars(Replica).get(name)
-            return default.__get__(self) if hasattr(default, "__get__") else default
+        kind, default = type(self.inner), vars(Replica).get(name)
+        # A wrapper that passes on what it lacks may have an `evaluate` of its own.
+        by_evaluate = name in ("measure", "metrics_of") and hasattr(kind, "evaluate")
+        if not by_evaluate or hasattr(kind, name):
+            with suppress(AttributeError):
+                return getattr(self.inner, name)
+        if name == "uses_team":
+            return hasattr(self.inner, "use_team")
+        return default.__get__(self) if hasattr(default, "__get__") else default
 
     return property(get, lambda self, value: setattr(self.inner, name, value))
 
 
 for _name in (
-    *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "predict",
-    "place", "use_team", "swap",
+    *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "measure",
+    "metrics_of", "try_out", "predict", "save", "place", "use_team", "swap",
+    "constrain",
 ):  # fmt: skip
     setattr(Around, _name, _of_inner(_name))
+
+
+def check_ending(replica: Replica, path: Path | str) -> None:
+    """Raise ValueError unless `replica.save(path)` can write such a file."""
+    if Path(path).suffix not in replica.saved_as:
+        raise ValueError(
+            f"cannot save the model as {str(path)!r}: the name must end in "
+            f"{' or '.join(replica.saved_as)}"
+        )
+
+
+@contextmanager
+def written(replica: Replica, path: Path | str) -> Iterator[Path]:
+    """Yields another name to write to, which then becomes `path` at once, or is removed."""
+    check_ending(replica, path)
+    path = Path(path)
+    part = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def check_place(replica: Replica, parameters: np.ndarray, gradient: np.ndarray) -> None:

@@ -253,7 +253,7 @@ def deterministic(s: Subject) -> Iterator[str]:
 
 
 def evaluate(s: Subject) -> Iterator[str]:
-    """evaluate() averages over samples, whatever the batches, and changes nothing."""
+    """evaluate() and measure() are right whatever the batches, and change nothing."""
     r = s.replica
     found = r.evaluate(s.batches)
     if not {"loss", "samples"} <= found.keys():
@@ -271,6 +271,11 @@ def evaluate(s: Subject) -> Iterator[str]:
         for other in (mean, together[name]):
             if not s.same(found[name], other):
                 yield f"{name} is {found[name]:.6g}, in other parts {other:.6g}"
+    sums = [r.measure([batch]) for batch in parts]
+    joined = r.metrics_of({n: sum(one.get(n, 0) for one in sums) for n in sums[0]})
+    for name in joined:
+        if not s.same(found[name], joined[name]):
+            yield f"{name} is {found[name]:.6g}, of sums added up {joined[name]:.6g}"
     if r.evaluate([])["samples"] != 0:
         yield "without batches it must return samples 0"
     if not (np.array_equal(r.parameters, s.parameters) and np.array_equal(r.state, s.state)):

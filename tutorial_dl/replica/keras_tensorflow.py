@@ -10,6 +10,7 @@ apart)`).
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ import numpy as np
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_variables import KerasVariables, address_of, check_metrics, keras, tf
+from tutorial_dl.replica.keras_losses import losses_by, masked, may_mask, over_ranks
+from tutorial_dl.replica.keras_metrics import KerasMetrics
+from tutorial_dl.replica.keras_variables import KerasVariables, address_of, keras, tf
 
 NOTHING = np.zeros((3, 0), np.int64)
 SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
@@ -53,6 +56,9 @@ class KerasReplica(KerasVariables):
         self._recurrent = any(isinstance(x, keras.layers.RNN) for x in model._flatten_layers())
         # (samples or None, structure) -> graph, captured variables, dtypes of outputs
         self._functions: dict[Any, tuple[Any, list, list]] = {}
+        self._metrics = KerasMetrics(model)
+        self._may_mask = may_mask(model)
+        self._masked = False  # whether an output has a mask; known once `_build` was called
         self._team: Any = None  # of the graphs
         self._built = False
         self._steps = 0
@@ -62,9 +68,9 @@ class KerasReplica(KerasVariables):
     def use_team(self, team) -> None:
         for layer in self._collective:
             layer.training_team = team
-        if self._collective and team is not self._team:
+        if (self._collective or self._may_mask) and team is not self._team:
             self._functions.clear()  # a graph keeps its team
-            self._team = team
+        self._team = team
 
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
@@ -81,7 +87,9 @@ class KerasReplica(KerasVariables):
         """
         samples, self.own, self._kept = _samples(batch), NOTHING, None
         if samples == 0:
-            if self._collective:
+            if self._may_mask:
+                self._build(self._arrays(batch))
+            if self._collective or self._shares_losses:
                 self._take_part(batch)
             self.gradient[:] = 0
             self.gradient_is_finite = True
@@ -112,30 +120,52 @@ class KerasReplica(KerasVariables):
         for variable, value in zip(self._own_state, before, strict=True):
             variable.assign(value)
 
+    @property
+    def _shares_losses(self) -> bool:
+        return self._masked and self._team is not None and self._team.size > 1
+
+    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
+        for layer in self.model._flatten_layers() if shared else ():
+            if getattr(layer, "synchronized", False) and layer not in self._collective:
+                raise ValueError(
+                    f"layer '{layer.name}' has synchronized=True, which only tf.distribute heeds: "
+                    "convert the model with tutorial_dl.layers.convert(model)"
+                )
+        if not self._may_mask and self._metrics.all_of_keras:
+            return
+        arrays = self._arrays(batch)
+        self._build(arrays)
+        if self._masked and shared and not by_team:
+            raise ValueError(
+                f"model '{self.model.name}' has a mask, so its loss is not a mean over samples: "
+                "use it with strategy 'synchronous' or an asynchronous one, without accumulate"
+            )
+        self._metrics.try_out(arrays, shared and not self._masked)
+
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Keras's metrics over all samples of `batches`, and "samples"; all 0 without samples."""
-        samples, output_losses = 0, {}
+        sums = KerasReplica.measure(self, batches)
+        return {**KerasReplica.metrics_of(self, sums), "samples": int(sums["samples"])}
+
+    def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        """The numbers of Keras's metrics, as sums over the samples; see `Replica`."""
+        samples = 0
         for batch in batches:
-            here = _samples(batch)
+            here, arrays = _samples(batch), self._arrays(batch)
             if samples == 0:
-                self._build(self._arrays(batch))  # even with 0 samples, to know the metrics' names
-                self.model.reset_metrics()
+                self._build(arrays)  # even with 0 samples, to know the metrics
+                self._metrics.reset()
             if here:
-                arrays = self._arrays(batch)
                 inputs = keras.tree.map_structure(tf.constant, arrays)
-                self._function(self._test_step, arrays)[0](*inputs, self._loss_scale)
-                # Keras averages the losses of single outputs over batches, whatever their sizes.
-                for tracker in self.model._compile_loss.metrics:
-                    loss = output_losses.get(tracker.name, 0.0) + here * float(tracker.result())
-                    output_losses[tracker.name] = loss
-                    tracker.reset_state()
+                counted = self._function(self._test_step, arrays)[0](*inputs, self._loss_scale)
+                self._metrics.weigh(here, [float(number) for number in counted])
             samples += here
-        if samples == 0:
-            names = self.model.get_metrics_result() if self._built else ["loss"]
-            return {**dict.fromkeys(names, 0.0), "samples": 0}
-        metrics = {name: float(m) for name, m in self.model.get_metrics_result().items()}
-        output_losses = {name: loss / samples for name, loss in output_losses.items()}
-        return {**metrics, **output_losses, "samples": samples}
+        return {"samples": samples, **(self._metrics.sums if samples else {})}
+
+    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
+        if sums["samples"]:
+            return self._metrics.result(sums)
+        return dict.fromkeys(self._metrics.names() if self._built else ["loss"], 0.0)
 
     # TensorFlow functions, traced once for each structure of batches.
 
@@ -144,7 +174,9 @@ class KerasReplica(KerasVariables):
         model, weights = self.model, [v.value for v in self._variables]
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
-            loss = model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+            shared = losses_by(model, over_ranks(self._team)) if self._shares_losses else None
+            with shared or nullcontext():
+                loss = model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
             scaled = loss * loss_scale
         gradients = [
             # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
@@ -157,8 +189,17 @@ class KerasReplica(KerasVariables):
         with without_samples():
             return self._gradient_step(x, y, loss_scale)
 
-    def _test_step(self, x: Any, y: Any, loss_scale: Any) -> Any:
-        return self.model.test_step((x, y))
+    def _test_step(self, x: Any, y: Any, loss_scale: Any) -> list[tf.Tensor]:
+        """[V of each loss, or -1; see keras_losses.py]; the rest is in the metrics' variables"""
+        found = []
+
+        def seen(loss: tf.Tensor, counted: tf.Tensor | None, samples: tf.Tensor) -> tf.Tensor:
+            found.append(tf.constant(-1, tf.float64) if counted is None else counted)
+            return loss
+
+        with losses_by(self.model, seen):
+            self.model.test_step((x, y))
+        return found
 
     def _run(self, step: Callable, batch: Batch) -> list[tf.Tensor]:
         """The tensors that `step(x, y, loss_scale)` returns for a batch, faster than by a call.
@@ -227,10 +268,12 @@ class KerasReplica(KerasVariables):
             one = keras.tree.map_structure(
                 lambda a: tf.zeros((1, *a.shape[1:]), a.dtype), (batch[0], batch[1])
             )
-            check_metrics(self.model)
-            self.model.test_step(one)
+            try:
+                self.model.test_step(one)
+            except Exception as error:
+                raise self._metrics.failed(one) or error from None
             self.model.reset_metrics()
-            check_metrics(self.model)
+            self._masked = self._may_mask and masked(self.model(one[0], training=False))
             self._built = True
 
 

@@ -10,12 +10,13 @@ This works in one direction only. A variable that TensorFlow assigns (`model.fit
 an error if that has happened, instead of training a model that no longer learns.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from numba_kernels.shared.window import aligned
-from tutorial_dl.replica.base import Replica, lay_out, length
+from tutorial_dl.replica.base import Replica, lay_out, length, written
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -27,6 +28,8 @@ CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multipl
 
 class KerasVariables(Replica):
     """The vectors, state and random state of a KerasReplica; it computes nothing."""
+
+    saved_as = (".keras", ".h5")
 
     def __init__(self, model: keras.Model) -> None:
         check_model(model)
@@ -44,17 +47,33 @@ class KerasVariables(Replica):
         self._seeds = [
             v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")
         ]
+        self._constraints = [(s, v) for s, v in self._pairs() if v.constraint is not None]
+        self.constrained = bool(self._constraints)
         self._offsets = np.array([s.offset for s in self.segments])
         self._sizes = np.array([s.size for s in self.segments])
         parameters, gradient = (aligned(length(self.segments), self.dtype) for _ in range(2))
-        for segment, variable in zip(self.segments, self._variables, strict=True):
+        for segment, variable in self._pairs():
             segment.of(parameters)[...] = variable.numpy()
         self._hold(parameters, gradient)
+
+    def _pairs(self) -> zip:
+        return zip(self.segments, self._variables, strict=True)
+
+    def constrain(self, parameters: np.ndarray) -> None:
+        """Apply the constraints of the layers' weights (`kernel_constraint`), as Keras does."""
+        for segment, variable in self._constraints:
+            weights = segment.of(parameters)
+            weights[...] = variable.constraint(tf.constant(weights))
 
     def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         for i in range(len(self._variables)):
             self._check_alias(i, self._variables[i].value.read_value())
         super().place(parameters, gradient)
+
+    def save(self, path: Path | str) -> None:
+        """Save the Keras model, for `keras.saving.load_model`."""
+        with written(self, path) as part, quiet():
+            self.model.save(part)
 
     @property
     def state(self) -> np.ndarray:
@@ -155,19 +174,3 @@ def check_model(model: Any) -> None:
         " has float64 weights but a float32 loss: build and compile it under "
         "keras.config.set_floatx('float64')",
     )
-
-
-def check_metrics(model: keras.Model) -> None:
-    """Raise ValueError for a metric that is not a mean over samples: it can't be averaged."""
-    compiled = model._compile_metrics
-    if compiled is None:
-        return
-    given = keras.tree.flatten([compiled._user_metrics, compiled._user_weighted_metrics])
-    objects = [metric for metric in given if isinstance(metric, keras.metrics.Metric)]
-    for metric in [*objects, *compiled.metrics]:  # metrics given as strings are made later
-        if not isinstance(metric, keras.metrics.Mean):
-            raise ValueError(
-                f"model '{model.name}': metric '{metric.name}' is not a mean over samples, so it "
-                "can't be averaged over ranks: leave it out of compile, and call "
-                "model.evaluate after training"
-            )

@@ -1,5 +1,6 @@
 """Metrics and predictions, with each rank computing its share of the samples."""
 
+import json
 from collections.abc import Callable
 from contextlib import closing
 
@@ -12,6 +13,37 @@ from ..data.dataset import each_array, of_arrays
 from ..replica.base import Batch, Replica
 
 
+class Sums:
+    """The numbers of `Replica.measure` as one vector, float64, which ranks can add up and send.
+
+    Args:
+        shapes: The shape of each number or array, by name; () for "samples".
+    """
+
+    def __init__(self, shapes: dict[str, tuple[int, ...]]):
+        self.shapes = shapes
+
+    @classmethod
+    def of(cls, team, found: dict, root: int) -> "Sums":
+        """What rank `root` has found. A rank without samples may not know all names. Collective."""
+        text = json.dumps({name: np.shape(value) for name, value in found.items()})
+        return cls(json.loads(broadcast_text(team, text, root)))
+
+    def flat(self, found: dict) -> np.ndarray:
+        """The vector of what was measured; zeros for what is missing."""
+        parts = [np.ravel(found.get(n, np.zeros(shape))) for n, shape in self.shapes.items()]
+        return np.concatenate(parts, dtype=np.float64)
+
+    def by_name(self, vector) -> dict[str, np.ndarray]:
+        """The reverse of `flat`."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
+        parts = np.split(np.asarray(vector), ends[:-1])
+        return {
+            name: part.reshape(shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+
 def evaluate(
     team,
     replica: Replica,
@@ -21,19 +53,20 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics over all of `data`, the same on every rank, each sample counted once.
 
-    Rank r evaluates the r-th share of the samples; the results are averaged, weighted by sizes.
-    Metrics must be means over samples (losses, accuracies): others can't be averaged. The model
-    is given `part(batch)` of each batch.
+    Rank r measures the r-th share of the samples, and the ranks' sums are added up
+    (`Replica.measure`). The model is given `part(batch)` of each batch.
     """
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
-        found = replica.evaluate(map(part, batches))
-    samples = found.pop("samples")
-    # A rank without samples may not know the metrics' names; the last one has the largest share.
-    names = broadcast_text(team, ",".join(found)).split(",")
-    sums = np.array([samples] + [samples * found.get(name, 0.0) for name in names])
-    total, *sums = team.allreduce(sums) if team.size > 1 else sums
-    return {name: float(value / total) for name, value in zip(names, sums, strict=True)}
+        found = replica.measure(map(part, batches))
+    last = team.size - 1  # its share is the largest
+    sums = Sums.of(team, found, last)
+    vector = sums.flat(found)
+    if team.size > 1:
+        team.allreduce(vector)
+    # Another rank's model may not have its metrics yet, if there were no samples for it.
+    text = json.dumps(replica.metrics_of(sums.by_name(vector))) if team.rank == last else ""
+    return json.loads(broadcast_text(team, text, last))
 
 
 def predict(team, replica: Replica, inputs, batch_size: int):

@@ -23,6 +23,7 @@ class Strategy:
     state = None  # the optimizer's, on ranks that have one
     loss_scale = None  # a LossScale (loss_scale.py) if the model computes in float16
     compression = None  # the Method (numba_kernels.compression) by which gradients are sent
+    shares_batches = True  # whether several ranks compute parts of each batch
     one_copy = False  # whether the ranks of a node use one copy of the weights
     _team = None
 
@@ -120,6 +121,12 @@ class OneModel(Strategy):
         if not overflows:
             return None
         return (float(loss / samples) if samples else 0.0), int(samples)
+
+    def constrained(self, done: tuple[float, int]) -> tuple[float, int]:
+        """After an update: keep the weights within the model's constraints; returns `done`."""
+        if self.replica.constrained:
+            self.replica.constrain(self.replica.parameters)
+        return done
 
     state = property(lambda self: self.update.state)
     optimizer = property(

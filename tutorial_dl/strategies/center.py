@@ -8,11 +8,12 @@ class Center:
 
     Staleness is the number of updates of the center between a worker's receipt of its weights and
     the arrival of its update. It is 0 with a single worker. `weights`, shape (n,), are changed in
-    place; `version` is the number of updates so far.
+    place; `version` is the number of updates so far. `constrain` moves weights, shape (n,), to
+    where the model allows them; None: it allows all.
     """
 
-    def __init__(self, rule, weights: np.ndarray):
-        self.rule, self.weights, self.version = rule, weights, 0
+    def __init__(self, rule, weights: np.ndarray, constrain=None):
+        self.rule, self.weights, self.version, self.constrain = rule, weights, 0, constrain
         self._seen: dict[int, int] = {}  # worker -> version of its weights
         self._looked: dict[int, int] = {}  # worker -> version of its next weights
 
@@ -27,6 +28,7 @@ class Center:
         """Apply one update and return its staleness. `relayed`: it comes from a sub-master."""
         staleness = self.rule.staleness = self.version - self._seen.get(worker, 0)
         (self.rule.serve_relay if relayed else self.rule.serve)(self.weights, sent, answer)
+        self._keep_constraints([] if answer is None else [answer])
         self.version += 1
         if answer is not None:
             self._seen[worker] = self.version
@@ -39,5 +41,11 @@ class Center:
         """Apply one update with all workers' vectors, in the workers' order; nothing is stale."""
         serve = self.rule.serve_all_relays if relayed else self.rule.serve_all
         serve(self.weights, sent, answers, weights)
+        self._keep_constraints(answers)
         self.version += 1
         self._seen.update(dict.fromkeys(workers, self.version))
+
+    def _keep_constraints(self, answers) -> None:
+        if self.constrain is not None:
+            for weights in (self.weights, *answers):
+                self.constrain(weights)

@@ -35,8 +35,14 @@ class Hogwild(OneModel):
             )
 
     updates_a_step = property(lambda self: self.team.size)
+    shares_batches = False
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
+        if replica.constrained:
+            raise ValueError(
+                "strategy 'hogwild' can't keep a model's constraints, as ranks write at any "
+                "time; 'synchronous' and 'downpour' keep them"
+            )
         self.replica, self.clip_norm = replica, clip_norm
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)

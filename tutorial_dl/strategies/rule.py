@@ -80,6 +80,10 @@ class Rule(Strategy):
     def rate(self) -> float:
         return self.optimizer.learning_rate
 
+    @property
+    def shares_batches(self) -> bool:
+        return self.synchronous or layout_of(self, self.team).devices > 1
+
     def use(self, optimizer: Optimizer) -> None:
         """Take this optimizer. Raises ValueError if the rule cannot work with it."""
         self.optimizer = optimizer

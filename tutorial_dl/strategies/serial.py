@@ -39,4 +39,4 @@ class Serial(OneModel):
     def step(self, batch: Batch) -> tuple[float, int]:
         with span("gradient"):
             loss, samples = self.gradient(batch)
-        return self.skipped(loss, samples) or self.update(loss, samples)
+        return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))

@@ -62,6 +62,8 @@ class Synchronous(OneModel):
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Give every rank the weights of rank 0, and move both vectors into the shared window."""
+        if self.one_copy and replica.constrained:
+            raise ValueError("one_copy does not fit a model with constraints, leave it out")
         self.replica = replica
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)
@@ -103,7 +105,7 @@ class Synchronous(OneModel):
             if self._options:
                 self.update.own, self.update.factor = self.replica.own, self.replica.own_factor
         self._seen += samples
-        return self.skipped(loss, samples) or self.update(loss, samples)
+        return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))
 
     def save(self) -> tuple[dict, dict, dict]:
         values, vectors, own = super().save()

@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from ..replica.base import assign
+from ..replica.base import assign, check_ending
 from ..runtime.callback import Callback, Function, callbacks_of
 
 __all__ = [
-    "Callback", "EarlyStopping", "Function", "Target", "Throughput", "callbacks_of", "rank_folder",
+    "Callback", "EarlyStopping", "Function", "SaveBest", "Target", "Throughput", "callbacks_of",
+    "rank_folder",
 ]  # fmt: skip
 
 
@@ -102,6 +103,39 @@ class EarlyStopping(Callback):
             f"EarlyStopping({self.metric!r}, patience={self.patience}, "
             f"min_delta={self.min_delta:g}, restore_best={self.restore_best})"
         )
+
+
+class SaveBest(Callback):
+    """Save the model on rank 0 after each epoch that is the best so far by a metric.
+
+    Args:
+        path: The file, see `Trainer.save`; it is replaced each time.
+        metric: A column of the history.
+        mode: "min", "max", or "auto" by the metric's name.
+    """
+
+    def __init__(self, path, metric: str = "val_loss", mode: str = "auto"):
+        self.path, self.metric = path, metric
+        self.sign, self.best = 1 if rises(metric, mode) else -1, -math.inf
+
+    def on_fit_begin(self, trainer) -> None:
+        check_ending(trainer.replica, self.path)
+
+    def on_epoch_end(self, trainer, row: dict) -> None:
+        score = self.sign * value_of(row, self.metric)
+        if score > self.best:
+            self.best = score
+            if trainer.team.rank == 0:
+                trainer.replica.save(self.path)
+
+    def save(self) -> tuple[dict, dict]:
+        return {"best": self.best}, {}
+
+    def restore(self, values: dict, vectors: dict) -> None:
+        self.best = values["best"]
+
+    def __repr__(self) -> str:
+        return f"SaveBest({str(self.path)!r}, {self.metric!r})"
 
 
 class Target(Callback):

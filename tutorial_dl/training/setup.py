@@ -78,6 +78,8 @@ def callbacks_of(config: RunConfig) -> list:
         found.append(callbacks.Target(*target_of(config.schedule.target)))
     if config.schedule.patience is not None:
         found.append(callbacks.EarlyStopping(patience=config.schedule.patience))
+    if config.output.save_best is not None:
+        found.append(callbacks.SaveBest(config.output.save_best))
     if config.output.report_every is not None:
         found.append(callbacks.Throughput(config.output.report_every))
     return found

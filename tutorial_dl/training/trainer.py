@@ -15,6 +15,7 @@ from .. import replica as replicas
 from .. import strategies
 from ..data import Batches, Dataset, dataset_of
 from ..replica.accumulating import Accumulating
+from ..replica.base import check_ending
 from ..runtime.callback import callbacks_of
 from ..runtime.errors import Terminated, TrainingError
 from ..runtime.evaluation import predict
@@ -28,6 +29,8 @@ from ..strategies.rule import Rule
 from .schedules import schedule_of
 
 __all__ = ["History", "Trainer", "TrainingError"]
+
+TRIED = 4  # samples that a model is tried out on
 
 
 @contextmanager
@@ -116,6 +119,7 @@ class Trainer:
             replica = Accumulating(replica, accumulate)
         strategy.loss_scale = loss_scale_of(loss_scale, replica)
         dataset = dataset_of(dataset)
+        dataset.check_finite()
         schedule = None if learning_rate is None else schedule_of(learning_rate)
         optimizer = optimizers.get(strategy.default_optimizer if optimizer is None else optimizer)
         if schedule is not None:
@@ -123,6 +127,9 @@ class Trainer:
         if clip_norm is not None:
             check_range("clip_norm", clip_norm)
         loop = MasterLoop if isinstance(strategy, Rule) else InStepLoop
+        shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
+        by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
+        replica.try_out(dataset.train.take(slice(0, TRIED)), shared, by_team)
         rank, ranks = loop.shard(team)
         round_size = batch_size * strategy.updates_a_step
         self.run = Run(
@@ -250,6 +257,17 @@ class Trainer:
         """
         with self._together("predict()"):
             return predict(self.team, self.replica, inputs, self.run.validation_batch_size)
+
+    def save(self, path) -> None:
+        """Write the trained model to a file, by rank 0; all ranks wait for it.
+
+        A Keras model is saved as Keras does (.keras, .h5), others as arrays (.npz).
+        """
+        check_ending(self.replica, path)
+        with self._together("save()"):
+            if self.team.rank == 0:
+                self.replica.save(path)
+            self.team.barrier()
 
     def check_agreement(self) -> None:
         """Raise ValueError on all ranks if they were given different data or settings."""

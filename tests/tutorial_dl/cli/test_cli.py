@@ -51,6 +51,11 @@ def nan():
     x = np.linspace(0, 1, 100).astype("float32")
     x[60:] = np.nan
     return (x, x), (x[:10], x[:10])
+
+def huge():
+    x = np.linspace(0, 1, 100).astype("float32")
+    x[60:] = 1e30
+    return (x, x), (x[:10], x[:10])
 """
 
 
@@ -128,6 +133,7 @@ WRONG = [
     (["--nosuch"], "No such option"),
     (["--json", "nosuch/out.json"], "there is no folder nosuch"),
     (["--json", "."], "is a folder"),
+    (["--save", "nosuch/m.npz"], "there is no folder nosuch"),
 ]
 
 
@@ -152,8 +158,10 @@ WRONG_ON_RANKS = [
     (["--model", "my_file:narrow"], 2, "can't be used on data 'digits'"),
     (["--model", "curve"], 2, "model 'curve' maps one number to one number"),
     (["--model", "my_file:raises"], 2, "my_file.py, line 2"),
+    (["--save-best", "m.keras"], 2, "save the model as 'm.keras': the name must end in .npz"),
     (["--learning-rate", "1e30", "--optimizer", "sgd"], 1, "the loss is nan at step 2 (epoch 1) "),
-    (["--model", "curve", "--data", "my_file:nan"], 1, "the loss is nan at step 1 (epoch 1) "),
+    (["--model", "curve", "--data", "my_file:nan"], 2, "train.inputs[60] is nan; remove such"),
+    (["--model", "curve", "--data", "my_file:huge"], 1, "the loss is nan at step 1 (epoch 1) "),
     (
         ["-n", "5", "--strategy", "downpour", "--devices", "2", "--learning-rate", "1e30"],
         1,
@@ -313,12 +321,12 @@ def label():
     y[200] = -1 if rank == 1 else y[200]
     return data.Dataset("label", data.Data.of(x, y), kept, 10)
 
-def nan():
+def huge():
     whole = data.digits()
     x, y = whole.validation.take(slice(0, 100))
     x = x.copy()
-    x[7] = float("nan")
-    return data.Dataset("nan", whole.train, data.Data.of(x, y), 10)
+    x[7] = 3e38
+    return data.Dataset("huge", whole.train, data.Data.of(x, y), 10)
 """
 
 
@@ -331,7 +339,7 @@ def nan():
         ("killed", 1, "a rank was ended by signal SIGKILL"),
         ("uneven", 2, "training samples, rank"),
         ("label", 2, "can't be used on data"),
-        ("nan", 1, "the validation loss is nan after epoch 1"),
+        ("huge", 1, "the validation loss is nan after epoch 1"),
     ],
 )
 def test_wrong_on_one_rank(command, tmp_path, function, status, message):

@@ -36,7 +36,8 @@ ROOT = Path(__file__).parents[3]
 OTHERS = {
     "model": "softmax", "data": "curve", "strategy": "downpour", "epochs": 7, "batch_size": 64,
     "optimizer": "lamb", "learning_rate": 0.0, "seed": 3, "quiet": True, "json": "-",
-    "one_copy": True, "timeline": "t.png", "schedule": "cosine", "warm_up": 1.5,
+    "one_copy": True, "save": "m.npz", "save_best": "b.npz", "timeline": "t.png",
+    "schedule": "cosine", "warm_up": 1.5,
     "batch_rule": "square-root", "base_batch_size": 16, "accumulate": 2, "clip_norm": 0.25,
     "compression": "top_k", "patience": 4, "target": "val_loss=0", "report_every": 9,
     "checkpoint": "folder", "checkpoint_every": 12, "resume": True, "features": "x",

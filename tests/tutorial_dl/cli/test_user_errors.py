@@ -62,12 +62,12 @@ def test_what_does_not_fit_is_said(made_for, shape, loss, words):
     assert telling_line(line) == line  # a shortened line does not change
 
 
-def test_a_metric_is_refused_before_it_fails():
-    """The metric itself would fail, on labels that are whole numbers."""
+def test_a_metric_that_fails_is_named():
+    """The area under a curve needs a column of zeros and ones for each class."""
     inputs = keras.Input((4,))
     outputs = layers.Dense(10, "softmax")(inputs)
     mine = replica.of(compiled(inputs, outputs, metrics=[keras.metrics.AUC(name="area")]))
-    with pytest.raises(ValueError, match="metric 'area' is not a mean over samples"):
+    with pytest.raises(ValueError, match=r"'area' does not fit targets of shape \(n\) and outputs"):
         mine.evaluate([(np.ones((2, 4), np.float32), np.arange(2))])
 
 

@@ -3,10 +3,11 @@
 import sys
 
 import numpy as np
+import pandas
 import pytest
 
 from tutorial_dl import data, user_function
-from tutorial_dl.data import Batches, Data, Dataset
+from tutorial_dl.data import Batches, Data, Dataset, arrays
 
 
 def numbered(n):
@@ -240,10 +241,48 @@ def test_errors_inside_a_user_s_file_are_theirs_to_see(user_file):
         (lambda: data.curve(n=0), "n must be at least 1, got 0"),
         (lambda: data.curve(noise=-1), "noise must be at least 0, got -1"),
         (lambda: Data.of({}, np.ones(3)), "inputs and targets must have at least one array each"),
-        (lambda: Data.of(np.array([None, 1]), np.ones(2)), "inputs is object"),
+        (lambda: Data.of(np.array([None, 1]), np.ones(2)), r"inputs\[0\] is None: expected a"),
+        (lambda: Data.of([[1, 2], [3, 4], [5]], np.ones(3)), r"inputs\[2\] has length 1, .* pad"),
+        (lambda: Data.of(np.ones(2), ["cat", "dog"]), "targets is text, such as 'cat'.*np.unique"),
+        (lambda: Data.of(np.ones((2, 1)), np.float32(3)), r"targets is float32 of shape \(\)"),
+        (
+            lambda: Data.of(pandas.DataFrame({"a": [1, 2], "b": [3.0, "x"]}), np.ones(2)),
+            "inputs, column 'b', row 1 is the text 'x': expected a number",
+        ),
     ],
 )
 def test_bad_values_are_refused_in_one_line(make, complaint):
     with pytest.raises(ValueError, match=complaint) as error:
         make()
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) <= 200
+
+
+def test_what_users_have_becomes_arrays():
+    frame = pandas.DataFrame({"a": [1, 2, 3], "b": [0.5, 1.5, 2.5]})
+    mine = Data.of(frame, frame["a"])
+    np.testing.assert_array_equal(mine.inputs, [[1, 0.5], [2, 1.5], [3, 2.5]])
+    np.testing.assert_array_equal(mine.targets, [1, 2, 3])
+    words = Data.of(["one two", "three"], [0, 1])  # for models with a TextVectorization layer
+    assert words.inputs.dtype.kind == "U" and len(words) == 2
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_found_with_its_index(part, value):
+    whole = {
+        name: Data.of(np.ones((5, 2, 3), np.float32), np.arange(5))
+        for name in ("train", "validation")
+    }
+    dataset = Dataset("mine", **whole)
+    dataset.check_finite()
+    whole[part].inputs[3, 1, 2] = value
+    with pytest.raises(ValueError, match=rf"'mine': {part}.inputs\[3, 1, 2\] is {value}"):
+        dataset.check_finite()
+
+
+def test_data_larger_than_a_chunk_are_searched_to_the_end(monkeypatch):
+    monkeypatch.setattr(arrays, "CHUNK", 10)
+    x = np.zeros((7, 4), np.float32)
+    assert arrays.not_finite(x) is None
+    x[6, 3] = np.nan
+    assert arrays.not_finite(x) == (6, 3)

@@ -1,7 +1,7 @@
 """Keras models that our strategies cannot train: the error is one line."""
 
 import pytest
-from keras_networks import IMAGES, LABELS, VALUES, compiled, convolutional, keras, layers
+from keras_networks import compiled, convolutional, keras, layers
 
 from tutorial_dl import replica
 
@@ -75,12 +75,3 @@ def test_models_that_cannot_be_trained_are_refused_in_one_line(make, complaint):
 def test_only_keras_models():
     with pytest.raises(TypeError, match=r"a list is not a keras\.Model"):
         replica.KerasReplica([])
-
-
-def test_metrics_that_are_no_means_are_refused():
-    model = convolutional(metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)])
-    assert replica.KerasReplica(model).evaluate([(IMAGES, LABELS)])["accuracy"] <= 1
-    inputs = keras.Input((2,))
-    one = compiled(inputs, layers.Dense(1, "sigmoid")(inputs), loss="mse", metrics=["AUC"])
-    with pytest.raises(ValueError, match=r"metric 'AUC' is not a mean over samples"):
-        replica.KerasReplica(one).evaluate([(VALUES, LABELS > 0)])

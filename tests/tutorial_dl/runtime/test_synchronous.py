@@ -286,9 +286,9 @@ def one_rank_fails():
 
     team = Team()
     digits = data.digits()
-    if team.rank == 1:
-        digits.train.inputs[700:] = np.nan
     trainer = Trainer(models.softmax(digits), digits, strategies.Synchronous(team), progress=False)
+    if team.rank == 1:
+        digits.train.inputs[700:] = np.nan  # which a Trainer refuses from the beginning
     expected = TrainingError if team.rank == 1 else (PeerError, TrainingError)
     with pytest.raises(expected, match=r"the loss is nan at step 1 \(epoch 1\) on rank 1"):
         trainer.fit(1)

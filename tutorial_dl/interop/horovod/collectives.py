@@ -22,7 +22,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from ..tensorflow_graph import in_order
+from tutorial_dl.replica.tensorflow_graph import in_order
+
 from .arguments import arguments
 from .arrays import share
 from .process_sets import ProcessSet, global_process_set

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import tensorflow as tf
 
-from ..tensorflow_graph import in_order
+from tutorial_dl.replica.tensorflow_graph import in_order
+
 from .pickles import dumps, loads
 from .process_sets import ProcessSet, global_process_set
 

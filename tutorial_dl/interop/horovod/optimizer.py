@@ -20,7 +20,8 @@ import functools
 import keras
 import tensorflow as tf
 
-from ..tensorflow_graph import refuse_xla
+from tutorial_dl.replica.tensorflow_graph import refuse_xla
+
 from .arguments import arguments
 from .collectives import allreduce
 from .gradients import Reducer, trainable_in

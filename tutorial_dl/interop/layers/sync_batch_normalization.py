@@ -38,7 +38,7 @@ with quiet():
     import keras
     import tensorflow as tf
 
-from tutorial_dl.interop.tensorflow_graph import in_order
+from tutorial_dl.replica.tensorflow_graph import in_order
 
 AVERAGES = ("samples", "ranks")
 

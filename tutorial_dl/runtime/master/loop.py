@@ -13,12 +13,12 @@ from ...checkpoint.master import MasterSaving
 from ...layout.layout import layout_of
 from ...replica.base import assign
 from ..errors import NotFinite, Terminated
+from ..evaluation import Sums
 from ..loop import Loop
 from .client import Client
 from .hierarchical_master import HierarchicalMaster, Ledger
 from .messages import Kind
 from .sub_master import SubMaster
-from .tasks import METRICS
 from .top_master import TopMaster
 from .topology import Topology, computing_team
 from .worker import Computing, Worker, spread
@@ -87,17 +87,17 @@ class MasterLoop(Loop):
             start = {name: self.resumed[name] for name in start}
         start |= {"steps": run.steps, "epochs": len(run.history.epochs)}
         start = json.loads(broadcast_text(team, json.dumps(start), root=0))
-        names = self.metric_names()
+        measures = self.measures()
         first, last = start["epochs"] + len(start["unseen"]), start["epochs"] + epochs
         try:
             if stars.is_top:
-                path = self.lead(first, last, start, names, bar, signals)
+                path = self.lead(first, last, start, measures, bar, signals)
             elif stars.role.role == "sub_master":
                 path = self.guide(first, last, start)
             elif stars.role.device == 0:
-                path = self.work(names)
+                path = self.work(measures)
             else:
-                path = self.follow(names)
+                path = self.follow(measures)
             if not run.lost_ranks:
                 self.close()
         finally:
@@ -111,26 +111,22 @@ class MasterLoop(Loop):
         if path is not None:
             raise Terminated(path, run.steps)
 
-    def metric_names(self) -> list[str]:
-        """Names of the metrics of the model's `evaluate`, found by one rank. Collective."""
-        run, names = self.run, ""
-        if run.team.rank == run.team.size - 1:
-            found = run.replica.evaluate([run.dataset.validation.take(slice(0, 1))])
-            names = ",".join(name for name in found if name != "samples")
-        names = broadcast_text(run.team, names).split(",")
-        if len(names) > METRICS:
-            raise ValueError(f"the model must have at most {METRICS} metrics, got {len(names)}")
-        return names
+    def measures(self) -> Sums:
+        """How ranks send what they measure. The top master, which adds it up, tries. Collective."""
+        run, found = self.run, {}
+        if run.team.rank == 0:
+            found = run.replica.measure([run.dataset.validation.take(slice(0, 1))])
+        return Sums.of(run.team, found, 0)
 
     # One of these per rank; each returns the checkpoint's path if SIGTERM ended the run
 
-    def lead(self, first: int, last: int, start: dict, names, bar, signals):
+    def lead(self, first: int, last: int, start: dict, measures: Sums, bar, signals):
         run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
         ranks = stars.top_ranks
         rule.workers = len(ranks) - 1
         relayed = run.layout.masters >= 2
         tasks = None if relayed else stars.tasks(ranks, first, last, start["begun"])
-        arguments = self, stars.at_top, ranks, tasks, names, bar, signals
+        arguments = self, stars.at_top, ranks, tasks, measures, bar, signals
         if relayed:
             ledger = Ledger(stars.tasks_of_groups(first, last, start["begun"]))
             top = HierarchicalMaster(*arguments, ledger=ledger)
@@ -179,7 +175,7 @@ class MasterLoop(Loop):
         assign(run.replica, weights, state)
         return take_word(run, text)
 
-    def work(self, names):
+    def work(self, measures: Sums):
         run, stars, rule, replica = self.run, self.stars, self.run.strategy, self.run.replica
         star = stars.in_group or stars.at_top
         rule.workers = star.team.size - 1
@@ -191,7 +187,7 @@ class MasterLoop(Loop):
             places[rule.receives] = star.into[:n]
         replica.place(places["parameters"], places["gradient"])
         mates = self.mates if run.layout.devices > 1 else None
-        computing = Computing(run, stars, names, mates)
+        computing = Computing(run, stars, measures, mates)
         with closing(computing.items):
             ranks = stars.group_ranks or stars.top_ranks
             server = Client(star, ranks, replica, swaps=rule.swaps)
@@ -201,8 +197,8 @@ class MasterLoop(Loop):
             text = server.final_message()
         return take_word(run, text) if mates is None else self._with_leader(text)
 
-    def follow(self, names):
-        computing = Computing(self.run, self.stars, names, self.mates)
+    def follow(self, measures: Sums):
+        computing = Computing(self.run, self.stars, measures, self.mates)
         with closing(computing.items):
             computing.follow()
         return self._with_leader()

@@ -22,7 +22,7 @@ from numba_kernels.team import stall
 from ...strategies.center import Center
 from ..errors import NotFinite, TrainingError
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat, request_of
-from .tasks import Part, Validation
+from .tasks import Evaluated, Part, Validation
 
 LOOK = 0.2  # seconds between checks for failed leaves
 PATIENCE = 60.0  # a worker that others wait for may take at least this long for a task, and
@@ -51,7 +51,9 @@ class Master:
         self.rule, self.star, self.ranks, self.tasks = self.run.strategy, star, ranks, tasks
         self.weights = self.run.replica.parameters.copy()
         self.state = np.copy(self.run.replica.state)
-        self.center = Center(self.rule, self.weights)
+        replica = self.run.replica
+        constrain = replica.constrain if replica.constrained else None
+        self.center = Center(self.rule, self.weights, constrain)
         self.n = self.weights.size
         self.open = list(star.leaves)  # leaves that take part
         self.waiting: list[int] = []  # leaves that wait for an order
@@ -134,6 +136,9 @@ class Master:
         elif kind == Kind.SNAPSHOT:
             asked = next(v for v in self.validations if leaf in v.given)
             self._fill(leaf, asked.weights, asked.state)
+        elif kind == Kind.EVALUATED and not record.last:
+            self.measured(leaf, record)
+            star.answer(leaf, flat(Answer(Order.GO_ON, self.updates, self.stopping)), vector=False)
         elif kind == Kind.FINAL:
             self._fill(leaf, *self.final)
             if not star.tell(leaf, self.text):
@@ -156,8 +161,7 @@ class Master:
             took = time.monotonic() - since
             self.longest[order] = max(self.longest.get(order, 0.0), took)
         if kind == Kind.EVALUATED:
-            validation = next(v for v in self.validations if leaf in v.given)
-            validation.add(leaf, record)
+            self.measured(leaf, record)
         elif kind == Kind.PUSH and self.rule.synchronous:
             self.round[leaf] = record
             if self.tasks is not None:
@@ -233,6 +237,9 @@ class Master:
                 validation.given[leaf] = part = validation.todo.popleft()
                 return Answer(Order.EVALUATE, about=Part(part, validation.of))
         return None
+
+    def measured(self, leaf: int, piece: Evaluated) -> None:
+        next(v for v in self.validations if leaf in v.given).add(leaf, piece)
 
     def end_validations(self) -> None:
         """End the validations that are complete, in order."""

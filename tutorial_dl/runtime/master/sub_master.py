@@ -20,7 +20,7 @@ from .client import Client
 from .hierarchical_master import undone
 from .master import Master
 from .messages import PAIRS, Counts, Ended, Kind, Lost, NotFiniteAt, Order, Report
-from .tasks import Rest, Validation
+from .tasks import Evaluated, Rest, Validation
 
 PART = 0.1  # fraction of a group's time for exchanges with the master above
 MOST = 16  # most worker exchanges per exchange upwards, which limits staleness
@@ -208,4 +208,5 @@ class SubMaster(Master):
             self.adopted.append(answer.about)
 
     def validated(self, validation: Validation) -> None:
-        self._say(Kind.EVALUATED, validation.total())
+        for piece in Evaluated.pieces(validation.total()):
+            self._say(Kind.EVALUATED, piece)

@@ -4,16 +4,17 @@ With sub-masters below it, it is a HierarchicalMaster (hierarchical_master.py).
 """
 
 from ...replica.base import assign
+from ..evaluation import Sums
 from .master import Master
 from .tasks import Validation
 
 
 class TopMaster(Master):
-    """The top master of workers; `names` are those of the metrics that workers send."""
+    """The top master of workers; `measures` is how workers send what they measure."""
 
-    def __init__(self, loop, star, ranks, tasks, names: list[str], bar, signals):
+    def __init__(self, loop, star, ranks, tasks, measures: Sums, bar, signals):
         super().__init__(loop, star, ranks, tasks)
-        self.names, self.bar, self.signals = names, bar, signals
+        self.measures, self.bar, self.signals = measures, bar, signals
         self.since = self.run.clock.now()
         self.saved_at = self.run.steps
 
@@ -78,8 +79,7 @@ class TopMaster(Master):
         self.validations.append(one)
 
     def validated(self, validation: Validation) -> None:
-        samples, sums = validation.total()  # zeros fill the sums
-        metrics = {n: float(s / samples) for n, s in zip(self.names, sums, strict=False)}
+        metrics = self.run.replica.metrics_of(self.measures.by_name(validation.total()))
         more = dict(validation.row)
         losses = {"loss": more.pop("loss")}
         row = self.run.end_epoch(self.bar, validation.epoch, losses, metrics, **more)

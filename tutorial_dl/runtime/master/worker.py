@@ -14,6 +14,7 @@ from numba_kernels.spans import span
 
 from ...data import Batches, shard
 from ...replica.base import LossNotFinite, assign, finite_gradient
+from ..evaluation import Sums
 from .client import Client
 from .messages import Answer, Kind, NotFiniteAt, Order, Report, flat
 from .tasks import Evaluated, Part, Task, TaskBatches
@@ -22,13 +23,10 @@ WORDS = 14  # length of a leader's message to its members, an Answer
 
 
 class Computing:
-    """Gradients and metrics of a batch, computed by all ranks of a worker together (`team`).
+    """Gradients and metrics of a batch, computed by all ranks of a worker together (`team`)."""
 
-    `names` are those of the metrics that the model's `evaluate` returns.
-    """
-
-    def __init__(self, run, stars, names: list[str], team=None):
-        self.run, self.replica, self.names, self.team = run, run.replica, names, team
+    def __init__(self, run, stars, sums: Sums, team=None):
+        self.run, self.replica, self.sums, self.team = run, run.replica, sums, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
         self.ranks = stars.mate_ranks  # of this worker, as the run numbers them
         self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
@@ -72,28 +70,27 @@ class Computing:
                 return *finite_gradient(self.replica, batch), True
             return self.loss_scale.gradient(self.replica, batch)
 
-    def metrics(self, part: Part) -> Evaluated:
+    def measure(self, part: Part) -> np.ndarray:
+        """The numbers of the model's metrics (`Replica.measure`) on a part, as one vector."""
         if self.team is None:
-            return self._own_metrics(part)
+            return self._measured(part)
         with numbered(self.ranks):
             self._tell(Answer(Order.EVALUATE, about=part))
-            return self._metrics_together(part)
+            return self._measure_together(part)
 
-    def _metrics_together(self, part: Part) -> Evaluated:
+    def _measure_together(self, part: Part) -> np.ndarray:
         spread(self.team, self.replica)
         (number, of), ranks = part, self.team.size
-        own = self._own_metrics(Part(number * ranks + self.team.rank, of * ranks))
-        return Evaluated.of_words(self.team.allreduce(np.array(flat(own), np.float64)).tolist())
+        own = self._measured(Part(number * ranks + self.team.rank, of * ranks))
+        return self.team.allreduce(own)
 
-    def _own_metrics(self, part: Part) -> Evaluated:
+    def _measured(self, part: Part) -> np.ndarray:
         data, size = shard(self.run.dataset.validation, *part), self.run.validation_batch_size
         with (
             span("validation"),
             closing(Batches(data, size, shuffle=False).epoch()) as batches,
         ):
-            found = self.replica.evaluate(batches)
-        samples = found.get("samples", 0)
-        return Evaluated(samples, tuple(samples * found.get(name, 0.0) for name in self.names))
+            return self.sums.flat(self.replica.measure(batches))
 
     def _tell(self, order: Answer | tuple = ()) -> Answer:
         """Send an order from the leader to the members, which call it without one, and get it."""
@@ -106,7 +103,7 @@ class Computing:
         with numbered(self.ranks):
             while (order := self._tell()).order != Order.DONE:
                 if order.order == Order.EVALUATE:
-                    self._metrics_together(order.about)
+                    self._measure_together(order.about)
                     continue
                 # A loss that is not finite is for the leader to report, whose failure ends this.
                 with suppress(FloatingPointError):
@@ -176,6 +173,8 @@ class Worker:
             if rule.synchronous or (finite and (samples or (due and seen))):
                 with span("update"):
                     rule.step(x, g, server, due)
+                if self.replica.constrained:
+                    self.replica.constrain(self.replica.parameters)
         if server.last is None:  # nothing was pushed
             server.say(Kind.REPORT, report)
 
@@ -184,7 +183,8 @@ class Worker:
         replica, server = self.replica, self.server
         own, own_state = replica.parameters.copy(), np.copy(replica.state)
         assign(replica, *server.get(Kind.SNAPSHOT))
-        found = self.computing.metrics(part)
+        found = self.computing.measure(part)
         assign(replica, own, own_state)
         self.rule.after_break(replica.parameters, server)
-        server.say(Kind.EVALUATED, found)
+        for piece in Evaluated.pieces(found):
+            server.say(Kind.EVALUATED, piece)

@@ -172,7 +172,7 @@ def numbers_of_ranks():
         lambda: client.ask(Kind.FINAL),
         client.final_message,
         lambda: computing.gradient(Task(0, 32, 0, 1, 0, 1, 1), 0),
-        lambda: computing.metrics(Part(0, 1)),
+        lambda: computing.measure(Part(0, 1)),
         computing.follow,
         computing.end,
     ]

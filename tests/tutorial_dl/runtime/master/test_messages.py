@@ -6,7 +6,7 @@ import pytest
 from numba_kernels.star.star import HEAD
 from tutorial_dl.runtime.master import messages
 from tutorial_dl.runtime.master.messages import PAIRS, PIECES, Answer, Counts, Kind, Order, Report
-from tutorial_dl.runtime.master.tasks import METRICS, Evaluated, Part, Rest, Task
+from tutorial_dl.runtime.master.tasks import NUMBERS, Evaluated, Part, Rest, Task
 
 REST, TASK = Rest(3, 5, 2, 1, 2, 4), Task(3, 40, 5, 2, 1, 2, 4, (7, 0, 1, 2))
 
@@ -22,7 +22,7 @@ REQUESTS = [
     (Kind.PULL, ()),
     (Kind.PUSH, Report(3, 10.0, 2.5, 1.0, 10.0, 4.0, 7.0)),
     (Kind.REPORT, Report()),
-    (Kind.EVALUATED, Evaluated(20.0, tuple(np.arange(1.5, 1.5 + METRICS)))),
+    *((Kind.EVALUATED, piece) for piece in Evaluated.pieces(np.arange(1.5, 3 + NUMBERS))),
     (Kind.NOT_FINITE, messages.NotFiniteAt(1, 2)),
     (Kind.ENDED, messages.Ended(4)),
     (Kind.LOST, messages.Lost(5)),

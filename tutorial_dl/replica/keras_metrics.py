@@ -1,0 +1,224 @@
+"""`KerasMetrics`: the metrics of a Keras model as sums over samples, which ranks can add up.
+
+A Keras metric is computed from a few variables: Mean has a total and a count, AUC the true and
+false positives and negatives at each of 200 thresholds, MeanIoU a confusion matrix. In all metrics
+of Keras they are sums over samples. So the sums of several ranks, added up, give the metric that
+one process finds on all samples; the mean of the ranks' AUCs would be something else.
+
+Metrics and losses that a user has written are tried out on a few samples, whole and in two parts.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.data.dataset import Batch, Data
+from tutorial_dl.tensorflow_chatter import quiet
+
+with quiet():
+    import keras
+
+REST = "rest of the loss"
+NEAR = 1e-4  # relative, for two ways to the same sum in float32
+
+
+class KerasMetrics:
+    """The losses and metrics that `model.test_step` updates.
+
+    Attributes:
+        by_batch: Metrics that hold one number a batch, whatever its size. They are weighted by the
+            batches' samples here, so that they do not depend on how samples are cut into batches.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self.model = model
+        self.by_batch: list[keras.metrics.Metric] = []
+        self._weighted: dict[int, np.ndarray] = {}  # sums, by the variable's id
+        self._rest = 0.0  # of losses with masks, the sum of what is in none of the outputs' losses
+
+    def reset(self) -> None:
+        self.model.reset_metrics()
+        self._weighted, self._rest = {}, 0.0
+
+    def weigh(self, samples: int, counted: Sequence[float] = ()) -> None:
+        """After a batch: weight what holds one number a batch.
+
+        Args:
+            samples: Of the batch.
+            counted: For each compiled loss, what it was divided by if its output has a mask, else
+                -1. Losses are means over all that counts: weighted by samples, as in Keras, they
+                would depend on how sequences are cut into batches.
+        """
+        for metric in self.by_batch:
+            for variable in metric.variables:
+                self._add(variable, samples * _numbers(variable))
+            metric.reset_state()
+        counted = list(counted) or [-1] * len(self._of_outputs)  # (an own compute_loss)
+        weights = [samples if number < 0 else number for number in counted]
+        if self._of_outputs:
+            losses = [self._take(tracker) for tracker in self._of_outputs]
+            for tracker, loss, weight in zip(self._of_outputs, losses, weights, strict=True):
+                self._add_mean(tracker, loss, weight)
+            if max(counted) >= 0:
+                terms = zip(self._loss_weights(), losses, strict=True)
+                rest = self._take(self.model._loss_tracker) - sum(w * loss for w, loss in terms)
+                self._rest += samples * rest
+        elif max(counted, default=-1) >= 0:
+            self._add_mean(self.model._loss_tracker, self._take(self.model._loss_tracker), *weights)
+
+    def _take(self, mean: keras.metrics.Mean) -> float:
+        """Its value after one batch; it begins again."""
+        value = float(mean.result())
+        mean.reset_state()
+        return value
+
+    def _add(self, variable, numbers) -> None:
+        self._weighted[id(variable)] = self._weighted.get(id(variable), 0.0) + numbers
+
+    def _add_mean(self, mean: keras.metrics.Mean, value: float, weight: float) -> None:
+        self._add(mean.total, np.float64(value * weight))
+        self._add(mean.count, np.float64(weight))
+
+    def _loss_weights(self) -> list[float]:
+        given = [one.loss_weights for one in self.model._compile_loss._flat_losses]
+        return [1.0 if weight is None else float(weight) for weight in given]
+
+    @property
+    def sums(self) -> dict[str, np.ndarray]:
+        """The numbers of all metrics, summed over the samples since `reset`; float64."""
+        variables = self._variables()
+        found = {name: self._weighted.get(id(v), _numbers(v)) for name, v in variables.items()}
+        return found | {REST: self._rest}
+
+    def result(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
+        """The metrics for such sums, of one or more ranks. The model's metrics hold them then."""
+        for name, variable in self._variables().items():
+            variable.assign(np.asarray(sums[name]).astype(variable.dtype))
+        if self._of_outputs and not float(self.model._loss_tracker.count):  # there were masks
+            means = [float(tracker.result()) for tracker in self._of_outputs]
+            rest = float(sums[REST]) / float(sums["samples"])
+            loss = rest + sum(w * m for w, m in zip(self._loss_weights(), means, strict=True))
+            self.model._loss_tracker.update_state(loss)
+        found = {name: np.asarray(m) for name, m in self.model.get_metrics_result().items()}
+        for name, value in found.items():
+            if value.size != 1:
+                raise ValueError(
+                    f"model '{self.model.name}': metric '{name}' has {value.size} values, expected "
+                    "one number; most metrics have it with average='macro'"
+                )
+        return {name: float(value.reshape(())) for name, value in found.items()}
+
+    def names(self) -> list[str]:
+        return list(self.model.get_metrics_result())
+
+    def try_out(self, batch: Batch, shared: bool) -> None:
+        """Find out what a user's metrics and losses sum up; see `Replica.try_out`."""
+        data, own = Data(*batch), [m for m in self._metrics() if not _of_keras(m)]
+        whole_loss = not shared or self.losses_of_keras
+        if len(data) < 2 or (not own and whole_loss):
+            return
+        half = len(data) // 2
+        parts = slice(None), slice(0, half), slice(half, None)
+        found = [self._after(data.take(part)) for part in parts]  # the whole, and two parts
+        self.model.reset_metrics()
+        if not whole_loss:
+            self._check_loss([of[id(self.model._loss_tracker)] for of in found], len(data))
+        sizes = len(data), half, len(data) - half
+        for metric in own:
+            numbers = [of[id(metric)] for of in found]
+            if _adds_up(*numbers):
+                continue
+            if not _adds_up(*(n * size for n, size in zip(numbers, sizes, strict=True))):
+                raise ValueError(
+                    f"model '{self.model.name}': the numbers of metric '{metric.name}' are not "
+                    "sums over samples, so those of several ranks can't be added up: leave it out "
+                    "of compile, and call model.evaluate after training"
+                )
+            self.by_batch.append(metric)
+
+    def _check_loss(self, sums: list[np.ndarray], samples: int) -> None:
+        """sums: of the loss over the samples, as a whole and in two parts."""
+        if not _adds_up(*sums):
+            whole, first, second = (loss[0] / samples for loss in sums)
+            raise ValueError(
+                f"model '{self.model.name}': its loss is not a mean over samples, so ranks can't "
+                f"share a batch: {whole:.4g} for {samples} samples, {first + second:.4g} for two "
+                "parts of them; return one loss per sample, or their mean"
+            )
+
+    def failed(self, batch: Batch) -> ValueError | None:
+        """After `test_step` has failed on a batch: the error of a metric, if it is to blame."""
+        x, y = batch
+        outputs = self.model(x, training=False)
+        if keras.tree.is_nested(outputs) or keras.tree.is_nested(y):
+            return None
+        for metric in self._metrics():
+            try:
+                metric.update_state(y, outputs)
+            except Exception as error:
+                n, m = (f"({', '.join(['n', *map(str, a.shape[1:])])})" for a in (y, outputs))
+                return ValueError(
+                    f"model '{self.model.name}': metric '{metric.name}' does not fit targets of "
+                    f"shape {n} and outputs of shape {m}: {str(error).splitlines()[0]}"
+                )
+        return None
+
+    @property
+    def all_of_keras(self) -> bool:
+        """Whether losses, metrics and layers are Keras's own, which are known to add up."""
+        compiled = self.model._compile_metrics
+        given = [] if compiled is None else [compiled._user_metrics]
+        given += [] if compiled is None else [compiled._user_weighted_metrics]
+        return self.losses_of_keras and all(map(_of_keras, keras.tree.flatten(given)))
+
+    @property
+    def losses_of_keras(self) -> bool:
+        parts = [*keras.tree.flatten(self.model.loss), self.model, *self.model._flatten_layers()]
+        return all(map(_of_keras, parts))
+
+    def _after(self, batch: Batch) -> dict[int, np.ndarray]:
+        """The numbers of each metric, by its id, after this batch alone."""
+        self.model.reset_metrics()
+        self.model.test_step(batch)
+        metrics = [self.model._loss_tracker, *self._metrics()]
+        return {id(m): np.concatenate([_numbers(v).ravel() for v in m.variables]) for m in metrics}
+
+    def _metrics(self) -> list[keras.metrics.Metric]:
+        """The compiled metrics, and those that the model or its layers have."""
+        found = []
+        for metric in self.model.metrics:
+            if metric is self.model._compile_metrics:
+                found += metric.metrics
+            elif metric is not self.model._loss_tracker:
+                found.append(metric)
+        tracked = {id(m) for m in [*self._of_outputs, *self.by_batch]}
+        return [m for m in found if id(m) not in tracked and m.variables]
+
+    @property
+    def _of_outputs(self) -> list[keras.metrics.Metric]:
+        """The means of the single outputs' losses, if there are several."""
+        losses = self.model._compile_loss
+        return [] if losses is None else losses.metrics
+
+    def _variables(self) -> dict[str, Any]:
+        variables = [v for metric in self.model.metrics for v in metric.variables]
+        return {f"{i} {v.path}": v for i, v in enumerate(variables)}
+
+
+def _numbers(variable) -> np.ndarray:
+    return np.asarray(variable.value).astype(np.float64)
+
+
+def _adds_up(whole: np.ndarray, first: np.ndarray, second: np.ndarray) -> bool:
+    return bool(np.allclose(first + second, whole, rtol=NEAR, atol=NEAR))
+
+
+def _of_keras(thing: Any) -> bool:
+    """Whether a name, a function, or an object and the function that it wraps, are Keras's own."""
+    if thing is None or isinstance(thing, str):
+        return True
+    function = getattr(thing, "_fn", getattr(thing, "fn", None))
+    parts = [thing] if hasattr(thing, "__qualname__") else [type(thing)]
+    parts += [] if function is None else [function]
+    return all(str(getattr(part, "__module__", "")).split(".")[0] == "keras" for part in parts)
