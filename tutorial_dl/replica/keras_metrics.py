@@ -150,7 +150,10 @@ class KerasMetrics:
     def failed(self, batch: Batch) -> ValueError | None:
         """After `test_step` has failed on a batch: the error of a metric, if it is to blame."""
         x, y = batch
-        outputs = self.model(x, training=False)
+        try:
+            outputs = self.model(x, training=False)
+        except Exception:
+            return None  # the model itself failed
         if keras.tree.is_nested(outputs) or keras.tree.is_nested(y):
             return None
         for metric in self._metrics():

@@ -132,6 +132,16 @@ def each_rank():
     as_keras(constrained, signs, strategies.Downpour(synchronous=True), keeps_its_bounds)
     as_keras(tagger, for_each_word(), strategies.Synchronous())
     as_keras(tagger_of_both, for_each_word_and_all(), strategies.Synchronous())
+    learns_alone()
+
+
+def learns_alone():
+    """Asynchronous workers have batches of their own: no worker waits for another one's mask."""
+    from tutorial_dl import Trainer
+
+    trainer = Trainer(compiled(tagger), for_each_word(), "downpour", progress=False, batch_size=5)
+    losses = trainer.fit(4).column("val_loss")
+    assert losses[-1] < losses[0]
 
 
 def test_constraints_masks_and_metrics_of_keras_on_three_ranks(on_ranks):
