@@ -115,10 +115,11 @@ class Cluster:
             elif not registry.alive(record.watcher):  # else: a restart
                 self._lease = Lease(record.path)
                 self._parts.start_watcher(record)
-            self._parts.start_controller(record, self._profile, progress)
-            self._connect()
-            self._parts.start_engines(record, self._profile, self.client, progress)
-            self._note_places()
+            with processes.reserved_ports() as ports:
+                self._parts.start_controller(record, self._profile, ports, progress)
+                self._connect()
+                self._parts.start_engines(record, self._profile, self.client, progress)
+                self._note_places()
         except BaseException:  # Ctrl-C included
             self.stop()
             raise

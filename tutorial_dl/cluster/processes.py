@@ -4,12 +4,14 @@ Each runs as the child of a guard (launch/guard.py), which ends it when a proces
 guard watches ends. Their commands and environments are made here.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from numba_kernels import launch
@@ -27,6 +29,29 @@ LOOPBACK = {
     "PRTE_MCA_prte_if_include": "lo",
     "PMIX_MCA_ptl_tcp_if_include": "lo",
 }
+
+
+PORTS = 24  # those that a controller listens on
+
+
+@contextlib.contextmanager
+def reserved_ports() -> Iterator[list[int]]:
+    """Ports that nobody else is given until the controller listens on them.
+
+    Left to itself, the controller chooses free ports, and listens on them later. If the port of its
+    direct queue is somebody else's by then, that queue's thread ends without a word, and the
+    engines never answer. That happens where many clusters start at the same time. A port that a
+    socket is bound to is not chosen for any other program, and ZeroMQ may listen on it (both set
+    SO_REUSEADDR, and this one does not listen).
+    """
+    with contextlib.ExitStack() as sockets:
+        ports = []
+        for _ in range(PORTS):
+            held = sockets.enter_context(socket.socket())
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("", 0))
+            ports.append(held.getsockname()[1])
+        yield ports
 
 
 class Guarded:
@@ -62,13 +87,14 @@ class Guarded:
         return last_lines(self.log)
 
 
-def controller(run: Path, profile: Profile) -> list[str]:
+def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
     """ipyparallel's controller, which writes its connection files into `run`/security."""
     address = profile.address()
     return [
         *(sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={run}"),
         *(f"--ip={address}", f"--location={address}"),
         f"--IPController.enable_curve={profile.encrypted}",
+        f"--ports={','.join(map(str, ports))}",
         # An engine is registered at the next heartbeat after its start, by default up to 3.5 s
         # later. Use 0.5 s, and allow busy engines as much time as before.
         *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=70"),

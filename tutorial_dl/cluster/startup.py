@@ -64,12 +64,12 @@ class Parts:
         record.watcher, record.watch = self.watcher.named, [self.watcher.named]
         record.save()
 
-    def start_controller(self, record: Record, of: Profile, progress: Progress) -> None:
-        """Start the controller, and wait for its connection files."""
+    def start_controller(self, record: Record, of: Profile, ports, progress: Progress) -> None:
+        """Start the controller on these `ports`, and wait for its connection files."""
         run = record.run
         run.mkdir(mode=0o700, exist_ok=True)
         self.controller = Guarded(
-            processes.controller(run, of),
+            processes.controller(run, of, ports),
             [int(pid) for pid, _ in record.watch],
             run / "controller.log",
             remove=record.path if record.keep is None else run,

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 
 from numba_kernels import launch
 from tutorial_dl import cluster
+from tutorial_dl.cluster import processes
 
 SECONDS = 300
 
@@ -86,6 +89,33 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
     assert not any(p.is_running() for p in processes)
     assert not any(e.alive for e in c.status())
     c.stop()  # a second time does nothing
+
+
+def test_nobody_else_is_given_a_port_of_the_controller():
+    """Else a cluster whose controller lost a port never answers."""
+    with processes.reserved_ports() as ports, zmq.Context() as context:
+        assert len(set(ports)) == processes.PORTS
+        for port in ports:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+            with context.socket(zmq.ROUTER) as queue:
+                queue.bind(f"tcp://127.0.0.1:{port}")
+    with cluster.start(n=1, timeout=SECONDS) as c:
+        (command,) = {
+            tuple(process.cmdline())
+            for process in all_processes(c)
+            if "ipyparallel.controller" in process.cmdline()[:3]
+        }
+        (words,) = [word for word in command if word.startswith("--ports=")]
+        reserved = {int(port) for port in words.removeprefix("--ports=").split(",")}
+        for who in ("client", "engine"):
+            found = json.loads(processes.connection_file(c._record.run, who).read_text())
+            used = [port for port in found.values() if isinstance(port, int)]
+            assert len(used) >= 6 and reserved.issuperset([*used, *flat(found["broadcast"])])
+
+
+def flat(ports: int | list[int]) -> list[int]:
+    return ports if isinstance(ports, list) else [ports]
 
 
 def test_restart_gives_new_ranks_where_one_has_died():
