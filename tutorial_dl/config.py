@@ -24,6 +24,7 @@ from typing import Any, ClassVar, get_args, get_type_hints
 from numba_kernels.compression import NAMES as COMPRESSION_NAMES
 from numba_kernels.optimizers import NAMES as OPTIMIZER_NAMES
 
+LOGS = (".csv", ".jsonl")  # other names: a folder for TensorBoard
 TIMELINES = (".json", ".png", ".svg", ".pdf")  # a trace for Perfetto, or a figure
 
 
@@ -109,6 +110,8 @@ class DataConfig:
     accumulate: int = option(
         "Micro-batches per batch, computed one after the other to save memory.", 1, least=1)
     seed: int = option("Seed of initial weights and sample order.", 0, least=0)
+    sync_batch_norm: bool = option(
+        "Normalise batches of a Keras model over the samples of all ranks.", False)
     features: str | None = option(
         "Names of the input datasets in HDF5 files; default: features.", metavar="NAME[,NAME]")
     labels: str | None = option(
@@ -116,6 +119,9 @@ class DataConfig:
     validation: str | None = option(
         "HDF5 files to validate on, or the fraction of --data to hold out; default: 0.2.",
         metavar="FILES|SHARE")
+    class_weight: str | None = option(
+        "Weights of classes in the loss of training, such as 0=1,1=5; balanced: all count alike.",
+        metavar="WEIGHTS")
     cache: str | None = option(
         "Local folder for copies of HDF5 files, made once per node.", metavar="DIR")
 
@@ -124,11 +130,18 @@ class DataConfig:
 class OptimizerConfig:
     panel = "Optimizer"
     optimizer: str | None = option(
-        "Optimizer; default: adam, or the one that the strategy needs.", choices=OPTIMIZER_NAMES)
+        "Optimizer; default: the one that a Keras model was compiled with, else adam, or what the "
+        "strategy needs.", choices=OPTIMIZER_NAMES)
     learning_rate: float | None = option("Learning rate; default: the optimizer's own.", least=0.0)
     momentum: float | None = option(
         "Momentum: of elastic averaging (default: 0), of energy matching (default: 0.9), else of "
         "the optimizer.", least=0.0, below=1.0)
+    weight_decay: float | None = option("Weight decay, of an optimizer that has one.", least=0.0)
+    beta_1: float | None = option(
+        "Decay of the mean of gradients, in optimizers of Adam's kind and lion.", least=0.0,
+        below=1.0)
+    beta_2: float | None = option(
+        "Decay of the mean of their squares, likewise.", least=0.0, below=1.0)
     clip_norm: float | None = option("Clip gradients to this global norm.", above=0.0)
 
 
@@ -249,7 +262,10 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class OutputConfig:
     panel = "Output"
-    quiet: bool = option("Hide the progress bar.", False)
+    quiet: bool = option("Hide the progress bar, or the line an epoch that a file gets.", False)
+    log: str | None = option(
+        "Write a row per epoch as it ends: .csv, .jsonl, or a folder for TensorBoard.",
+        metavar="FILE|FOLDER")
     report_every: int | None = option(
         "Print loss and speed every STEPS steps.", least=1, metavar="STEPS")
     json: str | None = option("Write the result as JSON; - prints it.", metavar="FILE")
@@ -340,10 +356,14 @@ class RunConfig:
             )
         if timeline is not None:
             check_timeline(Path(timeline))
+        if self.output.log is not None:
+            check_log(Path(self.output.log))
         if self.schedule.base_batch_size != 32 and self.schedule.batch_rule is None:
             raise ValueError("--base-batch-size has no effect without --batch-rule")
         if self.schedule.target is not None:
             target_of(self.schedule.target)
+        if self.data.class_weight is not None:
+            class_weight_of(self.data.class_weight)
         if self.checkpoint.checkpoint is None:
             for name in ("checkpoint_every", "resume"):
                 if getattr(self.checkpoint, name):
@@ -401,6 +421,15 @@ def check_timeline(path: Path) -> None:
         )
 
 
+def check_log(path: Path) -> None:
+    """Raise ValueError unless the name is that of a file for rows, or of a folder."""
+    if path.suffix not in ("", *LOGS):
+        raise ValueError(
+            f"log must end in {' or '.join(LOGS)}, or be a folder for TensorBoard, got "
+            f"{str(path)!r}"
+        )
+
+
 def target_of(text: str) -> tuple[str, float]:
     """The metric's name and its value in a --target option; ValueError if it has another form."""
     metric, _, value = text.partition("=")
@@ -409,6 +438,19 @@ def target_of(text: str) -> tuple[str, float]:
     except ValueError:
         raise ValueError(
             f"target must be METRIC=NUMBER, for example val_accuracy=0.97, got {text!r}"
+        ) from None
+
+
+def class_weight_of(text: str) -> dict[int, float] | str:
+    """The weights by class in a --class-weight option; ValueError if it has another form."""
+    if text == "balanced":
+        return text
+    try:
+        pairs = [pair.split("=") for pair in text.split(",")]
+        return {int(one): float(weight) for one, weight in pairs}
+    except ValueError:
+        raise ValueError(
+            f"class_weight must be CLASS=WEIGHT,..., for example 0=1,1=5, or balanced, got {text!r}"
         ) from None
 
 

@@ -51,6 +51,7 @@ class Optimizer:
     slots = 0  # number of running averages that the rule keeps
     rule = -1  # its number in the compiled switch (switch.py)
     layered = False  # whether it needs norms of layers
+    undivided = False  # whether it must update all parameters at once, so ranks can't divide them
     velocity = None  # index of the running average that contains past learning rates
 
     def __post_init__(self):

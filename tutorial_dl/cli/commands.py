@@ -2,6 +2,7 @@
 
 import inspect
 import signal
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -128,6 +129,7 @@ def run(
 
 def train(file: Path | None = None, **given) -> None:
     """Train a model on a data set by one strategy."""
+    from ..training.progress import TERMINAL
     from . import train as job
 
     given = {name: getattr(value, "value", value) for name, value in given.items()}
@@ -143,7 +145,10 @@ def train(file: Path | None = None, **given) -> None:
             raise typer.Exit(job.run_rank(asked))
         grace = SAVING_SECONDS if folder else 5.0
         words = ["-m", "tutorial_dl", *asked.words()]
-        done = launch.run_ranks(need or 1, words, grace=grace, survive=asked.with_master)
+        terminal = {TERMINAL: "1"} if sys.stderr.isatty() else {}
+        done = launch.run_ranks(
+            need or 1, words, grace=grace, survive=asked.with_master, env=terminal
+        )
     except (ValueError, launch.LaunchError, OSError) as error:
         fail(str(error))
     except KeyboardInterrupt:
@@ -211,3 +216,75 @@ def doctor(
     from . import doctor as checks
 
     raise typer.Exit(checks.main(json))
+
+
+def of_data(name: str):
+    """An option that `train` has, too."""
+    one = config.OPTIONS[name]
+    return Annotated[str | None, typer.Option(one.flag, metavar=one.metavar, help=one.help)]
+
+
+MODEL_FILE = Annotated[
+    str, typer.Option(metavar="FILE", help="The trained model, as train --save has written it.")
+]
+MODEL = Annotated[
+    str | None,
+    typer.Option(help="The model as for train: for .npz, or where it has classes of your own."),
+]
+Part = StrEnum("Part", ["train", "validation"])
+PART = Annotated[Part, typer.Option(help="Which part of the data.")]
+BATCH_SIZE = Annotated[int, typer.Option(min=1, help="Samples that a rank computes at once.")]
+
+
+@app.command()
+def evaluate(
+    model_file: MODEL_FILE,
+    data: of_data("data") = "digits",
+    model: MODEL = None,
+    part: PART = Part.validation,
+    features: of_data("features") = None,
+    labels: of_data("labels") = None,
+    validation: of_data("validation") = None,
+    batch_size: BATCH_SIZE = 512,
+    json: file_option("Write the metrics as JSON; - prints them.") = None,
+    ranks: number("Number of ranks to start.", *RANKS) = None,
+) -> None:
+    """Evaluate a trained model: each rank takes a share of the samples, metrics are exact."""
+    apply("evaluate", **locals())
+
+
+@app.command()
+def predict(
+    model_file: MODEL_FILE,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Write the outputs: .npy or .npz.")],
+    data: of_data("data") = "digits",
+    model: MODEL = None,
+    part: PART = Part.validation,
+    features: of_data("features") = None,
+    labels: of_data("labels") = None,
+    validation: of_data("validation") = None,
+    batch_size: BATCH_SIZE = 512,
+    ranks: number("Number of ranks to start.", *RANKS) = None,
+) -> None:
+    """Write a trained model's outputs, in the order of the samples."""
+    apply("predict", **locals())
+
+
+def apply(what: str, ranks: int | None, json: str | None = None, **given) -> None:
+    """Run `evaluate` or `predict`, whose options are `given`."""
+    from . import applying as job
+
+    words = {name: str(value) for name, value in given.items() if value is not None}
+    words |= {} if json is None else {"json": json}
+    flat = [w for name, value in words.items() for w in (f"--{name.replace('_', '-')}", value)]
+    files = {name: given.pop(name) for name in ("features", "labels", "validation")}
+    out, part = given.pop("out", None), given.pop("part").value
+    with one_line():
+        launch.check_ranks(1 if ranks is None else ranks)
+        job.check(given["model_file"], given["model"], given["data"], out, files)
+        for file in (out, json):
+            if file not in (None, "-"):
+                check_writable(Path(file))
+        raise typer.Exit(
+            job.run(what, ranks, flat, part=part, out=out, files=files, json_file=json, **given)
+        )

@@ -36,7 +36,10 @@ def check(config: RunConfig) -> int | None:
         raise ValueError(f"strategy 'serial' uses 1 rank, not {ranks}; leave out -n {ranks}")
     models.check(config.data.model)
     datasets.check(config.data.data, **of_files(config))
-    for file in (output.json, output.timeline, output.save, output.save_best):
+    log = output.log
+    if log is not None and not Path(log).suffix:
+        log = None  # a folder is made
+    for file in (output.json, output.timeline, output.save, output.save_best, log):
         if file not in (None, "-"):
             check_writable(Path(file))
     if config.checkpoint.checkpoint is not None:
@@ -136,8 +139,6 @@ def try_out(trainer, config: RunConfig) -> None:
         if file is not None:
             check_ending(replica, file)
     trainer.check_agreement()
-    if trainer.team.rank == 0:
-        say_which_optimizer(replica, trainer.optimizer)
     try:
         # The exception repeats what TensorFlow logs about it.
         with chatter_hidden() if "tensorflow" in sys.modules else nullcontext():
@@ -151,19 +152,6 @@ def try_out(trainer, config: RunConfig) -> None:
         known = ["loss", *(f"val_{name}" for name in metrics if name != "samples")]
         if (metric := target_of(target)[0]) not in known:
             raise ValueError(f"target {target!r}: there is no {metric!r}; one of {known}")
-
-
-def say_which_optimizer(replica, ours) -> None:
-    """Tell Keras users that the optimizer of `compile` is not used."""
-    theirs = type(getattr(replica.model, "optimizer", None)).__name__
-    # `compile` sets RMSprop if none is given.
-    if theirs not in ("NoneType", "RMSprop", type(ours).__name__):
-        print(
-            f"note: trained with {ours.in_words}, as --optimizer says; {theirs}, which the model "
-            "was compiled with, is not used",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 def telling_samples(data):

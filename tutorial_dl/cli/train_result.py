@@ -12,7 +12,7 @@ def summary(config: RunConfig, trainer) -> dict:
     """The result of a run, as `--json` writes it: numbers, texts, lists and dicts only."""
     history, strategy = trainer.history, config.strategy.strategy
     # The rate asked for: the trainer's own may be that of step 0, at the foot of a warm-up.
-    asked = optimizer_of(config, trainer.strategy.default_optimizer)
+    asked = optimizer_of(config, trainer.replica, trainer.strategy).optimizer
     result = {
         "strategy": strategy,
         "ranks": trainer.team.size,
@@ -27,7 +27,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "one_copy": trainer.strategy.one_copy,
         "schedule": str(trainer.schedule) if trainer.schedule else None,
         "accumulate": config.data.accumulate,
-        "clip_norm": config.optimizer.clip_norm,
+        "clip_norm": trainer.clip_norm,
         "compression": config.values()["compression"],
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.replica.segments),

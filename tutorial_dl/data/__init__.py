@@ -4,6 +4,7 @@ dataset = data.load("digits")                           # or "my_file:load", or 
 for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
 
 dataset.py, batches.py     samples, and each rank's share of them; loading.py: by name
+arrays.py, weights.py      from what users have to arrays; weights of classes
 built_in.py                data without files; collisions.py, particles.py: simulated events
 files.py, hdf5_dataset.py  data in files; hdf5.py, hdf5_files.py read them; blocks.py: their order
 ahead.py, local_copy.py    reading while ranks compute; copies on a node's own disk

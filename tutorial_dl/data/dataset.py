@@ -10,7 +10,9 @@ import numpy as np
 
 from tutorial_dl.data.arrays import array_of, not_finite
 
-Batch = tuple[Any, Any]  # (inputs, targets): arrays, or tuples/dicts of arrays, samples first
+# (inputs, targets), or (inputs, targets, weights of samples): arrays, or tuples or dicts of arrays,
+# samples first
+Batch = tuple[Any, ...]
 
 
 def each_array(function: Callable[[np.ndarray], Any], arrays: Any) -> Any:
@@ -33,41 +35,56 @@ def by_name(arrays: Any, what: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Data:
-    """Samples and their targets: arrays of shape (n, ...), or tuples or dicts of such arrays."""
+    """Samples and their targets: arrays of shape (n, ...), or tuples or dicts of such arrays.
+
+    Attributes:
+        targets: () if there are none.
+        weights: What each sample's loss is multiplied by, shape (n,); for several targets, a tuple
+            or dict as these. None: 1.
+    """
 
     inputs: Any
     targets: Any
+    weights: Any = None
 
     @classmethod
-    def of(cls, inputs: Any, targets: Any) -> Data:
-        """Build data from anything array-like, and check that all numbers of samples agree."""
-        listed = [
-            tuple(a) if isinstance(a, list) and of_arrays(a) else a for a in (inputs, targets)
-        ]
-        named = [by_name(a, what) for a, what in zip(listed, ("inputs", "targets"), strict=True)]
-        if not all(named):
+    def of(cls, inputs: Any, targets: Any, weights: Any = None) -> Data:
+        """Build data from anything array-like, and check that all numbers of samples agree.
+
+        `targets` may be None for a model that needs none (autoencoders with `add_loss`).
+        """
+        given = {"inputs": inputs, "targets": targets, "weights": weights}
+        listed = {
+            what: tuple(a) if isinstance(a, list) and of_arrays(a) else a
+            for what, a in given.items()
+            if a is not None
+        }
+        named = {what: by_name(a, what) for what, a in listed.items()}
+        if "inputs" not in named or not all(named.values()):
             raise ValueError("inputs and targets must have at least one array each")
         arrays = {
-            name: array_of(values, name, words=name.startswith("inputs"))
-            for name, values in (named[0] | named[1]).items()
+            name: array_of(values, name, words=what == "inputs")
+            for what, by in named.items()
+            for name, values in by.items()
         }
         found = iter(arrays.values())
-        inputs, targets = (each_array(lambda a: next(found), a) for a in listed)
+        made = {what: each_array(lambda a: next(found), a) for what, a in listed.items()}
         if len({len(a) for a in arrays.values()}) != 1:
             have = ", ".join(f"{name} {len(a)}" for name, a in arrays.items())
             raise ValueError(f"arrays of different numbers of samples: {have}")
-        return cls(inputs, targets)
+        return cls(made["inputs"], made.get("targets", ()), made.get("weights"))
 
     def __len__(self) -> int:
         return len(next(iter(by_name(self.inputs).values())))
 
     def take(self, indices: np.ndarray | slice) -> Batch:
-        """Return the samples at `indices` as (inputs, targets): a view for a slice, else a copy."""
+        """Return the samples at `indices` as a batch: a view for a slice, else a copy."""
 
         def taken(a: np.ndarray) -> np.ndarray:
             return a[indices] if isinstance(indices, slice) else a.take(indices, axis=0)
 
-        return each_array(taken, self.inputs), each_array(taken, self.targets)
+        batch = each_array(taken, self.inputs), each_array(taken, self.targets)
+        return batch if self.weights is None else (*batch, each_array(taken, self.weights))
 
     def order(self, seed: tuple[int, ...] | None, batch_size: int) -> Iterator[np.ndarray]:
         """Yield the sample indices in windows, in an order set by `seed` (None: unshuffled).
@@ -120,8 +137,9 @@ class Dataset:
             data = getattr(self, part)
             if not isinstance(data, Data):
                 continue  # in files: a loss that is not finite ends the run
+            weights = () if data.weights is None else data.weights
             arrays = by_name(data.inputs, "inputs") | by_name(data.targets, "targets")
-            for name, array in arrays.items():
+            for name, array in (arrays | by_name(weights, "weights")).items():
                 if (place := not_finite(array)) is not None:
                     raise ValueError(
                         f"data '{self.name}': {part}.{name}[{', '.join(map(str, place))}] is "

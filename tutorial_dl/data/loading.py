@@ -18,11 +18,11 @@ def load(
 
     Args:
         spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
-            called without arguments and returns a Dataset or arrays ((x, y), (x_val, y_val)), where
-            x may be a tuple or dict of arrays for a model with several inputs; or HDF5 files as
-            paths joined by commas, a pattern, a text file of paths, or a list. A Dataset is
-            returned as it is.
-        features, labels, validation, cache: For HDF5 files only; see `hdf5`.
+            called without arguments and returns what `dataset_of` takes, where x may be a tuple or
+            dict of arrays for a model with several inputs; or HDF5 files as paths joined by commas,
+            a pattern, a text file of paths, or a list. A Dataset is returned as it is.
+        features, labels, cache: For HDF5 files only; see `hdf5`.
+        validation: For HDF5 files, see `hdf5`; for a function, the share that is held out.
     """
     if isinstance(spec, Dataset):
         return spec
@@ -32,27 +32,75 @@ def load(
         return hdf5(spec, **{k: v for k, v in given.items() if v is not None})
     if spec in NAMES:
         return NAMES[spec]()
-    return dataset_of(user_function.find(spec, "data")(), spec)
+    split = None if validation is None else float(validation)
+    return dataset_of(user_function.find(spec, "data")(), spec, split)
 
 
-def dataset_of(made: object, name: str = "data") -> Dataset:
-    """Turn `made`, a Dataset or arrays ((x, y), (x_val, y_val)), into a Dataset called `name`."""
+def dataset_of(made: object, name: str = "data", split: float | None = None) -> Dataset:
+    """Turn what a user has into a Dataset called `name`.
+
+    Args:
+        made: A Dataset; arrays for training and validation, ((x, y), (x_val, y_val)), with weights
+            of samples ((x, y, w), ...) or without targets ((x, None), ...); or arrays for both,
+            (x, y), (x, y, w) or (x, None).
+        split: The share of the samples held out for validation, the last ones, as in Keras's
+            `validation_split`; for arrays for both. None: 0.2.
+    """
     if isinstance(made, Dataset):
         return made
     try:
-        (x, y), (x_val, y_val) = made
-    except (TypeError, ValueError):
-        what = f"a {type(made).__name__}"
-        what += f" of {len(made)}" if isinstance(made, (tuple, list, dict)) else ""
-        raise TypeError(
-            f"data '{name}': the function returned {what}; expected a Dataset or "
-            "((x, y), (x_val, y_val))"
-        ) from None
-    try:
-        train, validation = Data.of(x, y), Data.of(x_val, y_val)
+        if _of_both(made):
+            train, validation = (Data.of(*part) for part in made)
+        elif isinstance(made, tuple) and len(made) in (2, 3):
+            train, validation = _split(Data.of(*made), SPLIT if split is None else split)
+            split = None
+        else:
+            raise TypeError(f"data '{name}': expected a Dataset or {FORMS}, got {_what(made)}")
     except ValueError as error:
         raise ValueError(f"data '{name}': {error}") from None
+    if split is not None:
+        raise ValueError(f"data '{name}' has validation data, so validation_split has no effect")
     return Dataset(name, train, validation, classes(train, validation))
+
+
+def _is_share(value: Any) -> bool:
+    try:
+        return 0 < float(value) < 1
+    except (TypeError, ValueError):
+        return False
+
+
+SPLIT = 0.2
+FORMS = "((x, y), (x_val, y_val)) or (x, y)"
+
+
+def _of_both(made: object) -> bool:
+    """Whether it is ((x, y), (x_val, y_val)), each part perhaps with weights."""
+
+    def has_parts(part: object) -> bool:
+        return isinstance(part, tuple | list) and len(part) in (2, 3)
+
+    if not isinstance(made, tuple | list) or len(made) != 2 or not all(map(has_parts, made)):
+        return False
+    # Two lists of two numbers are x and y. (Tuples of inputs and of targets can't be told apart
+    # from two parts: for such models, both parts must be given.)
+    return not all(isinstance(one, int | float) for part in made for one in part)
+
+
+def _what(made: object) -> str:
+    number = f" of {len(made)}" if isinstance(made, (tuple, list, dict)) else ""
+    return f"a {type(made).__name__}{number}"
+
+
+def _split(data: Data, share: float) -> tuple[Data, Data]:
+    """The first samples, and the last `share` of them."""
+    first = int(len(data) * (1 - share))
+    if not 0 < share < 1 or not 0 < first < len(data):
+        raise ValueError(
+            f"a validation split of {share:g} leaves {first} of {len(data)} samples to train on: "
+            "expected a share above 0 and below 1, and at least one sample in each part"
+        )
+    return data.part(slice(0, first)), data.part(slice(first, None))
 
 
 def check(
@@ -67,11 +115,18 @@ def check(
         if validation is not None:
             share_or_files(validation)
         return
-    given = dict(features=features, labels=labels, validation=validation, cache=cache)
+    own = user_function.is_reference(spec) and spec not in NAMES
+    given = dict(features=features, labels=labels, cache=cache)
+    given |= {} if own else dict(validation=validation)
     for word, value in given.items():
         if value is not None:
             raise ValueError(f"{word} {value!r} is for HDF5 files; data '{spec}' has none")
-    if spec not in NAMES and not user_function.is_reference(spec):
+    if validation is not None and not _is_share(validation):
+        raise ValueError(
+            f"validation {validation!r}: expected the share of data '{spec}' to hold out, such as "
+            "0.2"
+        )
+    if spec not in NAMES and not own:
         known = ", ".join(sorted(NAMES))
         raise ValueError(
             f"data '{spec}': expected {known}, module:function or path/to/file.py:function, or "

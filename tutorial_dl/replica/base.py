@@ -8,17 +8,22 @@ With `place`, a strategy moves the two vectors where it needs them, typically in
 ranks of a node share (`Team.empty`), so that reducing gradients needs no copy.
 """
 
+from __future__ import annotations
+
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tutorial_dl.data.dataset import Batch
+
+if TYPE_CHECKING:
+    from numba_kernels.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,26 @@ def length(segments: tuple[Segment, ...]) -> int:
     return max((s.offset + s.size for s in segments), default=0)
 
 
+def plain(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+    """The inputs and targets of a batch, for a model that takes one array of each."""
+    x, y, *weights = batch
+    if weights:
+        raise ValueError("this model takes no weights of samples; Keras models do")
+    if isinstance(y, tuple) and not y:
+        raise ValueError("this model needs targets; Keras models with add_loss do without")
+    return x, y
+
+
+class Brought(NamedTuple):
+    """An optimizer that a model brings along; see `Replica.own_optimizer`."""
+
+    optimizer: Optimizer
+    schedule: Callable[[int], float] | None  # the learning rate by the step, if it changes
+    clip_norm: float | None
+    name: str  # in the model's library
+    by_default: bool  # whether it is the one that the library chooses if none is given
+
+
 class Replica:
     """One rank's copy of the model: the base class of all replicas.
 
@@ -76,7 +101,7 @@ class Replica:
     segments: tuple[Segment, ...]
     state: np.ndarray = np.zeros(0, np.float32)
     # Optional attributes.
-    model: Any = None  # the Keras model inside; `train` names the optimizer it was compiled with
+    model: Any = None  # the Keras model inside
     saved_as: tuple[str, ...] = (".npz",)  # what file names of `save` may end in
     uses_team: bool = False  # whether the loops are to call `use_team`
     # Seeds and counters of the model's generators, int64 (2k,). Loops read and assign it when
@@ -149,6 +174,13 @@ class Replica:
         arrays = {one.name: one.of(self.parameters) for one in self.segments}
         with written(self, path) as part:
             np.savez(part, **arrays)
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        """The optimizer that the model was compiled with, or `given`, one of the same library.
+
+        None if there is none; ValueError if it can't be used.
+        """
+        return None
 
     def use_team(self, team: Any) -> None:
         """Take the ranks that compute this rank's batches together, for layers that need them.
@@ -266,7 +298,7 @@ def _of_inner(name: str) -> property:
 for _name in (
     *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "measure",
     "metrics_of", "try_out", "predict", "save", "place", "use_team", "swap",
-    "constrain",
+    "constrain", "own_optimizer",
 ):  # fmt: skip
     setattr(Around, _name, _of_inner(_name))
 

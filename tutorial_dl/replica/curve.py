@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch, lay_out
+from tutorial_dl.replica.base import Batch, lay_out, plain
 from tutorial_dl.replica.vectors import Vectors
 
 
@@ -58,7 +58,7 @@ class CurveReplica(Vectors):
         return self._phi(x) @ self.parameters
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
-        x, y = batch
+        x, y = plain(batch)
         samples = len(x)
         if samples == 0:
             self.gradient[:] = 0
@@ -71,7 +71,7 @@ class CurveReplica(Vectors):
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         squares, samples = 0.0, 0
-        for x, y in batches:
+        for x, y in map(plain, batches):
             residual = self.predict(x) - np.asarray(y, self.dtype).reshape(-1)
             squares += float(residual @ residual)
             samples += len(x)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from numba_kernels.jit.compile import compiled
-from tutorial_dl.replica.base import Batch, lay_out
+from tutorial_dl.replica.base import Batch, lay_out, plain
 from tutorial_dl.replica.vectors import Vectors
 
 ACTIVATIONS = ("relu", "tanh")
@@ -86,7 +86,7 @@ class DenseReplica(Vectors):
         `ready(first, last)` is called when gradient[first:last] is complete: layer by layer from
         the last one back, while the rest is still being computed.
         """
-        x, y = batch
+        x, y = plain(batch)
         samples = len(x)
         if samples == 0:
             self.gradient[:] = 0
@@ -100,7 +100,7 @@ class DenseReplica(Vectors):
         """{"loss", "accuracy" (for "cross_entropy"), "samples"} over all samples of `batches`."""
         loss, right, samples = 0.0, 0, 0
         unused = np.empty(self.sizes[-1], self.dtype)
-        for x, y in batches:
+        for x, y in map(plain, batches):
             if len(x):
                 batch_loss, batch_right = self._loss(self._forward(self._inputs(x))[-1], y, unused)
                 loss, right, samples = loss + batch_loss, right + batch_right, samples + len(x)

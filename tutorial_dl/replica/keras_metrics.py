@@ -19,6 +19,17 @@ from tutorial_dl.tensorflow_chatter import quiet
 with quiet():
     import keras
 
+
+def as_fit(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """A batch as Keras's steps take it: without targets or weights, None instead of ()."""
+    return (x, *(None if is_empty(part) else part for part in (y, weights)))
+
+
+def is_empty(part: Any) -> bool:
+    """Whether a batch has no targets, or no weights."""
+    return isinstance(part, tuple) and not part
+
+
 REST = "rest of the loss"
 NEAR = 1e-4  # relative, for two ways to the same sum in float32
 
@@ -149,7 +160,7 @@ class KerasMetrics:
 
     def failed(self, batch: Batch) -> ValueError | None:
         """After `test_step` has failed on a batch: the error of a metric, if it is to blame."""
-        x, y = batch
+        x, y, _ = as_fit(*batch)
         try:
             outputs = self.model(x, training=False)
         except Exception:
@@ -183,7 +194,7 @@ class KerasMetrics:
     def _after(self, batch: Batch) -> dict[int, np.ndarray]:
         """The numbers of each metric, by its id, after this batch alone."""
         self.model.reset_metrics()
-        self.model.test_step(batch)
+        self.model.test_step(as_fit(*batch))
         metrics = [self.model._loss_tracker, *self._metrics()]
         return {id(m): np.concatenate([_numbers(v).ravel() for v in m.variables]) for m in metrics}
 

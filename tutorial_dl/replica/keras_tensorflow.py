@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.replica.base import Batch
+from tutorial_dl.replica.base import Batch, Brought
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras_losses import losses_by, masked, may_mask, over_ranks
-from tutorial_dl.replica.keras_metrics import KerasMetrics
+from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, is_empty
 from tutorial_dl.replica.keras_variables import KerasVariables, address_of, keras, tf
 
 NOTHING = np.zeros((3, 0), np.int64)
@@ -30,8 +30,8 @@ class KerasReplica(KerasVariables):
     """The Replica of a compiled Keras model, functional, sequential or subclassed.
 
     Its loss is that of `model.compile(loss=...)` with the model's regularisers and added losses,
-    its metrics are those of `model.compile(metrics=...)`. The optimizer that the model was compiled
-    with is not used, because strategies update `parameters`.
+    its metrics are those of `model.compile(metrics=...)`. The optimizer that it was compiled with
+    is what `own_optimizer` returns, as one of ours, because strategies update `parameters`.
 
     For several inputs or outputs, batches hold a tuple or dict of arrays, as the model expects. A
     float64 model must be built and compiled under `keras.config.set_floatx("float64")`.
@@ -72,9 +72,14 @@ class KerasReplica(KerasVariables):
             self._functions.clear()  # a graph keeps its team
         self._team = team
 
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        from tutorial_dl.replica.keras_optimizers import brought
+
+        return brought(self.model, self.model.optimizer if given is None else given)
+
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
-        x, _ = self._arrays((x, ()))
+        x, *_ = self._arrays((x, ()))
         return keras.tree.map_structure(np.asarray, self.model(x, training=False))
 
     def compute_gradient(
@@ -131,9 +136,18 @@ class KerasReplica(KerasVariables):
                     f"layer '{layer.name}' has synchronized=True, which only tf.distribute heeds: "
                     "convert the model with tutorial_dl.layers.convert(model)"
                 )
+        arrays = self._arrays(batch)
+        weighted = any(
+            getattr(loss, "reduction", "") == "mean_with_sample_weight"
+            for loss in keras.tree.flatten(self.model.loss)
+        )
+        if weighted and shared and not is_empty(arrays[2]):
+            raise ValueError(
+                f"model '{self.model.name}': a loss with reduction 'mean_with_sample_weight' and "
+                "weights of samples is no mean over samples; use 'sum_over_batch_size'"
+            )
         if not self._may_mask and self._metrics.all_of_keras:
             return
-        arrays = self._arrays(batch)
         self._build(arrays)
         if self._masked and shared and not by_team:
             raise ValueError(
@@ -157,7 +171,9 @@ class KerasReplica(KerasVariables):
                 self._metrics.reset()
             if here:
                 inputs = keras.tree.map_structure(tf.constant, arrays)
-                counted = self._function(self._test_step, arrays)[0](*inputs, self._loss_scale)
+                eagerly = self.model.run_eagerly
+                step = self._test_step if eagerly else self._function(self._test_step, arrays)[0]
+                counted = step(*inputs, self._loss_scale)
                 self._metrics.weigh(here, [float(number) for number in counted])
             samples += here
         return {"samples": samples, **(self._metrics.sums if samples else {})}
@@ -169,27 +185,38 @@ class KerasReplica(KerasVariables):
 
     # TensorFlow functions, traced once for each structure of batches.
 
-    def _gradient_step(self, x: Any, y: Any, loss_scale: Any) -> list[tf.Tensor]:
-        """[loss, gradient of loss_scale * loss by each of the weights ..., the weights ...]"""
+    def _gradient_step(self, x: Any, y: Any, w: Any, loss_scale: Any) -> list[tf.Tensor]:
+        """[loss, gradient of loss_scale * loss by each of the weights ..., the weights ...]
+
+        x, y, w: inputs, targets and weights of samples, as in `_arrays`.
+        """
+        of_batch = self._loss_and_gradients
+        if self.model.jit_compile is True and not self._collective and not self._shares_losses:
+            of_batch = tf.function(of_batch, jit_compile=True)  # the user's compile asks for XLA
+        found = of_batch(x, y, w, loss_scale)
+        return [*found, *(v.value.read_value() for v in self._variables)]
+
+    def _loss_and_gradients(self, x: Any, y: Any, w: Any, loss_scale: Any) -> list[tf.Tensor]:
         model, weights = self.model, [v.value for v in self._variables]
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
             shared = losses_by(model, over_ranks(self._team)) if self._shares_losses else None
             with shared or nullcontext():
-                loss = model.compute_loss(x=x, y=y, y_pred=outputs, training=True)
+                x, y, w = as_fit(x, y, w)
+                loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=w, training=True)
             scaled = loss * loss_scale
         gradients = [
             # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
-            tf.zeros_like(w) if g is None else tf.convert_to_tensor(g)
-            for w, g in zip(weights, tape.gradient(scaled, weights), strict=True)
+            tf.zeros_like(one) if g is None else tf.convert_to_tensor(g)
+            for one, g in zip(weights, tape.gradient(scaled, weights), strict=True)
         ]
-        return [loss, *gradients, *(w.read_value() for w in weights)]
+        return [loss, *gradients]
 
-    def _step_without_samples(self, x: Any, y: Any, loss_scale: Any) -> list[tf.Tensor]:
+    def _step_without_samples(self, *batch_and_scale: Any) -> list[tf.Tensor]:
         with without_samples():
-            return self._gradient_step(x, y, loss_scale)
+            return self._gradient_step(*batch_and_scale)
 
-    def _test_step(self, x: Any, y: Any, loss_scale: Any) -> list[tf.Tensor]:
+    def _test_step(self, x: Any, y: Any, w: Any, loss_scale: Any) -> list[tf.Tensor]:
         """[V of each loss, or -1; see keras_losses.py]; the rest is in the metrics' variables"""
         found = []
 
@@ -198,16 +225,18 @@ class KerasReplica(KerasVariables):
             return loss
 
         with losses_by(self.model, seen):
-            self.model.test_step((x, y))
+            self.model.test_step(as_fit(x, y, w))
         return found
 
     def _run(self, step: Callable, batch: Batch) -> list[tf.Tensor]:
-        """The tensors that `step(x, y, loss_scale)` returns for a batch, faster than by a call.
+        """The tensors that `step(x, y, w, loss_scale)` returns for a batch, faster than by a call.
 
         Calling the step of a small network takes 0.3 ms as a Python function, and 0.1 ms as a
         TensorFlow operation, which is possible as no gradient through it is needed.
         """
         batch = self._arrays(batch)
+        if self.model.run_eagerly:
+            return step(*keras.tree.map_structure(tf.constant, batch), self._loss_scale)
         function, captured, types = self._function(step, batch)
         inputs = [*(tf.constant(a) for a in tf.nest.flatten(batch)), self._loss_scale, *captured]
         try:
@@ -253,23 +282,24 @@ class KerasReplica(KerasVariables):
         self._scale, self._loss_scale = float(value), tf.constant(value, self.dtype)
 
     def _arrays(self, batch: Batch) -> Batch:
-        """The batch as numpy arrays, with floating-point numbers in the weights' dtype."""
+        """(x, y, w) as numpy arrays, floating-point numbers in the dtype of the model's weights.
+
+        w are weights of the samples; y and w are () if there are none.
+        """
 
         def array(a: Any) -> np.ndarray:
             a = np.asarray(a)
             return a.astype(self.dtype, copy=False) if a.dtype.kind == "f" else a
 
-        x, y = batch
-        return keras.tree.map_structure(array, x), keras.tree.map_structure(array, y)
+        parts = (*batch, ()) if len(batch) == 2 else batch
+        return tuple(keras.tree.map_structure(array, part) for part in parts)
 
     def _build(self, batch: Batch) -> None:
         """Make Keras create the variables of losses and metrics, which it can't while tracing."""
         if not self._built:
-            one = keras.tree.map_structure(
-                lambda a: tf.zeros((1, *a.shape[1:]), a.dtype), (batch[0], batch[1])
-            )
+            one = keras.tree.map_structure(lambda a: tf.zeros((1, *a.shape[1:]), a.dtype), batch)
             try:
-                self.model.test_step(one)
+                self.model.test_step(as_fit(*one))
             except Exception as error:
                 raise self._metrics.failed(one) or error from None
             self.model.reset_metrics()

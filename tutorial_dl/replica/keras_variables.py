@@ -70,6 +70,15 @@ class KerasVariables(Replica):
             self._check_alias(i, self._variables[i].value.read_value())
         super().place(parameters, gradient)
 
+    def set_weights(self, weights: list[np.ndarray]) -> None:
+        """As `model.set_weights`, which would give the weights other memory."""
+        places = {id(variable): segment for segment, variable in self._pairs()}
+        for variable, value in zip(self.model.weights, weights, strict=True):
+            if id(variable) in places:
+                places[id(variable)].of(self.parameters)[...] = value
+            else:
+                variable.assign(value)
+
     def save(self, path: Path | str) -> None:
         """Save the Keras model, for `keras.saving.load_model`."""
         with written(self, path) as part, quiet():

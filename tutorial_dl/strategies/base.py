@@ -53,6 +53,14 @@ class Strategy:
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Raise ValueError if this strategy can't train with `optimizer`."""
+        if optimizer.undivided:
+            raise ValueError(
+                f"{self.name} needs an optimizer with a kernel; 'synchronous' takes "
+                f"{optimizer.in_words}"
+            )
+
     def total(self, sums: np.ndarray) -> np.ndarray:
         """From each rank's sums of what `step` returned, the sums over all samples. Collective."""
         return sums

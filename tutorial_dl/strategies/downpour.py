@@ -72,12 +72,15 @@ class Downpour(Rule):
             )
         self.staleness_aware, self.lower_momentum = staleness_aware, lower_momentum
 
-    def use(self, optimizer) -> None:
+    def check_optimizer(self, optimizer) -> None:
+        super().check_optimizer(optimizer)
         if self.lower_momentum and not getattr(optimizer, "momentum", 0):
             raise ValueError(
                 "lower_momentum needs an optimizer with momentum (sgd or rmsprop), "
                 f"but {optimizer.name} has none"
             )
+
+    def use(self, optimizer) -> None:
         super().use(optimizer)
         self._slots = optimizer.slots  # counted before `begin_master` lowers the momentum
 

@@ -62,13 +62,13 @@ class ElasticAveraging(Rule):
         OPTIONS["momentum"].check_range(momentum)
         self.moving_rate, self.momentum = moving_rate, momentum
 
-    def use(self, optimizer) -> None:
+    def check_optimizer(self, optimizer) -> None:
+        super().check_optimizer(optimizer)
         if self.momentum and not (isinstance(optimizer, SGD) and optimizer.momentum == 0):
             raise ValueError(
                 "elastic averaging with momentum (EAMSGD) needs plain sgd, "
                 f"got {optimizer.in_words}"
             )
-        super().use(optimizer)
 
     @property
     def alpha(self) -> float:

@@ -62,10 +62,9 @@ class GradientEnergyMatching(Rule):
         OPTIONS["momentum"].check_range(momentum)
         self.kappa, self.momentum = kappa, momentum
 
-    def use(self, optimizer) -> None:
+    def check_optimizer(self, optimizer) -> None:
         if not isinstance(optimizer, SGD) or optimizer.momentum:
             raise ValueError(f"gradient energy matching needs plain sgd, got {optimizer.in_words}")
-        super().use(optimizer)
 
     # A worker
 

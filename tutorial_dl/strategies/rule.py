@@ -86,6 +86,7 @@ class Rule(Strategy):
 
     def use(self, optimizer: Optimizer) -> None:
         """Take this optimizer. Raises ValueError if the rule cannot work with it."""
+        self.check_optimizer(optimizer)
         self.optimizer = optimizer
 
     def updates_an_epoch(self, samples: int, batch_size: int) -> int:

@@ -12,6 +12,7 @@ from numba_kernels.team.team import Team
 
 from ..replica.base import Batch, Replica
 from .base import OneModel
+from .synchronous import TwoSteps
 
 
 class Serial(OneModel):
@@ -30,8 +31,14 @@ class Serial(OneModel):
             self.join(Team(MPI.COMM_SELF))
         return self._team
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        pass  # it takes all of them
+
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.replica = replica
+        if optimizer.undivided:
+            self.update = TwoSteps(self.team, replica, optimizer, "auto", clip_norm, None)
+            return
         self.update = Step(  # with one rank there is nothing to reduce: only the update is left
             self.team, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm
         )

@@ -60,23 +60,28 @@ class Synchronous(OneModel):
         super().__init__(team)
         self.algorithm, self.one_copy = algorithm, one_copy
 
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        if optimizer.undivided and self.one_copy:
+            raise ValueError(f"one_copy does not fit {optimizer.in_words}, leave it out")
+
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         """Give every rank the weights of rank 0, and move both vectors into the shared window."""
         if self.one_copy and replica.constrained:
             raise ValueError("one_copy does not fit a model with constraints, leave it out")
-        self.replica = replica
+        self.check_optimizer(optimizer)
+        self.replica, two_steps = replica, self.two_steps or optimizer.undivided
         n, dtype = replica.parameters.size, replica.parameters.dtype
         self.team.broadcast(replica.parameters)
         # Weights lie in the shared window only if other ranks write to them. One vector after the
         # other: the first move frees its old memory before the second needs memory.
-        if self.two_steps:
+        if two_steps:
             weights = aligned(n, dtype)
         else:
             weights = self.team.empty(n, dtype, common=self.one_copy)
         replica.place(weights, replica.gradient)
         replica.place(replica.parameters, self.team.empty(n, dtype))
         self.share_state()
-        if self.two_steps:
+        if two_steps:
             algorithm = "auto" if self.algorithm == "fused" else self.algorithm
             self.update = TwoSteps(
                 self.team, replica, optimizer, algorithm, clip_norm, self.compression
@@ -130,7 +135,8 @@ class TwoSteps:
     """The update of the textbook (as in DDP): allreduce the gradients, then update.
 
     Every rank holds the whole optimizer state and does the whole update. Compression, which needs
-    the whole gradient, fits between the two steps. The arguments are those of `Synchronous`.
+    the whole gradient, fits between the two steps; so do optimizers that Keras applies. The
+    arguments are those of `Synchronous`.
     """
 
     takes_own = False  # the gradient must lie in one vector (see Step.takes_own)

@@ -1,7 +1,8 @@
 """Training a model: the Trainer, and what it is given.
 
 trainer.py    `Trainer`, a thin front; setup.py makes one of a RunConfig (config.py)
-schedules.py  learning rates by step; callbacks.py what is called after each epoch
+optimizer_choice.py, schedules.py  the optimizer, and learning rates by step
+callbacks.py, keras_callbacks.py   what is called after each epoch; log.py, progress.py: rows of it
 timeline.py   what every rank does when; prediction.py how fast training should be
 """
 

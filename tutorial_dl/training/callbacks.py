@@ -21,10 +21,11 @@ from tqdm import tqdm
 
 from ..replica.base import assign, check_ending
 from ..runtime.callback import Callback, Function, callbacks_of
+from .log import Log
 
 __all__ = [
-    "Callback", "EarlyStopping", "Function", "SaveBest", "Target", "Throughput", "callbacks_of",
-    "rank_folder",
+    "Callback", "EarlyStopping", "Function", "Log", "SaveBest", "Target", "Throughput",
+    "callbacks_of", "rank_folder",
 ]  # fmt: skip
 
 

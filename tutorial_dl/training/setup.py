@@ -1,15 +1,24 @@
 """From a RunConfig to a Trainer: data, model, optimizer, schedule, callbacks and strategy."""
 
+from __future__ import annotations
+
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .. import data as datasets
 from .. import models, strategies
-from ..config import WITH_MASTER, RunConfig, target_of
+from ..config import OPTIONS, WITH_MASTER, RunConfig, class_weight_of, target_of
 from ..layout import Layout
 
+if TYPE_CHECKING:
+    from .optimizer_choice import Choice
+
 # Options that a Trainer takes as they are
-OF_TRAINER = ("batch_size", "seed", "accumulate", "clip_norm", "checkpoint", "checkpoint_every")
+OF_TRAINER = ("batch_size", "seed", "accumulate", "checkpoint", "checkpoint_every")
+# Options that replace what a model was compiled with
+OF_RULES = ("momentum", "weight_decay", "beta_1", "beta_2")  # hyper-parameters
+REPLACING = ("learning_rate", *OF_RULES, "clip_norm", "schedule", "warm_up", "batch_rule")
 
 
 def prepare(config: RunConfig, team):
@@ -31,20 +40,27 @@ def prepare(config: RunConfig, team):
     np.random.seed(data.seed)
     dataset = datasets.load(data.data, **of_files(config))
     replica = models.build(data.model, dataset, seed=data.seed)
+    if data.sync_batch_norm:
+        replica = synchronised(replica, data.model)
     layout = layout_of(config, team.size)
     name, its_options = config.strategy.strategy, config.strategy_options()
     strategy = strategies.get(name, team, **its_options, layout=layout)
-    optimizer = optimizer_of(config, strategy.default_optimizer)
+    choice = optimizer_of(config, replica, strategy)
+    choice.tell(team)
     per_epoch = strategy.updates_an_epoch(len(dataset.train), data.batch_size)
+    planned = schedules.planned(config, choice.optimizer.learning_rate, per_epoch)
     options = config.values()
     return Trainer(
         replica,
         dataset,
         strategy,
-        optimizer,
+        choice.optimizer,
         progress=not config.output.quiet,
         timeline=Timeline() if config.output.timeline else None,
-        learning_rate=schedules.planned(config, optimizer.learning_rate, per_epoch),
+        learning_rate=planned or choice.schedule,
+        correct_momentum=planned is not None or choice.schedule is None,
+        clip_norm=choice.clip_norm,
+        class_weight=data.class_weight and class_weight_of(data.class_weight),
         callbacks=callbacks_of(config),
         **{name: options[name] for name in OF_TRAINER},
     )
@@ -56,18 +72,66 @@ def of_files(config: RunConfig) -> dict[str, str | None]:
     return {name: getattr(config.data, name) for name in names}
 
 
-def optimizer_of(config: RunConfig, default: str):
-    from numba_kernels import optimizers
+def optimizer_of(config: RunConfig, replica, strategy) -> Choice:
+    """The optimizer that the options ask for, or that the model was compiled with.
+
+    Its learning rate is the one before warm-up and decay.
+    """
+    from .optimizer_choice import choose
 
     asked = config.optimizer
-    found = optimizers.get(asked.optimizer or default, asked.learning_rate)
-    if asked.momentum is None or "momentum" in config.strategy.takes:
-        return found
-    if not hasattr(found, "momentum"):
-        raise ValueError(
-            f"--momentum {asked.momentum:g} with optimizer {found.name!r}, which has none; use sgd"
+    found = choose(replica, strategy, asked.optimizer)
+    compiled = replica.own_optimizer() if _replaced(config) else None
+    optimizer, schedule = found.optimizer, found.schedule
+    if asked.learning_rate is not None:
+        optimizer, schedule = optimizer.at_rate(asked.learning_rate), None
+    for name in OF_RULES:
+        value = getattr(asked, name)
+        if value is not None and name not in config.strategy.takes:
+            optimizer = _with(optimizer, name, value)
+    note = found.note
+    if compiled is not None and not compiled.by_default:
+        note = (
+            f"trained with {optimizer.in_words}, learning rate {optimizer.learning_rate:g}, as "
+            f"{' and '.join(_replaced(config))} say; the model was compiled with {compiled.name}, "
+            f"learning rate {compiled.optimizer.learning_rate:g}"
         )
-    return replace(found, momentum=asked.momentum)
+    clip_norm = found.clip_norm if asked.clip_norm is None else asked.clip_norm
+    return found._replace(optimizer=optimizer, schedule=schedule, clip_norm=clip_norm, note=note)
+
+
+def _with(optimizer, name: str, value: float):
+    """`optimizer` with another hyper-parameter; ValueError if it has no such one."""
+    if hasattr(optimizer, name):
+        return replace(optimizer, **{name: value})
+    from numba_kernels import optimizers
+
+    others = sorted(n for n in optimizers.NAMES if hasattr(optimizers.get(n), name))
+    raise ValueError(
+        f"{OPTIONS[name].flag} {value:g} with optimizer {optimizer.name!r}, which has none; use "
+        f"{', '.join(others)}"
+    )
+
+
+def synchronised(replica, model: str):
+    """The replica with synchronised batch normalisation, for --sync-batch-norm."""
+    from .. import layers
+    from .. import replica as replicas
+
+    if replica.model is None:
+        raise ValueError(f"--sync-batch-norm needs a Keras model, and {model!r} is none")
+    converted = layers.convert(replica.model)
+    if not any(isinstance(x, layers.SyncBatchNormalization) for x in converted._flatten_layers()):
+        raise ValueError(f"--sync-batch-norm: model {model!r} has no BatchNormalization layer")
+    return replicas.of(converted)
+
+
+def _replaced(config: RunConfig) -> list[str]:
+    """The options, as words, that replace what a model was compiled with."""
+    values = config.values()
+    names = [name for name in ("optimizer", *REPLACING) if values[name] != OPTIONS[name].default]
+    taken = config.strategy.takes  # some rules have a momentum of their own
+    return [OPTIONS[name].flag for name in names if name not in taken]
 
 
 def callbacks_of(config: RunConfig) -> list:
@@ -80,6 +144,8 @@ def callbacks_of(config: RunConfig) -> list:
         found.append(callbacks.EarlyStopping(patience=config.schedule.patience))
     if config.output.save_best is not None:
         found.append(callbacks.SaveBest(config.output.save_best))
+    if config.output.log is not None:
+        found.append(callbacks.Log(config.output.log))
     if config.output.report_every is not None:
         found.append(callbacks.Throughput(config.output.report_every))
     return found

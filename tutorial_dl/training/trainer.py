@@ -3,17 +3,17 @@
 import signal
 import weakref
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import numpy as np
-from tqdm import tqdm
 
-from numba_kernels import optimizers
 from numba_kernels.optimizers.base import check_range
 from numba_kernels.team.team import Team, abort_all
 
 from .. import replica as replicas
 from .. import strategies
 from ..data import Batches, Dataset, dataset_of
+from ..data.weights import by_class
 from ..replica.accumulating import Accumulating
 from ..replica.base import check_ending
 from ..runtime.callback import callbacks_of
@@ -26,6 +26,9 @@ from ..runtime.run import Player, Run
 from ..runtime.termination import heeding
 from ..strategies.loss_scale import loss_scale_of
 from ..strategies.rule import Rule
+from .keras_callbacks import adapted
+from .optimizer_choice import choose
+from .progress import progress as progress_of
 from .schedules import schedule_of
 
 __all__ = ["History", "Trainer", "TrainingError"]
@@ -49,34 +52,42 @@ class Trainer:
     """Trains a model on a dataset by a strategy, on all ranks of the strategy's team.
 
     Args:
-        model: A Replica, or a compiled keras.Model (its own optimizer is not used).
+        model: A Replica, or a compiled keras.Model.
         dataset: Training and validation data, the same on every rank: a Dataset, or arrays
-            ((x, y), (x_val, y_val)).
+            ((x, y), (x_val, y_val)), or (x, y), of which the last samples are held out; see
+            `data.loading.dataset_of` for weights of samples, and for data without targets.
         strategy: Name of a strategy, or a strategy object (which has its team).
-        optimizer: Name of an optimizer, or an optimizer object; None: the strategy's default, which
-            is "adam" for most.
+        optimizer: Name of an optimizer, or an optimizer object, ours or Keras's. None: the one that
+            the model was compiled with, with its learning rate, schedule and clipping; without one,
+            the strategy's default, which is "adam" for most.
         batch_size: Samples per update, over all ranks together (the global batch size B): more
             ranks do the same updates faster and end with the same weights. With an asynchronous
             strategy: samples per gradient of a worker.
         seed: Seed of the order of samples.
         team: The ranks that train, unless the strategy object has a team; None: all ranks.
-        progress: Whether rank 0 shows a progress bar.
+        progress: Whether rank 0 shows a progress bar; a line an epoch where there is no terminal.
         validation_batch_size: Samples that a rank evaluates at once; changes no result.
         timeline: A `timeline.Timeline` to record what every rank does, or None.
         learning_rate: A number, or a function of the step (`schedules`); None: the optimizer's.
-        correct_momentum: Correct the momentum when the rate changes, see `Optimizer.at_rate`.
+        correct_momentum: Correct the momentum when the rate changes, see `Optimizer.at_rate`; None:
+            yes, except with the schedule of a compiled optimizer, as Keras doesn't.
         accumulate: Number of micro-batches in which each rank computes its share of a batch, one
             after the other: takes less memory, and changes nothing else
             (replica/accumulating.py).
         clip_norm: Largest norm of the gradient of the whole batch; longer gradients are scaled down
             to it. None: no clipping.
-        callbacks: See `callbacks`; called in this order, on all ranks.
+        callbacks: See `callbacks`; called in this order, on all ranks. Most of Keras's callbacks
+            work, too (keras_callbacks.py).
         checkpoint: Folder for checkpoints that all ranks see; None: no checkpoints. With a folder,
             SIGTERM (a batch system's warning) writes a checkpoint and raises Terminated.
         checkpoint_every: Steps between two checkpoints; None: at the end of each epoch.
         keep_checkpoints: Number of newest checkpoints to keep.
         loss_scale: For models that compute in half precision (strategies/loss_scale.py): "auto" is
             "dynamic" for float16 and None otherwise; a number is a fixed scale.
+        validation_split: The share of the samples to hold out for validation, if the data have no
+            validation part; None: 0.2.
+        class_weight: Class -> weight of its samples in the loss of training, or "balanced"; see
+            `data.weights.by_class`.
         check_every: Steps between two checks that all ranks have the same weights, besides the
             check after each epoch. (With a master, workers' weights differ.)
 
@@ -101,7 +112,7 @@ class Trainer:
         validation_batch_size: int = 512,
         timeline=None,
         learning_rate=None,
-        correct_momentum: bool = True,
+        correct_momentum: bool | None = None,
         accumulate: int = 1,
         clip_norm: float | None = None,
         callbacks=(),
@@ -110,6 +121,8 @@ class Trainer:
         keep_checkpoints: int = 3,
         check_every: int = 200,
         loss_scale="auto",
+        validation_split: float | None = None,
+        class_weight=None,
     ):
         if isinstance(strategy, str):
             strategy = strategies.get(strategy)
@@ -118,10 +131,20 @@ class Trainer:
         if accumulate != 1:
             replica = Accumulating(replica, accumulate)
         strategy.loss_scale = loss_scale_of(loss_scale, replica)
-        dataset = dataset_of(dataset)
+        dataset = dataset_of(dataset, split=validation_split)
         dataset.check_finite()
+        if class_weight is not None:
+            dataset = replace(dataset, train=by_class(dataset.train, class_weight))
+        choice = choose(replica, strategy, optimizer)
+        choice.tell(team)
+        optimizer, clip_norm = (
+            choice.optimizer,
+            choice.clip_norm if clip_norm is None else clip_norm,
+        )
+        if correct_momentum is None:
+            correct_momentum = learning_rate is not None or choice.schedule is None
+        learning_rate = choice.schedule if learning_rate is None else learning_rate
         schedule = None if learning_rate is None else schedule_of(learning_rate)
-        optimizer = optimizers.get(strategy.default_optimizer if optimizer is None else optimizer)
         if schedule is not None:
             optimizer = optimizer.at_rate(schedule(0))
         if clip_norm is not None:
@@ -138,7 +161,7 @@ class Trainer:
             Batches(dataset.train, round_size, seed=seed, rank=rank, ranks=ranks),
             loop.layout(strategy, team),
             team,
-            callbacks=callbacks_of(callbacks),
+            callbacks=callbacks_of(map(adapted, callbacks)),
             timeline=timeline,
             validation_batch_size=validation_batch_size,
             correct_momentum=correct_momentum,
@@ -275,15 +298,8 @@ class Trainer:
             self.run.check_agreement(self.loop)
 
     def _bar(self, epochs: int):
-        what = f"{self.strategy.name} on {self.team.size} rank"
-        return tqdm(
-            total=epochs * len(self.dataset.train),
-            desc=what + "s" * (self.team.size > 1),
-            unit=" samples",
-            unit_scale=True,
-            mininterval=0.5,
-            disable=not self.progress or self.team.rank > 0,
-        )
+        words = f"{self.strategy.name} on {self.team.size} rank" + "s" * (self.team.size > 1)
+        return progress_of(words, self.run, epochs, self.progress and self.team.rank == 0)
 
 
 def _of_run(name: str) -> property:

@@ -1,0 +1,79 @@
+"""`evaluate` and `predict`: a saved model on data, by several ranks."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def command(tmp_path):
+    def run(*words):
+        line = [sys.executable, "-m", "tutorial_dl", *words]
+        return subprocess.run(
+            line,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=600,
+        )
+
+    return run
+
+
+@pytest.mark.xdist_group("keras")
+def test_a_keras_model_is_evaluated_and_predicts_on_two_ranks(command, tmp_path):
+    trained = command(
+        "train", "--model", "mlp", "--epochs", "1", "--quiet", "--save", "m.keras", "--json", "-"
+    )
+    assert trained.returncode == 0, trained.stderr
+    expected = json.loads(trained.stdout)
+    done = command("evaluate", "--model-file", "m.keras", "-n", "2", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["loss"] == pytest.approx(expected["val_loss"], rel=1e-4)
+    assert found["accuracy"] == expected["val_accuracy"]
+    done = command("predict", "--model-file", "m.keras", "--out", "p.npy", "-n", "2")
+    assert done.returncode == 0, done.stderr
+    outputs = np.load(tmp_path / "p.npy")
+    from tutorial_dl import data
+
+    labels = data.load("digits").validation.targets
+    assert outputs.shape == (found["samples"], 10) and done.stdout.endswith(
+        f"({len(labels)}, 10)\n"
+    )
+    assert (outputs.argmax(axis=1) == labels).mean() == pytest.approx(found["accuracy"])
+
+
+def test_a_model_of_arrays(command, tmp_path):
+    train = ["train", "--model", "curve", "--data", "curve", "--quiet", "--json", "-"]
+    trained = command(*train, "--save", "m.npz")
+    assert trained.returncode == 0, trained.stderr
+    words = ["--model-file", "m.npz", "--data", "curve"]
+    done = command("evaluate", *words, "--model", "curve", "--part", "validation")
+    loss = json.loads(trained.stdout)["val_loss"]
+    assert done.stdout.strip().endswith(f" samples: loss {loss:.4g}"), done.stderr
+    wrong = command("evaluate", *words, "--model", "dense")
+    assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1
+    assert "error: m.npz has arrays" in wrong.stderr
+
+
+WRONG = [
+    (["evaluate", "--model-file", "no.keras"], "there is no model file no.keras"),
+    (["evaluate", "--model-file", "my_file.py"], "must end in .keras, .h5 or .npz"),
+    (["evaluate", "--model-file", "a.npz"], "give the model that they belong to: --model"),
+    (["evaluate", "--model-file", "b.keras", "--data", "nosuch"], "data 'nosuch': expected"),
+    (["predict", "--model-file", "b.keras", "--out", "p.txt"], "ends in .npy or .npz"),
+    (["predict", "--model-file", "b.keras", "--out", "no/p.npy"], "there is no folder"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[m for _, m in WRONG])
+def test_wrong_options_are_told_in_one_line(command, tmp_path, words, message):
+    for name in ("a.npz", "b.keras", "my_file.py"):
+        (tmp_path / name).write_bytes(b"")
+    done = command(*words)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,18 @@
+"""Random Keras models: three ranks, one rank and Keras's own loop end with the same weights."""
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+MODELS = 30  # `make soak` trains 500
+
+
+def several(first, last):
+    from random_models import check
+
+    for number in range(first, last):
+        check(number)
+
+
+def test_ranks_train_random_models_as_keras_does(on_ranks):
+    on_ranks(3, several, 0, MODELS, keras=True)

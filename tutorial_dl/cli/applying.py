@@ -1,0 +1,122 @@
+"""`python -m tutorial_dl evaluate` and `predict`: a trained model on data, by one or more ranks."""
+
+import json
+from pathlib import Path
+
+from numba_kernels import launch
+
+from .. import data as datasets
+from .. import models
+from .train import tell, who_failed
+
+KERAS = (".keras", ".h5")
+PARTS = ("train", "validation")
+
+
+def check(model_file: str, model: str | None, data: str, out: str | None, files: dict) -> None:
+    """Check everything that can be checked before ranks are started; ValueError, OSError."""
+    path = Path(model_file)
+    if not path.is_file():
+        raise OSError(f"there is no model file {path}")
+    if path.suffix not in (*KERAS, ".npz"):
+        raise ValueError(f"model file {str(path)!r} must end in {', '.join(KERAS)} or .npz")
+    if path.suffix == ".npz" and model is None:
+        raise ValueError(f"{path} has arrays only; give the model that they belong to: --model")
+    if model is not None:
+        models.check(model)
+    datasets.check(data, **files)
+    if out is not None and Path(out).suffix not in (".npy", ".npz"):
+        raise ValueError(f"predictions go to a file that ends in .npy or .npz, got {out!r}")
+
+
+def run(what: str, ranks: int | None, words: list[str], **given) -> int:
+    """Start ranks for the command, or, as one of them, do its work. Returns the exit status."""
+    if launch.under_mpi():
+        if ranks is not None:
+            raise ValueError(f"-n {ranks}, but mpiexec or srun has started the ranks already")
+        return work(what, **given)
+    return launch.run_ranks(ranks or 1, ["-m", "tutorial_dl", what, *words]).returncode
+
+
+def work(
+    what: str, model_file: str, model: str | None, data: str, part: str, out: str | None,
+    files: dict, json_file: str | None = None, batch_size: int = 512,
+) -> int:  # fmt: skip
+    """The work of one rank; every rank calls it."""
+    from numba_kernels.team.team import Team, abort_all
+
+    from ..runtime.evaluation import evaluate, predict
+
+    team = Team()
+    try:
+        dataset = datasets.load(data, **files)
+        replica, samples = load(model_file, model, dataset), getattr(dataset, part)
+        if what == "evaluate":
+            found = evaluate(team, replica, samples, batch_size) | {"samples": len(samples)}
+            if team.rank == 0:
+                write_metrics(found, json_file)
+        else:
+            outputs = predict(team, replica, samples, batch_size)
+            if team.rank == 0:
+                write_outputs(outputs, Path(out))
+        team.barrier()
+        return 0
+    except Exception as error:
+        abort_all(error)
+        causes, others = who_failed(team, error)
+        if team.rank == min(causes or others):
+            tell(error, setting_up=True)
+        return 2
+
+
+def load(model_file: str, model: str | None, dataset):
+    """The Replica of a model that `Replica.save` has written."""
+    import numpy as np
+
+    path = Path(model_file)
+    if path.suffix in KERAS:
+        from .. import replica as replicas
+        from .. import user_function
+        from ..tensorflow_chatter import hide_tensorflow_chatter
+
+        hide_tensorflow_chatter()
+        import keras
+
+        if model is not None and user_function.is_reference(model):
+            user_function.find(model, "model")  # its module registers classes of the user's
+        return replicas.of(keras.saving.load_model(path))
+    replica, arrays = models.build(model, dataset), np.load(path)
+    shapes = {one.name: one.shape for one in replica.segments}
+    found = {name: arrays[name].shape for name in arrays}
+    if shapes != found:
+        raise ValueError(f"{path} has arrays {found}, but model {model!r} has {shapes}")
+    for one in replica.segments:
+        one.of(replica.parameters)[...] = arrays[one.name]
+    return replica
+
+
+def write_metrics(found: dict, file: str | None) -> None:
+    if file == "-":
+        print(json.dumps(found), flush=True)
+        return
+    if file is not None:
+        Path(file).write_text(json.dumps(found, indent=1) + "\n")
+    samples = found.pop("samples")
+    print(f"{samples} samples: " + ", ".join(f"{n} {v:.4g}" for n, v in found.items()), flush=True)
+
+
+def write_outputs(outputs, path: Path) -> None:
+    """One array as .npy; several as .npz, by output."""
+    import numpy as np
+
+    named = outputs if isinstance(outputs, dict) else None
+    if isinstance(outputs, tuple):
+        named = {f"output_{i}": one for i, one in enumerate(outputs)}
+    if named is None and path.suffix == ".npy":
+        np.save(path, outputs)
+    elif path.suffix == ".npy":
+        raise ValueError(f"the model has {len(named)} outputs: predictions need a .npz file")
+    else:
+        np.savez(path, **(named or {"output": outputs}))
+    shapes = [np.shape(one) for one in (named or {"": outputs}).values()]
+    print(f"{path}: {', '.join(map(str, shapes))}", flush=True)

@@ -1,0 +1,59 @@
+"""Weights of samples, from weights of classes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from tutorial_dl.data.dataset import Data
+
+
+def by_class(data: Data, weights: Mapping[int, float] | str) -> Data:
+    """`data` with a weight for each sample, that of its class.
+
+    The loss of a batch is then (1 / n) sum_i w_i l_i, as in Keras's `fit(class_weight=...)`.
+
+    Args:
+        data: In memory, with one array of targets: labels, or one-hot rows.
+        weights: Class -> weight; other classes have 1. Weights that samples have already are
+            multiplied by them. "balanced": n / (classes * samples of the class), so that all
+            classes count alike.
+
+    Raises:
+        ValueError: If the targets are no classes, or a class does not occur.
+    """
+    if not isinstance(data, Data) or isinstance(data.targets, tuple | dict):
+        raise ValueError("class_weight needs data in memory with one array of targets")
+    labels = _labels(data.targets)
+    found, where, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if isinstance(weights, str):
+        if weights != "balanced":
+            raise ValueError(
+                f"class_weight must be weights by class or 'balanced', got {weights!r}"
+            )
+        of_class = len(labels) / (len(found) * counts)
+    else:
+        missing = sorted(set(weights) - set(found.tolist()))
+        if missing:
+            raise ValueError(
+                f"class_weight has class {missing[0]}, which no sample has; classes are "
+                f"{found[0]} to {found[-1]}"
+            )
+        of_class = np.array([weights.get(one, 1.0) for one in found.tolist()], float)
+    if not (np.isfinite(of_class).all() and (of_class >= 0).all()):
+        raise ValueError("class_weight must be finite and at least 0")
+    own = of_class[where.ravel()].astype(np.float32)
+    return replace(data, weights=own if data.weights is None else data.weights * own)
+
+
+def _labels(targets: np.ndarray) -> np.ndarray:
+    """The class of each sample, int64 (n,)."""
+    if targets.ndim == 2 and targets.shape[1] > 1:
+        return targets.argmax(axis=1)
+    labels = targets.reshape(len(targets), -1)
+    if labels.shape[1] != 1 or not np.array_equal(labels, np.round(labels)):
+        raise ValueError(
+            "class_weight needs class labels or one-hot rows as targets, got "
+            f"{targets.dtype} {targets.shape}"
+        )
+    return labels[:, 0].astype(np.int64)
