@@ -28,8 +28,9 @@ OF_OTHERS = {
     "IPython": {"_last_traceback"},
     "Keras": {
         "_accumulated_gradients", "_compile_loss", "_compile_metrics", "_flat_losses",
-        "_flatten_layers", "_fn", "_iterations", "_loss_tracker", "_resolve_auto_jit_compile",
-        "_trainable_variables", "_user_metrics", "_user_weighted_metrics", "_value",
+        "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",
+        "_resolve_auto_jit_compile", "_trainable_variables", "_use_weight_decay", "_user_metrics",
+        "_user_weighted_metrics", "_value",
     },
 }  # fmt: skip
 

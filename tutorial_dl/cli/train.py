@@ -81,7 +81,8 @@ def run_rank(config: RunConfig) -> int:
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     setting_up = True
     try:
-        trainer = prepare(config, team)
+        adapt = [lambda replica: replica, synchronised][config.data.sync_batch_norm]
+        trainer = prepare(config, team, adapt)
         try_out(trainer, config)
         team.barrier()  # set-up fails on all ranks or on none
         setting_up = False
@@ -116,6 +117,19 @@ def run_rank(config: RunConfig) -> int:
         if not told and team.rank == min(causes or others):
             tell(error, setting_up)
         return ended(2 if setting_up and causes else 1)
+
+
+def synchronised(replica):
+    """The replica with synchronised batch normalisation, for --sync-batch-norm."""
+    from .. import replica as replicas
+    from ..interop.layers import sync_batch_normalization as layers
+
+    if replica.model is None:
+        raise ValueError("--sync-batch-norm needs a Keras model; this one has no layers of Keras")
+    model = layers.convert(replica.model)
+    if not any(isinstance(one, layers.SyncBatchNormalization) for one in model._flatten_layers()):
+        raise ValueError(f"--sync-batch-norm: model '{model.name}' has no BatchNormalization layer")
+    return replicas.of(model)
 
 
 def leave(status: int) -> None:

@@ -21,8 +21,10 @@ OF_RULES = ("momentum", "weight_decay", "beta_1", "beta_2")  # hyper-parameters
 REPLACING = ("learning_rate", *OF_RULES, "clip_norm", "schedule", "warm_up", "batch_rule")
 
 
-def prepare(config: RunConfig, team):
+def prepare(config: RunConfig, team, adapt=lambda replica: replica):
     """Make the Trainer that `config` describes, for the ranks of `team`. Collective.
+
+    `adapt(replica)` returns the Replica to train, which may be another one.
 
     Raises ValueError if model, data and options do not fit together.
     """
@@ -39,9 +41,7 @@ def prepare(config: RunConfig, team):
     random.seed(data.seed)
     np.random.seed(data.seed)
     dataset = datasets.load(data.data, **of_files(config))
-    replica = models.build(data.model, dataset, seed=data.seed)
-    if data.sync_batch_norm:
-        replica = synchronised(replica, data.model)
+    replica = adapt(models.build(data.model, dataset, seed=data.seed))
     layout = layout_of(config, team.size)
     name, its_options = config.strategy.strategy, config.strategy_options()
     strategy = strategies.get(name, team, **its_options, layout=layout)
@@ -111,19 +111,6 @@ def _with(optimizer, name: str, value: float):
         f"{OPTIONS[name].flag} {value:g} with optimizer {optimizer.name!r}, which has none; use "
         f"{', '.join(others)}"
     )
-
-
-def synchronised(replica, model: str):
-    """The replica with synchronised batch normalisation, for --sync-batch-norm."""
-    from .. import layers
-    from .. import replica as replicas
-
-    if replica.model is None:
-        raise ValueError(f"--sync-batch-norm needs a Keras model, and {model!r} is none")
-    converted = layers.convert(replica.model)
-    if not any(isinstance(x, layers.SyncBatchNormalization) for x in converted._flatten_layers()):
-        raise ValueError(f"--sync-batch-norm: model {model!r} has no BatchNormalization layer")
-    return replicas.of(converted)
 
 
 def _replaced(config: RunConfig) -> list[str]:

@@ -160,7 +160,7 @@ def ready():
     from tutorial_dl import data
     return data.curve(n=3)
 def uneven(): return (np.ones(3), np.ones(4)), (np.ones(2), np.ones(2))
-def odd(): return np.ones(3), np.ones(3)
+def odd(): return [np.ones(3), np.ones(3)]
 def empty(): return (np.ones(3), np.ones(3)), (np.ones(0), np.ones(0))
 def shapes(): return (np.ones((3, 2)), np.ones(3)), (np.ones((3, 5)), np.ones(3))
 def scalar(): return (1.0, np.ones(3)), (np.ones(0), np.ones(0))
@@ -210,7 +210,7 @@ def test_a_file_is_run_once(user_file):
         ("users_data:nope", ValueError, "users_data has no function 'nope'; it has empty, fails"),
         ("users_data:", ValueError, "expected module:function"),
         ("users_data:uneven", ValueError, "data 'users_data:uneven': .*inputs 3, targets 4"),
-        ("users_data:odd", TypeError, "returned a tuple of 2; expected a Dataset or"),
+        ("users_data:odd", TypeError, r"expected a Dataset or .* or \(x, y\), got a list of 2"),
         ("users_data:empty", ValueError, "validation part has no samples"),
         ("users_data:shapes", ValueError, r"shape \(2,\) for training but \(5,\)"),
         ("users_data:scalar", ValueError, r"inputs is float64 of shape \(\): expected an array"),
