@@ -9,8 +9,8 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 DONE := $(VENV)/.installed
-# To use the site's MPI instead of MPICH from a wheel: make EXTRAS=dev
-EXTRAS ?= mpich,dev
+# To use the site's MPI instead of MPICH from a wheel: make EXTRAS=all,dev
+EXTRAS ?= mpich,all,dev
 PIP := $(PY) -m pip --disable-pip-version-check
 # Tests wait for about half of their time; see tests/README.md.
 JOBS ?= 4

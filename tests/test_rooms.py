@@ -28,7 +28,7 @@ OF_OTHERS = {
     "IPython": {"_last_traceback"},
     "Keras": {
         "_accumulated_gradients", "_compile_loss", "_compile_metrics", "_flat_losses",
-        "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",
+        "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker", "_path",
         "_resolve_auto_jit_compile", "_trainable_variables", "_use_weight_decay", "_user_metrics",
         "_user_weighted_metrics", "_value",
     },

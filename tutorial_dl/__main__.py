@@ -5,6 +5,8 @@ import sys
 
 from numba_kernels import launch
 
+from .extras import missing
+
 
 def main() -> None:
     if launch.under_mpi():
@@ -15,6 +17,11 @@ def main() -> None:
         from .cli.commands import app
 
         status = app(prog_name="tutorial-dl", standalone_mode=False)
+    except ModuleNotFoundError as error:
+        if (words := missing(error)) is None:
+            raise
+        print(f"error: {words}", file=sys.stderr)
+        status = 1
     except Exception as error:
         if not hasattr(error, "format_message"):  # not an error of the command line, but a defect
             sys.stderr = sys.__stderr__

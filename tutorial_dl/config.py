@@ -117,7 +117,8 @@ class DataConfig:
     labels: str | None = option(
         "Names of the target datasets in HDF5 files; default: labels.", metavar="NAME[,NAME]")
     validation: str | None = option(
-        "HDF5 files to validate on, or the fraction of --data to hold out; default: 0.2.",
+        "HDF5 files to validate on, or the fraction of --data to hold out; default: 0.2. Not for "
+        "data that have a validation part.",
         metavar="FILES|SHARE")
     class_weight: str | None = option(
         "Weights of classes in the loss of training, such as 0=1,1=5; balanced: all count alike.",
@@ -262,7 +263,7 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class OutputConfig:
     panel = "Output"
-    quiet: bool = option("Hide the progress bar, or the line an epoch that a file gets.", False)
+    quiet: bool = option("Show no progress, neither the bar nor a line per epoch.", False)
     log: str | None = option(
         "Write a row per epoch as it ends: .csv, .jsonl, or a folder for TensorBoard.",
         metavar="FILE|FOLDER")

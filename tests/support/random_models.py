@@ -114,9 +114,18 @@ class Drawn:
             self._optimizer(keras.optimizers),
             losses[0] if one else losses,
             loss_weights=None if one else self.loss_weights,
+            metrics=self.metrics("mae"),
+            weighted_metrics=self.metrics("mse"),
             run_eagerly=self.way == "eager",
         )
         return model
+
+    def metrics(self, name: str) -> list:
+        found = [
+            ["sparse_categorical_accuracy" if loss.startswith("sparse") else name]
+            for *_, loss in self.heads
+        ]
+        return found[0] if len(found) == 1 else found
 
     def _optimizer(self, of):
         # Numbers that float32 holds exactly, to which Keras rounds them even for float64 weights.

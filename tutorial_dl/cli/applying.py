@@ -10,7 +10,7 @@ from .. import models
 from .train import tell, who_failed
 
 KERAS = (".keras", ".h5")
-PARTS = ("train", "validation")
+TRIED = 4  # samples that a model is tried out on
 
 
 def check(model_file: str, model: str | None, data: str, out: str | None, files: dict) -> None:
@@ -51,6 +51,7 @@ def work(
     try:
         dataset = datasets.load(data, **files)
         replica, samples = load(model_file, model, dataset), getattr(dataset, part)
+        replica.try_out(samples.take(slice(0, TRIED)), shared=team.size > 1)
         if what == "evaluate":
             found = evaluate(team, replica, samples, batch_size) | {"samples": len(samples)}
             if team.rank == 0:
@@ -81,6 +82,8 @@ def load(model_file: str, model: str | None, dataset):
 
         hide_tensorflow_chatter()
         import keras
+
+        from ..interop.layers import sync_batch_normalization  # noqa: F401  (it registers a class)
 
         if model is not None and user_function.is_reference(model):
             user_function.find(model, "model")  # its module registers classes of the user's

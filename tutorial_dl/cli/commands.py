@@ -12,7 +12,7 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
-from . import cluster
+from . import cluster, notebooks
 from .errors import check_writable, fail, one_line
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(notebooks.app, name="notebooks")
 RANKS = ("-n", "--ranks")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
 
@@ -249,7 +250,7 @@ def evaluate(
     json: file_option("Write the metrics as JSON; - prints them.") = None,
     ranks: number("Number of ranks to start.", *RANKS) = None,
 ) -> None:
-    """Evaluate a trained model: each rank takes a share of the samples, metrics are exact."""
+    """Evaluate a trained model. Each rank computes a share of the samples."""
     apply("evaluate", **locals())
 
 

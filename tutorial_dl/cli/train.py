@@ -15,6 +15,7 @@ from numba_kernels import launch
 from .. import data as datasets
 from .. import models
 from ..config import RunConfig, target_of
+from ..extras import missing
 from ..replica.base import check_ending
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
@@ -212,6 +213,8 @@ def tell(error: BaseException, setting_up: bool) -> None:
 
 def first_line(error: BaseException) -> str:
     """An error in one line, with file and line number if it was raised outside this package."""
+    if (words := missing(error)) is not None:
+        return words
     text = telling_line(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     packages = str(Path(__file__).parents[1]), str(Path(numba_kernels.__file__).parent)

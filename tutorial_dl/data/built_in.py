@@ -79,7 +79,9 @@ def _digits() -> tuple[np.ndarray, np.ndarray]:
     The package stores them as a text table. Reading it directly takes 10 ms; importing
     scikit-learn to read it takes 700 ms of processor time on every rank.
     """
-    file = Path(find_spec("sklearn").origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if (found := find_spec("sklearn")) is None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    file = Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz"
     if not file.is_file():  # another version of scikit-learn may store it elsewhere
         from sklearn.datasets import load_digits
 

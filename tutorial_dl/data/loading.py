@@ -47,6 +47,8 @@ def dataset_of(made: object, name: str = "data", split: float | None = None) -> 
             `validation_split`; for arrays for both. None: 0.2.
     """
     if isinstance(made, Dataset):
+        if split is not None:
+            raise ValueError(f"dataset '{made.name}' {HAS_ITS_OWN}")
         return made
     try:
         if _of_both(made):
@@ -59,7 +61,7 @@ def dataset_of(made: object, name: str = "data", split: float | None = None) -> 
     except ValueError as error:
         raise ValueError(f"data '{name}': {error}") from None
     if split is not None:
-        raise ValueError(f"data '{name}' has validation data, so validation_split has no effect")
+        raise ValueError(f"data '{name}' {HAS_ITS_OWN}")
     return Dataset(name, train, validation, classes(train, validation))
 
 
@@ -71,6 +73,7 @@ def _is_share(value: Any) -> bool:
 
 
 SPLIT = 0.2
+HAS_ITS_OWN = "has a validation part, so no share can be held out: leave out validation_split"
 FORMS = "((x, y), (x_val, y_val)) or (x, y)"
 
 

@@ -49,7 +49,9 @@ def by_class(data: Data, weights: Mapping[int, float] | str) -> Data:
 def _labels(targets: np.ndarray) -> np.ndarray:
     """The class of each sample, int64 (n,)."""
     if targets.ndim == 2 and targets.shape[1] > 1:
-        return targets.argmax(axis=1)
+        rows = ((targets == 0) | (targets == 1)).all() and (targets.sum(axis=1) == 1).all()
+        if rows:  # one-hot
+            return targets.argmax(axis=1)
     labels = targets.reshape(len(targets), -1)
     if labels.shape[1] != 1 or not np.array_equal(labels, np.round(labels)):
         raise ValueError(

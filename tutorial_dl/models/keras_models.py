@@ -51,7 +51,9 @@ def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
         model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     else:
         model.compile(loss="mse")
-    model.strategy_chooses = True  # the optimizer, unless it is compiled anew
+    model.strategy_chooses = (
+        True  # unless it is compiled with another optimizer than Keras's default
+    )
     return model
 
 

@@ -46,6 +46,7 @@ def brought(model: keras.Model, theirs: Any) -> Brought | None:
         theirs = theirs.inner_optimizer  # loss scaling is the strategy's (loss_scale.py)
     if not isinstance(theirs, keras.optimizers.Optimizer):
         return None
+    _refuse(model, theirs)
     config, schedule = theirs.get_config(), _schedule(theirs)
     rmsprop = keras.optimizers.RMSprop
     default = type(theirs) is rmsprop and _same(config, rmsprop().get_config())
@@ -53,7 +54,6 @@ def brought(model: keras.Model, theirs: Any) -> Brought | None:
         return None  # one of ours (models/keras_models.py)
     rate = float(theirs.learning_rate) if schedule is None else schedule(0)
     clip_norm = config.get("global_clipnorm")
-    _refuse(model, theirs, config)
     ours = _with_a_kernel(model, theirs, config, rate)
     if ours is None:
         clip_norm, ours = None, ByKeras.of(model, theirs, rate)
@@ -66,11 +66,25 @@ def _same(one: dict, other: dict) -> bool:
 
 def _schedule(theirs: keras.optimizers.Optimizer) -> Callable[[int], float] | None:
     given = theirs._learning_rate
+
+    def by_step(step: int) -> float:
+        return float(given(step))
+
+    def called(step: int) -> float:
+        return float(given())
+
     if isinstance(given, keras.optimizers.schedules.LearningRateSchedule):
-        return lambda step: float(given(step))
+        # Checkpoints and results name a schedule by this.
+        by_step.__name__ = f"{type(given).__name__}({_json(given.get_config())})"
+        return by_step
     if callable(given) and not isinstance(given, keras.Variable):
-        return lambda step: float(given())
+        called.__name__ = getattr(given, "__name__", type(given).__name__)
+        return called
     return None
+
+
+def _json(config: dict) -> str:
+    return json.dumps(config, sort_keys=True, default=repr)
 
 
 def _with_a_kernel(model, theirs, config: dict, rate: float) -> Optimizer | None:
@@ -98,9 +112,21 @@ def _without_decay(model, theirs) -> list[int]:
     return [i for i, weight in weights if not theirs._use_weight_decay(weight)]
 
 
-def _refuse(model, theirs, config: dict) -> None:
-    """Raise ValueError if Keras can't apply this optimizer outside of `fit`."""
-    if config.get("use_ema"):
+def _refuse(model, theirs) -> None:
+    """Raise ValueError if this optimizer can't be used outside of `fit`."""
+    kind = type(theirs)
+    if hasattr(theirs, "optimizers_and_layers") or kind.__name__ == "MultiOptimizer":
+        raise ValueError(
+            f"model '{model.name}' was compiled with a {kind.__name__}, which has no learning rate "
+            "of its own: compile it with one optimizer for all weights"
+        )
+    own = [one for one in kind.__mro__ if one.__module__.split(".")[0] != "keras"]
+    if any("__init__" in vars(one) and "get_config" not in vars(one) for one in own[:-1]):
+        raise ValueError(
+            f"optimizer {kind.__name__} has an __init__ of its own and no get_config, so it can't "
+            "be copied: add get_config, which returns the arguments of __init__"
+        )
+    if theirs.use_ema:
         raise ValueError(
             f"model '{model.name}' was compiled with use_ema=True, which model.fit completes at "
             "its end: leave it out, or train with tutorial_dl.horovod"
@@ -123,6 +149,7 @@ class ByKeras(Optimizer):
     kind: str
     settings: str  # JSON
     theirs: Any = field(repr=False, compare=False)
+    weights: tuple = field(repr=False, compare=False)  # of the model
     undecayed: tuple[int, ...] = ()
 
     undivided = True
@@ -132,9 +159,9 @@ class ByKeras(Optimizer):
         settings = theirs.get_config()
         for name in ("learning_rate", "name", "loss_scale_factor"):  # these may differ
             settings.pop(name, None)
-        text = json.dumps(settings, sort_keys=True, default=repr)
         undecayed = tuple(_without_decay(model, theirs))
-        return cls(rate, type(theirs).__name__, text, theirs, undecayed)
+        weights = tuple(model.trainable_variables)
+        return cls(rate, type(theirs).__name__, _json(settings), theirs, weights, undecayed)
 
     @property
     def name(self) -> str:
@@ -161,8 +188,8 @@ class KerasState(State):
 
     def __init__(self, of: ByKeras, optimizer, n: int, dtype, segments) -> None:
         self.segments = tuple(segments)
-        zeros = [np.zeros(one.shape, np.dtype(dtype)) for one in self.segments]
-        self._weights = [keras.Variable(a, dtype=a.dtype.name, name="copy") for a in zeros]
+        # With the present values and names, as some rules begin with these, or go by names.
+        self._weights = [_copy(weight) for weight in of.weights]
         if of.undecayed:
             optimizer.exclude_from_weight_decay([self._weights[i] for i in of.undecayed])
         optimizer.build(self._weights)
@@ -208,6 +235,12 @@ class KerasState(State):
         gradients = zip(self.segments, self._weights, strict=True)
         optimizer.apply([_part(gradient, one.offset, copy) for one, copy in gradients])
         return [_joined(self._weights, parameters.dtype), _joined(self._numbers, slots.dtype)]
+
+
+def _copy(weight: keras.Variable) -> keras.Variable:
+    copy = keras.Variable(weight.numpy(), dtype=weight.dtype, name=weight.name)
+    copy._path = weight.path
+    return copy
 
 
 def _size(variable) -> int:

@@ -158,8 +158,8 @@ def check_model(model: Any) -> None:
     need(model.compiled, " is not compiled: call model.compile(loss=..., metrics=[...])")
     need(
         type(model).train_step is keras.Model.train_step,
-        " overrides train_step, which would not be called: override compute_loss instead, or "
-        "write a Replica",
+        " overrides train_step, which would not be called: override compute_loss instead, or call "
+        "model.fit with tutorial_dl.horovod",
     )
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")

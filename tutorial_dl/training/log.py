@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ class Log(Callback):
 
     def __init__(self, path: str | Path):
         check_log(Path(path))
+        if Path(path).suffix not in LOGS and find_spec("tensorboard") is None:
+            raise ModuleNotFoundError(
+                f"a log in folder {path} needs tensorboard", name="tensorboard"
+            )
         self.path, self._begun = Path(path), False
         self._writer: Any = None  # of TensorBoard
 
@@ -94,12 +99,8 @@ class Log(Callback):
 
 
 def _board(folder: Path):
-    try:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError:
-        raise ValueError(
-            f"a log for TensorBoard, {folder}, needs it: pip install tensorboard"
-        ) from None
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
     return EventFileWriter(str(folder))
 
 

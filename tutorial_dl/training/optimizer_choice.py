@@ -54,6 +54,9 @@ def choose(replica: Replica, strategy: Strategy, asked: Any = None) -> Choice:
             f"trained with {used} instead of {unused}: {error}"
         ))  # fmt: skip
     if found.optimizer.undivided:
-        words = f"Keras applies {brought.name} on every rank, as it has no kernel here"
+        words = (
+            f"Keras applies {brought.name}, with which the model was compiled, on every rank: "
+            "there is no kernel here for it, or for one of its settings"
+        )
         found = found._replace(note=words)
     return found

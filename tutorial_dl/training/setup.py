@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 OF_TRAINER = ("batch_size", "seed", "accumulate", "checkpoint", "checkpoint_every")
 # Options that replace what a model was compiled with
 OF_RULES = ("momentum", "weight_decay", "beta_1", "beta_2")  # hyper-parameters
-REPLACING = ("learning_rate", *OF_RULES, "clip_norm", "schedule", "warm_up", "batch_rule")
+OF_SCHEDULE = ("schedule", "warm_up", "batch_rule")
+REPLACING = ("learning_rate", *OF_RULES, "clip_norm", *OF_SCHEDULE)
 
 
 def prepare(config: RunConfig, team, adapt=lambda replica: replica):
@@ -81,29 +82,49 @@ def optimizer_of(config: RunConfig, replica, strategy) -> Choice:
 
     asked = config.optimizer
     found = choose(replica, strategy, asked.optimizer)
-    compiled = replica.own_optimizer() if _replaced(config) else None
     optimizer, schedule = found.optimizer, found.schedule
+    over = [name for name in OF_SCHEDULE if name in _replaced(config)]
+    if over and schedule is not None and asked.learning_rate is None:
+        raise ValueError(
+            f"{OPTIONS[over[0]].flag} with a model that was compiled with a schedule: give "
+            "--learning-rate, too, to replace it, or leave the option out"
+        )
     if asked.learning_rate is not None:
         optimizer, schedule = optimizer.at_rate(asked.learning_rate), None
     for name in OF_RULES:
         value = getattr(asked, name)
         if value is not None and name not in config.strategy.takes:
             optimizer = _with(optimizer, name, value)
-    note = found.note
+    note, compiled = found.note, _compiled(replica) if _replaced(config) else None
     if compiled is not None and not compiled.by_default:
-        note = (
-            f"trained with {optimizer.in_words}, learning rate {optimizer.learning_rate:g}, as "
-            f"{' and '.join(_replaced(config))} say; the model was compiled with {compiled.name}, "
-            f"learning rate {compiled.optimizer.learning_rate:g}"
+        flags = " and ".join(OPTIONS[name].flag for name in _replaced(config))
+        given = (
+            f"trained with {optimizer.in_words}, learning rate {optimizer.learning_rate:g} "
+            f"({flags}); the model was compiled with {compiled.name}, learning rate "
+            f"{compiled.optimizer.learning_rate:g}"
         )
+        note = f"{note}; {given}" if note else given
     clip_norm = found.clip_norm if asked.clip_norm is None else asked.clip_norm
     return found._replace(optimizer=optimizer, schedule=schedule, clip_norm=clip_norm, note=note)
+
+
+def _compiled(replica):
+    """What the model was compiled with; None also if that could not be used."""
+    try:
+        return replica.own_optimizer()
+    except ValueError:
+        return None
 
 
 def _with(optimizer, name: str, value: float):
     """`optimizer` with another hyper-parameter; ValueError if it has no such one."""
     if hasattr(optimizer, name):
         return replace(optimizer, **{name: value})
+    if optimizer.undivided:
+        raise ValueError(
+            f"{OPTIONS[name].flag} does not change {optimizer.in_words}, with which the model was "
+            "compiled: give --optimizer, too"
+        )
     from numba_kernels import optimizers
 
     others = sorted(n for n in optimizers.NAMES if hasattr(optimizers.get(n), name))
@@ -114,11 +135,11 @@ def _with(optimizer, name: str, value: float):
 
 
 def _replaced(config: RunConfig) -> list[str]:
-    """The options, as words, that replace what a model was compiled with."""
+    """The names of the options that replace what a model was compiled with."""
     values = config.values()
     names = [name for name in ("optimizer", *REPLACING) if values[name] != OPTIONS[name].default]
     taken = config.strategy.takes  # some rules have a momentum of their own
-    return [OPTIONS[name].flag for name in names if name not in taken]
+    return [name for name in names if name not in taken]
 
 
 def callbacks_of(config: RunConfig) -> list:

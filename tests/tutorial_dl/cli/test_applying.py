@@ -48,6 +48,45 @@ def test_a_keras_model_is_evaluated_and_predicts_on_two_ranks(command, tmp_path)
     assert (outputs.argmax(axis=1) == labels).mean() == pytest.approx(found["accuracy"])
 
 
+MINE = """
+import keras
+
+class MeanOfBatch(keras.metrics.Metric):
+    def __init__(self, name="of_batch", **options):
+        super().__init__(name=name, **options)
+        self.value = self.add_weight(name="value", initializer="zeros")
+    def update_state(self, y, outputs, sample_weight=None):
+        self.value.assign(keras.ops.mean(outputs[:, 0]))
+    def result(self):
+        return self.value
+
+def build():
+    layers = [keras.layers.Flatten(), keras.layers.Dense(8), keras.layers.BatchNormalization(),
+              keras.layers.Dense(10, "softmax")]
+    model = keras.Sequential([keras.Input((8, 8, 1)), *layers])
+    metrics = [MeanOfBatch()]
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=metrics)
+    return model
+
+keras.saving.register_keras_serializable()(MeanOfBatch)
+"""
+
+
+@pytest.mark.xdist_group("keras")
+def test_a_metric_of_ones_own_and_synchronised_normalisation(command, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    mine = ["--model", "mine.py:build", "--json", "-"]
+    more = ["--sync-batch-norm", "--save", "m.keras", "--quiet", "--epochs", "1"]
+    trained = command("train", "-n", "2", *mine, *more)
+    assert trained.returncode == 0, trained.stderr
+    row = json.loads(trained.stdout)["history"][-1]
+    done = command("evaluate", "--model-file", "m.keras", "-n", "2", "--batch-size", "100", *mine)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["of_batch"] == pytest.approx(row["val_of_batch"], rel=1e-4)
+    assert found["loss"] == pytest.approx(row["val_loss"], rel=1e-4)
+
+
 def test_a_model_of_arrays(command, tmp_path):
     train = ["train", "--model", "curve", "--data", "curve", "--quiet", "--json", "-"]
     trained = command(*train, "--save", "m.npz")

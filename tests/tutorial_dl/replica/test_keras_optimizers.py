@@ -13,7 +13,8 @@ def network():
 
     keras.utils.set_random_seed(4)
     chain = [keras.layers.Dense(3, "tanh", name="first"), keras.layers.Dense(2, name="second")]
-    return keras.Sequential([keras.Input((5,)), *chain])
+    words = keras.layers.Embedding(5, 2, name="embedding")  # Muon goes by names
+    return keras.Sequential([keras.Input((3,)), words, keras.layers.Flatten(), *chain])
 
 
 def piecewise():
@@ -51,6 +52,8 @@ BY_KERAS = {
     "adafactor": lambda o: o.Adafactor(0.05),
     "ftrl": lambda o: o.Ftrl(0.1, l1_regularization_strength=0.01),
     "lamb": lambda o: o.Lamb(0.05),
+    "muon": lambda o: o.Muon(0.01, exclude_layers=["second"]),
+    "schedule-free": lambda o: o.ScheduleFreeAdamW(0.01),  # begins with a copy of the weights
     "two passes": lambda o: o.Adam(0.05, gradient_accumulation_steps=2),
 }
 
@@ -150,6 +153,20 @@ def test_what_compile_chooses_by_itself_and_what_is_refused():
         model.compile(given, "mse")
         brought = replica.of(model).own_optimizer()
         assert brought is None if given is None else not brought.by_default
+    one = keras.optimizers.SGD(0.1)
+    model.compile(keras.optimizers.MultiOptimizer(lambda weight: one), "mse")
+    with pytest.raises(ValueError, match="compiled with a MultiOptimizer, which has no learning"):
+        replica.of(model).own_optimizer()
+
+    class Unsaid(keras.optimizers.SGD):
+        def __init__(self, rate, factor=2.0):
+            super().__init__(rate * factor)
+
+    model.compile(Unsaid(0.1), "mse")
+    with pytest.raises(
+        ValueError, match="optimizer Unsaid has an __init__ of its own and no get_c"
+    ):
+        replica.of(model).own_optimizer()
     model.compile(keras.optimizers.SGD(0.1, use_ema=True), "mse")
     with pytest.raises(ValueError, match=r"use_ema=True, which model\.fit completes"):
         replica.of(model).own_optimizer()

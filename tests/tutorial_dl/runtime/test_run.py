@@ -63,7 +63,7 @@ def with_a_clock():
     assert seen == [(trainer, 1), (trainer, 2)] and trainer.steps == 2 * trainer.steps_per_epoch
     names = [name for name, *_ in trainer.timeline.ranks[0]["spans"]]
     assert names.count("gradient") == trainer.steps and names.count("validation") == 2
-    assert "synchronous on 1 rank: 100%" in bar.getvalue() and closed
+    assert "synchronous on 1 rank, epoch 2 of 2: loss " in bar.getvalue() and closed
 
 
 def test_seconds_come_from_the_clock_of_the_run(on_ranks):

@@ -138,4 +138,4 @@ def test_what_is_not_used_is_said(capfd):
         chosen(None, strategies.Synchronous(one_copy=True), by_keras_alone())
     trainer_of(compiled(by_keras_alone()))
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("note:")]
-    assert said == ["note: Keras applies Adam on every rank, as it has no kernel here"]
+    assert len(said) == 1 and said[0].startswith("note: Keras applies Adam, with which the model")

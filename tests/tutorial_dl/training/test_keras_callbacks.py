@@ -94,6 +94,9 @@ def each_rank(folder):
     for mine, theirs in zip(model.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5)
 
+    for again in (False, True):
+        in_parts(f"{folder}/run", again)
+
     said = []
     model, trainer = by_trainer(writing(folder, said))
     trainer.team.barrier()
@@ -109,6 +112,30 @@ def each_rank(folder):
     (_, kept), lowest = data(), min(trainer.history.column("val_loss"))
     assert best.evaluate(*kept, verbose=0)[0] == pytest.approx(lowest, rel=1e-5)
     assert list(Path(folder, "board").rglob("events.out.tfevents.*"))
+
+
+def in_parts(folder, resumed):
+    """A rate that falls each epoch: in one `fit`, in several, and resumed from a checkpoint."""
+    import keras
+
+    from tutorial_dl import Trainer
+
+    def trainer_of(**more):
+        falls = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate)
+        options = dict(batch_size=SAMPLES, progress=False, callbacks=[falls])
+        return Trainer(compiled(), data(), **options, **more)
+
+    whole, parts = trainer_of(), trainer_of(checkpoint=folder) if resumed else trainer_of()
+    whole.fit(4)
+    if resumed:
+        parts.fit(2)
+        parts = trainer_of(checkpoint=folder)
+        assert parts.resume()
+        parts.fit(2)
+    else:
+        for _ in range(4):
+            parts.fit(1)
+    np.testing.assert_allclose(parts.replica.parameters, whole.replica.parameters, atol=1e-6)
 
 
 def test_keras_callbacks_on_two_ranks(on_ranks, tmp_path):

@@ -121,7 +121,7 @@ def test_the_last_samples_are_held_out():
     for split in (0, 1, 1.5, 0.999, -1):
         with pytest.raises(ValueError, match="validation split of"):
             dataset_of((x[:10], y[:10]), split=split)
-    with pytest.raises(ValueError, match="has validation data"):
+    with pytest.raises(ValueError, match="has a validation part"):
         dataset_of(((x, y), (x, y)), split=0.2)
     with pytest.raises(TypeError, match=r"expected a Dataset or \(\(x, y\), .* got a tuple of 4"):
         dataset_of((x, y, x, y))

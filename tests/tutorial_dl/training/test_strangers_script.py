@@ -1,0 +1,89 @@
+"""A script written for plain `fit` trains on three ranks after three of its lines have changed."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from numba_kernels import launch
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+PLAIN = """
+import keras
+import numpy as np
+from sklearn.datasets import load_digits
+
+keras.utils.set_random_seed(7)
+digits = load_digits()
+x, y = (digits.images[..., None] / 16).astype("float32"), (digits.target == 8).astype("float32")
+kept, x, y_kept, y = x[900:1200], x[:600], y[900:1200], y[:600]
+
+# Augmentation: each image once more, moved by a pixel
+x, y = np.concatenate([x, np.roll(x, 1, axis=2)]), np.concatenate([y, y])
+
+model = keras.Sequential([
+    keras.Input((8, 8, 1)),
+    keras.layers.Conv2D(6, 3, activation="relu"),
+    keras.layers.MaxPooling2D(),
+    keras.layers.Flatten(),
+    keras.layers.Dense(12, activation="relu", kernel_regularizer="l2"),
+    keras.layers.Dense(1, activation="sigmoid"),
+])
+rates = keras.optimizers.schedules.CosineDecay(0.02, 15)
+model.compile(
+    keras.optimizers.Adam(rates, global_clipnorm=1.0), "binary_crossentropy",
+    metrics=[keras.metrics.AUC(name="auc")],
+)
+best = keras.callbacks.ModelCheckpoint("best.keras", monitor="val_auc", mode="max",
+                                       save_best_only=True)
+weighted = {0: 1, 1: 9}
+model.fit(x, y, len(x), 12, validation_data=(kept, y_kept), class_weight=weighted, callbacks=[best])
+np.save("weights.npy", np.concatenate([w.ravel() for w in model.get_weights()]))
+"""
+CHANGES = {  # in three lines
+    "import numpy as np": "import numpy as np; from tutorial_dl import Team, Trainer",
+    # (Batches of all samples: in smaller ones `fit` would draw another order of samples than we.)
+    "model.fit(x, y, len(x), 12, validation_data=(kept, y_kept), ": (
+        "Trainer(model, ((x, y), (kept, y_kept)), batch_size=len(x), "
+    ),
+    "callbacks=[best])": "callbacks=[best]).fit(12)",
+    "np.save(": "Team().rank or np.save(",
+}
+
+
+def changed() -> str:
+    script = PLAIN
+    for before, after in CHANGES.items():
+        assert script.count(before) == 1
+        script = script.replace(before, after)
+    return script
+
+
+def test_three_lines_are_changed():
+    pairs = zip(PLAIN.splitlines(), changed().splitlines(), strict=True)
+    assert sum(before != after for before, after in pairs) == 3
+
+
+def test_it_trains_on_three_ranks_as_on_one(tmp_path):
+    import keras
+
+    weights, best = {}, {}
+    for ranks, text in ((0, PLAIN), (1, changed()), (3, changed())):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        (folder / "script.py").write_text(text)
+        if ranks == 0:
+            line = [sys.executable, "script.py"]
+            done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=600)
+        else:
+            code = f"import os, runpy; os.chdir({str(folder)!r}); runpy.run_path('script.py')"
+            done = launch.run_ranks(ranks, ["-c", code], capture=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        weights[ranks] = np.load(folder / "weights.npy")
+        best[ranks] = keras.saving.load_model(folder / "best.keras").get_weights()
+    for ranks in (1, 3):
+        assert np.abs(weights[ranks] - weights[0]).max() < 1e-4
+        errors = [np.abs(a - b).max() for a, b in zip(best[ranks], best[0], strict=True)]
+        assert max(errors) < 1e-4
