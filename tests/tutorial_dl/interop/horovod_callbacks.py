@@ -119,6 +119,33 @@ def checkpoints_and_loading():
         folder.rmdir()
 
 
+def loaded_by_rank_0_alone():
+    """As Horovod's examples do: rank 0 loads an .h5 file, and its state is broadcast."""
+    folder = Path(hvd.broadcast_object(tempfile.mkdtemp(), 0))
+    make, (_, part), file = OPTIMIZERS["adam"], samples(), folder / "checkpoint.h5"
+
+    def train(model):
+        start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        model.fit(*part, batch_size=BATCH, epochs=1, shuffle=False, verbose=0, callbacks=[start])
+
+    def compiled():
+        model = network(seed=hvd.rank())
+        # (Keras can't load the text "mse" from an .h5 file.)
+        model.compile(hvd.DistributedOptimizer(make()), keras.losses.MeanSquaredError())
+        return model
+
+    model = compiled()
+    train(model)
+    if hvd.rank() == 0:
+        model.save(file)
+    again = hvd.load_model(str(file)) if hvd.rank() == 0 else compiled()
+    train(again)
+    same_as(again, serial(make()))  # 1 epoch and 1 more
+    if hvd.rank() == 0:
+        file.unlink()
+        folder.rmdir()
+
+
 def start_as_rank_0():
     """Ranks start with rank 0's weights, optimizer slots and step count, and their own seeds."""
     rank = hvd.rank()
@@ -163,5 +190,5 @@ def start_as_rank_0():
 
 CHECKS = [
     metrics_are_averaged, learning_rates, momentum_is_corrected, checkpoints_and_loading,
-    start_as_rank_0,
+    loaded_by_rank_0_alone, start_as_rank_0,
 ]  # fmt: skip

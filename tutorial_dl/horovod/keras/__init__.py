@@ -56,7 +56,8 @@ def load_model(filepath, custom_optimizers, custom_objects, **options):
     so give these again.
 
     Args:
-        filepath: File of the model, ".keras" or ".h5"; every rank reads it.
+        filepath: File of the model, ".keras" or ".h5". All ranks may read it, or rank 0 alone, if
+            its state is then broadcast.
         custom_optimizers: Your own optimizer classes that the model may need.
         custom_objects: {name: class or function} that the model may need.
         compression: See `DistributedOptimizer`.
@@ -68,11 +69,36 @@ def load_model(filepath, custom_optimizers, custom_objects, **options):
     """
     objects = {c.__name__: c for c in custom_optimizers or []} | (custom_objects or {})
     model = _keras.saving.load_model(filepath, custom_objects=objects)
+    if str(filepath).endswith((".h5", ".hdf5")):
+        _restore(model, filepath)
     if model.optimizer is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, **options)
         if model.compiled:
             model.jit_compile = model._resolve_auto_jit_compile()
     return model
+
+
+def _restore(model, file) -> None:
+    """Give the optimizer its state from an .h5 file.
+
+    Keras 3 builds it for the variables that the model itself owns, which are none (its layers own
+    them), so it would begin anew, and ranks that have loaded the file would have fewer variables
+    than others.
+    """
+    optimizer, weights = model.optimizer, model.trainable_variables
+    if optimizer is None or len(optimizer.variables) > len(weights):
+        return
+    import h5py
+
+    with h5py.File(file) as content:
+        group = content.get("optimizer_weights")
+        names = [] if group is None else group.attrs["weight_names"]
+        values = [group[name.decode() if isinstance(name, bytes) else name][()] for name in names]
+    whole = type(optimizer).from_config(optimizer.get_config())
+    whole.build(weights)
+    if len(values) == len(whole.variables):
+        whole.set_weights(values)
+    model.optimizer = whole
 
 
 __all__ = [*_tensorflow.__all__, "callbacks", "load_model"]
