@@ -176,3 +176,24 @@ def test_what_compile_chooses_by_itself_and_what_is_refused():
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
     with pytest.raises(ValueError, match="reduces gradients a second time"):
         replica.of(model).own_optimizer()
+
+
+def test_jit_compile_and_run_eagerly_are_heeded():
+    from tutorial_dl import replica
+
+    dice = np.random.default_rng(1)
+    batch = dice.integers(0, 5, (8, 3)), dice.standard_normal((8, 2)).astype(np.float32)
+    found = {}
+    for how in ("graph", "jit_compile", "run_eagerly"):
+        model = network()
+        model.compile(loss="mse", **({} if how == "graph" else {how: True}))
+        of = replica.of(model)
+        loss, samples = of.compute_gradient(batch)
+        found[how] = loss, of.gradient.copy()
+        assert samples == 8 and of.evaluate([batch])["loss"] == pytest.approx(loss)
+        graphs = [str(graph.graph.as_graph_def()) for graph, *_ in of._functions.values()]
+        assert bool(graphs) == (how != "run_eagerly")
+        assert any("_XlaMustCompile" in graph for graph in graphs) == (how == "jit_compile")
+    for loss, gradient in found.values():
+        assert loss == pytest.approx(found["graph"][0], rel=1e-6)
+        np.testing.assert_allclose(gradient, found["graph"][1], atol=1e-6)
