@@ -10,7 +10,6 @@ from .. import models
 from .train import tell, who_failed
 
 KERAS = (".keras", ".h5")
-TRIED = 4  # samples that a model is tried out on
 
 
 def check(model_file: str, model: str | None, data: str, out: str | None, files: dict) -> None:
@@ -46,6 +45,7 @@ def work(
     from numba_kernels.team.team import Team, abort_all
 
     from ..runtime.evaluation import evaluate, predict
+    from ..training.trainer import TRIED
 
     team = Team()
     try:

@@ -51,9 +51,8 @@ def _for(dataset: Dataset, model: keras.Model) -> keras.Model:
         model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     else:
         model.compile(loss="mse")
-    model.strategy_chooses = (
-        True  # unless it is compiled with another optimizer than Keras's default
-    )
+    # The strategy chooses the optimizer, unless `compile` is called with another than its default.
+    model.strategy_chooses = True
     return model
 
 

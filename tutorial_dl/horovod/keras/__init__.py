@@ -86,7 +86,7 @@ def _restore(model, file) -> None:
     than others.
     """
     optimizer, weights = model.optimizer, model.trainable_variables
-    if optimizer is None or len(optimizer.variables) > len(weights):
+    if optimizer is None or getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables:
         return
     import h5py
 
