@@ -19,6 +19,7 @@ import tutorial_dl.horovod.tensorflow as hvd
 
 ON_THREE = [
     *horovod_collectives.CHECKS,
+    horovod_callbacks.loaded_by_rank_0_alone,
     horovod_training.ragged_shards_average_ranks_alike,
     horovod_training.two_networks_of_two_teams,
 ]
