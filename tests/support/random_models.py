@@ -1,6 +1,6 @@
 """Random Keras models, each from a number, and whether our training of it is Keras's own.
 
-`check(number)` is collective. Every rank trains the model with the others; rank 0 trains it alone,
+`check` is collective. Every rank trains the model with the others; rank 0 trains it alone,
 too, and by Keras's loop, and compares the weights and the metrics.
 """
 
@@ -215,9 +215,12 @@ def precision(dtype: str):
         keras.config.set_dtype_policy(policy)
 
 
-def check(number: int) -> None:
-    """Raise AssertionError, with what was drawn, unless all three ways end alike. Collective."""
-    from tutorial_dl import Team, Trainer, strategies
+def check(number: int, team, one) -> None:
+    """Raise AssertionError, with what was drawn, unless all three ways end alike. Collective.
+
+    `team` are all ranks, `one` this rank alone. (A process can have about a thousand teams.)
+    """
+    from tutorial_dl import Trainer, strategies
     from tutorial_dl.data import Batches, Dataset
 
     drawn = Drawn(number)
@@ -225,11 +228,11 @@ def check(number: int) -> None:
     options = dict(batch_size=BATCH, seed=number, progress=False)
     with precision(drawn.dtype):
         shared = drawn.model()
-        history = Trainer(shared, dataset, **options).fit(EPOCHS)
-        if Team().rank:
+        history = Trainer(shared, dataset, team=team, **options).fit(EPOCHS)
+        if team.rank:
             return
         alone, theirs = drawn.model(), drawn.model()
-        own = Trainer(alone, dataset, strategies.Serial(), **options).fit(EPOCHS)
+        own = Trainer(alone, dataset, strategies.Serial(one), **options).fit(EPOCHS)
         batches = Batches(drawn.data, BATCH, seed=number)
         for epoch in range(EPOCHS):
             for batch in batches.epoch(epoch):

@@ -8,10 +8,14 @@ MODELS = 30  # `make soak` trains 500
 
 
 def several(first, last):
+    from mpi4py import MPI
     from random_models import check
 
+    from tutorial_dl import Team
+
+    team, one = Team(), Team(MPI.COMM_SELF)
     for number in range(first, last):
-        check(number)
+        check(number, team, one)
 
 
 def test_ranks_train_random_models_as_keras_does(on_ranks):
