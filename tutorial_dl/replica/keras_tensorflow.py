@@ -15,11 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_dl.replica import keras_own_step as own_step
 from tutorial_dl.replica.base import Batch, Brought
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras_losses import losses_by, masked, may_mask, over_ranks
-from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, is_empty
+from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, is_empty, packed
+from tutorial_dl.replica.keras_training_metrics import TrainingMetrics
 from tutorial_dl.replica.keras_variables import KerasVariables, address_of, keras, tf
 
 NOTHING = np.zeros((3, 0), np.int64)
@@ -52,11 +54,24 @@ class KerasReplica(KerasVariables):
         collective = [x for x in model._flatten_layers() if isinstance(x, CollectiveLayer)]
         self._collective = collective
         common = {id(v) for layer in collective for v in layer.non_trainable_weights}
+        normalized = [
+            x for x in model._flatten_layers()
+            if isinstance(x, keras.layers.SpectralNormalization)
+        ]  # fmt: skip
+        common |= {id(layer.vector_u) for layer in normalized}
+        # Weights that a layer divides by their norm as it computes; see `_settle`.
+        self._normalized = {id(layer.kernel) for layer in normalized}
+        self.constrained |= bool(normalized)
         self._own_state = [v for v in self._state if id(v) not in common]
+        self.fixed_batch = own_batch_size(model)
         self._recurrent = any(isinstance(x, keras.layers.RNN) for x in model._flatten_layers())
         # (samples or None, structure) -> graph, captured variables, dtypes of outputs
         self._functions: dict[Any, tuple[Any, list, list]] = {}
+        self._counts = False  # whether metrics are updated while training
         self._metrics = KerasMetrics(model)
+        self._own_step = own_step.has_own_step(model)
+        self._training = TrainingMetrics(self._metrics)
+        self.trained = {}
         self._may_mask = may_mask(model)
         self._masked = False  # whether an output has a mask; known once `_build` was called
         self._team: Any = None  # of the graphs
@@ -94,17 +109,18 @@ class KerasReplica(KerasVariables):
         if samples == 0:
             if self._may_mask:
                 self._build(self._arrays(batch))
-            if self._collective or self._shares_losses:
+            if self._collective or self._shares_losses or self._normalized:
                 self._take_part(batch)
             self.gradient[:] = 0
             self.gradient_is_finite = True
             return 0.0, 0
         # The weights are returned, too, at no cost, to check where they lie in memory.
-        loss, *rest = self._run(self._gradient_step, batch)
+        loss, numbers, *rest = self._run(self._gradient_step, batch)
         gradients, weights = rest[: len(self.segments)], rest[len(self.segments) :]
+        if len(numbers):
+            self._training.add(numbers, samples)
         self._steps += 1
-        looked_after = self._steps % len(weights)
-        self._check_alias(looked_after, weights[looked_after])
+        self._settle(weights)
         addresses = np.array([address_of(g) for g in gradients])
         parts, factor = (self._offsets, addresses, self._sizes), 1 / self.loss_scale
         if apart is not None:
@@ -121,9 +137,36 @@ class KerasReplica(KerasVariables):
         """
         before = [v.numpy() for v in self._own_state]
         one = keras.tree.map_structure(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), batch)
-        self._run(self._step_without_samples, one)
+        _, _, *rest = self._run(self._step_without_samples, one)
+        self._settle(rest[len(self.segments) :])
         for variable, value in zip(self._own_state, before, strict=True):
             variable.assign(value)
+
+    def _settle(self, weights: list[tf.Tensor]) -> None:
+        """After a step: `weights`, which it returned, must lie in `parameters`.
+
+        SpectralNormalization assigns its weights, so they are copied to where they were.
+        """
+        for i, variable in enumerate(self._variables if self._normalized else ()):
+            if id(variable) in self._normalized:
+                self.segments[i].of(self.parameters)[...] = weights[i]
+                self._alias(i)
+        looked_after = self._steps % len(weights)
+        if id(self._variables[looked_after]) not in self._normalized:
+            self._check_alias(looked_after, weights[looked_after])
+
+    @property
+    def trained(self) -> dict[str, Any] | None:
+        return self._training.sums if self._counts else None
+
+    @trained.setter
+    def trained(self, sums: dict[str, Any] | None) -> None:
+        counts = sums is not None and self._metrics.beyond_loss
+        if counts != self._counts:
+            self._functions.clear()
+        self._counts = counts
+        if counts:
+            self._training.sums = sums
 
     @property
     def _shares_losses(self) -> bool:
@@ -146,15 +189,23 @@ class KerasReplica(KerasVariables):
                 f"model '{self.model.name}': a loss with reduction 'mean_with_sample_weight' and "
                 "weights of samples is no mean over samples; use 'sum_over_batch_size'"
             )
-        if not self._may_mask and self._metrics.all_of_keras:
+        if self._normalized and shared and not by_team:
+            raise ValueError(
+                f"model '{self.model.name}' has SpectralNormalization, which changes weights for "
+                "each batch: use it with strategy 'synchronous' or an asynchronous one, without "
+                "accumulate"
+            )
+        if not self._may_mask and not self._own_step and self._metrics.all_of_keras:
             return
         self._build(arrays)
+        if self._own_step:
+            own_step.check(self.model, arrays, shared)
         if self._masked and shared and not by_team:
             raise ValueError(
                 f"model '{self.model.name}' has a mask, so its loss is not a mean over samples: "
                 "use it with strategy 'synchronous' or an asynchronous one, without accumulate"
             )
-        self._metrics.try_out(arrays, shared and not self._masked)
+        self._metrics.try_out(arrays, shared and not self._masked and not self._own_step)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Keras's metrics over all samples of `batches`, and "samples"; all 0 without samples."""
@@ -186,7 +237,7 @@ class KerasReplica(KerasVariables):
     # TensorFlow functions, traced once for each structure of batches.
 
     def _gradient_step(self, x: Any, y: Any, w: Any, loss_scale: Any) -> list[tf.Tensor]:
-        """[loss, gradient of loss_scale * loss by each of the weights ..., the weights ...]
+        """[loss, numbers of metrics, gradient of loss_scale * loss by each weight ..., weights ...]
 
         x, y, w: inputs, targets and weights of samples, as in `_arrays`.
         """
@@ -197,20 +248,34 @@ class KerasReplica(KerasVariables):
         return [*found, *(v.value.read_value() for v in self._variables)]
 
     def _loss_and_gradients(self, x: Any, y: Any, w: Any, loss_scale: Any) -> list[tf.Tensor]:
-        model, weights = self.model, [v.value for v in self._variables]
+        if self._own_step:
+            batch = packed(x, y, w)
+            loss, gradients = own_step.loss_and_gradients(self.model, batch, loss_scale)
+        else:
+            loss, gradients = self._by_tape(*as_fit(x, y, w), loss_scale)
+        numbers = self._training.of_batch() if self._counts else tf.zeros(0, tf.float64)
+        weights = [v.value for v in self._variables]
+        gradients = [
+            # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
+            tf.zeros_like(one) if g is None else tf.convert_to_tensor(g)
+            for one, g in zip(weights, gradients, strict=True)
+        ]
+        return [loss, numbers, *gradients]
+
+    def _by_tape(self, x: Any, y: Any, w: Any, loss_scale: Any) -> tuple[Any, list]:
+        """What Keras's own train_step computes, with its metrics."""
+        model = self.model
+        if self._counts:
+            model.reset_metrics()
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
             shared = losses_by(model, over_ranks(self._team)) if self._shares_losses else None
             with shared or nullcontext():
-                x, y, w = as_fit(x, y, w)
                 loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=w, training=True)
             scaled = loss * loss_scale
-        gradients = [
-            # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
-            tf.zeros_like(one) if g is None else tf.convert_to_tensor(g)
-            for one, g in zip(weights, tape.gradient(scaled, weights), strict=True)
-        ]
-        return [loss, *gradients]
+        if self._counts:
+            model.compute_metrics(x, y, outputs, sample_weight=w)
+        return loss, tape.gradient(scaled, [v.value for v in self._variables])
 
     def _step_without_samples(self, *batch_and_scale: Any) -> list[tf.Tensor]:
         with without_samples():
@@ -225,7 +290,7 @@ class KerasReplica(KerasVariables):
             return loss
 
         with losses_by(self.model, seen):
-            self.model.test_step(as_fit(x, y, w))
+            self.model.test_step(packed(x, y, w))
         return found
 
     def _run(self, step: Callable, batch: Batch) -> list[tf.Tensor]:
@@ -236,6 +301,7 @@ class KerasReplica(KerasVariables):
         """
         batch = self._arrays(batch)
         if self.model.run_eagerly:
+            self._build(batch)
             return step(*keras.tree.map_structure(tf.constant, batch), self._loss_scale)
         function, captured, types = self._function(step, batch)
         inputs = [*(tf.constant(a) for a in tf.nest.flatten(batch)), self._loss_scale, *captured]
@@ -297,14 +363,21 @@ class KerasReplica(KerasVariables):
     def _build(self, batch: Batch) -> None:
         """Make Keras create the variables of losses and metrics, which it can't while tracing."""
         if not self._built:
-            one = keras.tree.map_structure(lambda a: tf.zeros((1, *a.shape[1:]), a.dtype), batch)
+            n = self.fixed_batch or 1
+            one = keras.tree.map_structure(lambda a: tf.zeros((n, *a.shape[1:]), a.dtype), batch)
             try:
-                self.model.test_step(as_fit(*one))
+                self.model.test_step(packed(*one))
             except Exception as error:
                 raise self._metrics.failed(one) or error from None
             self.model.reset_metrics()
             self._masked = self._may_mask and masked(self.model(one[0], training=False))
             self._built = True
+
+
+def own_batch_size(model: keras.Model) -> int | None:
+    """The number of samples in the shape of the model's inputs (`keras.Input(batch_shape=...)`)."""
+    inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    return inputs[0].shape[0] if inputs else None
 
 
 def _samples(batch: Batch) -> int:

@@ -36,6 +36,21 @@ __all__ = ["History", "Trainer", "TrainingError"]
 TRIED = 4  # samples that a model is tried out on
 
 
+def check_fixed_batch(fixed: int, dataset: Dataset, batch_size: int, shared: bool) -> None:
+    """Raise ValueError unless every batch has the number of samples that the model insists on."""
+    words = f"the model's batches have {fixed} samples each (batch_shape)"
+    if shared:
+        raise ValueError(
+            f"{words}, so ranks can't share a batch: train on one rank without accumulate, or "
+            "leave the number of samples out of its inputs' shape"
+        )
+    if batch_size != fixed:
+        raise ValueError(f"{words}: batch_size must be {fixed}, got {batch_size}")
+    for part in ("train", "validation"):
+        if (n := len(getattr(dataset, part))) % fixed:
+            raise ValueError(f"{words}: {part} data must have a multiple of that, got {n}")
+
+
 @contextmanager
 def reported(*by_all: type[Exception]):
     """If this rank fails within, the other ranks are notified; not so of what all ranks raise."""
@@ -86,6 +101,7 @@ class Trainer:
             "dynamic" for float16 and None otherwise; a number is a fixed scale.
         validation_split: The share of the samples to hold out for validation, if the data have no
             validation part; None: 0.2.
+        shuffle: Whether each epoch has an order of samples of its own (Batches).
         class_weight: Class -> weight of its samples in the loss of training, or "balanced"; see
             `data.weights.by_class`.
         check_every: Steps between two checks that all ranks have the same weights, besides the
@@ -123,6 +139,7 @@ class Trainer:
         loss_scale="auto",
         validation_split: float | None = None,
         class_weight=None,
+        shuffle: bool = True,
     ):
         if isinstance(strategy, str):
             strategy = strategies.get(strategy)
@@ -152,13 +169,16 @@ class Trainer:
         loop = MasterLoop if isinstance(strategy, Rule) else InStepLoop
         shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
         by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
-        replica.try_out(dataset.train.take(slice(0, TRIED)), shared, by_team)
+        replica.try_out(dataset.train.take(slice(0, replica.fixed_batch or TRIED)), shared, by_team)
+        if replica.fixed_batch is not None:
+            check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared)
+            validation_batch_size = replica.fixed_batch
         rank, ranks = loop.shard(team)
         round_size = batch_size * strategy.updates_a_step
         self.run = Run(
             [Player(replica, strategy, optimizer, team, schedule)],
             dataset,
-            Batches(dataset.train, round_size, seed=seed, rank=rank, ranks=ranks),
+            Batches(dataset.train, round_size, seed, rank, ranks, shuffle),
             loop.layout(strategy, team),
             team,
             callbacks=callbacks_of(map(adapted, callbacks)),

@@ -40,26 +40,11 @@ def not_built():
     return model
 
 
-def own_step():
-    class OwnStep(keras.Model):
-        def call(self, x):
-            return x
-
-        def train_step(self, x):
-            return {}
-
-    inputs = keras.Input((4,))
-    model = OwnStep(inputs, layers.Dense(3)(inputs))
-    model.compile(loss="mse")
-    return model
-
-
 @pytest.mark.parametrize(
     ("make", "complaint"),
     [
         (not_compiled, "model 'bare' is not compiled: call model.compile"),
         (not_built, "model 'unbuilt' has no weights yet: give it a keras.Input"),
-        (own_step, "overrides train_step"),
         (frozen, "has no trainable weights"),
         (half, "trainable weights of dtype float16: expected all float32"),
         (double_with_single_loss, "has float64 weights but a float32 loss: .*set_floatx"),
