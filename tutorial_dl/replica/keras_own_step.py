@@ -36,6 +36,17 @@ def has_own_step(model: keras.Model) -> bool:
     return type(model).train_step is not keras.Model.train_step
 
 
+def no_test_step(model: keras.Model) -> ValueError | None:
+    """The error of a model that can be trained, but not evaluated."""
+    own = type(model).test_step is not keras.Model.test_step
+    if own or model._compile_loss is not None or not has_own_step(model):
+        return None
+    return ValueError(
+        f"model '{model.name}' computes its loss in train_step only: give it a test_step, too, "
+        "for validation"
+    )
+
+
 def complain(model: keras.Model, words: str) -> ValueError:
     return ValueError(
         f"model '{model.name}': its train_step {words}; train it with model.fit and "
