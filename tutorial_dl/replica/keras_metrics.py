@@ -231,9 +231,9 @@ class KerasMetrics:
         return [] if losses is None else losses.metrics
 
     def variables(self) -> dict[str, Any]:
-        """The variables of all metrics by name, in one order on all ranks."""
+        """The variables of all metrics by their number: names differ between processes."""
         variables = [v for metric in self.model.metrics for v in metric.variables]
-        return {f"{i} {v.path}": v for i, v in enumerate(variables)}
+        return {str(i): v for i, v in enumerate(variables)}
 
 
 def _numbers(variable) -> np.ndarray:

@@ -23,10 +23,12 @@ class TrainingMetrics:
 
     def __init__(self, metrics: KerasMetrics) -> None:
         self.metrics = metrics
-        self._begin()
+        self._begin({})
 
-    def _begin(self) -> None:
-        self._total, self._by_batch, self._samples = 0.0, 0.0, 0
+    def _begin(self, earlier: dict[str, Any]) -> None:
+        self._earlier = earlier  # of a run that was resumed; the metrics may not be built yet
+        self._samples, self._total = 0, np.zeros(0)
+        self._by_samples = np.zeros(0)  # each batch's numbers * its samples
 
     def of_batch(self) -> tf.Tensor:
         """The numbers that the metrics hold now, float64 (k,), for a graph."""
@@ -35,30 +37,28 @@ class TrainingMetrics:
 
     def add(self, numbers: tf.Tensor, samples: int) -> None:
         """Add what `of_batch` was after a batch of so many samples."""
-        self._total += np.asarray(numbers)
+        numbers = np.asarray(numbers)
+        if not self._samples:
+            self._total, self._by_samples = np.zeros((2, len(numbers)))
+        self._total += numbers
         self._samples += samples
         if self.metrics.by_batch:
-            self._by_batch += samples * np.asarray(numbers)
+            self._by_samples += samples * numbers
 
     @property
     def sums(self) -> dict[str, Any]:
         if not self._samples:
-            return {}
-        variables = self.metrics.variables()
-        sizes = [int(np.prod(v.shape)) for v in variables.values()]
-        ends = np.cumsum(sizes)[:-1]
+            return self._earlier
         weighted = {id(v) for metric in self.metrics.by_batch for v in metric.variables}
-        found: dict[str, Any] = {"samples": self._samples}
-        totals = np.split(self._total, ends)
-        by_batch = np.split(np.broadcast_to(self._by_batch, self._total.shape), ends)
-        for (name, variable), total, of_it in zip(variables.items(), totals, by_batch, strict=True):
-            found[name] = (of_it if id(variable) in weighted else total).reshape(variable.shape)
-        return found | {REST: 0.0}
+        found: dict[str, Any] = {"samples": self._samples, REST: 0.0}
+        first = 0
+        for name, variable in self.metrics.variables().items():
+            last = first + int(np.prod(variable.shape))
+            numbers = self._by_samples if id(variable) in weighted else self._total
+            found[name] = numbers[first:last].reshape(variable.shape)
+            first = last
+        return {name: of + np.asarray(self._earlier.get(name, 0)) for name, of in found.items()}
 
     @sums.setter
     def sums(self, given: dict[str, Any]) -> None:
-        self._begin()
-        if given:
-            numbers = [np.ravel(given[name]) for name in self.metrics.variables()]
-            self._total = self._by_batch = np.concatenate(numbers).astype(np.float64)
-            self._samples = int(given["samples"])
+        self._begin(given)
