@@ -30,6 +30,8 @@ class Failing:
     waits_in = (0, 0, 0)  # (count, code, length) of the call that this rank waits in
     buffers: tuple = ()  # arrays of the call that this rank waits in
     attempt = 0  # to make a team of the ranks that are left (regrouping.py)
+    # The team that it was made from when ranks were lost, the attempt, and the ranks there.
+    origin: tuple[Failing, int, list[int]] | None = None
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size

@@ -10,7 +10,9 @@
    it ends (LEFT). A rank that learns of a lost one, by itself or from a letter, says so anew. What
    is lost stays lost, so the ranks' answers only shrink, towards the same one.
 2. These ranks make a communicator (MPI_Comm_create_group needs no other rank) and a team from it.
-   If one more is lost meanwhile, they begin again with the next *attempt*.
+   If one more is lost meanwhile, they begin again with the next *attempt*. A rank that had the new
+   team already when another one began again comes back to it: it can't have got further than the
+   first call of the new team, and learns there of the lost rank, too.
 
 Nobody recovers the old team. Its communicators stay until the program ends: to free them, or to
 receive what is still in flight in them (recovery.py), takes all its ranks.
@@ -30,27 +32,37 @@ _left_behind: list[tuple] = []  # what MPI may still write to
 
 def regroup(team, seconds: float | None):
     """See `Team.regroup`."""
-    lost: set[int] = set()
-    while True:
-        members = _agree(team, lost, seconds)
+    while (members := _agree(team, seconds)) is not None:
+        new = None
         try:
             new = team.part(members, team.letters.comm, team.attempt)
             new._agree()  # settles the world's letters of these ranks
             break
         except PeerError:
+            if new is not None:
+                new.letters = None  # it does not end, it is given up
             team.attempt += 1
+    else:
+        new, before = regroup(team.origin[0], seconds), team.mates
+        new.mates = {before[rank]: own for rank, own in new.mates.items()}
+        team.forget()
+        return new
+    new.origin, team.origin = (team, team.attempt, members), None
     _left_behind.append((team.comm, team.letters, team.routes, team.abandoned, team.lost))
     team.forget()
     return new
 
 
-def _agree(team, lost: set[int], seconds: float | None) -> list[int]:
-    """Return the ranks that are left, the same on all of them; adds the others to `lost`."""
+def _agree(team, seconds: float | None) -> list[int] | None:
+    """Return the ranks that are left, the same on all; None if some of them have no such team."""
     mail, everybody, said = team.letters, range(team.size), None
+    lost = set(mail.lost)
     team.doing, team.waits_in = "regroup()", NO_CALL
     started, watch = time.monotonic(), Watch(team)
     while True:
         mail.collect()
+        if _begins_again(team):
+            return None
         lost |= {rank for rank in everybody if has_ended(team.pid(rank))} | mail.ended.keys()
         for letter in mail.staying.values():
             team.attempt = max(team.attempt, letter.call[0])
@@ -75,6 +87,16 @@ def _agree(team, lost: set[int], seconds: float | None) -> list[int]:
         with suppress(PeerError):  # a process that has ended only now
             watch.look(waited)
         time.sleep(PAUSE)
+
+
+def _begins_again(team) -> bool:
+    """Return whether a rank of `team` is in a later attempt to make it from the team before."""
+    if team.origin is None:
+        return False
+    origin, attempt, members = team.origin
+    origin.letters.collect()
+    letters = origin.letters.staying
+    return any(letters[rank].call[0] > attempt for rank in members if rank in letters)
 
 
 def _never_write_to(team, lost: set[int]) -> None:

@@ -252,8 +252,12 @@ class Team(Waiting):
             target=lambda: made.append(comm.Create_group(group, attempt)), daemon=True
         )
         thread.start()
-        part.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS, sleep=thread.join)
-        part._make(made[0], self.shared)
+        try:
+            part.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS, sleep=thread.join)
+            part._make(made[0], self.shared)
+        except BaseException:
+            part.letters = None  # it does not end, it was not made
+            raise
         made[0].Free()
         return part
 

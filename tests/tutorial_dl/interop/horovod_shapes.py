@@ -306,7 +306,9 @@ def predictions_of_all():
     """Each rank predicts its share; the predictions, and sums of metrics, of all are gathered."""
     model = network()
     hvd.broadcast_variables(model.variables, 0)
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), cross_entropy(), ["acc"])
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), cross_entropy(), metrics=["acc"]
+    )
     losses = model.fit(shard(), epochs=2, verbose=0).history["loss"]
     x, y = digits()
     mine = slice(hvd.rank(), None, hvd.size())

@@ -8,13 +8,14 @@ from tutorial_dl.horovod.__main__ import main
 from tutorial_dl.interop.horovod.launching import run
 
 
-def job(killed=(), raised=(), while_regrouping=()):
+def job(killed=(), raised=(), before_a_team=(), after_a_team=()):
     """Ten steps that count the ranks; a commit after every second one.
 
     Args:
         killed: [(step, rank at the start)] of ranks that end at the begin of this step.
         raised: [(step, rank, error)], each raised once.
-        while_regrouping: ranks that end when they begin to make the next team.
+        before_a_team: ranks that end when they begin to make the next team.
+        after_a_team: (the rank that ends when it has made it, the rank that hears of it just then).
     """
 
     def function():
@@ -23,6 +24,7 @@ def job(killed=(), raised=(), while_regrouping=()):
 
         import numpy as np
 
+        from numba_kernels.errors import PeerError
         from numba_kernels.team.team import Team
         from tutorial_dl.interop.horovod import basics, elastic
         from tutorial_dl.interop.horovod.process_sets import global_process_set
@@ -42,6 +44,13 @@ def job(killed=(), raised=(), while_regrouping=()):
         def add_up(process_set):
             return int(process_set.wire().allreduce([np.ones(3)], Sum)[0][0])
 
+        def last_step(team, whole=Team._agree):
+            Team._agree = whole
+            whole(team)
+            if me == after_a_team[0]:
+                end()
+            raise PeerError(0, "it was killed")
+
         @elastic.run
         def train(state):
             while state.step < 10:
@@ -50,8 +59,10 @@ def job(killed=(), raised=(), while_regrouping=()):
                 for error in [e for e in to_come if e[:2] == (state.step, me)]:
                     to_come.remove(error)
                     raise error[2]
-                if me in while_regrouping and state.step == 3:
+                if me in before_a_team and state.step == 3:
                     Team.part = end
+                if me in after_a_team and state.step == 3:
+                    Team._agree = last_step
                 in_set[:] = [add_up(outer) if outer.included() else None]
                 state.log.append((state.step, add_up(global_process_set)))
                 state.step += 1
@@ -105,14 +116,16 @@ def test_ranks_raise():
         assert log == sizes((0, 3), (6, 2))
         assert [(step, size) for step, _, size in resets] == [(2, 3), (4, 3), (6, 2)]
     # All ranks regroup without going back.
-    plan = [(5, r, HostsUpdatedInterrupt(skip_sync=False)) for r in range(2)]
-    for _, _, _, log, resets, _, _ in run(job(raised=plan), num_proc=2):
-        assert log == sizes((0, 2))
+    plan = [(5, r, HostsUpdatedInterrupt(skip_sync=False)) for r in range(3)]
+    for _, _, _, log, resets, _, _ in run(job(raised=plan), num_proc=3):
+        assert log == sizes((0, 3))
         assert [step for step, _, _ in resets] == [5]
 
 
-def test_a_rank_is_killed_while_the_others_make_a_team():
-    results = run(job([(3, 0)], while_regrouping=[2]), num_proc=4, min_num_proc=2)
+@pytest.mark.parametrize("when", [{"before_a_team": [2]}, {"after_a_team": (2, 3)}])
+def test_a_rank_is_killed_while_the_others_make_a_team(when):
+    """In the second case, rank 1 has the new team, and comes back because rank 3 has not."""
+    results = run(job([(3, 0)], **when), num_proc=4, min_num_proc=2)
     assert [r[:3] for r in results] == [(1, 0, 2), (3, 1, 2)]
     for _, _, _, log, resets, _, _ in results:
         assert log == sizes((0, 4), (2, 2))

@@ -120,9 +120,10 @@ def regroup(team, numbers: dict[int, int]) -> None:
     sets = [each for each in list(in_use.values()) if each is not global_process_set]
     for each in [global_process_set, *sets]:
         each.ranks = sorted(numbers[rank] for rank in each.ranks if rank in numbers)
-        each._leave()
+    # It does not say that the team before ends, to which all may have to come back (regrouping.py).
     global_process_set.adopt(0, team)
     for each in sets:
+        each._leave()
         each.adopt(each.process_set_id, _part(team, each.ranks) if each.ranks else None)
 
 

@@ -69,7 +69,8 @@ class TensorFlowKerasState(TensorFlowState):
     def __init__(self, model, optimizer=None, backend=None, **objects):
         if not model.built:
             raise ValueError("the model must be built first: call model.build(input_shape)")
-        self.model, self.optimizer = model, optimizer or model.optimizer
+        self.model = model
+        self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         if self.optimizer is None:
             raise ValueError("optimizer is missing: compile the model with it, or give it here")
         if not self.optimizer.built:
