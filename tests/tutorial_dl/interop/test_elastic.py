@@ -122,6 +122,62 @@ def test_ranks_raise():
         assert [step for step, _, _ in resets] == [5]
 
 
+def test_a_rank_that_has_failed_lives_on(tmp_path):
+    """Rank 1 catches its own error; the others do not wait for it to end."""
+    file = tmp_path / "done"
+
+    def function():
+        import time
+
+        from tutorial_dl.interop.horovod import basics, elastic
+        from tutorial_dl.interop.horovod.process_sets import global_process_set
+
+        basics.init()
+
+        @elastic.run
+        def train(state):
+            if state.step == 0 and basics.rank() == 1 and basics.size() == 3:
+                raise ValueError("no such file")
+            global_process_set.wire().barrier()
+            state.step += 1
+
+        try:
+            train(elastic.ObjectState(step=0))
+            file.touch()
+            return basics.rank(), basics.size()
+        except ValueError:
+            while not file.exists():
+                time.sleep(0.01)
+
+    assert run(function, num_proc=3, min_num_proc=2, timeout=300) == [(0, 2), None, (1, 2)]
+
+
+def test_failures_that_return():
+    """Ranks do not regroup for ever."""
+
+    def function():
+        from tutorial_dl.interop.horovod import basics, elastic
+        from tutorial_dl.interop.horovod.process_sets import global_process_set
+
+        basics.init()
+        calls = []
+
+        @elastic.run
+        def train(state):
+            calls.append(len(calls))
+            if len(calls) == 5 and basics.rank() == 0:
+                state.commit()
+            global_process_set.wire().barrier()
+            if basics.rank() == 1:
+                raise elastic.HorovodInternalError(f"call {calls[-1]}")
+            global_process_set.wire().barrier()
+
+        train(elastic.ObjectState())
+
+    with pytest.raises(RuntimeError, match=r"call 1[0-9]"):
+        run(function, num_proc=2, timeout=300)
+
+
 @pytest.mark.parametrize("when", [{"before_a_team": [2]}, {"after_a_team": (2, 3)}])
 def test_a_rank_is_killed_while_the_others_make_a_team(when):
     """In the second case, rank 1 has the new team, and comes back because rank 3 has not."""

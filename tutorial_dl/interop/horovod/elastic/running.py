@@ -15,6 +15,7 @@ from numba_kernels.errors import DeadlineError, MismatchError, PeerError, TeamEr
 from .. import basics, process_sets
 from .errors import LEAST, HostsUpdatedInterrupt
 
+MOST_IN_VAIN = 10  # times to regroup without a lost rank or a commit: it would never end
 SECONDS = 600.0  # for ranks that compute to hear that another one failed, as in Horovod
 
 
@@ -28,20 +29,23 @@ def run(function: Callable) -> Callable:
     with the others; after any other error of its own, it is lost. All ranks return together.
 
     Raises:
+        HorovodInternalError: ranks failed ten times in turn, none was lost, and none committed.
         SystemExit: with one line, if fewer ranks are left than --min-np of the launcher asks for,
             or the environment variable TUTORIAL_DL_MIN_NP; by default, all must be left.
     """
 
     @functools.wraps(function)
     def wrapper(state, *args, **kwargs):
-        all_ranks = basics.size()
+        all_ranks, commits, in_vain = basics.size(), state._commits, 0
         cause, with_sync = None, True
         while True:
             try:
                 if cause is not None:
                     if not isinstance(cause, HostsUpdatedInterrupt):
                         state.restore()
-                    _regroup(cause, all_ranks)
+                    lost = _regroup(cause, all_ranks)
+                    in_vain = in_vain + 1 if state._commits == commits and not lost else 0
+                    commits = state._commits
                     state.on_reset()
                 if with_sync:
                     state.sync()
@@ -51,7 +55,7 @@ def run(function: Callable) -> Callable:
             except HostsUpdatedInterrupt as error:
                 cause, with_sync = error, not error.skip_sync
             except BaseException as error:
-                if not _goes_on_after(error):
+                if not _goes_on_after(error) or in_vain == MOST_IN_VAIN:
                     basics.leave(error)
                     raise
                 cause, with_sync = error, True
@@ -69,17 +73,18 @@ def _goes_on_after(error: BaseException) -> bool:
     )
 
 
-def _regroup(cause: BaseException, all_ranks: int) -> None:
+def _regroup(cause: BaseException, all_ranks: int) -> list[int]:
+    """Return the ranks that were lost; raise SystemExit if too few are left."""
     basics.fail(cause)
     lost = basics.regroup(SECONDS)
     if not lost:
-        return
+        return lost
     least, left = int(os.environ.get(LEAST, all_ranks)), basics.size()
     were = f"elastic: {ranks_in_words(lost)} {'was' if len(lost) == 1 else 'were'} lost"
     if left >= least:
         if basics.rank() == 0:
             print(f"{were}; going on with {left} of {all_ranks} ranks", file=sys.stderr, flush=True)
-        return
+        return lost
     if basics.rank() > 0:
         sys.exit(1)
     sys.exit(
