@@ -10,9 +10,12 @@ import os
 import sys
 from collections.abc import Callable
 
+import numpy as np
+
 from numba_kernels.errors import DeadlineError, MismatchError, PeerError, TeamError, ranks_in_words
 
 from .. import basics, process_sets
+from ..reductions import Max
 from .errors import LEAST, HostsUpdatedInterrupt
 
 MOST_IN_VAIN = 10  # times to regroup without a lost rank or a commit: it would never end
@@ -36,7 +39,7 @@ def run(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def wrapper(state, *args, **kwargs):
-        all_ranks, commits, in_vain = basics.size(), state._commits, 0
+        all_ranks, in_vain = basics.size(), 0
         cause, with_sync = None, True
         while True:
             try:
@@ -44,8 +47,7 @@ def run(function: Callable) -> Callable:
                     if not isinstance(cause, HostsUpdatedInterrupt):
                         state.restore()
                     lost = _regroup(cause, all_ranks)
-                    in_vain = in_vain + 1 if state._commits == commits and not lost else 0
-                    commits = state._commits
+                    in_vain = 0 if lost or _any_committed(state) else in_vain + 1
                     state.on_reset()
                 if with_sync:
                     state.sync()
@@ -71,6 +73,12 @@ def _goes_on_after(error: BaseException) -> bool:
     return isinstance(error, Exception) and any(
         isinstance(team.failure, PeerError) for team in process_sets.teams()
     )
+
+
+def _any_committed(state) -> bool:
+    """Return whether a rank has committed since this was last asked. Collective."""
+    mine, state._committed = np.array([state._committed], np.int64), False
+    return bool(process_sets.global_process_set.wire().allreduce([mine], Max)[0][0])
 
 
 def _regroup(cause: BaseException, all_ranks: int) -> list[int]:
