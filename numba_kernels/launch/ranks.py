@@ -87,6 +87,7 @@ def run_ranks(
     capture: bool = False,
     grace: float = 5.0,
     survive: bool = False,
+    least: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
 
@@ -101,6 +102,9 @@ def run_ranks(
             on to them once; a second one kills them.
         survive: if a rank dies, let the others continue (rank_supervisor.py), and return rank 0's
             status. Otherwise the `returncode` is that of a rank that failed; 0 if none did.
+        least: if any rank dies, rank 0 too, let the others continue while so many of them are left.
+            The `returncode` is 0 if so many ranks ended with status 0, or else that of a rank that
+            failed. The ranks end without MPI_Finalize, which would wait for all of them.
 
     Raises:
         LaunchError: there is no matching mpiexec, or this process is already a rank.
@@ -109,11 +113,16 @@ def run_ranks(
     n = check_ranks(n)
     if under_mpi():
         raise LaunchError("this process is already a rank of mpiexec or srun", "leave -n out")
+    if least is not None and not 1 <= least <= n:
+        raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
-    ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive else None
+    ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive or least is not None else None
     if ends is not None:
-        command[3:3] = [sys.executable, "-I", "-S", str(SUPERVISOR), str(ends), str(n)]
+        numbers = [str(ends), str(n), str(least or 0)]
+        command[3:3] = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers]
     environment = rank_environment(n, env)
+    if least is not None:
+        environment["MPI4PY_RC_FINALIZE"] = "0"
     process: subprocess.Popen[bytes] | None = None
     signals: list[int] = []
 
@@ -146,8 +155,7 @@ def run_ranks(
             signal.signal(number, handler)
         status = None if process is None else process.returncode
         if ends is not None:
-            with contextlib.suppress(OSError, ValueError):
-                status = int((ends / "0").read_text())
+            status = _status(ends, n, least, status)
             shutil.rmtree(ends, ignore_errors=True)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
@@ -159,8 +167,23 @@ def run_ranks(
     return subprocess.CompletedProcess(command, status, *texts)
 
 
+def _status(ends: Path, n: int, least: int | None, status: int | None) -> int | None:
+    """Return the exit status of a run, by those of its ranks; `status` is mpiexec's."""
+    found = {}
+    for rank in range(n):
+        with contextlib.suppress(OSError, ValueError):
+            found[rank] = int((ends / str(rank)).read_text())
+    if least is None:
+        return found.get(0, status)
+    failed = [one for one in found.values() if one]
+    if len(found) - len(failed) >= least:
+        return 0
+    # A rank that ended by itself has said why; one that was killed, with 128 or more, has not.
+    return min(failed, key=lambda one: one >= 128, default=status)
+
+
 def can_be_lost() -> None:
-    """Declare, on a rank of `run_ranks(..., survive=True)`, that the others can lose it now."""
+    """Declare, on a rank of `run_ranks` with `survive` or `least`, that others can lose it now."""
     kept = os.environ.get("NUMBA_KERNELS_KEPT")
     if kept is not None:
         with contextlib.suppress(OSError):  # the folder does not exist on other nodes

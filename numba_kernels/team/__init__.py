@@ -4,7 +4,7 @@ team.py      what users call
 waiting.py   bounded waits, with a look at the mailbox between them
 failure.py   a rank fails: how the others hear of it; mailbox.py carries the letters
 stall.py     reports of long waits
-recovery.py  makes a team usable again
+recovery.py  makes a team usable again; regrouping.py: a new one of the ranks that are left
 bytes.py     text and bytes over a team
 world.py     what teams are made from; windows.py their shared memory
 """
@@ -13,6 +13,16 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["bytes", "failure", "mailbox", "recovery", "stall", "waiting", "windows", "world"],
+    submodules=[
+        "bytes",
+        "failure",
+        "mailbox",
+        "recovery",
+        "regrouping",
+        "stall",
+        "waiting",
+        "windows",
+        "world",
+    ],
     submod_attrs={"team": ["Team"], "failure": ["abort_all"]},
 )

@@ -29,6 +29,9 @@ class Failing:
     count = 0  # collectives so far, the same on all ranks
     waits_in = (0, 0, 0)  # (count, code, length) of the call that this rank waits in
     buffers: tuple = ()  # arrays of the call that this rank waits in
+    attempt = 0  # to make a team of the ranks that are left (regrouping.py)
+    # The team that it was made from when ranks were lost, the attempt, and the ranks there.
+    origin: tuple[Failing, int, list[int]] | None = None
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
@@ -142,6 +145,8 @@ class Failing:
                     raise letter.error().renumbered(part.mates)
             if part.letters is None and rank in mail.ended:
                 raise PeerError(own, LEFT)
+            if rank in mail.staying and mail.staying[rank].call[0] > part.attempt:
+                raise PeerError(own, "another rank was lost while this team was made")
 
     def say_the_end(self) -> None:
         """Tell the others that this rank will not call the team again: it exits or dropped it."""

@@ -30,9 +30,10 @@ class Kind(IntEnum):
     RECOVERS = 4  # it has left all calls of this generation and is ready for the next one
     WAITS = 5  # it has been waiting for some time, in `call`
     ENDED = 6  # it dropped the team, or its program ended, after `call`
+    STAYS = 7  # it goes on with the ranks in `text`, a bit mask; `call` begins with the attempt
 
 
-FAILED, FOLLOWED, MISMATCH, AGAIN, RECOVERS, WAITS, ENDED = Kind
+FAILED, FOLLOWED, MISMATCH, AGAIN, RECOVERS, WAITS, ENDED, STAYS = Kind
 FAILURES = FAILED, FOLLOWED, MISMATCH, AGAIN
 LEFT = "it left the team, or its program ended, before this call"
 
@@ -81,6 +82,8 @@ class Mailbox:
     def __init__(self, comm: MPI.Comm):
         self.comm, self.generation = comm, 0
         self.ended: dict[int, Letter] = {}  # ENDED, of any generation
+        self.staying: dict[int, Letter] = {}  # the latest STAYS, of any generation
+        self.lost: set[int] = set()  # ranks that have gone: what is sent to them stays with MPI
         self.told = 0  # letters about failures that this rank has posted, in all generations
         self.heard: dict[int, tuple[int, Letter]] = {}  # how many came from a rank, and the latest
         self.settled: dict[int, int] = {}  # how many of a rank's no longer count (Failing.heed_for)
@@ -112,14 +115,14 @@ class Mailbox:
     def post(
         self, kind: Kind, text: str = "", call=(0, 0, 0), to: Iterable[int] | None = None
     ) -> None:
-        """Send one letter to every other rank, or to the ranks `to`."""
+        """Send one letter to every other rank, or to the ranks `to`, but not to lost ones."""
         self.said.add(kind)
         self.told += kind in FAILURES
         head = np.array([kind, self.generation, self.cell, *call], np.int64).tobytes()
         envelope = np.frombuffer(head + text.encode()[:TEXT], np.uint8)
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
         for rank in range(self.comm.size) if to is None else to:
-            if rank != self.comm.rank:
+            if rank != self.comm.rank and rank not in self.lost:
                 self._sent.append((self.comm.Isend([envelope, MPI.BYTE], rank, TAG), envelope))
 
     def collect(self) -> None:
@@ -140,6 +143,8 @@ class Mailbox:
     def _file(self, letter: Letter) -> None:
         if letter.kind == ENDED:
             self.ended[letter.rank] = letter
+        elif letter.kind == STAYS:
+            self.staying[letter.rank] = letter
         elif letter.generation > self.generation:
             self._early.append(letter)
         elif letter.kind == AGAIN and letter.generation >= self.generation - 1:
@@ -166,7 +171,8 @@ class Mailbox:
         """
         end = time.monotonic() + seconds
         self.collect()
-        while len(self.failures) < self.comm.size - 1 and time.monotonic() < end:
+        others = self.comm.size - 1 - len(self.lost)
+        while len(self.failures.keys() - self.lost) < others and time.monotonic() < end:
             time.sleep(0.001)
             self.collect()
         while not all(request.Test() for request, _ in self._sent) and time.monotonic() < end:

@@ -87,7 +87,7 @@ class Watch:
         team = self.team
         here = {r for r, note in mail.waits.items() if note.call[0] == team.waits_in[0]}
         if team.waits_in == NO_CALL:
-            here |= mail.recovering.keys()
+            here |= mail.recovering.keys() | mail.staying.keys()
         waiting = sorted({team.rank, *here})
         late = [rank for rank in audience(team.rank, team.size) if rank not in waiting]
         if team.rank != waiting[0] or not late:

@@ -36,7 +36,7 @@ from ..shared import board, window
 from ..shared.board import READY
 from ..shared.node_array import AT
 from ..spans import announces
-from . import recovery, windows
+from . import recovery, regrouping, windows
 from .failure import abort_all
 from .mailbox import Mailbox
 from .waiting import PATIENCE, SETUP_SECONDS, Waiting
@@ -233,19 +233,31 @@ class Team(Waiting):
         members = sorted(
             (r for r in range(self.size) if table[r, 0] == color), key=lambda r: (table[r, 1], r)
         )
+        return self.part(members, self.comm)
+
+    def part(self, members: list[int], comm: MPI.Comm, attempt: int = 0) -> Team:
+        """Return the team of `members`, ranks of this one in their new order; all of them call it.
+
+        `comm` has this team's ranks, in order. Calls of another `attempt` are not mixed up with it.
+        """
         # From here on this rank waits for ranks of its own part only, and heeds no others.
         part = object.__new__(type(self))
         Waiting.__init__(part, members.index(self.rank), len(members), self.deadline)
         part.make_within(self, members)
-        group = self.comm.group.Incl(members)
+        part.attempt = attempt
+        group = comm.group.Incl(members)
         # MPI has no nonblocking form of this, so it runs on a thread while we poll.
         made: list[MPI.Comm] = []
         thread = threading.Thread(
-            target=lambda: made.append(self.comm.Create_group(group)), daemon=True
+            target=lambda: made.append(comm.Create_group(group, attempt)), daemon=True
         )
         thread.start()
-        part.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS, sleep=thread.join)
-        part._make(made[0], self.shared)
+        try:
+            part.wait_until(lambda: not thread.is_alive(), SETUP_SECONDS, sleep=thread.join)
+            part._make(made[0], self.shared)
+        except BaseException:
+            part.letters = None  # it does not end, it was not made
+            raise
         made[0].Free()
         return part
 
@@ -290,6 +302,22 @@ class Team(Waiting):
         if self.failure is None:
             self.abort(sys.exception() or TeamError("recover() was called"))
         recovery.recover(self, seconds)
+
+    def regroup(self, seconds: float | None = 600.0) -> Team:
+        """Return a new team of the ranks that are left after a failure. All of them must call it.
+
+        Ranks whose process or program has ended are left out; the others keep their order. If no
+        rank was lost, it is a team of all. This team can't be used any more, and neither can its
+        windows. The new team's `mates` are {rank in this team: rank in the new one}.
+
+        Raises:
+            DeadlineError: some ranks did neither end nor call it within `seconds` (None: no limit).
+        """
+        if self.letters is None:
+            raise self.failure or RuntimeError("this team was never made")
+        if self.failure is None:
+            self.abort(sys.exception() or TeamError("regroup() was called"))
+        return regrouping.regroup(self, seconds)
 
     def close(self) -> None:
         """Free the communicators. Collective; the team can't be used afterwards."""

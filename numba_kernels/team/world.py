@@ -16,6 +16,7 @@ import os
 
 from mpi4py import MPI
 
+from ..errors import TeamError
 from ..shared import window
 from . import recovery
 from .mailbox import RECOVERS, Mailbox
@@ -81,6 +82,17 @@ def world_of(comm: MPI.Comm) -> World | None:
     if _world is None and has_all_ranks(comm):
         _world = World()
     return _world
+
+
+def recover_with(team) -> None:
+    """If `team` has all ranks of the world, and the world has failed, recover it. Collective."""
+    world = world_of(team.comm)
+    if world is None or not has_all_ranks(team.comm):
+        return
+    if team.gather([world.failure is not None])[:, 0].any():
+        if world.failure is None:
+            world.abort(TeamError("another rank's world has failed"))
+        recovery.recover(world, SETUP_SECONDS)
 
 
 def has_all_ranks(comm: MPI.Comm) -> bool:

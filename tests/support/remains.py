@@ -30,6 +30,8 @@ ONCE = {
 # Caches of constant answers, and memory that is used again.
 KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
+    ("numba_kernels.team.regrouping", "_left_behind"),
+    ("tutorial_dl.interop.horovod.elastic.callbacks", "_iterators"),
     ("tutorial_dl.replica.tensorflow_graph", "_kept"),
 }
 # Variables that TensorFlow and its dependencies set once.

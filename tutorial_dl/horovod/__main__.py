@@ -8,6 +8,7 @@ import sys
 from numba_kernels import launch
 
 from ..interop.horovod.hosts import ranks_on
+from ..interop.horovod.launching import check_elastic, elastic_environment
 
 FRAMEWORKS = {"TensorFlow": "tensorflow", "Keras": "keras", "PyTorch": "", "MXNet": ""}
 CONTROLLERS = {"MPI": True, "Gloo": False}
@@ -22,6 +23,14 @@ def main(words: list[str] | None = None) -> int:
     )
     parser.add_argument("-np", "--num-proc", type=int, help="number of ranks")
     parser.add_argument("-H", "--hosts", help="localhost:4, this machine and its number of slots")
+    parser.add_argument(
+        "--min-np", "--min-num-proc", type=int, dest="least", metavar="N",
+        help="go on without ranks that are lost while N are left (scripts with hvd.elastic.run)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-np", "--max-num-proc", type=int, dest="most", metavar="N",
+        help="accepted: no rank joins later",
+    )  # fmt: skip
     parser.add_argument("--verbose", action="store_true", help="show the command of the ranks")
     parser.add_argument(
         "-cb", "--check-build", action="store_true", help="show what scripts can use, and exit"
@@ -47,7 +56,10 @@ def main(words: list[str] | None = None) -> int:
         ranks = ranks_on(given.hosts, given.num_proc)
         if given.verbose:
             print(f"{ranks} ranks: {sys.executable} {' '.join(command)}", file=sys.stderr)
-        return launch.run_ranks(ranks, command).returncode
+        launch.check_ranks(ranks)
+        check_elastic(ranks, given.least, given.most)
+        environment = elastic_environment(given.least)
+        return launch.run_ranks(ranks, command, env=environment, least=given.least).returncode
     except (ValueError, launch.LaunchError) as error:
         parser.error(str(error))
 

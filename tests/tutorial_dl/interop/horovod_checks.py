@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import horovod_callbacks
 import horovod_collectives
+import horovod_elastic
 import horovod_training
 import tensorflow as tf
 
@@ -19,6 +20,7 @@ import tutorial_dl.horovod.tensorflow as hvd
 
 ON_THREE = [
     *horovod_collectives.CHECKS,
+    *horovod_elastic.CHECKS,
     horovod_callbacks.loaded_by_rank_0_alone,
     horovod_training.ragged_shards_average_ranks_alike,
     horovod_training.two_networks_of_two_teams,

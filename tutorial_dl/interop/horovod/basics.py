@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from numba_kernels import launch
+
 from . import process_sets
 from .process_sets import ProcessSet, global_process_set
+from .wire import lock
 
 __all__ = [
     "add_process_set", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
@@ -41,14 +44,65 @@ def init(comm=None, process_sets: list[ProcessSet] | str | None = None) -> None:
             raise ValueError(f"comm must list ranks from 0 to {team.size - 1}, got {ranks}")
         chosen = team.rank in ranks
         team = team.split(0 if chosen else 1 + team.rank, ranks.index(team.rank) if chosen else 0)
+    _settle_in(team)
+    global_process_set.ranks = list(range(team.size))
+    global_process_set.adopt(0, team)
+    launch.can_be_lost()
+    for each in [] if process_sets in (None, "dynamic") else process_sets:
+        add_process_set(each)
+
+
+def _settle_in(team) -> None:
     _Here.team = team
     nodes, _Here.node = _nodes(team)
     _Here.nodes = tuple(nodes)
-    globally = ProcessSet(range(team.size))
-    global_process_set.ranks = globally.ranks
-    global_process_set.adopt(0, team)
-    for each in [] if process_sets in (None, "dynamic") else process_sets:
-        add_process_set(each)
+
+
+def regroup(seconds: float) -> list[int]:
+    """After a failure, go on with the ranks that are left, renumbered; returns the lost ones.
+
+    All ranks that are left call it; see `Team.regroup`. Process sets go on, too.
+    """
+    old = _team()
+    new = old.regroup(seconds)
+    # Before what may fail: another call then begins with the new team, and sets as they are.
+    _Here.team, numbers = new, new.mates
+    process_sets.regroup(new, numbers)
+    _settle_in(new)
+    from numba_kernels.team.world import recover_with
+
+    recover_with(new)  # init() after shutdown() makes a team from it
+    return [rank for rank in range(old.size) if rank not in numbers]
+
+
+def heed() -> None:
+    """Raise what other ranks have reported so far; does not wait."""
+    team = _team()
+    with lock:
+        team.ready()
+        try:
+            team.heed()
+        except BaseException as error:
+            team.abort(error, heard=True)
+            raise
+
+
+def wait_for_all() -> None:
+    with lock:
+        _team().barrier()
+
+
+def fail(error: BaseException) -> None:
+    """Tell the ranks of all process sets that this one has left its calls."""
+    for team in process_sets.teams():
+        team.abort(error)
+
+
+def leave(error: BaseException) -> None:
+    """Tell them, too, that this rank will not come back."""
+    fail(error)
+    for team in process_sets.teams():
+        team.say_the_end()
 
 
 def add_process_set(process_set: ProcessSet | list[int]) -> ProcessSet:

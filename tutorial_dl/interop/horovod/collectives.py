@@ -112,12 +112,21 @@ class _Collective:
         """The dtype and static shape of each result."""
         return [(t.dtype, t.shape) for t in tensors]
 
+    def arguments(self) -> tuple:
+        """The Wire's arguments after the arrays."""
+        return self.settings
+
     def forward(self, *tensors):
         kind = type(self).__name__[1:]
-        call = getattr(self.process_set.wire(), kind.lower())
+        self.process_set.wire()  # raises here, not later in a graph, if this rank is not in it
+
+        def call(arrays):
+            # A graph may be older than the wire: elastic.run replaces it when a rank is lost.
+            method = getattr(self.process_set.wire(), kind.lower())
+            return method(arrays, *self.arguments(), name=self.name)
+
         return in_order(
-            lambda arrays: call(arrays, *self.settings, name=self.name),
-            [*tensors, *self.more], self.results(tensors), f"Horovod{kind}",
+            call, [*tensors, *self.more], self.results(tensors), f"Horovod{kind}"
         )  # fmt: skip
 
     def reduced(self, tensors, *settings):
@@ -137,7 +146,7 @@ class _Allreduce(_Collective):
         after = [tf.cast(after, x.dtype) for x in inputs]
         if op == Product:
             everyone = self.gathered(*[x[tf.newaxis] for x in scaled])
-            me = self.process_set.rank()
+            me, _ = place(self.process_set)
             others = [tf.concat([rows[:me], rows[me + 1 :]], axis=0) for rows in everyone]
             others = [tf.reduce_prod(rows, axis=0) for rows in others]
         else:
@@ -157,13 +166,12 @@ def _sparse(slices: Sequence, op, factor: float, process_set, name) -> list[tf.I
             f"op {op} of tf.IndexedSlices: only Sum and Average are defined; "
             "set sparse_as_dense=True to convert them to dense tensors"
         )
-    if op == Average:
-        factor = factor / process_set.size()
+    ranks = tf.cast(place(process_set)[1] if op == Average else 1, tf.float64)
     name, where = name or "", {"process_set": process_set}
     values = grouped_allgather([s.values for s in slices], f"{name}.values", **where)
     indices = grouped_allgather([s.indices for s in slices], f"{name}.rows", **where)
     return [
-        tf.IndexedSlices(v if factor == 1.0 else v * tf.cast(factor, v.dtype), i, s.dense_shape)
+        tf.IndexedSlices(v * tf.cast(factor / ranks, v.dtype), i, s.dense_shape)
         for v, i, s in zip(values, indices, slices, strict=True)
     ]
 
@@ -206,7 +214,8 @@ class _Reducescatter(_Collective):
         op, before, after = self.settings
         if op not in (Sum, Average):
             raise LookupError(f"reducescatter with op {op} has no gradient")
-        factor = before * after * (self.process_set.size() if op == Sum else 1)
+        ranks = tf.cast(place(self.process_set)[1] if op == Sum else 1, tf.float64)
+        factor = before * after * ranks
         return self.gathered(*[g * tf.cast(factor, g.dtype) for g in upstream])
 
 
@@ -235,7 +244,7 @@ class _Allgather(_Collective):
         mean = self.reduced(upstream, Average)
         rows = tf.stack([tf.shape(x)[0] for x in inputs])
         rows = self.gathered(rows[tf.newaxis])[0]  # (ranks, tensors)
-        before = tf.reduce_sum(rows[: self.process_set.rank()], axis=0)
+        before = tf.reduce_sum(rows[: place(self.process_set)[0]], axis=0)
         return [g[before[k] : before[k] + tf.shape(x)[0]]
                 for k, (g, x) in enumerate(zip(mean, inputs, strict=True))]  # fmt: skip
 
@@ -248,16 +257,19 @@ def any_rows(tensor) -> tf.TensorShape:
 @arguments("tensor root_rank name ignore_name_scope process_set")
 def broadcast(tensor, root_rank, name, process_set):
     """The value of `tensor` on rank `root_rank` (a rank of the job, also for a process set)."""
-    call = _Broadcast(name, process_set, process_set.place_of(root_rank))
+    process_set.place_of(root_rank)  # raises if it is not in the set
+    call = _Broadcast(name, process_set, root_rank)
     return differentiable(call, [tf.convert_to_tensor(tensor)])[0]
 
 
 class _Broadcast(_Collective):
+    def arguments(self):
+        return (self.process_set.place_of(self.settings[0]),)
+
     def gradient(self, inputs, outputs, upstream):
         mean = self.reduced(upstream, Average)
-        if self.process_set.rank() == self.settings[0]:
-            return mean
-        return [tf.zeros_like(g) for g in mean]
+        at_root = as_op(lambda: self.process_set.rank() == self.arguments()[0])
+        return [tf.where(at_root != 0, g, tf.zeros_like(g)) for g in mean]
 
 
 @arguments("tensor splits name ignore_name_scope process_set", splits=None)
@@ -279,6 +291,22 @@ class _Alltoall(_Collective):
 
     def gradient(self, inputs, outputs, upstream):
         return _Alltoall(None, self.process_set).forward(upstream[0], outputs[1])[:1]
+
+
+def as_op(function, name: str | None = None) -> tf.Tensor:
+    """The number that `function()` returns, int32; in a graph, whenever that runs."""
+    if tf.executing_eagerly():
+        return tf.constant(int(function()), tf.int32)
+    number = tf.numpy_function(lambda: np.int32(function()), [], tf.int32, name=name)
+    number.set_shape([])
+    return number
+
+
+def place(process_set: ProcessSet) -> tuple:
+    """(This rank's number in the set, its number of ranks); tensors in a graph, where they vary."""
+    if tf.executing_eagerly():
+        return process_set.rank(), process_set.size()
+    return as_op(process_set.rank), as_op(process_set.size)
 
 
 def differentiable(call, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -315,5 +343,6 @@ def join() -> tf.Tensor:
     Returns:
         The last rank that joined, an int32 scalar.
     """
-    wire = global_process_set.wire()
-    return in_order(lambda _: [np.int32(wire.join())], [], [(tf.int32, [])], "HorovodJoin")[0]
+    return in_order(
+        lambda _: [np.int32(global_process_set.wire().join())], [], [(tf.int32, [])], "HorovodJoin"
+    )[0]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from .arguments import arguments
-from .collectives import grouped_allreduce
+from .collectives import grouped_allreduce, place
 from .process_sets import ProcessSet
 from .reductions import Average, reduction
 
@@ -62,7 +62,7 @@ class Reducer:
                 continue
             if key(v) in self.local:
                 if self.scale_local_gradients:
-                    out[i] = scaled(g, 1 / self.process_set.size())
+                    out[i] = scaled(g, 1 / place(self.process_set)[1])
             else:
                 shared.append(i)
                 if self.sparse_as_dense and isinstance(g, tf.IndexedSlices):
@@ -91,7 +91,7 @@ class Reducer:
         return [g for g in groups if g]
 
 
-def scaled(gradient, factor: float):
+def scaled(gradient, factor):
     if isinstance(gradient, tf.IndexedSlices):
         values = gradient.values * tf.cast(factor, gradient.dtype)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

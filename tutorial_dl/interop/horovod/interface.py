@@ -8,7 +8,7 @@ from tutorial_dl.tensorflow_chatter import quiet
 if launch.under_mpi():
     launch.set_threads()
 with quiet():
-    import tensorflow as tf
+    import tensorflow as tf  # noqa: F401
 
 from . import basics, collectives, elastic, objects
 from .basics import *  # noqa: F403
@@ -25,21 +25,24 @@ from .sync_batch_norm import SyncBatchNormalization
 
 def size_op(process_set_id=0, name=None):
     """`size()` of a process set as a tensor."""
-    return tf.constant(process_set_by_id(process_set_id).size(), tf.int32, name=name)
+    return collectives.as_op(lambda: process_set_by_id(process_set_id).size(), name)
 
 
 def process_set_included_op(process_set_id=0, name=None):
     """1 if this rank is in the process set, else 0."""
-    return tf.constant(int(process_set_by_id(process_set_id).included()), tf.int32, name=name)
+    return collectives.as_op(lambda: process_set_by_id(process_set_id).included(), name)
 
 
-def _as_op(function):
-    return lambda name=None: tf.constant(function(), tf.int32, name=name)
+def rank_op(name=None):
+    return collectives.as_op(basics.rank, name)
 
 
-rank_op, local_rank_op, local_size_op = map(
-    _as_op, (basics.rank, basics.local_rank, basics.local_size)
-)
+def local_rank_op(name=None):
+    return collectives.as_op(basics.local_rank, name)
+
+
+def local_size_op(name=None):
+    return collectives.as_op(basics.local_size, name)
 
 
 __all__ = [

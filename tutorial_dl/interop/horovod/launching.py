@@ -9,6 +9,7 @@ from pathlib import Path
 from numba_kernels import launch
 from numba_kernels.errors import TeamError
 
+from .elastic.errors import LEAST
 from .hosts import ranks_on
 from .pickles import dumps, loads
 
@@ -25,6 +26,8 @@ def run(
     use_mpi: bool | None = None,
     use_gloo: bool | None = None,
     hosts: str | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
     **unsupported,
 ) -> list:
     """Call `func(*args, **kwargs)` on `num_proc` ranks of this machine, which are new processes.
@@ -37,11 +40,14 @@ def run(
             `hosts`, or 1.
         hosts: "localhost:4", this machine and its number of slots.
         env: Environment variables for the ranks.
+        min_num_proc: For functions with `elastic.run`: how many ranks must be left when some are
+            lost. By default all.
+        max_num_proc: At least `num_proc`; without effect, as no rank joins later.
         timeout: Seconds after which the ranks are killed; None: no limit.
         verbose, use_mpi, use_gloo: Accepted, without effect.
 
     Returns:
-        The results of the function, by rank.
+        The results of the function, by rank; with `min_num_proc`, those of the ranks that are left.
 
     Raises:
         RuntimeError: If a rank failed; the message says which and why. All ranks have ended then.
@@ -54,12 +60,19 @@ def run(
         )
     asked = num_proc or np or (None if hosts else 1)
     ranks = launch.check_ranks(ranks_on(hosts, asked))
+    check_elastic(ranks, min_num_proc, max_num_proc)
     with tempfile.TemporaryDirectory(prefix="horovod-run-") as name:
         folder = Path(name)
         (folder / "path").write_text(json.dumps(sys.path))
         dumps((func, tuple(args), dict(kwargs or {}))).tofile(folder / "call")
         words = ["-m", "tutorial_dl.interop.horovod.launching", name]
-        done = launch.run_ranks(ranks, words, env=env, timeout=timeout)
+        done = launch.run_ranks(
+            ranks, words, timeout=timeout, least=min_num_proc,
+            env=dict(env or {}) | elastic_environment(min_num_proc),
+        )  # fmt: skip
+        if min_num_proc is not None and done.returncode == 0:
+            left = [folder / f"result-{r}" for r in range(ranks)]
+            return [_read(file) for file in left if file.exists()]
         # Root causes come before ranks that failed because of another rank.
         failed = sorted(folder.glob("failed-*"), key=lambda path: (path.suffix != "", path.name))
         if failed:
@@ -70,6 +83,20 @@ def run(
                 f"rank {missing[0]} ended without a result (exit status {done.returncode})"
             )
         return [_read(folder / f"result-{r}") for r in range(ranks)]
+
+
+def check_elastic(ranks: int, least: int | None, most: int | None) -> None:
+    """Raise ValueError unless at `least` <= `ranks` <= `most`; None is no bound."""
+    if not (1 if least is None else least) <= ranks <= (ranks if most is None else most):
+        raise ValueError(
+            f"ranks must be at least --min-np, which must be at least 1, and at most --max-np; got "
+            f"{ranks} ranks, --min-np {least} and --max-np {most}"
+        )
+
+
+def elastic_environment(least: int | None) -> dict[str, str]:
+    """What tells `elastic.run` how many ranks must be left."""
+    return {} if least is None else {LEAST: str(least)}
 
 
 def _read(path: Path):

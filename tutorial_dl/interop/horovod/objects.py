@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tutorial_dl.replica.tensorflow_graph import in_order
 
-from .pickles import dumps, loads
+from .pickles import dumps, from_root, loads
 from .process_sets import ProcessSet, global_process_set
 
 __all__ = [
@@ -26,12 +26,12 @@ def broadcast_variables(
     variables = list(variables)
     if not variables:
         return
-    wire, root = process_set.wire(), process_set.place_of(root_rank)
-    if wire.team.size == 1:
+    process_set.place_of(root_rank)  # raises if it is not in the set
+    if process_set.wire().team.size == 1:
         return
     values = [tf.convert_to_tensor(v) for v in variables]
     came = in_order(
-        lambda arrays: wire.broadcast(arrays, root),
+        lambda arrays: process_set.wire().broadcast(arrays, process_set.place_of(root_rank)),
         values, [(v.dtype, v.shape) for v in values], "HorovodBroadcastVariables",
     )  # fmt: skip
     for variable, value in zip(variables, came, strict=True):
@@ -55,13 +55,7 @@ def broadcast_global_variables(root_rank: int) -> None:
 
 def broadcast_object(obj, root_rank=0, session=None, name=None, process_set=global_process_set):
     """Return rank `root_rank`'s `obj`: any object that can be pickled, functions included."""
-    wire, root = process_set.wire(), process_set.place_of(root_rank)
-    data = dumps(obj) if wire.team.rank == root else np.zeros(0, np.int64)
-    length = wire.broadcast([np.array([data.size], np.int64)], root, name)[0][0]
-    if wire.team.rank != root:
-        data = np.zeros(length, np.int64)
-    data = wire.broadcast([data], root, name)[0]
-    return obj if wire.team.rank == root else loads(data)
+    return from_root(obj, process_set.wire(), process_set.place_of(root_rank), name)
 
 
 def broadcast_object_fn(

@@ -21,3 +21,13 @@ def loads(numbers: np.ndarray):
     """Unpickle the object. As with any pickle, accept only data from ranks of the same job."""
     data = np.ascontiguousarray(numbers[1:]).tobytes()[: int(numbers[0])]
     return cloudpickle.load(io.BytesIO(data))
+
+
+def from_root(obj, wire, root: int, name: str | None = None):
+    """Return the `obj` of rank `root` of the wire's team. Collective."""
+    data = dumps(obj) if wire.team.rank == root else np.zeros(0, np.int64)
+    length = wire.broadcast([np.array([data.size], np.int64)], root, name)[0][0]
+    if wire.team.rank != root:
+        data = np.zeros(length, np.int64)
+    data = wire.broadcast([data], root, name)[0]
+    return obj if wire.team.rank == root else loads(data)

@@ -34,10 +34,14 @@ class ProcessSet:
     def drop(self) -> None:
         """Stop using this set; tells the other ranks."""
         del in_use[self.process_set_id]
+        self._leave()
+        self.process_set_id = None
+
+    def _leave(self) -> None:
         if self._wire is not None:
             self._wire.team.say_the_end()
             self._wire.team.forget()
-        self._wire = self.process_set_id = None
+        self._wire = None
 
     def included(self) -> bool:
         """Whether this rank is in it."""
@@ -97,13 +101,39 @@ def add(team, process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         raise ValueError(f"a process set must have ranks from 0 to {team.size - 1}, got {ranks}")
     if any(each.ranks == ranks for each in in_use.values()):
         raise ValueError(f"process set {ranks} exists already")
-    part = team.split(0 if team.rank in ranks else 1)
-    if team.rank not in ranks:
-        part.close()
-        part = None
+    part = _part(team, ranks)
     _made += 1
     process_set.adopt(_made, part)
     return process_set
+
+
+def teams() -> list:
+    """The teams of all sets that this rank is in."""
+    return [each.wire().team for each in in_use.values() if each.included()]
+
+
+def regroup(team, numbers: dict[int, int]) -> None:
+    """Go on in `team`, which has the ranks that are left; `numbers`: {rank before: rank in it}.
+
+    Every set keeps its number and those of its ranks that are left, perhaps none.
+    """
+    sets = [each for each in list(in_use.values()) if each is not global_process_set]
+    for each in [global_process_set, *sets]:
+        each.ranks = sorted(numbers[rank] for rank in each.ranks if rank in numbers)
+    # It does not say that the team before ends, to which all may have to come back (regrouping.py).
+    global_process_set.adopt(0, team)
+    for each in sets:
+        each._leave()
+        each.adopt(each.process_set_id, _part(team, each.ranks) if each.ranks else None)
+
+
+def _part(team, ranks: list[int]):
+    """The team of these ranks of `team`, None on other ranks. All ranks of `team` call it."""
+    part = team.split(0 if team.rank in ranks else 1)
+    if team.rank in ranks:
+        return part
+    part.close()
+    return None
 
 
 def process_set_by_id(process_set_id: int) -> ProcessSet:

@@ -1,0 +1,422 @@
+"""Shapes of real Horovod scripts, one function each, in our words and on small data.
+
+They follow Horovod's own examples and the teaching scripts of computing centres (ALCF, KISTI,
+NERSC): which calls a script makes, in which order, and on which ranks. test_horovod_shapes.py runs
+all of them on three ranks. Each returns its model and its losses; the ranks must end with the same
+weights and a lower loss. Where one process could do the same, rank 0 trains a plain Keras model,
+with batches of all ranks.
+"""
+
+import tempfile
+import timeit
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+import tutorial_dl.horovod.keras as hvd_keras
+import tutorial_dl.horovod.tensorflow as hvd_tf
+import tutorial_dl.horovod.tensorflow.keras as hvd
+
+BATCH, STEPS = 8, 6  # samples per rank and step; steps per epoch
+
+
+def digits():
+    x, y = load_digits(return_X_y=True)
+    n = BATCH * STEPS * hvd.size()
+    return (x[:n] / 16).astype("float32"), y[:n].astype("int64")
+
+
+def network(seed=None):
+    """Without a seed, weights differ between ranks, as in scripts that set none."""
+    keras.utils.set_random_seed(1 + hvd.rank() if seed is None else seed)
+    inputs = keras.Input((64,))
+    hidden = keras.layers.Dense(16, "relu")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(10, "softmax")(hidden))
+
+
+def cross_entropy():
+    return keras.losses.SparseCategoricalCrossentropy()
+
+
+def shard():
+    """Every rank's own batches: tf.data's shard takes every size()-th sample."""
+    dataset = tf.data.Dataset.from_tensor_slices(digits())
+    return dataset.shard(hvd.size(), hvd.rank()).batch(BATCH).prefetch(1)
+
+
+def folder_of_rank_0() -> Path:
+    """A folder that rank 0 writes to; the others know its name."""
+    return Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None, 0))
+
+
+def remove(folder: Path) -> None:
+    hvd.barrier()
+    if hvd.rank() == 0:
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+
+
+def same_as_one_process(model, train) -> None:
+    """On rank 0, compare with the plain Keras model that `train()` returns."""
+    if hvd.rank() == 0:
+        for ours, theirs in zip(model.get_weights(), train().get_weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=2e-5)
+
+
+# model.fit
+
+
+def fit_of_shards():
+    """Shards of a tf.data pipeline, metrics averaged, logs and checkpoints on rank 0 only."""
+    folder, model = folder_of_rank_0(), network()
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.05 * hvd.size())),
+        cross_entropy(),
+        metrics=["accuracy"],
+    )
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.MetricAverageCallback(),
+        keras.callbacks.ReduceLROnPlateau("loss", patience=10),
+    ]
+    if hvd.rank() == 0:
+        callbacks.append(keras.callbacks.ModelCheckpoint(folder / "checkpoint-{epoch}.keras"))
+        callbacks.append(keras.callbacks.CSVLogger(folder / "log.csv"))
+    history = model.fit(
+        shard(), epochs=3, callbacks=callbacks, verbose=2 if hvd.rank() == 0 else 0
+    ).history
+    hvd.barrier()
+    assert sorted(file.name for file in folder.iterdir()) == [
+        *(f"checkpoint-{e}.keras" for e in (1, 2, 3)), "log.csv",
+    ]  # fmt: skip
+    remove(folder)
+    everyone = hvd.allgather_object(history["loss"])
+    assert everyone.count(everyone[0]) == hvd.size()  # averaged, so equal
+
+    def alone():
+        plain = network(seed=1)  # rank 0's
+        plain.compile(keras.optimizers.SGD(0.05 * hvd.size()), cross_entropy())
+        # Step s of the ranks has the samples s x BATCH ... of each shard: as many of the whole.
+        plain.fit(*digits(), BATCH * hvd.size(), epochs=3, shuffle=False, verbose=0)
+        return plain
+
+    same_as_one_process(model, alone)
+    return model, history["loss"]
+
+
+def resumed_imagenet():
+    """Checkpoints in .h5, as for ImageNet: half the epochs, then a second job that resumes.
+
+    Rank 0 alone finds and loads the checkpoint; warm-up and schedule go on where they were.
+    """
+    folder, size, epochs = folder_of_rank_0(), hvd.size(), 4
+    file = str(folder / "checkpoint-{epoch}.h5")
+    rate, warm = 0.02 * size, 2
+
+    def generator():
+        while True:
+            yield from shard().as_numpy_iterator()
+
+    def job(until):
+        found = range(epochs, 0, -1) if hvd.rank() == 0 else ()
+        at = next((e for e in found if Path(file.format(epoch=e)).exists()), 0)
+        at = hvd_keras.broadcast(at, 0, name="resume_from_epoch")
+        if at > 0 and hvd.rank() == 0:
+            model = hvd_keras.load_model(
+                file.format(epoch=at), compression=hvd_keras.Compression.none
+            )
+        else:
+            model = network()
+            optimizer = keras.optimizers.SGD(rate, momentum=0.9)
+            model.compile(hvd_keras.DistributedOptimizer(optimizer), cross_entropy())
+        schedule = hvd_keras.callbacks.LearningRateScheduleCallback
+        callbacks = [
+            hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd_keras.callbacks.MetricAverageCallback(),
+            hvd_keras.callbacks.LearningRateWarmupCallback(
+                initial_lr=rate, warmup_epochs=warm, verbose=1 if hvd.rank() == 0 else 0
+            ),
+            schedule(initial_lr=rate, multiplier=1.0, start_epoch=warm, end_epoch=3),
+            schedule(initial_lr=rate, multiplier=lambda epoch: 1e-1, start_epoch=3),
+        ]
+        if hvd.rank() == 0:
+            callbacks.append(keras.callbacks.ModelCheckpoint(file))
+        history = model.fit(
+            generator(), steps_per_epoch=STEPS, epochs=until, initial_epoch=at,
+            callbacks=callbacks, verbose=0,
+        )  # fmt: skip
+        hvd.barrier()
+        return model, history.history["loss"]
+
+    _, before = job(until=2)
+    model, after = job(until=epochs)
+    assert len(after) == 2
+    remove(folder)
+
+    def alone():
+        """The same rates in closed form; velocities change with the rate (Goyal et al.)."""
+        plain, optimizer = network(seed=1), keras.optimizers.SGD(rate, momentum=0.9)
+        plain.compile(optimizer, cross_entropy())
+        x, y = digits()
+        batch, old = BATCH * size, rate
+        for epoch in range(epochs):
+            for step in range(STEPS):
+                part = (epoch + (step + 1) / STEPS) / warm
+                new = rate * ((part * (size - 1) + 1) / size if epoch < warm else 1)
+                new *= 0.1 if epoch >= 3 else 1
+                optimizer.learning_rate = new
+                for velocity in getattr(optimizer, "momentums", []):
+                    velocity.assign(velocity * (new / old))
+                old, first = new, step * batch
+                plain.train_on_batch(x[first : first + batch], y[first : first + batch])
+        return plain
+
+    same_as_one_process(model, alone)
+    return model, [*before, *after]
+
+
+def half_precision_and_accumulation():
+    """Gradients sent in half precision, after every second batch; steps_per_epoch by size()."""
+    model = network()
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.05), compression=hvd.Compression.fp16, backward_passes_per_step=2
+    )
+    model.compile(optimizer, cross_entropy())
+    history = model.fit(
+        shard().repeat(), steps_per_epoch=STEPS * 3 // hvd.size(), epochs=4, verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)],
+    )  # fmt: skip
+    return model, history.history["loss"]
+
+
+# Training loops
+
+
+def tape():
+    """A loop over batches; variables are broadcast after the first; tf.train.Checkpoint."""
+    folder, model, loss = folder_of_rank_0(), network(), cross_entropy()
+    optimizer = keras.optimizers.Adam(0.001 * hvd.size())
+
+    @tf.function
+    def training_step(images, labels, first_batch):
+        with tf.GradientTape() as tape:
+            probabilities = model(images, training=True)
+            value = loss(labels, probabilities)
+        tape = hvd_tf.DistributedGradientTape(tape)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        if first_batch:
+            hvd_tf.broadcast_variables(model.variables, root_rank=0)
+            hvd_tf.broadcast_variables(optimizer.variables, root_rank=0)
+        right = tf.equal(tf.argmax(probabilities, 1), labels)
+        return value, tf.reduce_mean(tf.cast(right, tf.float32))
+
+    losses, n = [], 60 // hvd.size()
+    for batch, (images, labels) in enumerate(shard().repeat().take(n)):
+        value, accuracy = training_step(images, labels, batch == 0)
+        losses.append(float(hvd_tf.allreduce(value, average=True)))
+    mean = hvd_tf.allreduce(accuracy, average=True)  # of the ranks' last batches
+    each = hvd_tf.allgather(tf.reshape(accuracy, [1]))
+    np.testing.assert_allclose(mean, np.mean(each), rtol=1e-6)
+    if hvd_tf.rank() == 0:
+        tf.train.Checkpoint(model=model, optimizer=optimizer).save(str(folder / "checkpoint"))
+    remove(folder)
+    return model, losses
+
+
+def synthetic_benchmark():
+    """timeit around steps on random data; speeds of all ranks are added up."""
+    model, optimizer = network(), keras.optimizers.SGD(0.1)
+    keras.utils.set_random_seed(hvd.rank())
+    data = tf.random.uniform([BATCH, 64])
+    target = tf.random.uniform([BATCH, 1], minval=0, maxval=9, dtype=tf.int64)
+    losses = []
+
+    @tf.function
+    def benchmark_step(first_batch):
+        with tf.GradientTape() as tape:
+            probabilities = model(data, training=True)
+            loss = keras.losses.sparse_categorical_crossentropy(target, probabilities)
+        tape = hvd_tf.DistributedGradientTape(tape, compression=hvd_tf.Compression.fp16)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        if first_batch:
+            hvd_tf.broadcast_variables(model.variables, root_rank=0)
+            hvd_tf.broadcast_variables(optimizer.variables, root_rank=0)
+        return tf.reduce_mean(loss)
+
+    benchmark_step(first_batch=True)
+    speeds = []
+    for _ in range(3):
+        seconds = timeit.timeit(
+            lambda: losses.append(float(benchmark_step(first_batch=False))), number=4
+        )
+        speeds.append(BATCH * 4 / seconds)
+    total = hvd_tf.allreduce(tf.constant(np.mean(speeds)), op=hvd_tf.Sum)
+    np.testing.assert_allclose(total, sum(hvd_tf.allgather_object(np.mean(speeds))))
+    return model, losses
+
+
+def parts_of_the_ranks():
+    """Two process sets train a model each."""
+    sets = [
+        hvd.add_process_set(hvd.ProcessSet([r for r in range(hvd.size()) if r % 2 == odd]))
+        for odd in (0, 1)
+    ]
+    mine = sets[hvd.rank() % 2]
+    model = network()
+    hvd.broadcast_variables(model.variables, mine.ranks[0], process_set=mine)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=mine)
+    model.compile(optimizer, cross_entropy())
+    losses = model.fit(shard(), epochs=3, verbose=0).history["loss"]
+    weights = np.concatenate([w.ravel() for w in model.get_weights()])
+    everyone = hvd.allgather(weights[np.newaxis]).numpy()
+    for each in sets:
+        assert (everyone[each.ranks] == everyone[each.ranks[0]]).all()
+    assert (everyone[0] != everyone[1]).any()
+    for each in reversed(sets):
+        assert hvd.remove_process_set(each)
+    hvd.broadcast_variables(model.variables, 0)  # so that all end with the same model
+    return model, losses
+
+
+def with_a_layer_of_its_own():
+    """A partial tape: each rank keeps its own first layer, the second one is common."""
+    model, loss, optimizer = network(), cross_entropy(), keras.optimizers.SGD(0.1)
+    own, common = model.layers[1], model.layers[2]
+    hvd_tf.broadcast_variables(common.variables, root_rank=0)
+    losses = []
+    for images, labels in shard().repeat().take(3 * STEPS):
+        with tf.GradientTape() as tape:
+            value = loss(labels, model(images, training=True))
+        tape = hvd_tf.PartialDistributedGradientTape(tape, local_layers=own)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        losses.append(float(value))
+    kernels = hvd_tf.allgather(own.kernel[tf.newaxis]).numpy()
+    assert (kernels[0] != kernels[1]).any()
+    return keras.Sequential([common]), losses
+
+
+def predictions_of_all():
+    """Each rank predicts its share; the predictions, and sums of metrics, of all are gathered."""
+    model = network()
+    hvd.broadcast_variables(model.variables, 0)
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), cross_entropy(), metrics=["acc"]
+    )
+    losses = model.fit(shard(), epochs=2, verbose=0).history["loss"]
+    x, y = digits()
+    mine = slice(hvd.rank(), None, hvd.size())
+    loss, accuracy = model.evaluate(x[mine], y[mine], verbose=0)
+    labels = hvd.allgather(model.predict(x[mine], verbose=0).argmax(1))
+    truth = hvd.allgather(y[mine])
+    right = hvd.allreduce(np.float64(accuracy * len(y[mine])), op=hvd.Sum)
+    assert int(np.sum(labels.numpy() == truth.numpy())) == round(float(right))
+    mean = hvd.allreduce(np.array([loss, accuracy]))
+    whole = model.evaluate(x, y, batch_size=len(y), verbose=0)
+    np.testing.assert_allclose(mean, whole, rtol=1e-5)  # shares have equal numbers of samples
+    return model, losses
+
+
+# Elastic
+
+
+def elastic_fit():
+    """`fit` with the callbacks of an elastic script; a rank fails once, and all go back."""
+    model = network()
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.05 * hvd.size())), cross_entropy()
+    )
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    resets, failed, losses = [], [], []
+
+    def on_state_reset():
+        model.optimizer.learning_rate.assign(0.05 * hvd.size())
+        resets.append((state.epoch, state.batch))
+
+    state.register_reset_callbacks([on_state_reset])
+
+    class Failing(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            losses.append(float(logs["loss"]))
+            if hvd.rank() == 1 and state.epoch == 1 and state.batch == 3 and not failed:
+                failed.append(batch)
+                raise hvd.elastic.HorovodInternalError("a device is lost")
+
+    callbacks = [
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.UpdateBatchStateCallback(state),
+        Failing(),
+        hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
+    ]
+
+    @hvd.elastic.run
+    def train(state):
+        done = state.epoch * STEPS + state.batch
+        dataset = shard().repeat().skip(done % STEPS)
+        return model.fit(
+            dataset, steps_per_epoch=STEPS, epochs=3 - state.epoch, callbacks=callbacks, verbose=0
+        )
+
+    train(state)
+    assert resets == [(1, 2)] and (state.epoch, state.batch) == (3, 0)
+    assert int(model.optimizer.iterations) == 3 * STEPS
+
+    def alone():
+        plain = network(seed=1)
+        plain.compile(keras.optimizers.SGD(0.05 * hvd.size()), cross_entropy())
+        plain.fit(*digits(), BATCH * hvd.size(), epochs=3, shuffle=False, verbose=0)
+        return plain
+
+    same_as_one_process(model, alone)
+    return model, losses
+
+
+def elastic_tape():
+    """A loop of its own in `elastic.run`, with a state that has objects, too."""
+    model, loss, optimizer = network(), cross_entropy(), keras.optimizers.Adam(0.001 * hvd.size())
+
+    @tf.function
+    def training_step(images, labels, allreduce=True):
+        with tf.GradientTape() as tape:
+            value = loss(labels, model(images, training=True))
+        if allreduce:
+            tape = hvd_tf.DistributedGradientTape(tape)
+        gradients = tape.gradient(value, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return value
+
+    for images, labels in shard().take(1):
+        training_step(images, labels, allreduce=False)
+    failed = []
+
+    @hvd_tf.elastic.run
+    def train(state):
+        for batch, (images, labels) in enumerate(shard().repeat().skip(state.batch), state.batch):
+            if batch == 60 // hvd_tf.size():
+                return
+            if hvd_tf.rank() == hvd_tf.size() - 1 and batch == 7 and not failed:
+                failed.append(batch)
+                raise hvd_tf.elastic.HorovodInternalError("a device is lost")
+            state.losses.append(float(training_step(images, labels)))
+            state.batch = batch + 1
+            if state.batch % 5 == 0:
+                state.commit()
+
+    state = hvd_tf.elastic.TensorFlowKerasState(model, optimizer, batch=0, losses=[])
+    state.register_reset_callbacks([lambda: optimizer.learning_rate.assign(0.001 * hvd_tf.size())])
+    train(state)
+    assert len(state.losses) == state.batch == 20
+    assert int(optimizer.iterations) == 21
+    return model, state.losses
+
+
+SHAPES = [
+    fit_of_shards, resumed_imagenet, half_precision_and_accumulation, tape, synthetic_benchmark,
+    parts_of_the_ranks, with_a_layer_of_its_own, predictions_of_all, elastic_fit, elastic_tape,
+]  # fmt: skip

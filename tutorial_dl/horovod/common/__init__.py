@@ -1,0 +1,1 @@
+"""Horovod's package of this name; scripts import errors from `common.exceptions`."""
