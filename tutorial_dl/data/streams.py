@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,11 @@ from tutorial_dl.data.sources import is_source, source_of
 PACKAGES = str(Path(__file__).parents[1]), str(Path(numba_kernels.__file__).parent)
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+# What TensorFlow puts before the message itself.
+FRAME = re.compile(
+    r"\{\{[^}]*\}\}\s*|Error in user-defined function passed to .* with iterator: [\w:\[\]]*: "
+)
 
 
 def stream(source: Any, steps: int | None = None, shuffle: bool = True) -> Stream:
@@ -136,7 +142,8 @@ class Stream:
                 raise DataError(f"{where}: {error}") from None
             theirs = [f for f in frames if not f.filename.startswith((*PACKAGES, *LIBRARIES))]
             place = f" ({theirs[-1].filename}, line {theirs[-1].lineno})" if theirs else ""
-            text = next((line for line in str(error).splitlines() if line.strip()), "no message")
+            text = FRAME.sub("", str(error))
+            text = next((line for line in text.splitlines() if line.strip()), "no message")
             kind = type(error).__name__
             raise DataError(f"{where}: {kind}: {text.strip()[:120]}{place}") from error
 
