@@ -120,7 +120,9 @@ class KerasReplica(KerasVariables):
         that are not trained stay as they were.
         """
         before = [v.numpy() for v in self._own_state]
-        one = keras.tree.map_structure(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), batch)
+        one = keras.tree.map_structure(
+            lambda a: np.full((1, *a.shape[1:]), b"" if a.dtype.hasobject else 0, a.dtype), batch
+        )
         self._run(self._step_without_samples, one)
         for variable, value in zip(self._own_state, before, strict=True):
             variable.assign(value)

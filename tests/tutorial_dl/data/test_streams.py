@@ -140,6 +140,31 @@ def test_ranks_agree_on_a_random_stream(on_ranks):
     on_ranks(3, unseeded)
 
 
+def one_ahead():
+    """Batch k + 1 is read while the ranks compute on batch k, and batch k + 3 is not."""
+    from numba_kernels import Team
+    from tutorial_dl.training.callbacks import Callback
+
+    team, read = Team(), [threading.Event() for _ in SIZES]
+
+    def load():
+        for number, batch in enumerate(batches()):
+            read[number].set()
+            yield batch
+
+    class Looks(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if team.rank == 0 and trainer.steps < len(SIZES):
+                assert read[trainer.steps].wait(600)  # without it, only after this step
+                assert not any(event.is_set() for event in read[trainer.steps + 2 :])
+
+    trained(load, team=team, epochs=1, callbacks=[Looks()])
+
+
+def test_the_next_batch_is_read_ahead(on_ranks):
+    on_ranks(2, one_ahead)
+
+
 # What goes wrong
 
 

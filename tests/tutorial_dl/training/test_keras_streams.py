@@ -59,6 +59,19 @@ def reader_of_text():
     return model
 
 
+def tagger_of_text():
+    """Its outputs have a mask, so a rank without samples takes part in each step."""
+    import keras
+
+    keras.utils.set_random_seed(2)
+    words = keras.layers.TextVectorization(output_sequence_length=4, vocabulary=["a", "cat", "dog"])
+    embedding = keras.layers.Embedding(6, 3, mask_zero=True)
+    inputs = keras.Input((1,), dtype="string")
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(embedding(words(inputs))))
+    model.compile(keras.optimizers.SGD(RATE), "sparse_categorical_crossentropy")
+    return model
+
+
 def tf_data(*parts):
     import tensorflow as tf
 
@@ -144,6 +157,8 @@ def each_rank():
     both = {"one": x, "two": w[:, None]}, {"a": x[:, :1], "b": w[:, None]}
     same(of_dicts, tf_data(*both), tf_data(*both))
     same(reader_of_text, tf_data(TEXTS[:, None], y), tf_data(TEXTS[:, None], y))
+    tagged = TEXTS[:, None], np.stack([y, 1 - y, y, y], axis=1)
+    same(tagger_of_text, tf_data(*tagged), tf_data(*tagged))
     read = py_dataset(TEXTS[:, None], y, workers=2)
     same(reader_of_text, data.stream(read, shuffle=False), tf_data(TEXTS[:, None], y))
 
