@@ -1,13 +1,14 @@
 """Random Keras models, each from a number, and whether our training of it is Keras's own.
 
-`check` is collective. Every rank trains the model with the others; rank 0 trains it alone,
-too, and by Keras's loop, and compares the weights and the metrics.
+`check` is collective. All ranks train as many models together as there are ranks. Then each takes
+one of them, trains it alone, too, and by Keras's loop, and compares weights and metrics.
 """
 
 from __future__ import annotations
 
 import random
 from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 
@@ -215,48 +216,67 @@ def precision(dtype: str):
         keras.config.set_dtype_policy(policy)
 
 
-def check(number: int, team, one) -> None:
+def check(numbers, team, one) -> None:
     """Raise AssertionError, with what was drawn, unless all three ways end alike. Collective.
 
     `team` are all ranks, `one` this rank alone. (A process can have about a thousand teams.)
     """
-    from tutorial_dl import Trainer, strategies
-    from tutorial_dl.data import Batches, Dataset
-
-    drawn = Drawn(number)
-    dataset = Dataset("drawn", drawn.data, drawn.data)
-    options = dict(batch_size=BATCH, seed=number, progress=False)
-    with precision(drawn.dtype):
-        shared = drawn.model()
-        history = Trainer(shared, dataset, team=team, **options).fit(EPOCHS)
-        if team.rank:
-            return
-        alone, theirs = drawn.model(), drawn.model()
-        own = Trainer(alone, dataset, strategies.Serial(one), **options).fit(EPOCHS)
-        batches = Batches(drawn.data, BATCH, seed=number)
-        for epoch in range(EPOCHS):
-            for batch in batches.epoch(epoch):
-                theirs.train_on_batch(*batch)
-        data = drawn.data
-        expected = theirs.evaluate(
-            data.inputs, data.targets, SAMPLES, sample_weight=data.weights, verbose=0,
-            return_dict=True,
-        )  # fmt: skip
-    weights, near = theirs.get_weights(), NEAR[drawn.dtype]
-    near *= max(1.0, max(float(np.abs(w).max()) for w in weights))
-    moved = max(np.abs(w - v).max() for w, v in zip(weights, drawn_anew(drawn), strict=True))
-    assert moved > 1e-3, f"{', '.join(drawn.words)}: it has not learned"
-    for how, model, found in (("ranks", shared, history), ("one rank", alone, own)):
-        for mine, reference in zip(model.get_weights(), weights, strict=True):
-            error = float(np.abs(mine - reference).max())
-            assert error <= near, f"{', '.join(drawn.words)}: {how} differ by {error:.2g}"
-        for name, value in expected.items():
-            error = abs(found.last[f"val_{name}"] - value)
-            assert error <= max(1e-6, 20 * near) * max(1, abs(value)), (
-                f"{', '.join(drawn.words)}: {how}, {name} differs by {error:.2g}"
-            )
+    for start in range(0, len(numbers), team.size):
+        group = [Together(number, team) for number in numbers[start : start + team.size]]
+        if team.rank < len(group):
+            group[team.rank].compare(one)
 
 
-def drawn_anew(drawn: Drawn) -> list[np.ndarray]:
-    with precision(drawn.dtype):
-        return drawn.model().get_weights()
+class Together:
+    """Model number `number` after all ranks of `team` have trained it. Collective."""
+
+    def __init__(self, number: int, team):
+        from tutorial_dl import Trainer
+        from tutorial_dl.data import Dataset
+
+        self.drawn = drawn = Drawn(number)
+        self.dataset = Dataset("drawn", drawn.data, drawn.data)
+        self.options = dict(batch_size=BATCH, seed=number, progress=False)
+        with precision(drawn.dtype):
+            self.model = drawn.model()
+            trainer = Trainer(self.model, self.dataset, team=team, **self.options)
+            self.row = trainer.fit(EPOCHS).last
+
+    def compare(self, one) -> None:
+        """Train the model on this rank alone, and by Keras's loop: all three must be alike."""
+        from tutorial_dl import Trainer, strategies
+        from tutorial_dl.data import Batches
+
+        drawn = self.drawn
+        with precision(drawn.dtype):
+            alone, theirs = drawn.model(), drawn.model()
+            initial = theirs.get_weights()
+            trainer = Trainer(alone, self.dataset, strategies.Serial(one), **self.options)
+            row = trainer.fit(EPOCHS).last
+            batches = Batches(drawn.data, BATCH, seed=drawn.number)
+            for epoch in range(EPOCHS):
+                theirs.reset_metrics()
+                # `train_on_batch` would begin anew with each batch, `fit` does not.
+                with mock.patch.object(type(theirs), "reset_metrics"):
+                    for batch in batches.epoch(epoch):
+                        expected = theirs.train_on_batch(*batch, return_dict=True)
+            data = drawn.data
+            kept = theirs.evaluate(
+                data.inputs, data.targets, SAMPLES, sample_weight=data.weights, verbose=0,
+                return_dict=True,
+            )  # fmt: skip
+        expected |= {f"val_{name}": value for name, value in kept.items()}
+        weights, near = theirs.get_weights(), NEAR[drawn.dtype]
+        near *= max(1.0, max(float(np.abs(w).max()) for w in weights))
+        words = ", ".join(drawn.words)
+        moved = max(np.abs(w - v).max() for w, v in zip(weights, initial, strict=True))
+        assert moved > 1e-3, f"{words}: it has not learned"
+        for how, model, found in (("ranks", self.model, self.row), ("one rank", alone, row)):
+            for mine, reference in zip(model.get_weights(), weights, strict=True):
+                error = float(np.abs(mine - reference).max())
+                assert error <= near, f"{words}: {how} differ by {error:.2g}"
+            for name, value in expected.items():
+                error = abs(found[name] - value)
+                assert error <= max(1e-6, 20 * near) * max(1, abs(value)), (
+                    f"{words}: {how}, {name} differs by {error:.2g}"
+                )

@@ -28,6 +28,8 @@ pad them (keras.utils.pad_sequences)
         return array
     if array.dtype == object and array.ndim and len(array):
         raise ValueError(f"{name}{_odd_one(values, array)}")
+    if array.dtype.kind == "c":
+        raise ValueError(f"{name} has complex numbers: expected real ones, such as |z| and arg z")
     if array.dtype.kind in "USO" or array.ndim == 0:
         if array.ndim and array.dtype.kind in "US":
             raise ValueError(f"{name}{_text(array)}")

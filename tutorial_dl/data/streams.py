@@ -38,8 +38,8 @@ FRAME = re.compile(
 )
 
 
-def stream(source: Any, steps: int | None = None, shuffle: bool = True) -> Stream:
-    """Data that come batch by batch, with options; without any, pass the source itself.
+def stream(source: Any, steps: int | None = None) -> Stream:
+    """Data that come batch by batch; without `steps`, pass the source itself.
 
     Args:
         source: A tf.data.Dataset, a keras.utils.PyDataset, a generator, a function that returns a
@@ -49,10 +49,8 @@ def stream(source: Any, steps: int | None = None, shuffle: bool = True) -> Strea
         steps: Batches per epoch, or of an evaluation; None: all. A source that never ends needs
             it, and so does a generator for more than one epoch. Where a source can be begun anew,
             it is when it ends.
-        shuffle: Shuffle the order of the batches of a PyDataset, by seed and epoch. Other sources
-            have an order of their own.
     """
-    return Stream(source, steps, shuffle)
+    return Stream(source, steps)
 
 
 class Stream:
@@ -69,14 +67,12 @@ class Stream:
         samples: Samples of the last epoch that was read to its end; before, an estimate, or None.
     """
 
-    def __init__(
-        self, source: Any, steps: int | None = None, shuffle: bool = True, name: str = "stream"
-    ) -> None:
+    def __init__(self, source: Any, steps: int | None = None, name: str = "stream") -> None:
         self.source = source_of(source)
         if steps is not None and operator.index(steps) < 1:
             raise ValueError(f"steps must be at least 1 batch per epoch, got {steps}")
         self.steps = self.given = self.known = None if steps is None else operator.index(steps)
-        self.shuffle, self.name = shuffle, name
+        self.name = name
         self.class_weight: Mapping[int, float] | None = None
         self.head: Data | None = None
         self.batch_size, self.samples = 0, None
@@ -113,13 +109,6 @@ class Stream:
                 )
             batch = self.batch(source.peek())
             return batch, {"steps": self.given or source.length}
-
-    def elements(
-        self, epoch: int, start: int, seed: int | None, anew: bool = False
-    ) -> Iterator[Any]:
-        """Yield an epoch's elements as the user made them, without the first `start`."""
-        seed = seed if self.shuffle else None
-        return self.source.epoch(epoch, start, self.given, seed, anew)
 
     def batch(self, element: Any) -> Batch:
         """The batch that an element is; ValueError if it can't be used."""

@@ -107,6 +107,10 @@ class Replica:
     # Seeds and counters of the model's generators, int64 (2k,). Loops read and assign it when
     # training begins (random_state.py), and checkpoints hold it.
     random: np.ndarray | None = None
+    # Sums as of `measure`, over the samples of `compute_gradient` since {} was assigned; None: it
+    # counts none. Loops assign it at the beginning of an epoch; `metrics_of` makes metrics of it.
+    trained: dict[str, Any] | None = None
+    fixed_batch: int | None = None  # the number of samples that each batch must have
     constrained: bool = False  # whether `constrain` is to be called
     # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
     # if the replica can't do so. strategies/loss_scale.py assigns it.

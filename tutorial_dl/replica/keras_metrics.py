@@ -21,8 +21,18 @@ with quiet():
 
 
 def as_fit(x: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """A batch as Keras's steps take it: without targets or weights, None instead of ()."""
+    """A batch as Keras's methods take it: without targets or weights, None instead of ()."""
     return (x, *(None if is_empty(part) else part for part in (y, weights)))
+
+
+def packed(x: Any, y: Any, weights: Any) -> Any:
+    """A batch as `fit` hands it to `train_step` and `test_step`: x, (x, y) or (x, y, weights)."""
+    x, y, weights = as_fit(x, y, weights)
+    if weights is not None:
+        return x, y, weights
+    if y is not None:
+        return x, y
+    return (x,) if isinstance(x, tuple | list) else x
 
 
 def is_empty(part: Any) -> bool:
@@ -96,15 +106,20 @@ class KerasMetrics:
         return [1.0 if weight is None else float(weight) for weight in given]
 
     @property
+    def beyond_loss(self) -> bool:
+        """Whether there are metrics besides the mean loss."""
+        return any(metric is not self.model._loss_tracker for metric in self.model.metrics)
+
+    @property
     def sums(self) -> dict[str, np.ndarray]:
         """The numbers of all metrics, summed over the samples since `reset`; float64."""
-        variables = self._variables()
+        variables = self.variables()
         found = {name: self._weighted.get(id(v), _numbers(v)) for name, v in variables.items()}
         return found | {REST: self._rest}
 
     def result(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """The metrics for such sums, of one or more ranks. The model's metrics hold them then."""
-        for name, variable in self._variables().items():
+        for name, variable in self.variables().items():
             variable.assign(np.asarray(sums[name]).astype(variable.dtype))
         if self._of_outputs and not float(self.model._loss_tracker.count):  # there were masks
             means = [float(tracker.result()) for tracker in self._of_outputs]
@@ -194,7 +209,7 @@ class KerasMetrics:
     def _after(self, batch: Batch) -> dict[int, np.ndarray]:
         """The numbers of each metric, by its id, after this batch alone."""
         self.model.reset_metrics()
-        self.model.test_step(as_fit(*batch))
+        self.model.test_step(packed(*batch))
         metrics = [self.model._loss_tracker, *self._metrics()]
         return {id(m): np.concatenate([_numbers(v).ravel() for v in m.variables]) for m in metrics}
 
@@ -215,9 +230,10 @@ class KerasMetrics:
         losses = self.model._compile_loss
         return [] if losses is None else losses.metrics
 
-    def _variables(self) -> dict[str, Any]:
+    def variables(self) -> dict[str, Any]:
+        """The variables of all metrics by their number: names differ between processes."""
         variables = [v for metric in self.model.metrics for v in metric.variables]
-        return {f"{i} {v.path}": v for i, v in enumerate(variables)}
+        return {str(i): v for i, v in enumerate(variables)}
 
 
 def _numbers(variable) -> np.ndarray:

@@ -114,10 +114,9 @@ class KerasVariables(Replica):
 
     def _hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         super()._hold(parameters, gradient)
-        views = [s.of(parameters) for s in self.segments]
-        self._addresses = [v.ctypes.data for v in views]
-        for i, (variable, view) in enumerate(zip(self._variables, views, strict=True)):
-            variable.assign(tf.experimental.dlpack.from_dlpack(view.__dlpack__()))
+        self._addresses = [s.of(parameters).ctypes.data for s in self.segments]
+        for i, variable in enumerate(self._variables):
+            self._alias(i)
             weights = variable.value.read_value()
             if "CPU" not in weights.device:
                 raise RuntimeError(
@@ -125,6 +124,11 @@ class KerasVariables(Replica):
                     "set CUDA_VISIBLE_DEVICES=-1 before TensorFlow is imported"
                 )
             self._check_alias(i, weights)
+
+    def _alias(self, i: int) -> None:
+        """Let the i-th variable use its part of `parameters` as its memory."""
+        view = self.segments[i].of(self.parameters)
+        self._variables[i].assign(tf.experimental.dlpack.from_dlpack(view.__dlpack__()))
 
     def _check_alias(self, i: int, weights: tf.Tensor) -> None:
         """Raise unless the i-th variable, whose value is `weights`, lies in `parameters`."""
@@ -156,11 +160,6 @@ def check_model(model: Any) -> None:
 
     need(model.built, " has no weights yet: give it a keras.Input, or call it on a batch first")
     need(model.compiled, " is not compiled: call model.compile(loss=..., metrics=[...])")
-    need(
-        type(model).train_step is keras.Model.train_step,
-        " overrides train_step, which would not be called: override compute_loss instead, or call "
-        "model.fit with tutorial_dl.horovod",
-    )
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")
         need(

@@ -34,12 +34,12 @@ class Sums:
     def flat(self, found: dict) -> np.ndarray:
         """The vector of what was measured; zeros for what is missing."""
         parts = [np.ravel(found.get(n, np.zeros(shape))) for n, shape in self.shapes.items()]
-        return np.concatenate(parts, dtype=np.float64)
+        return np.concatenate([np.zeros(0), *parts], dtype=np.float64)
 
     def by_name(self, vector) -> dict[str, np.ndarray]:
         """The reverse of `flat`."""
-        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
-        parts = np.split(np.asarray(vector), ends[:-1])
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()], dtype=int)
+        parts = np.split(np.asarray(vector), ends)[:-1]
         return {
             name: part.reshape(shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -60,20 +60,29 @@ def evaluate(
     """
     with closing(_shares(team, data, batch_size)) as batches:
         found = replica.measure(part(batch) for batch in batches if samples_of(batch))
-    last = team.size - 1  # its share is the largest
-    sums = Sums.of(team, found, last)
+    return metrics_over(team, replica, summed(team, found))
+
+
+def summed(team, found: dict) -> dict[str, np.ndarray]:
+    """The numbers that each rank has found, added up over the ranks. Collective."""
+    sums = Sums.of(team, found, team.size - 1)  # its shares of samples are the largest
     vector = sums.flat(found)
     if team.size > 1:
         team.allreduce(vector)
-    # Another rank's model may not have its metrics yet, if there were no samples for it.
-    text = json.dumps(replica.metrics_of(sums.by_name(vector))) if team.rank == last else ""
+    return sums.by_name(vector)
+
+
+def metrics_over(team, replica: Replica, sums: dict) -> dict[str, float]:
+    """The metrics that `sums`, the same on all ranks, amount to. Collective."""
+    last = team.size - 1  # another rank's model may lack metrics, if it has had no samples yet
+    text = json.dumps(replica.metrics_of(sums)) if team.rank == last else ""
     return json.loads(broadcast_text(team, text, last))
 
 
 def _shares(team, data, batch_size: int) -> Iterator[Batch]:
     """This rank's samples, in batches; of a stream its share of each batch, which may be empty."""
     if isinstance(data, Stream):
-        return StreamBatches(data, team, seed=None, anew=True).epoch()
+        return StreamBatches(data, team, shuffle=False, anew=True).epoch()
     share = shard(data, team.rank, team.size)
     return Batches(share, batch_size, shuffle=False).epoch()
 

@@ -50,12 +50,16 @@ class StreamBatches:
     Args:
         stream: The same on every rank; rank 0 reads it. `opened` before.
         team: The ranks that share each batch. All of them call `epoch`, and iterate alike.
-        seed: Seed of the shuffling, where the order is ours to choose.
+        seed: Seed of the shuffling, where the order is ours to choose (PyDataset).
+        shuffle: False keeps the order of the stream.
         anew: Begin at the beginning of the stream in every epoch, if possible.
     """
 
-    def __init__(self, stream: Stream, team: Any, seed: int | None = 0, anew: bool = False):
-        self.data, self.team, self.seed, self.anew = stream, team, seed, anew
+    def __init__(
+        self, stream: Stream, team: Any, seed: int = 0, shuffle: bool = True, anew: bool = False
+    ):
+        self.data, self.team, self.seed = stream, team, seed
+        self.shuffle, self.anew = shuffle, anew
         self.rank, self.ranks = team.rank, team.size
         self._begun: weakref.WeakSet[Iterator[Batch]] = weakref.WeakSet()
 
@@ -89,7 +93,8 @@ class StreamBatches:
         # The thread takes as long as the user's code does; other ranks report that they wait.
         prepared = iter(())
         if self.rank == 0:
-            elements = self.data.elements(epoch, start, self.seed, self.anew)
+            seed = self.seed if self.shuffle else None
+            elements = self.data.source.epoch(epoch, start, self.data.given, seed, self.anew)
             prepared = ahead(elements, self._preparing(elements), math.inf)
         try:
             while True:
@@ -191,10 +196,11 @@ def _open(stream: Stream, team: Any) -> None:
     if team.rank == 0:
         try:
             batch, told = stream.look()
-            samples = samples_of(batch)
-            head = share_of(batch, slice(0, HEAD))
+            told["batch_size"] = size = samples_of(batch)
+            told["samples"] = size if team.size == 1 else min(size, HEAD)
+            head = share_of(batch, slice(0, told["samples"]))
             words, _ = pack([head])
-            told |= {"form": form_of(head), "batch_size": samples, "words": len(words)}
+            told |= {"form": form_of(head), "words": len(words)}
         except DataError as error:
             told = {"error": str(error)}
             failed = error
@@ -211,7 +217,7 @@ def _open(stream: Stream, team: Any) -> None:
     stream.known = stream.steps
     if stream.steps is not None:
         stream.samples = stream.steps * stream.batch_size
-    stream.head = Data(*unpack(told["form"], min(HEAD, stream.batch_size), words))
+    stream.head = Data(*unpack(told["form"], told["samples"], words))
 
 
 def sizes(dataset: Dataset, batch_size: int) -> dict[str, int]:

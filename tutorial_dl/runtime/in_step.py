@@ -78,11 +78,11 @@ class InStepLoop(Loop):
             player.strategy.settle()
         seconds = run.clock.now() - since
         run.check_same_weights()
-        metrics, totals = run.evaluate(), run.totals()
-        losses = {
-            run.label(player, "loss"): float(loss / samples)
-            for player, (loss, samples, _) in zip(run.players, totals, strict=True)
-        }
+        totals, losses = run.totals(), {}
+        for player, (loss, samples, _) in zip(run.players, totals, strict=True):
+            losses[run.label(player, "loss")] = float(loss / samples)
+            losses |= run.metrics_of_training(player)
+        metrics = run.evaluate()
         row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
         run.tell("on_epoch_end", row)
 

@@ -22,7 +22,7 @@ from ..strategies.base import Strategy
 from .callback import Callback
 from .clock import Clock
 from .errors import NotFinite
-from .evaluation import evaluate
+from .evaluation import evaluate, metrics_over, summed
 from .handing_out import sizes
 from .history import History
 
@@ -154,6 +154,7 @@ class Run:
             **sizes(self.dataset, self.batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
             "seed": self.batches.seed,
+            **({} if self.batches.shuffle else {"no shuffle": 1}),
             "pieces a batch": self.accumulate,
             "clip norm": self.clip_norm or 0,
         }
@@ -188,6 +189,9 @@ class Run:
 
     def begin_epoch(self) -> None:
         self.round, self.sums = 0, np.zeros((len(self.players), len(SUMS)))
+        for player in self.players:
+            if player.replica.trained is not None:
+                player.replica.trained = {}
 
     def totals(self) -> np.ndarray:
         """`sums` over the samples of all ranks. Collective."""
@@ -199,13 +203,33 @@ class Run:
         rows = (self.totals() / self.strategy.updates_a_step).tolist()
         first, *others = (dict(zip(SUMS, row, strict=True)) for row in rows)
         place = {"steps": self.steps, "round": self.round, "sums": first}
-        return place | ({"sums of others": others} if others else {})
+        place |= {"sums of others": others} if others else {}
+        trained = [self.trained_sums(player) for player in self.players]
+        if any(trained):
+            place["trained"] = [
+                {k: np.asarray(v).tolist() for k, v in of.items()} for of in trained
+            ]
+        return place
 
     def go_to(self, place: dict) -> None:
         """The reverse of `place`."""
         self.steps, self.round = place["steps"], place["round"]
         rows = [place["sums"], *place.get("sums of others", ())]
         self.sums = np.array([[row[name] for name in SUMS] for row in rows])
+        for player, sums in zip(self.players, place.get("trained", ()), strict=False):
+            if player.replica.trained is not None:
+                player.replica.trained = sums if self.team.rank == 0 else {}
+
+    def trained_sums(self, player: Player) -> dict[str, np.ndarray]:
+        """Its `Replica.trained` over all ranks; {} if it counts nothing. Collective."""
+        found = player.replica.trained
+        return {} if found is None else summed(player.team, found)
+
+    def metrics_of_training(self, player: Player) -> dict[str, float]:
+        """Metrics over the samples of this epoch, beside the loss, as each step found them."""
+        sums = self.trained_sums(player)
+        found = metrics_over(player.team, player.replica, sums) if sums else {}
+        return {self.label(player, name): found[name] for name in found if name != "loss"}
 
     # Events of training
 

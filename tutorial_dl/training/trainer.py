@@ -2,6 +2,7 @@
 
 import signal
 import weakref
+from collections.abc import Sized
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -36,6 +37,22 @@ from .schedules import schedule_of
 __all__ = ["History", "Trainer", "TrainingError"]
 
 TRIED = 4  # samples that a model is tried out on
+
+
+def check_fixed_batch(fixed: int, dataset: Dataset, batch_size: int, shared: bool) -> None:
+    """Raise ValueError unless every batch has the number of samples that the model insists on."""
+    words = f"the model's batches have {fixed} samples each (batch_shape)"
+    if shared:
+        raise ValueError(
+            f"{words}, so ranks can't share a batch: train on one rank without accumulate, or "
+            "leave the number of samples out of its inputs' shape"
+        )
+    if batch_size != fixed:
+        raise ValueError(f"{words}: batch_size must be {fixed}, got {batch_size}")
+    for part in ("train", "validation"):
+        data = getattr(dataset, part)
+        if isinstance(data, Sized) and (n := len(data)) % fixed:
+            raise ValueError(f"{words}: {part} data must have a multiple of that, got {n}")
 
 
 @contextmanager
@@ -90,6 +107,8 @@ class Trainer:
             "dynamic" for float16 and None otherwise; a number is a fixed scale.
         validation_split: The share of the samples to hold out for validation, if the data have no
             validation part; None: 0.2.
+        shuffle: Whether each epoch has an order of samples of its own (Batches), or of batches for
+            a PyDataset. Other streams have their own order.
         class_weight: Class -> weight of its samples in the loss of training, or "balanced"; see
             `data.weights.by_class`.
         check_every: Steps between two checks that all ranks have the same weights, besides the
@@ -127,6 +146,7 @@ class Trainer:
         loss_scale="auto",
         validation_split: float | None = None,
         class_weight=None,
+        shuffle: bool = True,
     ):
         if isinstance(strategy, str):
             strategy = strategies.get(strategy)
@@ -158,15 +178,21 @@ class Trainer:
         loop = MasterLoop if isinstance(strategy, Rule) else InStepLoop
         check_strategy(dataset, strategy, loop is MasterLoop)
         tell(opened(dataset, team), team, batch_size)
+        if isinstance(dataset.train, Stream):
+            batch_size = dataset.train.batch_size
+        batch_size = 32 if batch_size is None else batch_size
         shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
         by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
-        replica.try_out(dataset.train.take(slice(0, TRIED)), shared, by_team)
+        replica.try_out(dataset.train.take(slice(0, replica.fixed_batch or TRIED)), shared, by_team)
+        if replica.fixed_batch is not None:
+            check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared)
+            validation_batch_size = replica.fixed_batch
         rank, ranks = loop.shard(team)
         if isinstance(dataset.train, Stream):
-            batches = StreamBatches(dataset.train, team, seed)
+            batches = StreamBatches(dataset.train, team, seed, shuffle)
         else:
-            round_size = (32 if batch_size is None else batch_size) * strategy.updates_a_step
-            batches = Batches(dataset.train, round_size, seed=seed, rank=rank, ranks=ranks)
+            round_size = batch_size * strategy.updates_a_step
+            batches = Batches(dataset.train, round_size, seed, rank, ranks, shuffle)
         self.run = Run(
             [Player(replica, strategy, optimizer, team, schedule)],
             dataset,

@@ -76,6 +76,9 @@ def network_goes_on(folder):
         np.testing.assert_array_equal(one.parameters, other.parameters)
         np.testing.assert_array_equal(one.state, other.state)
         np.testing.assert_array_equal(one.random, other.random)
+        for name in ("loss", "accuracy", "val_loss", "val_accuracy"):  # of part of an epoch, too
+            ours = resumed.history.column(name)
+            np.testing.assert_allclose(ours, whole.history.column(name), rtol=1e-12)
         assert one.state.size == 60 and one.random.size == 2
         assert one.random[1] > (pieces - 0.5) * whole.steps  # one mask for each piece with samples
         if policy == "mixed_float16":

@@ -106,7 +106,7 @@ def test_sizes_of_batches_do_not_retrace():
 
 def test_recurrent_networks_have_graphs_of_a_few_sizes():
     """The first sizes have a graph each, all others share one; gradients are the same."""
-    from tutorial_dl.replica.keras_tensorflow import SIZES
+    from tutorial_dl.replica.keras_steps import SIZES
 
     model = keras.Sequential(
         [keras.Input((5, 3)), layers.Masking(), layers.LSTM(4), layers.Dense(2)]

@@ -13,9 +13,7 @@ def several(first, last):
 
     from tutorial_dl import Team
 
-    team, one = Team(), Team(MPI.COMM_SELF)
-    for number in range(first, last):
-        check(number, team, one)
+    check(range(first, last), Team(), Team(MPI.COMM_SELF))
 
 
 def test_ranks_train_random_models_as_keras_does(on_ranks):

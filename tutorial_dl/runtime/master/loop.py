@@ -57,6 +57,7 @@ class MasterLoop(Loop):
             self.mates = computing_team(team, self.run.layout)
         if replica.uses_team:
             replica.use_team(self.mates)
+        replica.trained = None  # workers do not tell the master what they have counted
 
     def agree(self) -> None:
         self._spread_word()

@@ -170,8 +170,11 @@ class TaskBatches:
     `seed` is that of the order of samples; the rank is number `device` of its worker's `devices`.
     """
 
-    def __init__(self, data: Data, seed: int, device: int = 0, devices: int = 1):
-        self.data, self.seed, self.device, self.devices = data, seed, device, devices
+    def __init__(
+        self, data: Data, seed: int, device: int = 0, devices: int = 1, shuffle: bool = True
+    ):
+        self.data, self.device, self.devices = data, device, devices
+        self._given = {"seed": seed, "shuffle": shuffle}
         self._stream: Iterator[Batch] | None = None
         self._at: tuple = ()  # epoch, size, low, high, parts and the next position
         self._orders: dict[tuple[int, int], np.ndarray] = {}
@@ -201,7 +204,7 @@ class TaskBatches:
                 return self._take(self._indices(task, position))
             self.close()
             batches = Batches(
-                self.data, task.size, self.seed,
+                self.data, task.size, **self._given,
                 rank=task.low // width * self.devices + self.device,
                 ranks=task.parts // width * self.devices,
             )  # fmt: skip
@@ -220,7 +223,7 @@ class TaskBatches:
         if key not in self._orders:
             if len(self._orders) > 1:
                 self._orders.clear()
-            self._orders[key] = Batches(self.data, task.size, self.seed).order(task.epoch)
+            self._orders[key] = Batches(self.data, task.size, **self._given).order(task.epoch)
         return self._orders[key]
 
     def _take(self, indices: np.ndarray) -> Batch:

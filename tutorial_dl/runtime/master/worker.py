@@ -29,7 +29,8 @@ class Computing:
         self.run, self.replica, self.sums, self.team = run, run.replica, sums, team
         device, devices = (0, 1) if team is None else (team.rank, team.size)
         self.ranks = stars.mate_ranks  # of this worker, as the run numbers them
-        self.items = TaskBatches(run.dataset.train, run.batches.seed, device, devices)
+        order = {"seed": run.batches.seed, "shuffle": run.batches.shuffle}
+        self.items = TaskBatches(run.dataset.train, device=device, devices=devices, **order)
         self.loss_scale = run.strategy.loss_scale
 
     def gradient(self, task: Task, number: int) -> tuple[float, int, bool]:

@@ -1,0 +1,28 @@
+"""Whether a Trainer does with a Keras model what `fit` does, batch for batch."""
+
+import numpy as np
+import pytest
+
+
+def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
+    """Assert that weights, losses and metrics are those of `fit`. Collective.
+
+    Args:
+        make: A function that makes the compiled model, always the same.
+        train, kept: (x, y) for training and for validation, the same on all ranks.
+        near: Largest difference of weights and of metrics.
+    """
+    from tutorial_dl import Trainer
+
+    mine, theirs = make(), make()
+    options = dict(shuffle=False, validation_data=kept, verbose=0, validation_batch_size=batch_size)
+    expected = theirs.fit(*train, batch_size, epochs, **options).history
+    trainer = Trainer(
+        mine, (train, kept), team=team, batch_size=batch_size, shuffle=False, progress=False
+    )
+    history = trainer.fit(epochs)
+    for a, b in zip(mine.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=near)
+    for column, values in expected.items():
+        assert history.column(column) == pytest.approx(values, abs=near), column
+    return history

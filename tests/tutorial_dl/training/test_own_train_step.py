@@ -1,0 +1,171 @@
+"""Models with a train_step of their own: ranks do what `fit` does with them, or refuse them."""
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+SAMPLES, RATE = 50, 0.2  # in batches of 16, ranks have 5 or 6 samples, and 1 or 0 of the last
+
+
+def samples():
+    dice = np.random.default_rng(5)
+    x = dice.standard_normal((SAMPLES, 4)).astype(np.float32)
+    return x, (x[:, :1] * x[:, 1:2] > 0).astype(np.float32)
+
+
+def steps():
+    """{name: function of (model, batch), what a user would write as train_step}"""
+    import tensorflow as tf
+
+    def loss_of(model, x, y):
+        return model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+
+    def told(model, loss, x, y):
+        for metric in model.metrics:
+            values = (loss,) if metric.name == "loss" else (y, model(x))
+            metric.update_state(*values)
+        return model.get_metrics_result()
+
+    def plain(model, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, x, y)
+        weights = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return told(model, loss, x, y)
+
+    def penalised(model, data):
+        """A loss of two terms, one of which depends on the inputs' gradient."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                outputs = model(x, training=True)
+            slopes = tf.reduce_sum(inner.gradient(outputs, x) ** 2, axis=1)
+            loss = model.compute_loss(x=x, y=y, y_pred=outputs) + 0.1 * tf.reduce_mean(slopes)
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return told(model, loss, x, y)
+
+    def clipped(model, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, x, y)
+        weights = model.trainable_variables
+        gradients = [tf.clip_by_norm(g, 1.0) for g in tape.gradient(loss, weights)]
+        model.optimizer.apply(gradients, weights)
+        return told(model, loss, x, y)
+
+    def contrastive(model, data):
+        """Each sample is compared with all others of its batch."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            loss = tf.reduce_mean(tf.square(outputs - tf.transpose(outputs)) - y)
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return told(model, loss, x, y)
+
+    def twice(model, data):
+        plain(model, data)
+        return plain(model, data)
+
+    def some(model, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = loss_of(model, x, y)
+        weights = model.trainable_variables[:2]
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return told(model, loss, x, y)
+
+    def directly(model, data):
+        for weight in model.trainable_variables:
+            weight.assign(0.9 * weight)
+        return plain(model, data)
+
+    def silent(model, data):
+        plain(model, data)
+        return {}
+
+    def none(model, data):
+        return told(model, loss_of(model, *data), *data)
+
+    return locals()
+
+
+def made(name, drops=False):
+    """A compiled model with the train_step of this name; None: Keras's."""
+    import keras
+
+    own = {} if name is None else {"train_step": steps()[name]}
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((4,))
+    x = keras.layers.Dense(6, "tanh")(inputs)
+    x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.4)(x)) if drops else x
+    outputs = keras.layers.Dense(1, "sigmoid", kernel_regularizer="l2")(x)
+    model = type("Mine", (keras.Model,), own)(inputs, outputs, name="mine")
+    metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+    model.compile(keras.optimizers.SGD(RATE, 0.5), "binary_crossentropy", metrics)
+    return model
+
+
+def trains_as_fit(name, team):
+    from as_fit import as_fit
+
+    x, y = samples()
+    history = as_fit(lambda: made(name), (x, y), (x[::-1], y[::-1]), team)
+    assert {"auc", "precision", "val_auc", "val_precision"} < history.last.keys()
+
+
+def each_rank():
+    from mpi4py import MPI
+
+    from tutorial_dl import Team, Trainer, strategies
+
+    team, one = Team(), Team(MPI.COMM_SELF)
+    for name in (None, "plain", "penalised"):
+        trains_as_fit(name, team)
+    if team.rank == 0:
+        for name in ("clipped", "contrastive"):  # on one rank there is nothing to add up
+            trains_as_fit(name, one)
+    x, y = samples()
+    for name, words in (
+        ("clipped", "clips gradients or changes them otherwise"),
+        ("contrastive", "gradients of two parts of a batch that do not add up to it"),
+    ):
+        with pytest.raises(ValueError, match=f"'mine': its train_step .*{words}.*horovod") as said:
+            Trainer(made(name), (x, y), team=team)
+        assert len(str(said.value)) <= 200
+    # Asynchronous workers have batches of their own.
+    Trainer(made("contrastive"), (x, y), strategies.Downpour(team))
+    # Dropout and batch normalisation differ between parts of a batch; they are no reason to refuse.
+    losses = Trainer(made("plain", True), (x, y), team=team, progress=False).fit(5).column("loss")
+    assert losses[-1] < losses[0]
+
+
+def test_three_ranks_train_as_fit_does(on_ranks):
+    on_ranks(3, each_rank, keras=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("twice", "applies gradients more than once"),
+        ("some", "applies 2 gradients, but it has 4 weights"),
+        ("directly", "changes weights without the compiled optimizer"),
+        ("silent", "returns no 'loss'"),
+        ("none", "applies no gradients by the compiled optimizer"),
+    ],
+)
+def test_steps_that_are_refused_on_one_rank_too(name, words):
+    from tutorial_dl import replica
+
+    model = made(name)
+    before, rate = model.get_weights(), model.optimizer
+    with pytest.raises(ValueError, match=f"model 'mine': its train_step {words}; .*horovod"):
+        replica.of(model).try_out(tuple(part[:4] for part in samples()), shared=False)
+    assert model.optimizer is rate
+    if name != "directly":
+        for a, b in zip(model.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(a, b)
