@@ -257,10 +257,10 @@ def check_epochs(dataset: Dataset, epochs: int) -> None:
             )
 
 
-def tell(dataset: Dataset, team: Any, batch_size: int | None) -> None:
+def tell(dataset: Dataset, team: Any, batch_size: int) -> None:
     """Print what does not apply to the streams, if anything, to stderr on rank 0."""
     notes, train = [], dataset.train
-    if isinstance(train, Stream) and batch_size not in (None, train.batch_size):
+    if isinstance(train, Stream) and batch_size not in (32, train.batch_size):
         notes.append(
             f"batch_size={batch_size} does not apply: {train.name} is a stream, with "
             f"{train.batch_size} samples in its first batch"

@@ -52,8 +52,6 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
     options, size = config.values(), data.batch_size
     if isinstance(dataset.train, datasets.Stream):
         per_epoch, size = dataset.train.known, dataset.train.batch_size
-        if data.batch_size == OPTIONS["batch_size"].default:
-            options["batch_size"] = None
     else:
         per_epoch = strategy.updates_an_epoch(len(dataset.train), size)
     planned = schedules.planned(config, choice.optimizer.learning_rate, per_epoch, size)

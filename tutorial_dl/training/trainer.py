@@ -83,7 +83,7 @@ class Trainer:
             the strategy's default, which is "adam" for most.
         batch_size: Samples per update, over all ranks together (the global batch size B): more
             ranks do the same updates faster and end with the same weights. With an asynchronous
-            strategy: samples per gradient of a worker. None: 32. A stream brings its own batches.
+            strategy: samples per gradient of a worker. A stream brings its own batches.
         seed: Seed of the order of samples.
         team: The ranks that train, unless the strategy object has a team; None: all ranks.
         progress: Whether rank 0 shows a progress bar; a line an epoch where there is no terminal.
@@ -128,7 +128,7 @@ class Trainer:
         dataset: Dataset,
         strategy="synchronous",
         optimizer=None,
-        batch_size: int | None = None,
+        batch_size: int = 32,
         seed: int = 0,
         team: Team | None = None,
         progress: bool = True,
@@ -180,7 +180,6 @@ class Trainer:
         tell(opened(dataset, team), team, batch_size)
         if isinstance(dataset.train, Stream):
             batch_size = dataset.train.batch_size
-        batch_size = 32 if batch_size is None else batch_size
         shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
         by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
         replica.try_out(dataset.train.take(slice(0, replica.fixed_batch or TRIED)), shared, by_team)
