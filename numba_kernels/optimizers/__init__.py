@@ -10,6 +10,7 @@ One file per rule. base.py has what they share, switch.py chooses among them in 
 serve.py is the pass of a parameter server, clipping.py clips by the global norm.
 """
 
+from functools import cache
 from importlib import import_module
 
 import lazy_loader
@@ -45,9 +46,19 @@ _attached, __dir__, _ = lazy_loader.attach(
 __all__ = ["NAMES", "get", *_homes]
 
 
+@cache
+def passes():
+    """The compiled passes (begin, finish) of switch.py, which choose among all rules.
+
+    The base class asks for them here: it is imported by the rules, and these by the switch.
+    """
+    switch = import_module(".switch", __name__)
+    return switch.begin, switch.finish
+
+
 def __getattr__(name):
     if name in _homes:
-        import_module(".switch", __name__)  # every rule needs it
+        passes()  # every rule needs them
     return _attached(name)
 
 

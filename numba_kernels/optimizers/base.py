@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import import_module
 
 import numpy as np
 
 from ..shared.window import aligned
-from . import OPTIMIZERS
+from . import OPTIMIZERS, passes
 
 
 @dataclass
@@ -130,7 +128,8 @@ class Optimizer:
         check_vectors(parameters, gradient, state)
         squares = np.zeros((state.layers, 2))
         if state.layers:
-            _switch().begin(
+            begin, _ = passes()
+            begin(
                 self.rule, parameters, gradient, state.slots, state.pieces,
                 self.hyper(state.step + 1), squares,
             )  # fmt: skip
@@ -144,19 +143,14 @@ class Optimizer:
         if squares.shape != (state.layers, 2):
             raise ValueError(f"squares must have shape {(state.layers, 2)}, got {squares.shape}")
         state.step += 1
-        _switch().finish(
+        _, finish = passes()
+        finish(
             self.rule, parameters, gradient, state.slots, state.pieces, self.hyper(state.step),
             squares,
         )  # fmt: skip
 
 
 NO_LAYERS = np.zeros((0, 2))
-
-
-@cache
-def _switch():
-    """The compiled switch over all rules, which import this file."""
-    return import_module("numba_kernels.optimizers.switch")
 
 
 def cut(offsets: list[int], low: int, high: int) -> np.ndarray:

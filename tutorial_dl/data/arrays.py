@@ -24,6 +24,8 @@ pad them (keras.utils.pad_sequences)
         array = np.asarray(values)
     except ValueError:  # ragged
         raise ValueError(f"{name}{_uneven(values, name)}: {PAD}") from None
+    if words and array.dtype == object:  # text from pandas or TensorFlow
+        array = _of_text(array)
     if array.dtype.kind == "U" and words:
         return array
     if array.dtype == object and array.ndim and len(array):
@@ -51,6 +53,14 @@ def not_finite(array: np.ndarray) -> tuple[int, ...] | None:
             sample, *rest = np.unravel_index(int(np.argmin(finite)), finite.shape)
             return (start + int(sample), *map(int, rest))
     return None
+
+
+def _of_text(array: np.ndarray) -> np.ndarray:
+    """An array of objects as an array of text, if they are all str or bytes."""
+    if not array.size or not set(map(type, array.flat)) <= {str, bytes}:
+        return array
+    texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
+    return np.array(texts).reshape(array.shape)
 
 
 def _uneven(values: Any, name: str) -> str:

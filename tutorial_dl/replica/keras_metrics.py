@@ -75,11 +75,11 @@ class KerasMetrics:
             for variable in metric.variables:
                 self._add(variable, samples * _numbers(variable))
             metric.reset_state()
-        counted = list(counted) or [-1] * len(self._of_outputs)  # (an own compute_loss)
+        counted = list(counted) or [-1] * len(self.of_outputs)  # (an own compute_loss)
         weights = [samples if number < 0 else number for number in counted]
-        if self._of_outputs:
-            losses = [self._take(tracker) for tracker in self._of_outputs]
-            for tracker, loss, weight in zip(self._of_outputs, losses, weights, strict=True):
+        if self.of_outputs:
+            losses = [self._take(tracker) for tracker in self.of_outputs]
+            for tracker, loss, weight in zip(self.of_outputs, losses, weights, strict=True):
                 self._add_mean(tracker, loss, weight)
             if max(counted) >= 0:
                 terms = zip(self._loss_weights(), losses, strict=True)
@@ -121,8 +121,8 @@ class KerasMetrics:
         """The metrics for such sums, of one or more ranks. The model's metrics hold them then."""
         for name, variable in self.variables().items():
             variable.assign(np.asarray(sums[name]).astype(variable.dtype))
-        if self._of_outputs and not float(self.model._loss_tracker.count):  # there were masks
-            means = [float(tracker.result()) for tracker in self._of_outputs]
+        if self.of_outputs and not float(self.model._loss_tracker.count):  # there were masks
+            means = [float(tracker.result()) for tracker in self.of_outputs]
             rest = float(sums[REST]) / float(sums["samples"])
             loss = rest + sum(w * m for w, m in zip(self._loss_weights(), means, strict=True))
             self.model._loss_tracker.update_state(loss)
@@ -221,11 +221,11 @@ class KerasMetrics:
                 found += metric.metrics
             elif metric is not self.model._loss_tracker:
                 found.append(metric)
-        tracked = {id(m) for m in [*self._of_outputs, *self.by_batch]}
+        tracked = {id(m) for m in [*self.of_outputs, *self.by_batch]}
         return [m for m in found if id(m) not in tracked and m.variables]
 
     @property
-    def _of_outputs(self) -> list[keras.metrics.Metric]:
+    def of_outputs(self) -> list[keras.metrics.Metric]:
         """The means of the single outputs' losses, if there are several."""
         losses = self.model._compile_loss
         return [] if losses is None else losses.metrics

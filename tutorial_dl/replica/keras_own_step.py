@@ -146,7 +146,7 @@ def check(model: keras.Model, batch: Batch, shared: bool) -> None:
             raise complain(model, "changes weights without the compiled optimizer")
         if shared and half:
             first, second = gradient(slice(0, half)), gradient(slice(half, None))
-            with larger_gradients(FACTOR):
+            with larger_gradients(model, FACTOR):
                 larger = gradient(slice(None))
     for variable, value in kept:
         variable.assign(value)
@@ -178,12 +178,15 @@ def inference() -> Iterator[None]:
 
 
 @contextmanager
-def larger_gradients(factor: float) -> Iterator[None]:
-    """Within, every tape.gradient is `factor` times as large."""
-    gradient = tf.GradientTape.gradient
+def larger_gradients(model: keras.Model, factor: float) -> Iterator[None]:
+    """Within, a tape's gradient with respect to weights of `model` is `factor` times as large."""
+    gradient, weights = tf.GradientTape.gradient, model.trainable_variables
+    known = {id(one) for weight in weights for one in (weight, weight.value)}
 
-    def larger(tape: tf.GradientTape, *args: Any, **options: Any) -> Any:
-        found = gradient(tape, *args, **options)
+    def larger(tape: tf.GradientTape, target: Any, sources: Any, *more: Any, **options: Any) -> Any:
+        found = gradient(tape, target, sources, *more, **options)
+        if not known & {id(one) for one in tf.nest.flatten(sources)}:
+            return found  # such as the slopes of a gradient penalty
         return tf.nest.map_structure(
             lambda g: None if g is None else tf.math.scalar_mul(factor, g), found
         )

@@ -19,6 +19,7 @@ from tutorial_dl.replica.keras_misfits import misfit, wrong_label
 from tutorial_dl.replica.keras_training_metrics import TrainingMetrics
 from tutorial_dl.replica.keras_variables import KerasVariables, keras, tf
 
+NO_NUMBERS = np.zeros(0)
 SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
 
 
@@ -62,9 +63,9 @@ class KerasSteps(KerasVariables):
         if self._own_step:
             batch = packed(x, y, w)
             loss, gradients = own_step.loss_and_gradients(self.model, batch, loss_scale)
+            numbers = self._training.held() if self._counts else NO_NUMBERS
         else:
-            loss, gradients = self._by_tape(*as_fit(x, y, w), loss_scale)
-        numbers = self._training.of_batch() if self._counts else tf.zeros(0, tf.float64)
+            loss, numbers, gradients = self._by_tape(*as_fit(x, y, w), loss_scale)
         weights = [v.value for v in self._variables]
         gradients = [
             # Embeddings have tf.IndexedSlices as gradients; convert_to_tensor makes them dense.
@@ -73,20 +74,19 @@ class KerasSteps(KerasVariables):
         ]
         return [loss, numbers, *gradients]
 
-    def _by_tape(self, x: Any, y: Any, w: Any, loss_scale: Any) -> tuple[Any, list]:
-        """What Keras's own train_step computes, with its metrics."""
+    def _by_tape(self, x: Any, y: Any, w: Any, loss_scale: Any) -> tuple[Any, Any, list]:
+        """What Keras's own train_step computes: loss, numbers of metrics, gradients."""
         model = self.model
         if self._counts:
-            model.reset_metrics()
+            self._training.reset()
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
             shared = losses_by(model, over_ranks(self._team)) if self._shares_losses else None
             with shared or nullcontext():
                 loss = model.compute_loss(x=x, y=y, y_pred=outputs, sample_weight=w, training=True)
             scaled = loss * loss_scale
-        if self._counts:
-            model.compute_metrics(x, y, outputs, sample_weight=w)
-        return loss, tape.gradient(scaled, [v.value for v in self._variables])
+        numbers = self._training.of_batch(x, y, outputs, w) if self._counts else NO_NUMBERS
+        return loss, numbers, tape.gradient(scaled, [v.value for v in self._variables])
 
     def _step_without_samples(self, *batch_and_scale: Any) -> list[tf.Tensor]:
         with without_samples():

@@ -15,7 +15,12 @@ from tutorial_dl.replica.keras_metrics import REST, KerasMetrics
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
+    import keras
     import tensorflow as tf
+
+
+def _joined(values: list) -> tf.Tensor:
+    return tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in values], 0)
 
 
 class TrainingMetrics:
@@ -30,20 +35,58 @@ class TrainingMetrics:
         self._samples, self._total = 0, np.zeros(0)
         self._by_samples = np.zeros(0)  # each batch's numbers * its samples
 
-    def of_batch(self) -> tf.Tensor:
-        """The numbers that the metrics hold now, float64 (k,), for a graph."""
-        values = [v.value for v in self.metrics.variables().values()]
-        return tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in values], 0)
+    # For the graph of a gradient
+
+    def reset(self) -> None:
+        """Before a batch's loss is computed, which updates the means of several outputs' losses."""
+        if not self._of_compile_only:
+            self.metrics.model.reset_metrics()
+
+    def of_batch(self, x: Any, y: Any, outputs: Any, weights: Any) -> tf.Tensor:
+        """The numbers of the metrics after this batch alone, float64 (k,)."""
+        model, variables = self.metrics.model, list(self.metrics.variables().values())
+        if not self._of_compile_only:
+            model.compute_metrics(x, y, outputs, sample_weight=weights)
+            return self.held()
+        # Without assigning the metrics' variables it takes half the time: 25 us instead of 50 for
+        # accuracy (measured 2026-11-24, 2-core x86-64 virtual machine).
+        zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]
+        with keras.StatelessScope(state_mapping=zeros) as scope:
+            model.compute_metrics(x, y, outputs, sample_weight=weights)
+        return _joined([scope.get_current_value(v) for v in variables])
+
+    def held(self) -> tf.Tensor:
+        """The numbers that the metrics hold, float64 (k,)."""
+        return _joined([v.value for v in self.metrics.variables().values()])
+
+    @property
+    def _of_compile_only(self) -> bool:
+        """Whether there are only the metrics of `compile`, which only compute_metrics updates."""
+        model = self.metrics.model
+        own = type(model).compute_metrics is not keras.Model.compute_metrics
+        known = (model._loss_tracker, model._compile_metrics)
+        return not own and all(any(m is one for one in known) for m in model.metrics)
 
     def add(self, numbers: tf.Tensor, samples: int) -> None:
         """Add what `of_batch` was after a batch of so many samples."""
-        numbers = np.asarray(numbers)
+        numbers = np.array(numbers)
         if not self._samples:
             self._total, self._by_samples = np.zeros((2, len(numbers)))
+            self._means = self._places_of_means()
+        for total, count in self._means:  # Keras counts batches or samples, as it happens
+            numbers[total] *= samples / (numbers[count] or 1)
+            numbers[count] = samples
         self._total += numbers
         self._samples += samples
         if self.metrics.by_batch:
             self._by_samples += samples * numbers
+
+    def _places_of_means(self) -> list[tuple[int, int]]:
+        """Where `of_batch` has the (total, count) of each of several outputs' losses."""
+        ids = [id(v) for v in self.metrics.variables().values()]
+        sizes = [int(np.prod(v.shape)) for v in self.metrics.variables().values()]
+        places = dict(zip(ids, np.cumsum([0, *sizes]).tolist(), strict=False))
+        return [(places[id(m.total)], places[id(m.count)]) for m in self.metrics.of_outputs]
 
     @property
     def sums(self) -> dict[str, Any]:

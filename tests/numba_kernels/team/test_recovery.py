@@ -388,8 +388,8 @@ sys.stdout.write(f"total {total}\n")
 def stop_a_rank(ranks, shared, stall, steps, seconds=None):
     """Run STOPPED and stop its last rank for a while; returns the reports and the pids.
 
-    seconds: how long it is stopped; None: until a report that all others wait has come twice. (Other
-        reports may come before it, while the others have not come to wait either.)
+    seconds: how long it is stopped; None: until a report that all others wait has come twice.
+        (Other reports may come before it, while the others have not come to wait either.)
     """
     from numba_kernels import launch
 

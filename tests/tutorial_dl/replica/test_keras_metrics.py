@@ -51,6 +51,18 @@ def measured(r, batches):
     return r.metrics_of({name: sum(one.get(name, 0) for one in found) for name in found[0]})
 
 
+def trained(r, batches):
+    """The same, of samples that ranks train on."""
+    found = []
+    for batch in batches:
+        r.trained = {}
+        r.compute_gradient(batch)
+        found.append(r.trained)
+    found = [sums for sums in found if sums]
+    metrics = r.metrics_of({name: sum(one[name] for one in found) for name in found[0]})
+    return {name: metrics[name] for name in metrics if name != "loss"}
+
+
 @pytest.mark.parametrize(
     ("names", "make", "y"),
     [
@@ -66,10 +78,15 @@ def measured(r, batches):
 def test_metrics_over_ranks_are_those_of_one_process_on_all_samples(names, make, y):
     model = make([metric(name) for name in names])
     expected = model.evaluate(X, y, batch_size=41, verbose=0, return_dict=True)
-    found = measured(replica.of(model), [(X[part], y[part]) for part in PARTS])
+    batches = [(X[part], y[part]) for part in PARTS]
+    found = measured(replica.of(model), batches)
     assert found.keys() == expected.keys() and len(found) == len(names) + 1
+    while_training = trained(replica.of(model), batches)
+    assert while_training.keys() == expected.keys() - {"loss"}
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
+        if name != "loss":
+            assert while_training[name] == pytest.approx(value, rel=1e-6, abs=1e-6), name
     # The mean of the ranks' values would be something else, for most of these metrics.
     alone = [replica.of(model).evaluate([(X[part], y[part])]) for part in (PARTS[0], PARTS[3])]
     mean = {n: (17 * alone[0][n] + 23 * alone[1][n]) / 40 for n in expected}
@@ -87,6 +104,8 @@ def test_two_outputs_with_metrics_of_their_own():
     names = {name.rstrip("_0123456789") for name in expected}  # Keras numbers its metrics
     assert names == {"loss", "yes_loss", "at_loss", "yes_auc", "at_r2_score"}
     assert found == pytest.approx(expected, rel=1e-6)
+    found = trained(replica.of(model), [(X[p], (y[0][p], y[1][p])) for p in PARTS])
+    assert found == pytest.approx({n: expected[n] for n in expected if n != "loss"}, rel=1e-6)
 
 
 def test_a_model_without_a_compiled_loss():
@@ -121,8 +140,9 @@ def test_a_mean_over_the_batch_is_weighted_by_samples():
     expected = model.evaluate(X, YES, batch_size=41, verbose=0, return_dict=True)
     r = replica.of(model)
     r.try_out((X, YES), shared=True)
-    found = measured(r, [(X[part], YES[part]) for part in PARTS])
-    assert found == pytest.approx(expected, rel=1e-6)
+    batches = [(X[part], YES[part]) for part in PARTS]
+    assert measured(r, batches) == pytest.approx(expected, rel=1e-6)
+    assert trained(r, batches) == pytest.approx({"batch_mean": expected["batch_mean"]}, rel=1e-6)
 
 
 def test_a_metric_that_does_not_add_up_is_refused():

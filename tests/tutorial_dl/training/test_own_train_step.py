@@ -18,22 +18,27 @@ def steps():
     """{name: function of (model, batch), what a user would write as train_step}"""
     import tensorflow as tf
 
-    def loss_of(model, x, y):
-        return model.compute_loss(x=x, y=y, y_pred=model(x, training=True))
+    def forward(model, x, y):
+        """The loss, which Keras's metrics are told with the outputs."""
+        outputs = model(x, training=True)
+        loss = model.compute_loss(x=x, y=y, y_pred=outputs)
+        return tell(model, loss, y, outputs)
 
-    def told(model, loss, x, y):
+    def tell(model, loss, y, outputs):
         for metric in model.metrics:
-            values = (loss,) if metric.name == "loss" else (y, model(x))
-            metric.update_state(*values)
-        return model.get_metrics_result()
+            if metric.name == "loss":
+                metric.update_state(loss, sample_weight=tf.shape(y)[0])
+            else:
+                metric.update_state(y, outputs)
+        return loss
 
     def plain(model, data):
         x, y = data
         with tf.GradientTape() as tape:
-            loss = loss_of(model, x, y)
+            loss = forward(model, x, y)
         weights = model.trainable_variables
         model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-        return told(model, loss, x, y)
+        return model.get_metrics_result()
 
     def penalised(model, data):
         """A loss of two terms, one of which depends on the inputs' gradient."""
@@ -44,18 +49,19 @@ def steps():
                 outputs = model(x, training=True)
             slopes = tf.reduce_sum(inner.gradient(outputs, x) ** 2, axis=1)
             loss = model.compute_loss(x=x, y=y, y_pred=outputs) + 0.1 * tf.reduce_mean(slopes)
+            tell(model, loss, y, outputs)
         weights = model.trainable_variables
         model.optimizer.apply(tape.gradient(loss, weights), weights)
-        return told(model, loss, x, y)
+        return model.get_metrics_result()
 
     def clipped(model, data):
         x, y = data
         with tf.GradientTape() as tape:
-            loss = loss_of(model, x, y)
+            loss = forward(model, x, y)
         weights = model.trainable_variables
         gradients = [tf.clip_by_norm(g, 1.0) for g in tape.gradient(loss, weights)]
         model.optimizer.apply(gradients, weights)
-        return told(model, loss, x, y)
+        return model.get_metrics_result()
 
     def contrastive(model, data):
         """Each sample is compared with all others of its batch."""
@@ -63,9 +69,10 @@ def steps():
         with tf.GradientTape() as tape:
             outputs = model(x, training=True)
             loss = tf.reduce_mean(tf.square(outputs - tf.transpose(outputs)) - y)
+            tell(model, loss, y, outputs)
         weights = model.trainable_variables
         model.optimizer.apply(tape.gradient(loss, weights), weights)
-        return told(model, loss, x, y)
+        return model.get_metrics_result()
 
     def twice(model, data):
         plain(model, data)
@@ -74,10 +81,10 @@ def steps():
     def some(model, data):
         x, y = data
         with tf.GradientTape() as tape:
-            loss = loss_of(model, x, y)
+            loss = forward(model, x, y)
         weights = model.trainable_variables[:2]
         model.optimizer.apply(tape.gradient(loss, weights), weights)
-        return told(model, loss, x, y)
+        return model.get_metrics_result()
 
     def directly(model, data):
         for weight in model.trainable_variables:
@@ -89,7 +96,8 @@ def steps():
         return {}
 
     def none(model, data):
-        return told(model, loss_of(model, *data), *data)
+        forward(model, *data)
+        return model.get_metrics_result()
 
     return locals()
 
@@ -106,7 +114,7 @@ def made(name, drops=False):
     outputs = keras.layers.Dense(1, "sigmoid", kernel_regularizer="l2")(x)
     model = type("Mine", (keras.Model,), own)(inputs, outputs, name="mine")
     metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
-    model.compile(keras.optimizers.SGD(RATE, 0.5), "binary_crossentropy", metrics)
+    model.compile(keras.optimizers.SGD(RATE, 0.5), "binary_crossentropy", metrics=metrics)
     return model
 
 
@@ -138,7 +146,7 @@ def each_rank():
             Trainer(made(name), (x, y), team=team)
         assert len(str(said.value)) <= 200
     # Asynchronous workers have batches of their own.
-    Trainer(made("contrastive"), (x, y), strategies.Downpour(team))
+    Trainer(made("contrastive"), (x, y), strategies.Downpour(team=team))
     # Dropout and batch normalisation differ between parts of a batch; they are no reason to refuse.
     losses = Trainer(made("plain", True), (x, y), team=team, progress=False).fit(5).column("loss")
     assert losses[-1] < losses[0]

@@ -32,9 +32,9 @@ model = keras.Sequential([
     keras.layers.Dense(12, activation="relu", kernel_regularizer="l2"),
     keras.layers.Dense(1, activation="sigmoid"),
 ])
-rates = keras.optimizers.schedules.CosineDecay(0.01, 160)
+rates = keras.optimizers.schedules.CosineDecay(0.05, 160)
 model.compile(
-    keras.optimizers.Adam(rates, global_clipnorm=1.0), "binary_crossentropy",
+    keras.optimizers.SGD(rates, 0.9, global_clipnorm=1.0), "binary_crossentropy",
     metrics=[keras.metrics.AUC(name="auc")],
 )
 best = keras.callbacks.ModelCheckpoint("best.keras", monitor="val_auc", mode="max",

@@ -30,6 +30,7 @@ def same_as_serial():
         ("sgd", {"clip_norm": 0.4}),
         ("momentum", steep),
         ("momentum", {"correct_momentum": False, **steep}),
+        ("momentum", {"shuffle": False}),
         ("lars", {"learning_rate": schedules.warm_up(10.0, 20), "clip_norm": 0.5}),
         ("lamb", {"accumulate": 2, "clip_norm": 0.5, **steep}),
         ("adam", {"accumulate": 4, "clip_norm": 0.5}),

@@ -87,6 +87,16 @@ def work(tasks, readers, chance, seen, losing=0.0, events=20000):
     return group.ended
 
 
+def test_samples_keep_their_order_without_shuffling():
+    numbers = np.arange(10)
+    part = data.Data.of(numbers, numbers)
+    task = Task(epoch=1, size=4, first=1, count=2, low=0, high=1, parts=1)
+    for shuffle in (False, True):
+        items = TaskBatches(part, SEED, shuffle=shuffle)
+        found = [items.batch(task, number)[0].tolist() for number in range(2)]
+        assert (found == [[4, 5, 6, 7], [8, 9]]) is not shuffle
+
+
 def groups_of(kind, workers, masters, samples, batch_size, first=0, last=2, every=1):
     found, size = [], batch_size * (masters * workers if kind is AsynchronousTasks else 1)
     for master in range(masters):
