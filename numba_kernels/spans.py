@@ -30,8 +30,8 @@ FLAG, MESSAGE = 0, 1  # kinds of wait: for a flag in shared memory, or for a mes
 WAITS = ("wait", "wait (message)")  # their names
 # The names under which Team and Step announce their calls.
 COLLECTIVES = (
-    "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "barrier", "split",
-    "empty",
+    "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "scatter", "barrier",
+    "split", "empty",
 )  # fmt: skip
 STEP = ("reduce + update", "reduce", "update", "hand out")
 _CLOCK_MONOTONIC = 1  # on Linux

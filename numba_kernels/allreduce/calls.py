@@ -10,7 +10,7 @@ import numpy as np
 
 KINDS = (
     "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "split", "step",
-    "alltoall", "measure", "Star",
+    "alltoall", "measure", "Star", "scatter",
 )  # fmt: skip
 # By name: bfloat16 is a dtype of the package ml_dtypes, which may not be installed.
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")
@@ -42,7 +42,7 @@ def describe(call: int, length: int) -> str:
     inside = [f"{DTYPES[d - 1]}[{length}]"] if d else []
     inside += [f"op={OPS[o - 1]!r}"] if o else []
     inside += [f"algorithm={ALGORITHMS[a - 1]!r}"] if a else []
-    inside += [f"root={root}"] if KINDS[kind] == "broadcast" else []
+    inside += [f"root={root}"] if KINDS[kind] in ("broadcast", "scatter") else []
     return f"{KINDS[kind]}({', '.join(inside)})"
 
 

@@ -1,4 +1,4 @@
-"""Allgather, broadcast and alltoall through the node's staging buffer, in pieces.
+"""Allgather, broadcast, alltoall and scatter through the node's staging buffer, in pieces.
 
 There is one barrier per piece: between two barriers a rank copies the others' piece k - 1 in and
 its own piece k out.
@@ -89,5 +89,59 @@ def pairwise(link, rank, ranks, x, received, edges):
         done = exchange(link, outgoing, to, incoming, source)
         if done != READY:
             return done
+        words[DONE] += 1
+    return READY
+
+
+@compiled
+def scatter(node, call, x, received, edges, root):
+    """Copy slice r of rank `root`'s `x` to rank r's `received`. Resumable.
+
+    Only the root's `x` is read. A piece has a part of every rank's slice, so all ranks copy at
+    once, each 1/p of the bytes.
+    """
+    board, rank = board_of(node), node[RANK]
+    ranks = board.shape[0]
+    width = node[PIECE] // (ranks * x.itemsize) // LINE * LINE
+    pieces = count_pieces(edges, width)
+    if node[AT] == 0 and rank == root:
+        copy(received, x[edges[rank] : edges[rank + 1]])
+    while node[AT] < 2 * (pieces + 1):
+        step = node[AT] // 2
+        if node[AT] % 2 == 0:
+            if rank != root and step >= 1:
+                low, high = piece(edges, rank, width, step - 1)
+                at, first = rank * width, edges[rank]
+                incoming = on_stage(node, x, root, step - 1)[at : at + high - low]
+                copy(received[low - first : high - first], incoming)
+            if rank == root and step < pieces:
+                for peer in range(ranks):
+                    if peer != rank:
+                        low, high = piece(edges, peer, width, step)
+                        at = peer * width
+                        copy(on_stage(node, x, rank, step)[at : at + high - low], x[low:high])
+            arrive(board, rank, call, edges[ranks])
+            node[AT] += 1
+        done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
+        if done != READY:
+            return done
+        node[AT] += 1
+    return READY
+
+
+@compiled
+def from_root(link, rank, ranks, x, received, edges, root):
+    """Scatter by messages: the root sends to one rank after the other; the others receive."""
+    words = link.words
+    if rank != root:
+        return exchange(link, x[:0], -1, received, root)
+    while words[DONE] < ranks:
+        to = words[DONE]
+        if to == root:
+            copy(received, x[edges[to] : edges[to + 1]])
+        else:
+            done = exchange(link, x[edges[to] : edges[to + 1]], to, x[:0], -1)
+            if done != READY:
+                return done
         words[DONE] += 1
     return READY

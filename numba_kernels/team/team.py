@@ -203,6 +203,42 @@ class Team(Waiting):
                 self.by_messages(call, flat.size, flat.dtype, tree.down, (flat, root, 0))
         return x
 
+    @announces("scatter")
+    def scatter(self, x: np.ndarray | None, out: np.ndarray, lengths, root: int = 0) -> np.ndarray:
+        """Copy slice r of rank `root`'s `x` to `out` of rank r; returns `out`.
+
+        Args:
+            x: on rank `root`, a contiguous array of all slices, in the order of ranks; the others
+                pass None.
+            out: contiguous array of this rank's lengths[rank] elements, of x's dtype.
+            lengths: elements in each rank's slice, which may be 0; the same on every rank.
+        """
+        received = calls.vector(out, "out")
+        edges = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        if not 0 <= root < self.size:
+            raise ValueError(f"root {root} is not a rank of this team of {self.size}")
+        if edges.size != self.size + 1 or received.size != lengths[self.rank]:
+            raise ValueError(
+                f"lengths must have {self.size} numbers, and that of this rank must be the length "
+                f"of out, {received.size}; got {list(lengths)}"
+            )
+        flat = calls.vector(x) if self.rank == root else received[:0]
+        if flat.dtype != received.dtype or (self.rank == root and flat.size != edges[-1]):
+            raise ValueError(
+                f"x must be {received.dtype}[{edges[-1]}], got {flat.dtype}[{flat.size}]"
+            )
+        call = calls.encode("scatter", flat.dtype, root=root)
+        flat, received, length = carried(flat), carried(received), int(edges[-1])
+        if self.size == 1:
+            received[:] = flat
+        elif self.single_node:
+            arguments = (flat, received, edges, root)
+            self.on_node(gather.scatter, call, *arguments, length=length)
+        else:
+            arguments = (flat, received, edges, root)
+            self.by_messages(call, length, flat.dtype, gather.from_root, arguments)
+        return out
+
     def barrier(self) -> None:
         """Wait until every rank has called this."""
         begin = 0 if spans.sink is None else perf_counter_ns()

@@ -71,11 +71,14 @@ class Waiting(Failing):
         """Return the process id of another rank on this machine; None if it is on another one."""
         return self.processes.get(rank)
 
-    def on_node(self, kernel, call: int, x: np.ndarray, *arguments) -> bool:
+    def on_node(
+        self, kernel, call: int, x: np.ndarray, *arguments, length: int | None = None
+    ) -> bool:
         """Run a resumable kernel among the ranks of the node.
 
-        Halves are passed as integers with the same bits (halves.py). Returns False if the kernel
-        needs `x` in a window and it does not lie in one.
+        Halves are passed as integers with the same bits (halves.py). `length` is that of the call,
+        equal on all ranks; None: that of `x`. Returns False if the kernel needs `x` in a window and
+        it does not lie in one.
         """
         self.ready()
         self.node_array[AT] = 0
@@ -84,7 +87,8 @@ class Waiting(Failing):
             return False
         self.count += 1
         if done != READY:
-            self._wait(call, x.size, done, kernel, (self.node_array, call, x, *arguments))
+            length = x.size if length is None else length
+            self._wait(call, length, done, kernel, (self.node_array, call, x, *arguments))
         return True
 
     def by_messages(

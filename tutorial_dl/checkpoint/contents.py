@@ -49,7 +49,7 @@ class Saving:
         """Write a checkpoint if one is due. (After the last step of an epoch, the loop does it.)"""
         run = self.run
         before = run.steps - run.strategy.updates_a_step
-        if self.due(before) and run.round < len(run.batches):
+        if self.due(before) and run.round != run.batches.rounds:
             self.write()
 
     def write(self):

@@ -45,15 +45,20 @@ def work(
     from numba_kernels.team.team import Team, abort_all
 
     from ..runtime.evaluation import evaluate, predict
+    from ..runtime.handing_out import opened
     from ..training.trainer import TRIED
 
     team = Team()
     try:
-        dataset = datasets.load(data, **files)
+        dataset = opened(datasets.load(data, **files), team)
         replica, samples = load(model_file, model, dataset), getattr(dataset, part)
+        if samples is None:
+            raise ValueError(f"data {data!r} have no validation part: --part train")
         replica.try_out(samples.take(slice(0, TRIED)), shared=team.size > 1)
         if what == "evaluate":
-            found = evaluate(team, replica, samples, batch_size) | {"samples": len(samples)}
+            found = evaluate(team, replica, samples, batch_size)
+            streamed = isinstance(samples, datasets.Stream)
+            found["samples"] = samples.samples if streamed else len(samples)
             if team.rank == 0:
                 write_metrics(found, json_file)
         else:

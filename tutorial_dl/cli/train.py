@@ -157,14 +157,17 @@ def try_out(trainer, config: RunConfig) -> None:
     try:
         # The exception repeats what TensorFlow logs about it.
         with chatter_hidden() if "tensorflow" in sys.modules else nullcontext():
-            metrics = replica.evaluate([dataset.train.take(telling_samples(dataset.train))])
+            samples = getattr(dataset.train, "head", dataset.train)  # of a stream: its first ones
+            metrics = replica.evaluate([samples.take(telling_samples(samples))])
     except Exception as error:
         raise ValueError(
             f"model {data.model!r} can't be used on data {data.data!r}: {first_line(error)}"
         ) from error
     target = config.schedule.target
     if target is not None:
-        known = ["loss", *(f"val_{name}" for name in metrics if name != "samples")]
+        known = ["loss"]
+        if dataset.validation is not None:
+            known += [f"val_{name}" for name in metrics if name != "samples"]
         if (metric := target_of(target)[0]) not in known:
             raise ValueError(f"target {target!r}: there is no {metric!r}; one of {known}")
 

@@ -19,7 +19,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "model": config.data.model,
         "data": config.data.data,
         "epochs": config.schedule.epochs,
-        "batch_size": config.data.batch_size,
+        "batch_size": trainer.run.batch_size,
         "optimizer": trainer.optimizer.name,
         "learning_rate": asked.learning_rate,
         "momentum": getattr(trainer.optimizer, "momentum", None),
@@ -32,7 +32,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.replica.segments),
         "loss": history.last["loss"],
-        "val_loss": history.last["val_loss"],
+        "val_loss": history.last.get("val_loss"),
         "val_accuracy": history.last.get("val_accuracy"),
         "samples_per_second": history.samples_per_second,
         "seconds": history.seconds,
@@ -74,10 +74,10 @@ def write(result: dict, where: str | None) -> None:
     elif where:
         Path(where).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     if where != "-":
-        accuracy, ranks = result["val_accuracy"], result["ranks"]
+        loss, accuracy, ranks = result["val_loss"], result["val_accuracy"], result["ranks"]
         print(
-            f"{result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: loss {result['loss']:.4f}, "
-            f"validation loss {result['val_loss']:.4f}"
+            f"{result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: loss {result['loss']:.4f}"
+            + (f", validation loss {loss:.4f}" if loss is not None else "")
             + (f", accuracy {accuracy:.4f}" if accuracy is not None else "")
             + f"; {result['samples_per_second']:.0f} samples/s, {result['seconds']:.2f} s",
             flush=True,

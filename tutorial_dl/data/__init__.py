@@ -4,6 +4,7 @@ dataset = data.load("digits")                           # or "my_file:load", or 
 for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
 
 dataset.py, batches.py     samples, and each rank's share of them; loading.py: by name
+streams.py, sources.py     tf.data, PyDataset, generators; elements.py, packing.py: their batches
 arrays.py, weights.py      from what users have to arrays; weights of classes
 built_in.py                data without files; collisions.py, particles.py: simulated events
 files.py, hdf5_dataset.py  data in files; hdf5.py, hdf5_files.py read them; blocks.py: their order
@@ -17,8 +18,10 @@ from tutorial_dl.data.files import DataError
 from tutorial_dl.data.hdf5 import Hdf5Data
 from tutorial_dl.data.hdf5_dataset import hdf5, write_hdf5
 from tutorial_dl.data.loading import NAMES, check, dataset_of, load
+from tutorial_dl.data.streams import Stream, stream
 
 __all__ = [
-    "NAMES", "Batches", "Data", "DataError", "Dataset", "Hdf5Data", "check", "cubic", "curve",
-    "dataset_of", "digits", "events", "hdf5", "load", "shard", "share", "write_hdf5",
+    "NAMES", "Batches", "Data", "DataError", "Dataset", "Hdf5Data", "Stream", "check", "cubic",
+    "curve", "dataset_of", "digits", "events", "hdf5", "load", "shard", "share", "stream",
+    "write_hdf5",
 ]  # fmt: skip

@@ -56,6 +56,10 @@ class Batches:
         """Number of rounds (global batches) per epoch: the same on every rank."""
         return -(-len(self.data) // self.batch_size)
 
+    @property
+    def rounds(self) -> int:
+        return len(self)
+
     def order(self, epoch: int) -> np.ndarray:
         """All sample indices in the order of this epoch, shape (n,): the same on every rank."""
         return np.concatenate([np.arange(0), *self._order(epoch)])

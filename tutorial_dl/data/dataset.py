@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,17 +113,23 @@ def of_arrays(values: list) -> bool:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Training data (`train`) and data held out for validation (`validation`)."""
+    """Training data (`train`) and data held out for validation (`validation`; None: none).
+
+    Each is a `Data`, `Hdf5Data` or `Stream`.
+    """
 
     name: str  # shown in tables and plots
     train: Data
-    validation: Data
+    validation: Data | None
     classes: int | None = None  # if the targets are class labels 0 ... classes - 1
 
     def __post_init__(self) -> None:
         for part in ("train", "validation"):
-            if len(getattr(self, part)) == 0:
+            data = getattr(self, part)
+            if isinstance(data, Sized) and len(data) == 0:
                 raise ValueError(f"dataset '{self.name}': its {part} part has no samples")
+        if not (isinstance(self.train, Sized) and isinstance(self.validation, Sized)):
+            return  # the samples of a stream may differ in shape
         kept = each_array(lambda a: a.shape[1:], self.validation.inputs)
         if self.inputs_shape != kept:
             raise ValueError(
@@ -136,7 +142,7 @@ class Dataset:
         for part in ("train", "validation"):
             data = getattr(self, part)
             if not isinstance(data, Data):
-                continue  # in files: a loss that is not finite ends the run
+                continue  # in files: a loss that is not finite ends the run; streams are checked
             weights = () if data.weights is None else data.weights
             arrays = by_name(data.inputs, "inputs") | by_name(data.targets, "targets")
             for name, array in (arrays | by_name(weights, "weights")).items():

@@ -7,6 +7,7 @@ from tutorial_dl.data.built_in import curve, digits, events
 from tutorial_dl.data.dataset import Data, Dataset, classes
 from tutorial_dl.data.files import named, paths
 from tutorial_dl.data.hdf5_dataset import hdf5, names, share_or_files
+from tutorial_dl.data.streams import is_stream, stream_of
 
 NAMES = {"curve": curve, "digits": digits, "events": events}
 
@@ -42,7 +43,8 @@ def dataset_of(made: object, name: str = "data", split: float | None = None) -> 
     Args:
         made: A Dataset; arrays for training and validation, ((x, y), (x_val, y_val)), with weights
             of samples ((x, y, w), ...) or without targets ((x, None), ...); or arrays for both,
-            (x, y), (x, y, w) or (x, None).
+            (x, y), (x, y, w) or (x, None). Or a stream (streams.py) for training, without
+            validation data; or (train, validation), one or both of which are streams.
         split: The share of the samples held out for validation, the last ones, as in Keras's
             `validation_split`; for arrays for both. None: 0.2.
     """
@@ -50,6 +52,8 @@ def dataset_of(made: object, name: str = "data", split: float | None = None) -> 
         if split is not None:
             raise ValueError(f"dataset '{made.name}' {HAS_ITS_OWN}")
         return made
+    if (parts := _streamed(made)) is not None:
+        return _of_streams(*parts, name, split)
     try:
         if _of_both(made):
             train, validation = (Data.of(*part) for part in made)
@@ -65,6 +69,40 @@ def dataset_of(made: object, name: str = "data", split: float | None = None) -> 
     return Dataset(name, train, validation, classes(train, validation))
 
 
+def _streamed(made: Any) -> tuple[Any, Any] | None:
+    """(training, validation) if one of them is a stream."""
+    if is_stream(made):
+        return made, None
+    pair = isinstance(made, tuple | list) and len(made) in (2, 3)
+    return tuple(made) if pair and any(map(is_stream, made)) else None
+
+
+def _of_streams(train: Any, validation: Any, *more: Any) -> Dataset:
+    """The Dataset; further arguments: weights, if somebody gave some; name, split."""
+    *weights, name, split = more
+
+    def part(given: Any, which: str) -> Any:
+        if is_stream(given):
+            return stream_of(given, f"data '{name}'{which}")
+        if isinstance(given, tuple | list) and len(given) in (2, 3):
+            return Data.of(*given)
+        raise TypeError(
+            f"data '{name}': expected (train, validation), each a stream or arrays (x, y), got a "
+            f"{type(given).__name__}; the targets of a stream are in its batches (x, y)"
+        )
+
+    if split is not None:
+        raise ValueError(
+            f"data '{name}': validation_split takes samples of arrays: give a stream its own "
+            "validation data, (train, validation)"
+        )
+    if weights:
+        part(weights[0], "")
+        raise TypeError(f"data '{name}': expected (train, validation), got a tuple of 3")
+    kept = None if validation is None else part(validation, " (validation)")
+    return Dataset(name, part(train, ""), kept)
+
+
 def _is_share(value: Any) -> bool:
     try:
         return 0 < float(value) < 1
@@ -74,7 +112,7 @@ def _is_share(value: Any) -> bool:
 
 SPLIT = 0.2
 HAS_ITS_OWN = "has a validation part, so no share can be held out: leave out validation_split"
-FORMS = "((x, y), (x_val, y_val)) or (x, y)"
+FORMS = "((x, y), (x_val, y_val)), streams (train, validation) or (x, y)"
 
 
 def _of_both(made: object) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tutorial_dl.data.dataset import Data
+from tutorial_dl.data.dataset import Batch, Data
 
 
 def by_class(data: Data, weights: Mapping[int, float] | str) -> Data:
@@ -40,10 +40,35 @@ def by_class(data: Data, weights: Mapping[int, float] | str) -> Data:
                 f"{found[0]} to {found[-1]}"
             )
         of_class = np.array([weights.get(one, 1.0) for one in found.tolist()], float)
-    if not (np.isfinite(of_class).all() and (of_class >= 0).all()):
-        raise ValueError("class_weight must be finite and at least 0")
+    _check(of_class)
     own = of_class[where.ravel()].astype(np.float32)
     return replace(data, weights=own if data.weights is None else data.weights * own)
+
+
+def of_batch(batch: Batch, weights: Mapping[int, float]) -> Batch:
+    """One batch of a stream, with the weights of its samples' classes; see `by_class`."""
+    inputs, targets, *own = batch
+    if isinstance(targets, tuple | dict):
+        raise ValueError("class_weight needs one array of targets")
+    found, where = np.unique(_labels(targets), return_inverse=True)
+    of_class = np.array([weights.get(one, 1.0) for one in found.tolist()], np.float32)
+    made = of_class[where.ravel()]
+    return inputs, targets, made * own[0] if own else made
+
+
+def check_for_streams(weights: Mapping[int, float] | str) -> None:
+    """Raise ValueError for weights of classes that can't be had batch by batch."""
+    if not isinstance(weights, Mapping):
+        raise ValueError(
+            f"class_weight must be weights by class for a stream, such as {{0: 1.0, 1: 5.0}}, got "
+            f"{weights!r}: the numbers of samples are not known"
+        )
+    _check(np.array(list(weights.values()), float))
+
+
+def _check(of_class: np.ndarray) -> None:
+    if not (np.isfinite(of_class).all() and (of_class >= 0).all()):
+        raise ValueError("class_weight must be finite and at least 0")
 
 
 def _labels(targets: np.ndarray) -> np.ndarray:

@@ -175,7 +175,7 @@ class KerasSteps(KerasVariables):
         """Make Keras create the variables of losses and metrics, which it can't while tracing."""
         if not self._built:
             n = self.fixed_batch or 1
-            zeros = keras.tree.map_structure(lambda a: np.zeros((n, *a.shape[1:]), a.dtype), batch)
+            zeros = zeros_like(batch, n)
             one = keras.tree.map_structure(tf.constant, zeros)
             try:
                 self.model.test_step(packed(*one))
@@ -185,6 +185,15 @@ class KerasSteps(KerasVariables):
             self.model.reset_metrics()
             self._masked = self._may_mask and masked(self.model(one[0], training=False))
             self._built = True
+
+
+def zeros_like(batch: Batch, samples: int) -> Batch:
+    """A batch of so many samples that are zeros, or empty text."""
+
+    def zeros(a: np.ndarray) -> np.ndarray:
+        return np.full((samples, *a.shape[1:]), b"" if a.dtype.hasobject else 0, a.dtype)
+
+    return keras.tree.map_structure(zeros, batch)
 
 
 def own_batch_size(model: keras.Model) -> int | None:

@@ -20,7 +20,7 @@ from tutorial_dl.replica.base import Batch, Brought
 from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras_metrics import is_empty
 from tutorial_dl.replica.keras_misfits import wrong_label
-from tutorial_dl.replica.keras_steps import KerasSteps, keras, tf
+from tutorial_dl.replica.keras_steps import KerasSteps, keras, tf, zeros_like
 from tutorial_dl.replica.keras_variables import address_of
 
 NOTHING = np.zeros((3, 0), np.int64)
@@ -118,8 +118,7 @@ class KerasReplica(KerasSteps):
         that are not trained stay as they were.
         """
         before = [v.numpy() for v in self._own_state]
-        one = keras.tree.map_structure(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), batch)
-        _, _, *rest = self._run(self._step_without_samples, one)
+        _, _, *rest = self._run(self._step_without_samples, zeros_like(batch, 1))
         self._settle(rest[len(self.segments) :])
         for variable, value in zip(self._own_state, before, strict=True):
             variable.assign(value)

@@ -1,16 +1,18 @@
 """Metrics and predictions, with each rank computing its share of the samples."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import numpy as np
 
 from numba_kernels.team.bytes import broadcast_text
 
-from ..data import Batches, Data, shard
+from ..data import Batches, Data, Stream, shard
 from ..data.dataset import each_array, of_arrays
+from ..data.elements import samples_of
 from ..replica.base import Batch, Replica
+from .handing_out import StreamBatches
 
 
 class Sums:
@@ -56,9 +58,8 @@ def evaluate(
     Rank r measures the r-th share of the samples, and the ranks' sums are added up
     (`Replica.measure`). The model is given `part(batch)` of each batch.
     """
-    share = shard(data, team.rank, team.size)
-    with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
-        found = replica.measure(map(part, batches))
+    with closing(_shares(team, data, batch_size)) as batches:
+        found = replica.measure(part(batch) for batch in batches if samples_of(batch))
     return metrics_over(team, replica, summed(team, found))
 
 
@@ -78,11 +79,22 @@ def metrics_over(team, replica: Replica, sums: dict) -> dict[str, float]:
     return json.loads(broadcast_text(team, text, last))
 
 
+def _shares(team, data, batch_size: int) -> Iterator[Batch]:
+    """This rank's samples, in batches; of a stream its share of each batch, which may be empty."""
+    if isinstance(data, Stream):
+        return StreamBatches(data, team, shuffle=False, anew=True).epoch()
+    share = shard(data, team.rank, team.size)
+    return Batches(share, batch_size, shuffle=False).epoch()
+
+
 def predict(team, replica: Replica, inputs, batch_size: int):
     """The model's outputs for all of `inputs`, in order, on every rank; each computes its share.
 
-    `inputs` may also be data with targets, for example of a file; the targets are ignored.
+    `inputs` may also be data with targets, for example of a file or a stream; the targets are
+    ignored.
     """
+    if isinstance(inputs, Stream):
+        return _predict_stream(team, replica, inputs)
     data = inputs if hasattr(inputs, "part") else Data.of(inputs, np.zeros(_samples(inputs)))
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
@@ -91,6 +103,26 @@ def predict(team, replica: Replica, inputs, batch_size: int):
         one = replica.predict(data.take(slice(0, 1))[0])
         parts = [each_array(lambda a: a[:0], one)]
     return _join(team, parts)
+
+
+def _predict_stream(team, replica: Replica, stream: Stream):
+    """Each rank computes its share of every batch; the outputs are joined batch by batch."""
+    joined = []
+    with closing(_shares(team, stream, 0)) as batches:
+        for x, *_ in batches:
+            outputs = replica.predict(x if samples_of((x,)) else stream.take(slice(0, 1))[0])
+            outputs = outputs if samples_of((x,)) else each_array(lambda a: a[:0], outputs)
+            joined.append(_join(team, [outputs]))
+    return _concatenated(joined)
+
+
+def _concatenated(parts: list):
+    first = parts[0]
+    if isinstance(first, dict):
+        return {name: np.concatenate([part[name] for part in parts]) for name in first}
+    if isinstance(first, tuple):
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return np.concatenate(parts)
 
 
 def _samples(inputs) -> int:

@@ -13,7 +13,7 @@ from numba_kernels.optimizers import Optimizer
 from numba_kernels.spans import span
 from numba_kernels.team.team import Team
 
-from ..data import Batches, Dataset
+from ..data import Batches, Dataset, Stream
 from ..layout.layout import Layout
 from ..replica import random_state
 from ..replica.base import Batch, Replica
@@ -23,6 +23,7 @@ from .callback import Callback
 from .clock import Clock
 from .errors import NotFinite
 from .evaluation import evaluate, metrics_over, summed
+from .handing_out import sizes
 from .history import History
 
 SUMS = ("loss", "samples", "seconds")
@@ -150,9 +151,7 @@ class Run:
         return {
             "parameters": self.replica.parameters.size,
             **others,
-            "training samples": len(self.dataset.train),
-            "validation samples": len(self.dataset.validation),
-            "batch size": self.batch_size,
+            **sizes(self.dataset, self.batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
             "seed": self.batches.seed,
             **({} if self.batches.shuffle else {"no shuffle": 1}),
@@ -182,8 +181,10 @@ class Run:
     # The position of training
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Updates per epoch, of all ranks together."""
+    def steps_per_epoch(self) -> int | None:
+        """Updates per epoch, of all ranks together; None for a stream of unknown length."""
+        if isinstance(self.dataset.train, Stream):
+            return self.dataset.train.steps
         return self.strategy.updates_an_epoch(len(self.dataset.train), self.batch_size)
 
     def begin_epoch(self) -> None:
@@ -258,7 +259,7 @@ class Run:
         rates = {}
         for player in self.players:
             rate = player.strategy.optimizer.learning_rate
-            loss = metrics[self.label(player, "loss")]
+            loss = metrics.get(self.label(player, "loss"), 0.0)  # 0: without validation data
             if not np.isfinite(loss):
                 what = self.label(player, f"the validation loss is {loss}", ": ")
                 raise NotFinite(what, f"after epoch {epoch + 1}", rate)
@@ -274,8 +275,13 @@ class Run:
         return row
 
     def evaluate(self, data=None) -> dict[str, float]:
-        """Metrics over the validation data (or `data`), each rank evaluating its share."""
+        """Metrics over the validation data (or `data`), each rank evaluating its share.
+
+        Without validation data, there are none.
+        """
         data, found = self.dataset.validation if data is None else data, {}
+        if data is None:
+            return found
         with span("validation"):
             for player in self.players:
                 metrics = evaluate(

@@ -8,6 +8,8 @@ import sys
 
 from tqdm import tqdm
 
+from ..data import Stream
+
 # The launcher sets it to 1 if its own stderr is a terminal: that of a rank is mpiexec's pipe.
 TERMINAL = "TUTORIAL_DL_TERMINAL"
 
@@ -22,8 +24,12 @@ def progress(words: str, run, epochs: int, shows: bool):
     """
     if shows and not draws():
         return EpochLines(words, run, len(run.history.epochs) + epochs)
+    train = run.dataset.train
+    samples = (
+        train.samples if isinstance(train, Stream) else len(train)
+    )  # a stream's: about so many
     return tqdm(
-        total=epochs * len(run.dataset.train),
+        total=samples and epochs * samples,
         desc=words,
         unit=" samples",
         unit_scale=True,

@@ -193,20 +193,28 @@ DECAYS = {  # (rate, steps of the run) -> Schedule
 }
 
 
-def planned(config: RunConfig, rate: float, per_epoch: int) -> Schedule | None:
+def planned(
+    config: RunConfig, rate: float, per_epoch: int | None, batch_size: int
+) -> Schedule | None:
     """The schedule that the options of a run ask for; None if the rate stays as it is.
 
     `step` multiplies the rate by 0.1 after each third of the run, `exponential` by 0.01 over the
     whole run; `cosine` ends at 0. With a batch rule, a warm-up begins at the rate before that rule;
-    without one, at 0. `rate` is the optimizer's learning rate, `per_epoch` counts updates.
+    without one, at 0. `rate` is the optimizer's learning rate, `per_epoch` counts updates (None:
+    not known).
     """
     asked = config.schedule
     if asked.schedule == "constant" and not asked.warm_up and asked.batch_rule is None:
         return None
-    start = 0.0
+    if per_epoch is None and (asked.schedule != "constant" or asked.warm_up):
+        raise ValueError(
+            "a schedule or a warm-up needs the number of batches per epoch, which the data do not "
+            "tell: data.stream(source, steps=...)"
+        )
+    start, per_epoch = 0.0, per_epoch or 0
     if asked.batch_rule is not None:
         start = rate
-        rate = BATCH_RULES[asked.batch_rule](rate, config.data.batch_size / asked.base_batch_size)
+        rate = BATCH_RULES[asked.batch_rule](rate, batch_size / asked.base_batch_size)
     found = DECAYS[asked.schedule](rate, asked.epochs * per_epoch)
     steps = round(asked.warm_up * per_epoch)
     return warm_up(found, steps, start) if steps else found

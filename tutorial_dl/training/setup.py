@@ -33,6 +33,7 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
 
     import numpy as np
 
+    from ..runtime.handing_out import opened
     from . import schedules
     from .timeline import Timeline
     from .trainer import Trainer
@@ -41,16 +42,19 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
     # Code that draws from the global generators starts alike in every run and on every rank.
     random.seed(data.seed)
     np.random.seed(data.seed)
-    dataset = datasets.load(data.data, **of_files(config))
+    dataset = opened(datasets.load(data.data, **of_files(config)), team)
     replica = adapt(models.build(data.model, dataset, seed=data.seed))
     layout = layout_of(config, team.size)
     name, its_options = config.strategy.strategy, config.strategy_options()
     strategy = strategies.get(name, team, **its_options, layout=layout)
     choice = optimizer_of(config, replica, strategy)
     choice.tell(team)
-    per_epoch = strategy.updates_an_epoch(len(dataset.train), data.batch_size)
-    planned = schedules.planned(config, choice.optimizer.learning_rate, per_epoch)
-    options = config.values()
+    options, size = config.values(), data.batch_size
+    if isinstance(dataset.train, datasets.Stream):
+        per_epoch, size = dataset.train.known, dataset.train.batch_size
+    else:
+        per_epoch = strategy.updates_an_epoch(len(dataset.train), size)
+    planned = schedules.planned(config, choice.optimizer.learning_rate, per_epoch, size)
     return Trainer(
         replica,
         dataset,

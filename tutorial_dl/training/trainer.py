@@ -2,6 +2,7 @@
 
 import signal
 import weakref
+from collections.abc import Sized
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -12,13 +13,15 @@ from numba_kernels.team.team import Team, abort_all
 
 from .. import replica as replicas
 from .. import strategies
-from ..data import Batches, Dataset, dataset_of
+from ..data import Batches, Dataset, Stream, dataset_of
+from ..data.streams import is_stream
 from ..data.weights import by_class
 from ..replica.accumulating import Accumulating
 from ..replica.base import check_ending
 from ..runtime.callback import callbacks_of
 from ..runtime.errors import Terminated, TrainingError
 from ..runtime.evaluation import predict
+from ..runtime.handing_out import StreamBatches, check_epochs, check_strategy, opened, tell
 from ..runtime.history import History
 from ..runtime.in_step import InStepLoop
 from ..runtime.master.loop import MasterLoop
@@ -47,7 +50,8 @@ def check_fixed_batch(fixed: int, dataset: Dataset, batch_size: int, shared: boo
     if batch_size != fixed:
         raise ValueError(f"{words}: batch_size must be {fixed}, got {batch_size}")
     for part in ("train", "validation"):
-        if (n := len(getattr(dataset, part))) % fixed:
+        data = getattr(dataset, part)
+        if isinstance(data, Sized) and (n := len(data)) % fixed:
             raise ValueError(f"{words}: {part} data must have a multiple of that, got {n}")
 
 
@@ -70,14 +74,16 @@ class Trainer:
         model: A Replica, or a compiled keras.Model.
         dataset: Training and validation data, the same on every rank: a Dataset, or arrays
             ((x, y), (x_val, y_val)), or (x, y), of which the last samples are held out; see
-            `data.loading.dataset_of` for weights of samples, and for data without targets.
+            `data.loading.dataset_of` for weights of samples, and for data without targets. Or
+            streams, (train, validation) or train alone: tf.data.Dataset, keras.utils.PyDataset,
+            generators (`data.stream`); then the history has no validation columns.
         strategy: Name of a strategy, or a strategy object (which has its team).
         optimizer: Name of an optimizer, or an optimizer object, ours or Keras's. None: the one that
             the model was compiled with, with its learning rate, schedule and clipping; without one,
             the strategy's default, which is "adam" for most.
         batch_size: Samples per update, over all ranks together (the global batch size B): more
             ranks do the same updates faster and end with the same weights. With an asynchronous
-            strategy: samples per gradient of a worker.
+            strategy: samples per gradient of a worker. A stream brings its own batches.
         seed: Seed of the order of samples.
         team: The ranks that train, unless the strategy object has a team; None: all ranks.
         progress: Whether rank 0 shows a progress bar; a line an epoch where there is no terminal.
@@ -101,7 +107,8 @@ class Trainer:
             "dynamic" for float16 and None otherwise; a number is a fixed scale.
         validation_split: The share of the samples to hold out for validation, if the data have no
             validation part; None: 0.2.
-        shuffle: Whether each epoch has an order of samples of its own (Batches).
+        shuffle: Whether each epoch has an order of samples of its own (Batches), or of batches for
+            a PyDataset. Other streams have their own order.
         class_weight: Class -> weight of its samples in the loss of training, or "balanced"; see
             `data.weights.by_class`.
         check_every: Steps between two checks that all ranks have the same weights, besides the
@@ -151,7 +158,9 @@ class Trainer:
         dataset = dataset_of(dataset, split=validation_split)
         dataset.check_finite()
         if class_weight is not None:
-            dataset = replace(dataset, train=by_class(dataset.train, class_weight))
+            train = dataset.train
+            weigh = Stream.weighted if isinstance(train, Stream) else by_class
+            dataset = replace(dataset, train=weigh(train, class_weight))
         choice = choose(replica, strategy, optimizer)
         choice.tell(team)
         optimizer, clip_norm = (
@@ -167,6 +176,10 @@ class Trainer:
         if clip_norm is not None:
             check_range("clip_norm", clip_norm)
         loop = MasterLoop if isinstance(strategy, Rule) else InStepLoop
+        check_strategy(dataset, strategy, loop is MasterLoop)
+        tell(opened(dataset, team), team, batch_size)
+        if isinstance(dataset.train, Stream):
+            batch_size = dataset.train.batch_size
         shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
         by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
         replica.try_out(dataset.train.take(slice(0, replica.fixed_batch or TRIED)), shared, by_team)
@@ -174,11 +187,15 @@ class Trainer:
             check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared)
             validation_batch_size = replica.fixed_batch
         rank, ranks = loop.shard(team)
-        round_size = batch_size * strategy.updates_a_step
+        if isinstance(dataset.train, Stream):
+            batches = StreamBatches(dataset.train, team, seed, shuffle)
+        else:
+            round_size = batch_size * strategy.updates_a_step
+            batches = Batches(dataset.train, round_size, seed, rank, ranks, shuffle)
         self.run = Run(
             [Player(replica, strategy, optimizer, team, schedule)],
             dataset,
-            Batches(dataset.train, round_size, seed, rank, ranks, shuffle),
+            batches,
             loop.layout(strategy, team),
             team,
             callbacks=callbacks_of(map(adapted, callbacks)),
@@ -239,6 +256,7 @@ class Trainer:
             with reported(ValueError):
                 self.run.saving.check_folder()  # before anything can be overwritten
         run, run.stopped = self.run, None
+        check_epochs(run.dataset, len(run.history.epochs) + epochs)
         try:
             with self._together():
                 seen = nullcontext()
@@ -288,18 +306,31 @@ class Trainer:
         self.run.stop(why)
 
     def evaluate(self, data=None) -> dict[str, float]:
-        """Metrics over the validation data (or `data`), each rank evaluating its share."""
+        """Metrics over the validation data (or `data`), each rank evaluating its share.
+
+        `data` are a part of a dataset, such as `dataset.train`, or a stream.
+        """
+        if data is None and self.dataset.validation is None:
+            raise ValueError(f"data '{self.dataset.name}' have no validation part: evaluate(data)")
         with self._together("evaluate()"):
-            return self.run.evaluate(data)
+            return self.run.evaluate(self._of_stream(data))
 
     def predict(self, inputs) -> np.ndarray:
         """The model's outputs for `inputs`, shape (samples, ...), in order, on every rank.
 
-        Each rank computes its share. `inputs` are arrays, or data such as `dataset.validation`, in
-        memory or not. For several outputs it returns a tuple or dict, as the model does.
+        Each rank computes its share. `inputs` are arrays, data such as `dataset.validation`, in
+        memory or not, or a stream. For several outputs it returns a tuple or dict, as the model
+        does.
         """
         with self._together("predict()"):
-            return predict(self.team, self.replica, inputs, self.run.validation_batch_size)
+            data = self._of_stream(inputs)
+            return predict(self.team, self.replica, data, self.run.validation_batch_size)
+
+    def _of_stream(self, data):
+        """A Stream of what a user has as one; anything else as it is. Collective."""
+        if not is_stream(data):
+            return data
+        return opened(dataset_of(data), self.team).train
 
     def save(self, path) -> None:
         """Write the trained model to a file, by rank 0; all ranks wait for it.

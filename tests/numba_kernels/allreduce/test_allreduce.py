@@ -189,6 +189,9 @@ def interrupted_at_every_step(repeats):
         blocks = np.repeat(np.arange(t.size) + 10 * t.rank, 50_000).reshape(t.size, -1)
         assert (t.alltoall(blocks) == 10 * np.arange(t.size)[:, None] + t.rank).all()
         assert (t.broadcast(np.full(100_000, t.rank), 1) == 1).all()
+        slices = np.repeat(np.arange(t.size), 50_000)
+        mine = t.scatter(slices if t.rank == 1 else None, slices[:50_000] - 1, [50_000] * t.size, 1)
+        assert (mine == t.rank).all()
         t.barrier()
     assert len(waits) > 100, f"only {len(waits)} waits came back to Python"
 
@@ -223,6 +226,11 @@ def bad_arguments():
             team.alltoall(blocks)
     with pytest.raises(ValueError, match=f"root {team.size} is not a rank"):
         team.broadcast(good, root=team.size)
+    with pytest.raises(ValueError, match=f"root {team.size} is not a rank"):
+        team.scatter(good, good, [4, 4], root=team.size)
+    for lengths in ([3, 5], [4]):
+        with pytest.raises(ValueError, match="lengths must have 2 numbers, and that of this rank"):
+            team.scatter(None, good, lengths, root=1 - team.rank)
     team.allreduce(good)  # the team still works
 
 

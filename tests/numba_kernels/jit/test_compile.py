@@ -415,6 +415,8 @@ def every_public_call(algorithms):
             team.allgather(x)
             team.alltoall(x.reshape(team.size, -1))
             team.broadcast(x)
+            lengths = [n // team.size] * team.size
+            team.scatter(x, x[: lengths[0]].copy(), lengths)
         for dtype, name in itertools.product(WIDTHS, optimizers.NAMES):
             rule = optimizers.get(name)
             w, g = np.ones(100, dtype), np.ones(100, dtype)

@@ -73,7 +73,7 @@ NO_ELEMENTS = {
     """,
     "exchanges messages, and leaves elements to others": """
         allreduce.fold: fold unfold
-        allreduce.gather: pairwise
+        allreduce.gather: pairwise from_root
         allreduce.measure: around back_and_forth
         allreduce.mpi: allreduce least greatest
         allreduce.naive: allreduce
@@ -85,7 +85,7 @@ NO_ELEMENTS = {
         star.message_ends: receive send send_piece stream expect
     """,
     "goes from tile to tile or from layer to layer, and leaves elements to others": """
-        allreduce.gather: allgather alltoall
+        allreduce.gather: allgather alltoall scatter
         allreduce.shared_memory: allreduce reduce_scatter allgather reduce_rows
         allreduce.short: allreduce
         allreduce.staged: allreduce put_out reduce_piece take_in
@@ -155,6 +155,8 @@ def entries(dtype):
         yield gather.allgather, (of_node, 0, x, edges)
         yield gather.alltoall, (of_node, 0, x, x, edges)
         yield gather.pairwise, (link, 0, 2, x, x, edges)
+        yield gather.scatter, (of_node, 0, x, x, edges, 0)
+        yield gather.from_root, (link, 0, 2, x, x, edges, 0)
     if dtype in vector_code.HALVES:
         wide = np.zeros(8, np.float32)
         yield elementwise.convert, (x, wide)

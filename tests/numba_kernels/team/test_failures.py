@@ -34,9 +34,15 @@ CALLS = {
     "barrier": lambda team: team.barrier(),
     "broadcast": lambda team: team.broadcast(np.ones(10, "float32"), team.size - 1),
     "allgather": lambda team: team.allgather(np.ones(10, "float32")),
+    "slices": lambda team: scattered(team, 100_000),
     "empty": lambda team: team.empty(10),
     "split": lambda team: team.split(0),
 }
+
+
+def scattered(team, n):
+    x = np.repeat(np.arange(float(team.size)), n)
+    return team.scatter(x if team.rank == 0 else None, np.empty(n), [n] * team.size)
 
 
 def works(team, x):

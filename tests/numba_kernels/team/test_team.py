@@ -46,6 +46,12 @@ def collectives():
             assert came.dtype == sent.dtype and np.array_equal(came, right)
             y = (block + r).astype(dtype)
             assert np.array_equal(team.broadcast(y, p - 1), (block + p - 1).astype(dtype))
+            slices = [(np.arange(n * (i % 3) + i) % 100).astype(dtype) for i in range(p)]
+            for root in {0, p - 1}:
+                whole, mine = np.concatenate(slices), np.zeros(slices[r].size, dtype)
+                given = whole if r == root else None
+                assert team.scatter(given, mine, [one.size for one in slices], root) is mine
+                assert np.array_equal(mine, slices[r])
             y = np.full(n, r + 1, dtype)
             assert (team.reduce_scatter(y) == p * (p + 1) / 2).all()
     team.barrier()

@@ -53,6 +53,7 @@ def one_rank_sleeps(late, round_):
         "allgather": lambda: team.allgather(y),
         "broadcast": lambda: team.broadcast(y, late),
         "alltoall": lambda: team.alltoall(np.ones((team.size, 2))),
+        "scatter": lambda: team.scatter(np.ones(2 * team.size), np.ones(2), [2] * team.size, late),
     }
     if late < 0:  # MPI's own
         calls = {"allreduce": lambda: team.allreduce(y, algorithm="mpi")}
