@@ -77,7 +77,7 @@ def _goes_on_after(error: BaseException) -> bool:
 
 def _any_committed(state) -> bool:
     """Return whether a rank has committed since this was last asked. Collective."""
-    mine, state._committed = np.array([state._committed], np.int64), False
+    mine, state.committed = np.array([state.committed], np.int64), False
     return bool(process_sets.global_process_set.wire().allreduce([mine], Max)[0][0])
 
 

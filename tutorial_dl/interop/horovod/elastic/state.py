@@ -23,7 +23,7 @@ class State:
         get_rank: returns this rank. By default `rank`.
     """
 
-    _committed = False  # since the ranks last regrouped
+    committed = False  # since the ranks last regrouped
 
     def __init__(self, bcast_object: Callable | None = None, get_rank: Callable | None = None):
         self._bcast_object = bcast_object or from_rank_0
@@ -42,7 +42,7 @@ class State:
     def commit(self) -> None:
         """Keep the state as it is now, in memory; a failure takes training back to here."""
         self.save()
-        self._committed = True
+        self.committed = True
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
