@@ -287,11 +287,17 @@ def log_x(ax: Axes, ticks: Sequence[float], base: int = 2) -> None:
 
 
 def log_y(ax: Axes, leading: Iterable[int] = (1, 2, 5)) -> None:
-    """Make the y axis logarithmic; ticks have these leading digits, as plain numbers: 0.2."""
+    """Make the y axis logarithmic; ticks have these leading digits, as plain numbers: 0.2.
+
+    Where fewer than three such ticks are in sight, there are ticks for more digits.
+    """
     ax.set_yscale("log")
     low, high = ax.get_ylim()  # of the lines, which must have been drawn
-    ticks = [digit * 10.0**power for power in range(-20, 20) for digit in leading]
-    shown = [tick for tick in ticks if low <= tick <= high]
+    for digits in (leading, (1, 2, 5), (1, 2, 3, 5, 7)):
+        ticks = [digit * 10.0**power for power in range(-20, 20) for digit in digits]
+        shown = [tick for tick in ticks if low <= tick <= high]
+        if len(shown) > 2:
+            break
     if shown:
         ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
         ax.yaxis.set_minor_locator(NullLocator())

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -35,8 +36,9 @@ def timetable(ranks: int = 4) -> style.Figure:
     size = {"width": 3.1, "height": 3.0}
     with style.panels(2, len(plans), **size, sharex=True, sharey="row") as (figure, grid):
         for (name, plan), (short, long) in zip(plans.items(), grid.T, strict=True):
-            _arrows(short, plan, [1.0] * len(plan), ranks)
-            _arrows(long, plan, [messages[0].part for messages in plan], ranks)
+            around = name == "ring"
+            _arrows(short, plan, [1.0] * len(plan), ranks, around)
+            _arrows(long, plan, [messages[0].part for messages in plan], ranks, around)
             short.set_title(f"{name}: {len(plan)} latencies")
             sent = sum(messages[0].part for messages in plan)
             long.set_title(f"{name}: {sent:g} vectors")
@@ -58,8 +60,13 @@ def _look(adds: bool) -> dict:
     return {"color": style.BLUE if adds else style.RED, "linestyle": "-" if adds else "--"}
 
 
-def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: int) -> None:
-    """Draw messages as arrows: down as time passes, and sideways from rank to rank."""
+def _arrows(
+    ax: Axes, plan: list[list[Message]], durations: list[float], ranks: int, around: bool
+) -> None:
+    """Draw messages as arrows: down as time passes, and sideways from rank to rank.
+
+    around: whether a message from the last rank to the first leaves at the right edge.
+    """
     ends = np.cumsum(durations)
     for rank in range(ranks):
         ax.plot([rank, rank], [0, ends[-1]], color=style.GREY, linewidth=1)
@@ -67,7 +74,7 @@ def _arrows(ax: Axes, plan: list[list[Message]], durations: list[float], ranks: 
         for message in messages:
             at, to = message.source, message.target
             tips = [(at, to, end - duration, end)]
-            if abs(to - at) > 1 and (to - at) % ranks == 1:  # rank p-1 to rank 0
+            if around and abs(to - at) > 1:  # rank p-1 to rank 0
                 middle = end - duration / 2
                 tips = [(at, at + 0.5, end - duration, middle), (to - 0.5, to, middle, end)]
             for i, (x, x_end, y, y_end) in enumerate(tips):
@@ -250,7 +257,8 @@ def allreduce_ladder(
         predicted: algorithm -> seconds, shape (k,).
         measured: as for `allreduce_times`. The title gives the median of their relative distances
             from the line.
-        crossover: two algorithms, and the bytes above which the second is faster: a line in both.
+        crossover: two algorithms, and the bytes above which the second is predicted to be faster:
+            a line in both.
     """
     if not predicted or predicted.keys() != measured.keys():
         raise ValueError("predicted and measured must have the same algorithms, one or more; got "
@@ -274,13 +282,22 @@ def allreduce_ladder(
                 ax.axvline(crossover[2], color=style.BLACK, linewidth=1, linestyle=":")
                 # The words are on the side that has more room.
                 side = "right" if crossover[2] > np.sqrt(sizes[0] * sizes[-1]) else "left"
-                words = " to here " if name == crossover[0] else " from here "
+                first = name == crossover[0]
+                lines = "faster than", crossover[first], "up to here" if first else "from here"
+                words = "\n".join(f" {line} " for line in lines)
                 where = {"transform": ax.get_xaxis_transform(), "va": "top", "ha": side}
-                ax.text(crossover[2], 0.97, words, size=8, **where)
+                behind = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+                ax.text(crossover[2], 0.99, words, size=8, bbox=behind, **where)
         for ax in list(grid.flat)[len(predicted) :]:
             ax.set_axis_off()
         figure.supxlabel("vector (bytes)", size=9)
         figure.supylabel("time", size=9)
+        handles = [
+            Line2D([], [], color=style.BLACK, label="predicted"),
+            Line2D([], [], color=style.BLACK, linestyle="none", marker="o", label="measured"),
+            Line2D([], [], color=style.GREY, linewidth=0.6, label="the others, predicted"),
+        ]
+        figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=9)
     return figure
 
 

@@ -12,18 +12,18 @@ BATCH = "batch (samples)"
 FLOOR = 0.01  # %; 0% cannot be drawn on a logarithmic axis
 
 
-@style.one_panel(
-    "Twice the batch, half the variance", BATCH, "variance / square of the gradient", yscale="log"
-)
+@style.one_panel("Twice the batch, half the variance", BATCH, "variance / square of the gradient")
 def gradient_noise(ax, batches: Sequence[int], predicted: Numbers, measured: Numbers):
     """Mean squared distance of batch gradients over the square of the gradient, by batch, (k,)."""
     style.predicted_measured(ax, batches, predicted, measured)
     style.log_x(ax, batches)
+    style.log_y(ax)
 
 
 @style.one_panel(
-    "Validation error by batch", BATCH, "wrong answers (%)", width=7.6, height=4.6, legend="beside"
-)
+    "Validation error by batch", BATCH, "wrong answers (%), mean and range of the seeds",
+    width=7.6, height=4.6, legend="beside",
+)  # fmt: skip
 def batch_errors(
     ax, batches: Sequence[int], runs: Mapping[str, np.ndarray],
     limits: Mapping[str, float] | None = None, per_rank: int | None = None,
@@ -183,7 +183,7 @@ def share_statistics(
 
 @style.one_panel(
     "Moving statistics: the average over ranks beats any single rank",
-    "ranks (lines: predicted)", "distance of the moving mean", legend="lower left",
+    "ranks (lines: predicted)", "distance of the moving mean / S", legend="lower left",
 )  # fmt: skip
 def moving_statistics(ax, ranks: Numbers, predicted: Lines, measured: Lines):
     """Root mean square distance of moving means from the mean of all data, by the number of ranks.

@@ -100,8 +100,8 @@ def beside(
         else:
             ax.set_xlim(left=0)
         ax.xaxis.set_major_formatter(EngFormatter("s"))
-        ax.set_title(title)
-        ax.legend(loc="best", fontsize=9)
+        ax.set(title=title, xlabel="time")
+        style.legend_beside(ax)  # bars may reach anywhere on the axes
     return ax.figure
 
 

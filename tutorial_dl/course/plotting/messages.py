@@ -93,8 +93,10 @@ def message_times(
             ax.set_xlabel("message (bytes)")
             ax.set_xscale("log", base=2)
         title = "A message costs a latency plus its bytes"
-        time.set(yscale="log", ylabel="time (µs)", title=title)
-        bandwidth.set(yscale="log", ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
+        time.set(ylabel="time (µs)", title=title)
+        bandwidth.set(ylabel="bandwidth (GB/s)", title="Half the bandwidth at n½")
+        for ax in (time, bandwidth):
+            style.log_y(ax, leading=(1,))
         words, where = f"n½ = {_bytes(half)}", ("data", "axes fraction")
         style.note(bandwidth, words, (half, 0), (5, 8), where, color=style.GREY)
         time.legend()

@@ -28,14 +28,14 @@ def hinges(ax, grid: np.ndarray, terms: np.ndarray, truth: np.ndarray):
 
 
 @style.one_panel(
-    "Twice the units, a quarter of the error", "hidden units", "largest error (unit of y)",
-    yscale="log",
-)  # fmt: skip
+    "Twice the units, a quarter of the error", "hidden units", "largest error (unit of y)"
+)
 def unit_errors(ax, units: Sequence[int], measured: Numbers, predicted: Numbers):
     """Largest errors of networks, in the unit of y, (n,), by number of hidden units, (n,)."""
     labels = ("predicted, max |f''| h² / 8", "measured")
     style.predicted_measured(ax, units, predicted, measured, labels)
     style.log_x(ax, units)
+    style.log_y(ax, leading=(1,))
 
 
 def gradient_check(
@@ -58,6 +58,7 @@ def gradient_check(
         values.set_ylabel("measured: finite difference")
         values.legend()
         differences.set(xlabel="predicted: backpropagation", ylabel="difference")
+        differences.ticklabel_format(axis="y", useMathText=True)  # × 10⁻¹¹, not 1e-11
     return figure
 
 

@@ -82,7 +82,7 @@ def service(runs: Mapping[str, tuple[Sequence[Numbers], int]], until: float) -> 
             ax.set_yticks(range(workers + 1), names)
             ax.set(title=title, xlim=(0, 1e3 * until), ylim=(workers + 0.6, -0.6))
             ax.grid(False, axis="y")
-        grid[-1, 0].set_xlabel("milliseconds")
+        grid[-1, 0].set_xlabel("time (ms)")
         looks = {
             "computes": {"facecolor": COMPUTES},
             "waits": {"facecolor": "white", "edgecolor": style.GREY, "hatch": "///"},
@@ -93,8 +93,8 @@ def service(runs: Mapping[str, tuple[Sequence[Numbers], int]], until: float) -> 
 
 
 @style.one_panel(
-    "An exchange costs a latency, and a time per weight", "weights", "milliseconds per exchange",
-    xscale="log", yscale="log",
+    "An exchange costs a latency, and a time per weight", "weights", "time per exchange (ms)",
+    xscale="log",
 )  # fmt: skip
 def exchange_times(ax, parameters: Sequence[int], measured: Sequence[Numbers], predicted: Callable):
     """Time of one exchange by the number of weights, log-log.
@@ -113,6 +113,7 @@ def exchange_times(ax, parameters: Sequence[int], measured: Sequence[Numbers], p
         parameters, middle, [middle - low, high - middle], color=style.MEASURED, marker="o",
         linestyle="none", elinewidth=1, label="measured",
     )  # fmt: skip
+    style.log_y(ax)
 
 
 @style.one_panel(
@@ -144,6 +145,7 @@ def saturated(
         ax.fill_between(workers, random, regular, alpha=0.12, linewidth=0, **look)
         if full and name in full and full[name] <= max(workers):
             ax.plot([full[name]] * 2, [0, full[name]], linestyle="--", linewidth=1, **look)
+            style.note(ax, "W*", (full[name], 0), (3, 4), **look)
     for number, (name, found) in enumerate(measured.items()):
         master = next((known for known in predicted if name.startswith(known)), None)
         _check_predicted([name] * (master is None), predicted)
@@ -240,6 +242,7 @@ def on_equal_terms(
             ax.set(title=title, xlim=(0, None))
         left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         left.xaxis.set_major_locator(MaxNLocator(5))
+        right.xaxis.set_major_locator(MaxNLocator(5))
         style.log_y(left)
         style.legend_beside(right)
     return figure

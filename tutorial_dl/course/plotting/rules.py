@@ -49,8 +49,9 @@ def delay_map(
 
 
 @style.one_panel(
-    "On the bound, x oscillates for ever", "updates (lines: predicted)", "x", width=7.2
-)
+    "On the bound, x oscillates for ever", "updates (lines: predicted)", "x",
+    width=7.6, legend="beside",
+)  # fmt: skip
 def delayed_paths(ax, predicted: Lines, measured: Lines):
     """Paths, name -> x after each update, (t,): predicted as lines, measured as markers."""
     updates = len(next(iter(predicted.values())))
@@ -104,7 +105,8 @@ def staleness_histogram(ax, updates: Mapping[int, int], predicted: Lines):
     mean = sum(age * count for age, count in updates.items()) / total
     last = max((len(shares) for shares in predicted.values()), default=max(updates) + 1) - 1
     older = sum(count for age, count in updates.items() if age > last)
-    label = f"measured, mean {mean:.2f}" + (f"\n({older} of {total} beyond {last})" * bool(older))
+    beyond = f"\n({older:,} of {total:,} beyond {last})" if older else ""
+    label = f"measured, mean {mean:.2f}{beyond}"
     ages = [age for age in sorted(updates) if age <= last]
     found = [updates[age] / total for age in ages]
     ax.bar(ages, found, color=style.MEASURED, alpha=0.7, label=label)
@@ -156,6 +158,7 @@ def springs(
             if rest:
                 at = np.concatenate([rest[0], [rest[1]]])
                 ax.plot(*at.T, "+", color=style.PREDICTED, markersize=12, label="predicted")
+            ax.plot([], [], "1", color=style.GREY, markersize=11, label="minimum of its data")
             ax.set(title=name, xlabel="weight 1", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
             ax.grid(visible=False)
         axes[0, 0].set_ylabel("weight 2")
@@ -188,11 +191,12 @@ def periods(
     with style.panels(1, 2, width=4.8, height=3.6) as (figure, ((left, right),)):
         style.predicted_measured(left, every, predicted, measured)
         left.set_title("Traffic falls with the period")
-        left.set(ylabel="megabytes per run", yscale="log")
+        left.set_ylabel("megabytes per run")
+        style.log_y(left)
         for number, (name, values) in enumerate(losses.items()):
             right.plot(every, values, **style.marks(number) | {"linestyle": "-"}, label=name)
         highest = max(max(values) for values in losses.values())
-        right.set_title("The loss hardly notices")
+        right.set_title("Loss at the end of the run")
         right.set(ylabel="validation loss", ylim=(0, 1.3 * highest))
         for ax in (left, right):
             ax.legend()
@@ -270,11 +274,11 @@ def kept_pace(
     "share of the weights", "workers", xlim=(0, 1), height=3.2, legend="beside",
 )  # fmt: skip
 def shares_of_pi(ax, workers: Sequence[int], nothing: Numbers, most: Numbers):
-    """Shares of the weights, 0 to 1, with pi = 0 (`nothing`), at its cut (`most`), and between."""
+    """Shares of the weights with pi = 0 (`nothing`), at its maximum (`most`), and between."""
     parts = {
         "π = 0: nothing left to do": nothing,
         "between": 1 - np.asarray(nothing) - np.asarray(most),
-        "π at its cut": most,
+        "π at its maximum": most,
     }
     looks = zip((style.GREY, style.SKY, style.ORANGE), ("", "//", "xx"), strict=True)
     looks = [{"color": colour, "hatch": hatch} for colour, hatch in looks]

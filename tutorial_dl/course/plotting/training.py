@@ -90,7 +90,7 @@ def speed_up(rows: list[dict], cores: int) -> style.Figure:
 
 
 @style.one_panel(
-    "More ranks help as long as there are cores", ylabel="samples per second", legend="upper left"
+    "Throughput by the number of ranks", ylabel="samples per second", legend="upper left"
 )
 def throughput(ax, ranks: Sequence[int], predicted: Numbers, measured: Numbers, cores: int):
     """Samples per second of all ranks together, predicted and measured, bar beside bar.
@@ -201,7 +201,7 @@ def distances(ax, runs: Mapping[str, np.ndarray]):
 
 
 @style.one_panel(
-    "What overlap gains or costs on this machine", "ms", "gradient", height=2.6, legend=None
+    "What overlap gains or costs on this machine", "time (ms)", "gradient", height=2.6, legend=None
 )
 def overlapped(ax, seconds: dict[str, float], hidden: float):
     """Seconds of a gradient alone, and with an exchange after it or meanwhile (overlap.seconds).
@@ -214,7 +214,7 @@ def overlapped(ax, seconds: dict[str, float], hidden: float):
         ax.text(1e3 * t, row, f" {1e3 * t:.2f}", va="center")
     last, at = len(names) - 1, 1e3 * hidden
     ax.vlines(at, last - 0.45, last + 0.45, color=style.PREDICTED, linestyle="--")
-    ax.text(at, last + 0.5, "with an idle core per helper", va="top", ha="center")
+    ax.text(at, last + 0.5, "predicted with an idle core per helper", va="top", ha="center")
     ax.set_ylim(last + 0.95, -0.5)  # the first bar on top
     ax.set_xlim(0, 1.15e3 * max(*seconds.values(), hidden))
     ax.grid(axis="y", visible=False)

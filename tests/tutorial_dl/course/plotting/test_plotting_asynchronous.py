@@ -31,6 +31,18 @@ def test_by_samples_and_by_seconds():
     assert left.get_yscale() == "log" and left.get_ylabel() == "validation loss"
 
 
+def test_a_narrow_range_of_losses_has_three_labels_or_more():
+    rows = [{"val_loss": loss, "seconds": 1.0} for loss in (1.4, 0.6, 0.27)]
+    left, _ = plotting.on_equal_terms({"gem": rows}, 100).axes
+    assert [text.get_text() for text in left.get_yticklabels()] == ["0.3", "0.5", "0.7", "1"]
+
+
+def test_seconds_have_few_labels_so_that_none_overlap():
+    rows = [{"val_loss": 1.0, "seconds": 0.0237} for _ in range(8)]
+    _, right = plotting.on_equal_terms({"gem": rows}, 100).axes
+    assert 2 < len(right.get_xticks()) <= 6
+
+
 def test_titles_are_those_given():
     left, right = plotting.on_equal_terms(RUNS, 100, titles=("one", "other")).axes
     assert (left.get_title("left"), right.get_title("left")) == ("one", "other")

@@ -77,6 +77,7 @@ def test_a_master_that_is_full():
     assert colours["slow: measured"] == colours["slow: random times"]
     assert colours["slow: measured"] != colours["fast: regular times"]
     assert len(ax.get_lines()) == 4 + 2 + 1  # and one mark, because the other lies outside
+    assert [(text.get_text(), text.xy) for text in ax.texts] == [("W*", (2.0, 0))]
     with pytest.raises(ValueError, match="no prediction for none; there is one for slow, fast"):
         plotting.saturated([1, 2, 3], predicted, {"none": {1: 1.0}})
     assert set(plotting.FIGURES["parameter_server"]) <= set(dir(plotting))

@@ -97,7 +97,9 @@ def test_springs_have_a_path_a_worker_and_end_where_they_do():
         for ax in (alone, tied)
     }
     assert springs == {"alone": [], "tied": [[[1, 2], [2, 3]], [[3, 4], [2, 3]]]}
-    assert entries(tied) == ["worker 0", "worker 1", "center", "predicted"]
+    assert entries(tied) == [
+        "worker 0", "worker 1", "center", "predicted", "minimum of its data",
+    ]  # fmt: skip
 
 
 def test_noise_is_lines_markers_and_levels():
@@ -156,7 +158,7 @@ def test_shares_of_pi_fill_the_bar():
     parts = {of.get_label(): [(p.get_x(), p.get_width()) for p in of] for of in ax.containers}
     assert np.allclose(parts["π = 0: nothing left to do"], [(0, 0.2), (0, 0.6)])
     assert np.allclose(parts["between"], [(0.2, 0.5), (0.6, 0.3)])
-    assert np.allclose(parts["π at its cut"], [(0.7, 0.3), (0.9, 0.1)])
+    assert np.allclose(parts["π at its maximum"], [(0.7, 0.3), (0.9, 0.1)])
     assert [text.get_text() for text in ax.get_yticklabels()] == ["1", "16"]
     assert ax.get_ylim()[0] > ax.get_ylim()[1]  # one worker on top
 
