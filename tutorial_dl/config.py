@@ -110,7 +110,7 @@ class DataConfig:
     accumulate: int = option(
         "Micro-batches per batch, computed one after the other to save memory.", 1, least=1)
     seed: int = option("Seed of initial weights and sample order.", 0, least=0)
-    no_shuffle: bool = option("Keep the order of the samples, in each epoch.", False)
+    keep_order: bool = option("Do not shuffle the samples; each epoch has their order.", False)
     sync_batch_norm: bool = option(
         "Normalise batches of a Keras model over the samples of all ranks.", False)
     features: str | None = option(

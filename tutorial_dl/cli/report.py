@@ -52,14 +52,15 @@ def cells(row: dict) -> list[str]:
 
 def table(rows: list[dict]) -> None:
     """Print the rows as a table."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table(
-        title="Validation on 360 of 1,797 digits; one thread per rank", title_justify="left"
-    )
+    title = "Validation on 360 of 1,797 digits; one thread per rank"
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name, (head, _) in COLUMNS.items():
         words = name in ("model", "strategy")
+        head = head.replace("speed-up", "speed-\nup").replace("predicted", "pre-\ndicted")
         shown.add_column(head, justify="left" if words else "right", no_wrap=True)
     for row in rows:
         shown.add_row(*cells(row))

@@ -81,6 +81,7 @@ def train_all(most_ranks: int) -> list[dict]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "result.json")
             words = ["-m", "tutorial_dl", "train", *one.words(), "--json", str(file)]
+            words += ["--quiet"]
             try:
                 done = launch.run_ranks(one.ranks, words, timeout=SECONDS, env=one_thread)
                 problem = done.returncode and f"ended with status {done.returncode}"

@@ -78,7 +78,7 @@ def write(result: dict, where: str | None) -> None:
         print(
             f"{result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: loss {result['loss']:.4f}"
             + (f", validation loss {loss:.4f}" if loss is not None else "")
-            + (f", accuracy {accuracy:.4f}" if accuracy is not None else "")
+            + (f", validation accuracy {accuracy:.4f}" if accuracy is not None else "")
             + f"; {result['samples_per_second']:.0f} samples/s, {result['seconds']:.2f} s",
             flush=True,
         )

@@ -154,7 +154,7 @@ class Run:
             **sizes(self.dataset, self.batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
             "seed": self.batches.seed,
-            **({} if self.batches.shuffle else {"no shuffle": 1}),
+            **({} if self.batches.shuffle else {"in their order": 1}),
             "pieces a batch": self.accumulate,
             "clip norm": self.clip_norm or 0,
         }

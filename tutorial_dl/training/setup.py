@@ -65,7 +65,7 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
         learning_rate=planned or choice.schedule,
         correct_momentum=planned is not None or choice.schedule is None,
         clip_norm=choice.clip_norm,
-        shuffle=not data.no_shuffle,
+        shuffle=not data.keep_order,
         class_weight=data.class_weight and class_weight_of(data.class_weight),
         callbacks=callbacks_of(config),
         **{name: options[name] for name in OF_TRAINER},
