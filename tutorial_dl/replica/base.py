@@ -110,7 +110,11 @@ class Replica:
     # Sums as of `measure`, over the samples of `compute_gradient` since {} was assigned; None: it
     # counts none. Loops assign it at the beginning of an epoch; `metrics_of` makes metrics of it.
     trained: dict[str, Any] | None = None
+    counts_training: bool = False  # whether it can count so; loops in step then assign {}
     fixed_batch: int | None = None  # the number of samples that each batch must have
+    # Whether `compute_gradient` changes `parameters` (SpectralNormalization does): all ranks that
+    # share them must then compute each batch together. (`check` does not fit such a replica.)
+    changes_parameters: bool = False
     constrained: bool = False  # whether `constrain` is to be called
     # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
     # if the replica can't do so. strategies/loss_scale.py assigns it.

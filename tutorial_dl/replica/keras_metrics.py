@@ -8,7 +8,9 @@ one process finds on all samples; the mean of the ranks' AUCs would be something
 Metrics and losses that a user has written are tried out on a few samples, whole and in two parts.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -35,12 +37,28 @@ def packed(x: Any, y: Any, weights: Any) -> Any:
     return (x,) if isinstance(x, tuple | list) else x
 
 
+@contextmanager
+def unchanged(model: keras.Model) -> Iterator[None]:
+    """Afterwards, weights that are not trained and random states are as before, metrics at zero."""
+    # The states of recurrent layers are in no list of variables.
+    states = [getattr(layer, "states", None) for layer in model._flatten_layers()]
+    states = [v for v in keras.tree.flatten(states) if isinstance(v, keras.Variable)]
+    before = [(v, v.numpy()) for v in [*model.non_trainable_variables, *states]]
+    try:
+        yield
+    finally:
+        model.reset_metrics()
+        for variable, value in before:
+            variable.assign(value)
+
+
 def is_empty(part: Any) -> bool:
     """Whether a batch has no targets, or no weights."""
     return isinstance(part, tuple) and not part
 
 
 REST = "rest of the loss"
+NUMBERED = re.compile(r"_\d+(?=/|$)")
 NEAR = 1e-4  # relative, for two ways to the same sum in float32
 
 
@@ -107,8 +125,9 @@ class KerasMetrics:
 
     @property
     def beyond_loss(self) -> bool:
-        """Whether there are metrics besides the mean loss."""
-        return any(metric is not self.model._loss_tracker for metric in self.model.metrics)
+        """Whether there are metrics besides the mean loss, or will be once they are built."""
+        several = len(keras.tree.flatten(self.model.loss)) > 1  # each has a mean of its own
+        return several or any(m is not self.model._loss_tracker for m in self.model.metrics)
 
     @property
     def sums(self) -> dict[str, np.ndarray]:
@@ -140,28 +159,71 @@ class KerasMetrics:
 
     def try_out(self, batch: Batch, shared: bool) -> None:
         """Find out what a user's metrics and losses sum up; see `Replica.try_out`."""
-        data, own = Data(*batch), [m for m in self._metrics() if not _of_keras(m)]
+        self._check_test_step(batch)
+        data, own = Data(*batch), self._unknown()
         whole_loss = not shared or self.losses_of_keras
         if len(data) < 2 or (not own and whole_loss):
             return
-        half = len(data) // 2
-        parts = slice(None), slice(0, half), slice(half, None)
-        found = [self._after(data.take(part)) for part in parts]  # the whole, and two parts
-        self.model.reset_metrics()
+        self.by_batch = self.by_batch_in(batch, self._test)
         if not whole_loss:
+            found, _ = self._of_parts(batch, self._test)
             self._check_loss([of[id(self.model._loss_tracker)] for of in found], len(data))
-        sizes = len(data), half, len(data) - half
-        for metric in own:
+
+    def by_batch_in(self, batch: Batch, step: Callable) -> list[keras.metrics.Metric]:
+        """The metrics to which `step(batch)` adds one number a batch, whatever its size.
+
+        Raises ValueError if it adds something else to one that is not a sum over samples.
+        """
+        found, sizes = self._of_parts(batch, step)
+        by_batch = []
+        for metric in self._unknown():
             numbers = [of[id(metric)] for of in found]
             if _adds_up(*numbers):
                 continue
             if not _adds_up(*(n * size for n, size in zip(numbers, sizes, strict=True))):
                 raise ValueError(
                     f"model '{self.model.name}': the numbers of metric '{metric.name}' are not "
-                    "sums over samples, so those of several ranks can't be added up: leave it out "
-                    "of compile, and call model.evaluate after training"
+                    "sums over samples, so those of several ranks can't be added up: leave it out, "
+                    "and call model.evaluate after training"
                 )
-            self.by_batch.append(metric)
+            by_batch.append(metric)
+        return by_batch
+
+    def _of_parts(self, batch: Batch, step: Callable) -> tuple[list[dict], tuple[int, ...]]:
+        """Each metric's numbers after the whole batch, and after two parts of it; their samples."""
+        data = Data(*batch)
+        half, found = len(data) // 2, []
+        for part in (slice(None), slice(0, half), slice(half, None)):
+            self.model.reset_metrics()
+            step(data.take(part))
+            metrics = [self.model._loss_tracker, *self._metrics()]
+            found.append({
+                id(m): np.concatenate([_numbers(v).ravel() for v in m.variables]) for m in metrics
+            })  # fmt: skip
+        self.model.reset_metrics()
+        return found, (len(data), half, len(data) - half)
+
+    def _unknown(self) -> list[keras.metrics.Metric]:
+        """Metrics that may hold anything: all but those that Keras updates for each sample."""
+        compiled = self.model._compile_metrics
+        known = [] if compiled is None else compiled.metrics
+        return [m for m in self._metrics() if not (_of_keras(m) and any(m is one for one in known))]
+
+    def _test(self, batch: Batch) -> Any:
+        return self.model.test_step(packed(*batch))
+
+    def _check_test_step(self, batch: Batch) -> None:
+        """Raise ValueError if a test_step of the user's keeps its loss in no metric."""
+        if type(self.model).test_step is keras.Model.test_step:
+            return
+        self.model.reset_metrics()
+        said, held = self._test(batch), self.model.get_metrics_result()
+        self.model.reset_metrics()
+        if "loss" not in held or not np.allclose(said.get("loss", held["loss"]), held["loss"]):
+            raise ValueError(
+                f"model '{self.model.name}': its test_step must update a metric named 'loss', such "
+                "as keras.metrics.Mean(name='loss')"
+            )
 
     def _check_loss(self, sums: list[np.ndarray], samples: int) -> None:
         """sums: of the loss over the samples, as a whole and in two parts."""
@@ -196,22 +258,23 @@ class KerasMetrics:
     @property
     def all_of_keras(self) -> bool:
         """Whether losses, metrics and layers are Keras's own, which are known to add up."""
+        others = [*self.model._metrics, *(m for x in self._layers() for m in x.metrics)]
+        return self.losses_of_keras and self.compiled_of_keras and not others
+
+    @property
+    def compiled_of_keras(self) -> bool:
         compiled = self.model._compile_metrics
         given = [] if compiled is None else [compiled._user_metrics]
         given += [] if compiled is None else [compiled._user_weighted_metrics]
-        return self.losses_of_keras and all(map(_of_keras, keras.tree.flatten(given)))
+        return all(map(_of_keras, keras.tree.flatten(given)))
+
+    def _layers(self) -> list:
+        return [x for x in self.model.layers if not isinstance(x, keras.Model)]
 
     @property
     def losses_of_keras(self) -> bool:
         parts = [*keras.tree.flatten(self.model.loss), self.model, *self.model._flatten_layers()]
         return all(map(_of_keras, parts))
-
-    def _after(self, batch: Batch) -> dict[int, np.ndarray]:
-        """The numbers of each metric, by its id, after this batch alone."""
-        self.model.reset_metrics()
-        self.model.test_step(packed(*batch))
-        metrics = [self.model._loss_tracker, *self._metrics()]
-        return {id(m): np.concatenate([_numbers(v).ravel() for v in m.variables]) for m in metrics}
 
     def _metrics(self) -> list[keras.metrics.Metric]:
         """The compiled metrics, and those that the model or its layers have."""
@@ -221,7 +284,7 @@ class KerasMetrics:
                 found += metric.metrics
             elif metric is not self.model._loss_tracker:
                 found.append(metric)
-        tracked = {id(m) for m in [*self.of_outputs, *self.by_batch]}
+        tracked = {id(m) for m in self.of_outputs}
         return [m for m in found if id(m) not in tracked and m.variables]
 
     @property
@@ -231,9 +294,13 @@ class KerasMetrics:
         return [] if losses is None else losses.metrics
 
     def variables(self) -> dict[str, Any]:
-        """The variables of all metrics by their number: names differ between processes."""
+        """The variables of all metrics, by number and name.
+
+        Keras numbers metrics of the same name in the order in which a process makes them; these
+        numbers are left out, so that a resumed run finds the names of the first one.
+        """
         variables = [v for metric in self.model.metrics for v in metric.variables]
-        return {str(i): v for i, v in enumerate(variables)}
+        return {f"{i} {NUMBERED.sub('', v.path)}": v for i, v in enumerate(variables)}
 
 
 def _numbers(variable) -> np.ndarray:

@@ -32,7 +32,7 @@ def misfit(model: keras.Model, x: Any, y: Any) -> ValueError | None:
         words = _inputs(model, x) or f"it fails on a batch: {_first_line(error)}"
     else:
         words = _targets(model, y, outputs)
-    return words and ValueError(f"model '{model.name}': {words}"[:LONGEST])
+    return words and _error(model, words)
 
 
 def wrong_label(model: keras.Model, y: Any) -> ValueError | None:
@@ -44,11 +44,17 @@ def wrong_label(model: keras.Model, y: Any) -> ValueError | None:
         wrong = (labels < 0) | (labels >= classes) | (labels != np.round(labels))
         wrong &= labels != getattr(loss, "ignore_class", None)
         if wrong.any():
-            return ValueError(
-                f"model '{model.name}': target {labels[wrong][0]} is no class: its loss '{SPARSE}' "
-                f"takes whole numbers from 0 to {classes - 1}, as it has {classes} outputs"
+            return _error(
+                model,
+                f"target {labels[wrong][0]} is no class: its loss '{SPARSE}' takes whole numbers "
+                f"from 0 to {classes - 1}, as it has {classes} outputs",
             )
     return None
+
+
+def _error(model: keras.Model, words: str) -> ValueError:
+    line = f"model '{model.name}': {words}"
+    return ValueError(line if len(line) <= LONGEST else line[: LONGEST - 3] + "...")
 
 
 def _inputs(model: keras.Model, x: Any) -> str | None:
@@ -100,12 +106,23 @@ def _targets(model: keras.Model, y: Any, outputs: Any) -> str | None:
 
 
 def _pairs(model: keras.Model, y: Any, outputs: Any) -> list[tuple]:
-    """(loss, target, output) for each output, if they can be told by their order."""
-    losses = keras.tree.flatten(model.loss)
-    targets, outputs = keras.tree.flatten(y), keras.tree.flatten(outputs)
-    if not len(losses) == len(targets) == len(outputs):
-        return []
-    return list(zip(losses, targets, outputs, strict=True))
+    """(loss, target, output) for each output, if it can be told which belong together."""
+    parts = [model.loss, y, outputs]
+    names = list(getattr(model, "output_names", None) or [])
+    if any(isinstance(part, dict) for part in parts):
+        named = [_by_name(part, names) for part in parts]
+        if not named[0] or not named[0].keys() == named[1].keys() == named[2].keys():
+            return []
+        return [tuple(part[name] for part in named) for name in named[0]]
+    flat = [list(part) if isinstance(part, tuple | list) else [part] for part in parts]
+    return list(zip(*flat, strict=True)) if len(set(map(len, flat))) == 1 else []
+
+
+def _by_name(part: Any, names: list[str]) -> dict[str, Any]:
+    if isinstance(part, dict):
+        return part
+    values = list(part) if isinstance(part, tuple | list) else [part]
+    return dict(zip(names, values, strict=True)) if len(values) == len(names) else {}
 
 
 def _name(loss: Any) -> str:

@@ -30,6 +30,7 @@ with quiet():
 
 FACTOR = 1024.0  # for the gradients of the tape; a power of 2 changes no digit
 NEAR = 1e-4  # relative to the largest entry, for two ways to the same gradient in float32
+NEAR_HALF = 2e-2  # where layers compute in half precision
 
 
 def has_own_step(model: keras.Model) -> bool:
@@ -57,7 +58,7 @@ def complain(model: keras.Model, words: str) -> ValueError:
 class Recorder:
     """Stands in for the optimizer of `model`: keeps the gradients that it is told to apply.
 
-    All else (its learning rate, its iterations) is the optimizer's.
+    All else is the optimizer's, except for what changes by the step.
 
     Attributes:
         gradients: A tensor, or None, for each of the model's trainable weights.
@@ -71,6 +72,10 @@ class Recorder:
         self.scaled = False
 
     def __getattr__(self, name: str) -> Any:
+        schedules = keras.optimizers.schedules.LearningRateSchedule
+        by_step = isinstance(getattr(self.optimizer, "_learning_rate", None), schedules)
+        if name == "iterations" or (name == "learning_rate" and by_step):
+            raise complain(self.model, f"reads optimizer.{name}, which others count here")
         return getattr(self.optimizer, name)
 
     def scale_loss(self, loss: Any) -> Any:
@@ -83,11 +88,9 @@ class Recorder:
         if self.gradients is not None:
             raise complain(self.model, "applies gradients more than once")
         found = {id(v): g for v, g in zip(variables, grads, strict=True)}
-        if found.keys() != {id(v) for v in own}:
-            raise complain(
-                self.model, f"applies {len(found)} gradients, but it has {len(own)} weights"
-            )
-        self.gradients = [found[id(v)] for v in own]
+        if not found.keys() <= {id(v) for v in own}:
+            raise complain(self.model, "applies gradients to weights that are not trainable")
+        self.gradients = [found.get(id(v)) for v in own]
 
     def apply_gradients(self, grads_and_vars: Any, **ignored: Any) -> None:
         grads, variables = zip(*grads_and_vars, strict=True)
@@ -122,13 +125,14 @@ def check(model: keras.Model, batch: Batch, shared: bool) -> None:
     """Raise ValueError if gradients of parts of a batch do not add up to the whole batch's.
 
     Layers are in inference mode meanwhile: masks of dropout would differ between whole and parts.
+    The caller restores what else the step changes (`keras_metrics.unchanged`).
 
     Args:
         batch: Inputs, targets and weights of at least two samples; () if there are none.
         shared: Whether ranks share batches. If not, only the weights are checked, which the step
             must leave alone.
     """
-    data, weights = Data(*batch), model.get_weights()
+    data, weights = Data(*batch), [v.numpy() for v in model.trainable_variables]
     one = tf.constant(1.0, model.trainable_variables[0].dtype)
 
     def gradient(samples: slice) -> np.ndarray:
@@ -138,29 +142,31 @@ def check(model: keras.Model, batch: Batch, shared: bool) -> None:
         parts = [tf.zeros_like(v.value) if g is None else tf.convert_to_tensor(g) for v, g in own]
         return np.concatenate([np.asarray(p, np.float64).ravel() for p in parts])
 
-    kept = [(v, v.numpy()) for v in model.non_trainable_variables]
     half = len(data) // 2
     with inference():
         whole = gradient(slice(None))
-        if any((a != b).any() for a, b in zip(weights, model.get_weights(), strict=True)):
+        after = [v.numpy() for v in model.trainable_variables]
+        if any((a != b).any() for a, b in zip(weights, after, strict=True)):
             raise complain(model, "changes weights without the compiled optimizer")
-        if shared and half:
-            first, second = gradient(slice(0, half)), gradient(slice(half, None))
-            with larger_gradients(model, FACTOR):
-                larger = gradient(slice(None))
-    for variable, value in kept:
-        variable.assign(value)
-    model.reset_metrics()
-    if shared and half:
-        parts = (half * first + (len(data) - half) * second) / len(data)
-        if not alike(whole, parts):
-            raise complain(model, "has gradients of two parts of a batch that do not add up to it")
-        if not alike(FACTOR * whole, larger):
-            raise complain(model, "clips gradients or changes them otherwise")
+        if not shared or not half:
+            return
+        again = gradient(slice(None))
+        first, second = gradient(slice(0, half)), gradient(slice(half, None))
+        with larger_gradients(model, FACTOR):
+            larger = gradient(slice(None))
+    halves = {layer.compute_dtype for layer in model._flatten_layers()} & {"float16", "bfloat16"}
+    near = NEAR_HALF if halves else NEAR
 
+    def alike(one: np.ndarray, other: np.ndarray) -> bool:
+        return bool(np.abs(one - other).max() <= near * np.abs(one).max())
 
-def alike(one: np.ndarray, other: np.ndarray) -> bool:
-    return bool(np.abs(one - other).max() <= NEAR * np.abs(one).max())
+    if not alike(whole, again):
+        raise complain(model, "draws random numbers, so it can't be tried out for several ranks")
+    parts = (half * first + (len(data) - half) * second) / len(data)
+    if not alike(whole, parts):
+        raise complain(model, "has gradients of two parts of a batch that do not add up to it")
+    if not alike(FACTOR * whole, larger):
+        raise complain(model, "clips gradients or changes them otherwise")
 
 
 @contextmanager

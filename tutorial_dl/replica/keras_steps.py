@@ -14,7 +14,7 @@ from tutorial_dl.replica import keras_own_step as own_step
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
 from tutorial_dl.replica.keras_losses import losses_by, masked, may_mask, over_ranks
-from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, packed
+from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, packed, unchanged
 from tutorial_dl.replica.keras_misfits import misfit, wrong_label
 from tutorial_dl.replica.keras_training_metrics import TrainingMetrics
 from tutorial_dl.replica.keras_variables import KerasVariables, keras, tf
@@ -178,11 +178,11 @@ class KerasSteps(KerasVariables):
             zeros = zeros_like(batch, n)
             one = keras.tree.map_structure(tf.constant, zeros)
             try:
-                self.model.test_step(packed(*one))
+                with unchanged(self.model):
+                    self.model.test_step(packed(*one))
             except Exception as error:
                 wrong = own_step.no_test_step(self.model) or misfit(self.model, *zeros[:2])
                 raise wrong or self._metrics.failed(one) or error from None
-            self.model.reset_metrics()
             self._masked = self._may_mask and masked(self.model(one[0], training=False))
             self._built = True
 
@@ -197,6 +197,8 @@ def zeros_like(batch: Batch, samples: int) -> Batch:
 
 
 def own_batch_size(model: keras.Model) -> int | None:
-    """The number of samples in the shape of the model's inputs (`keras.Input(batch_shape=...)`)."""
+    """Of a network that keeps states of samples: the number of samples in its inputs' shape."""
+    if not any(getattr(layer, "stateful", False) for layer in model._flatten_layers()):
+        return None
     inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
     return inputs[0].shape[0] if inputs else None

@@ -18,7 +18,7 @@ import numpy as np
 from tutorial_dl.replica import keras_own_step as own_step
 from tutorial_dl.replica.base import Batch, Brought
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_metrics import is_empty
+from tutorial_dl.replica.keras_metrics import is_empty, packed, unchanged
 from tutorial_dl.replica.keras_misfits import wrong_label
 from tutorial_dl.replica.keras_steps import KerasSteps, keras, tf, zeros_like
 from tutorial_dl.replica.keras_variables import address_of
@@ -45,6 +45,7 @@ class KerasReplica(KerasSteps):
 
     keeps_apart = True  # compute_gradient has `apart`
     uses_team = True
+    counts_training = True
     gradient_is_finite = True
 
     def __init__(self, model: keras.Model) -> None:
@@ -53,7 +54,7 @@ class KerasReplica(KerasSteps):
         normalized = [x for x in layers if isinstance(x, keras.layers.SpectralNormalization)]
         # Weights that a layer divides by their norm as it computes; see `_settle`.
         self._normalized = {id(layer.kernel) for layer in normalized}
-        self.constrained |= bool(normalized)
+        self.changes_parameters = bool(normalized)
         # State that ranks without samples must not change
         common = {id(v) for layer in self._collective for v in layer.non_trainable_weights}
         common |= {id(layer.vector_u) for layer in normalized}
@@ -77,6 +78,7 @@ class KerasReplica(KerasSteps):
     def predict(self, x: Any) -> Any:
         """The model's outputs for inputs `x` as numpy arrays, with all layers in inference mode."""
         x, *_ = self._arrays((x, ()))
+        self._samples((x,))
         return keras.tree.map_structure(np.asarray, self.model(x, training=False))
 
     def compute_gradient(
@@ -87,7 +89,7 @@ class KerasReplica(KerasSteps):
         [first, last) of the gradient, `apart`, may stay in TensorFlow's memory, which saves a copy;
         `own` has its place, valid until the next call.
         """
-        samples, self.own, self._kept = _samples(batch), NOTHING, None
+        samples, self.own, self._kept = self._samples(batch), NOTHING, None
         if samples == 0:
             if self._may_mask:
                 self._build(self._arrays(batch))
@@ -168,23 +170,28 @@ class KerasReplica(KerasSteps):
                 f"model '{self.model.name}': a loss with reduction 'mean_with_sample_weight' and "
                 "weights of samples is no mean over samples; use 'sum_over_batch_size'"
             )
-        if self._normalized and shared and not by_team:
-            raise ValueError(
-                f"model '{self.model.name}' has SpectralNormalization, which changes weights for "
-                "each batch: use it with strategy 'synchronous' or an asynchronous one, without "
-                "accumulate"
-            )
         if not self._may_mask and not self._own_step and self._metrics.all_of_keras:
             return
         self._build(arrays)
-        if self._own_step:
-            own_step.check(self.model, arrays, shared)
-        if self._masked and shared and not by_team:
+        if self._masked and shared and (self._own_step or not by_team):
+            how = "with an asynchronous strategy, or on one rank"
+            if not self._own_step:
+                how = "with strategy 'synchronous' or an asynchronous one, without accumulate"
             raise ValueError(
                 f"model '{self.model.name}' has a mask, so its loss is not a mean over samples: "
-                "use it with strategy 'synchronous' or an asynchronous one, without accumulate"
+                f"use it {how}"
             )
-        self._metrics.try_out(arrays, shared and not self._masked and not self._own_step)
+        with unchanged(self.model):
+            self._metrics.try_out(arrays, shared and not self._masked and not self._own_step)
+            if self._own_step:
+                own_step.check(self.model, arrays, shared)
+                self._training.by_batch = self._metrics.by_batch_in(arrays, self._numbers_of_step)
+
+    def _numbers_of_step(self, batch: Batch) -> None:
+        """Let the metrics hold what an own train_step makes of a batch."""
+        given = packed(*keras.tree.map_structure(tf.constant, batch))
+        with own_step.inference():
+            own_step.loss_and_gradients(self.model, given, self._loss_scale)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         """Keras's metrics over all samples of `batches`, and "samples"; all 0 without samples."""
@@ -195,7 +202,7 @@ class KerasReplica(KerasSteps):
         """The numbers of Keras's metrics, as sums over the samples; see `Replica`."""
         samples = 0
         for batch in batches:
-            here, arrays = _samples(batch), self._arrays(batch)
+            here, arrays = self._samples(batch), self._arrays(batch)
             if samples == 0:
                 self._build(arrays)  # even with 0 samples, to know the metrics
                 self._metrics.reset()
@@ -216,6 +223,12 @@ class KerasReplica(KerasSteps):
             return self._metrics.result(sums)
         return dict.fromkeys(self._metrics.names() if self._built else ["loss"], 0.0)
 
-
-def _samples(batch: Batch) -> int:
-    return len(keras.tree.flatten(batch[0])[0])
+    def _samples(self, batch: Batch) -> int:
+        """The number of samples; ValueError if the model insists on another one."""
+        samples = len(keras.tree.flatten(batch[0])[0])
+        if self.fixed_batch not in (None, samples) and samples:
+            raise ValueError(
+                f"model '{self.model.name}' keeps states, so its batches have {self.fixed_batch} "
+                f"samples each, got {samples}"
+            )
+        return samples

@@ -28,6 +28,7 @@ class TrainingMetrics:
 
     def __init__(self, metrics: KerasMetrics) -> None:
         self.metrics = metrics
+        self.by_batch: list | None = None  # as KerasMetrics.by_batch, if steps of training differ
         self._begin({})
 
     def _begin(self, earlier: dict[str, Any]) -> None:
@@ -63,9 +64,12 @@ class TrainingMetrics:
     def _of_compile_only(self) -> bool:
         """Whether there are only the metrics of `compile`, which only compute_metrics updates."""
         model = self.metrics.model
-        own = type(model).compute_metrics is not keras.Model.compute_metrics
+        if type(model).compute_metrics is not keras.Model.compute_metrics:
+            return False
+        if not self.metrics.compiled_of_keras:  # a tf.function would keep its tensors
+            return False
         known = (model._loss_tracker, model._compile_metrics)
-        return not own and all(any(m is one for one in known) for m in model.metrics)
+        return all(any(m is one for one in known) for m in model.metrics)
 
     def add(self, numbers: tf.Tensor, samples: int) -> None:
         """Add what `of_batch` was after a batch of so many samples."""
@@ -78,7 +82,7 @@ class TrainingMetrics:
             numbers[count] = samples
         self._total += numbers
         self._samples += samples
-        if self.metrics.by_batch:
+        if self._of_batches():
             self._by_samples += samples * numbers
 
     def _places_of_means(self) -> list[tuple[int, int]]:
@@ -92,7 +96,7 @@ class TrainingMetrics:
     def sums(self) -> dict[str, Any]:
         if not self._samples:
             return self._earlier
-        weighted = {id(v) for metric in self.metrics.by_batch for v in metric.variables}
+        weighted = {id(v) for metric in self._of_batches() for v in metric.variables}
         found: dict[str, Any] = {"samples": self._samples, REST: 0.0}
         first = 0
         for name, variable in self.metrics.variables().items():
@@ -100,7 +104,17 @@ class TrainingMetrics:
             numbers = self._by_samples if id(variable) in weighted else self._total
             found[name] = numbers[first:last].reshape(variable.shape)
             first = last
-        return {name: of + np.asarray(self._earlier.get(name, 0)) for name, of in found.items()}
+        if not self._earlier:
+            return found
+        shapes, theirs = (
+            {name: np.shape(of) for name, of in sums.items()} for sums in (found, self._earlier)
+        )
+        if shapes != theirs:  # the run went on with other metrics: there are none of this epoch
+            return {}
+        return {name: of + np.asarray(self._earlier[name]) for name, of in found.items()}
+
+    def _of_batches(self) -> list:
+        return self.metrics.by_batch if self.by_batch is None else self.by_batch
 
     @sums.setter
     def sums(self, given: dict[str, Any]) -> None:

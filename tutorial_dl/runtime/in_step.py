@@ -28,6 +28,8 @@ class InStepLoop(Loop):
         for player in self.run.players:
             if player.replica.uses_team:
                 player.replica.use_team(player.team)
+            if player.replica.counts_training:
+                player.replica.trained = {}
             player.strategy.attach(player.replica, player.optimizer, self.run.clip_norm)
 
     def agree(self) -> None:
@@ -78,11 +80,10 @@ class InStepLoop(Loop):
             player.strategy.settle()
         seconds = run.clock.now() - since
         run.check_same_weights()
-        totals, losses = run.totals(), {}
+        totals, losses, metrics = run.totals(), {}, run.evaluate()
         for player, (loss, samples, _) in zip(run.players, totals, strict=True):
             losses[run.label(player, "loss")] = float(loss / samples)
             losses |= run.metrics_of_training(player)
-        metrics = run.evaluate()
         row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
         run.tell("on_epoch_end", row)
 

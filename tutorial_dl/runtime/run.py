@@ -154,7 +154,7 @@ class Run:
             **sizes(self.dataset, self.batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
             "seed": self.batches.seed,
-            **({} if self.batches.shuffle else {"in their order": 1}),
+            **({} if self.batches.shuffle else {"order of the samples kept": 1}),
             "pieces a batch": self.accumulate,
             "clip norm": self.clip_norm or 0,
         }
@@ -218,7 +218,7 @@ class Run:
         self.sums = np.array([[row[name] for name in SUMS] for row in rows])
         for player, sums in zip(self.players, place.get("trained", ()), strict=False):
             if player.replica.trained is not None:
-                player.replica.trained = sums if self.team.rank == 0 else {}
+                player.replica.trained = sums if self.team.rank == self.team.size - 1 else {}
 
     def trained_sums(self, player: Player) -> dict[str, np.ndarray]:
         """Its `Replica.trained` over all ranks; {} if it counts nothing. Collective."""

@@ -182,9 +182,15 @@ class Trainer:
             batch_size = dataset.train.batch_size
         shared = accumulate != 1 or (team.size > 1 and strategy.shares_batches)
         by_team = accumulate == 1 and not (isinstance(strategy, Rule) and strategy.synchronous)
+        alone = accumulate == 1 and loop is InStepLoop and strategy.updates_a_step == 1
+        if replica.changes_parameters and not (alone and not strategy.one_copy):
+            raise ValueError(
+                "a model with SpectralNormalization, which changes weights as it computes, needs "
+                "strategy 'synchronous' or 'serial', without accumulate and one_copy"
+            )
         replica.try_out(dataset.train.take(slice(0, replica.fixed_batch or TRIED)), shared, by_team)
         if replica.fixed_batch is not None:
-            check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared)
+            check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared or team.size > 1)
             validation_batch_size = replica.fixed_batch
         rank, ranks = loop.shard(team)
         if isinstance(dataset.train, Stream):

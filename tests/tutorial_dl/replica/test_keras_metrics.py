@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from keras_networks import VALUES, compiled, keras, layers
+from keras_networks import VALUES, compiled, keras, layers, tf
 
 from tutorial_dl import replica
 
@@ -143,6 +143,39 @@ def test_a_mean_over_the_batch_is_weighted_by_samples():
     batches = [(X[part], YES[part]) for part in PARTS]
     assert measured(r, batches) == pytest.approx(expected, rel=1e-6)
     assert trained(r, batches) == pytest.approx({"batch_mean": expected["batch_mean"]}, rel=1e-6)
+
+
+def test_a_metric_of_a_graph_of_its_own():
+    class OfGraph(keras.metrics.MeanAbsoluteError):
+        @tf.function
+        def update_state(self, y, p, sample_weight=None):
+            super().update_state(y, p, sample_weight)
+
+    model = network(1, "sigmoid", "mse", [OfGraph(name="own")])
+    expected = model.evaluate(X, YES, batch_size=41, verbose=0, return_dict=True)
+    batches = [(X[part], YES[part]) for part in PARTS]
+    assert trained(replica.of(model), batches) == pytest.approx({"own": expected["own"]}, rel=1e-6)
+
+
+def test_a_layer_that_counts_batches():
+    """Its mean over batches is weighted by their samples, as if they were one batch."""
+
+    class Counting(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.seen = keras.metrics.Mean(name="seen")
+
+        def call(self, x):
+            self.seen.update_state(keras.ops.mean(x))
+            return x
+
+    inputs = keras.Input((2,))
+    outputs = layers.Dense(1)(Counting()(inputs))
+    r = replica.of(compiled(inputs, outputs, loss="mse", metrics=[]))
+    r.try_out((X, YES), shared=True)
+    batches = [(X[part], YES[part]) for part in PARTS]
+    right = pytest.approx(float(X.mean()), rel=1e-5)
+    assert measured(r, batches)["seen"] == right == trained(r, batches)["seen"]
 
 
 def test_a_metric_that_does_not_add_up_is_refused():

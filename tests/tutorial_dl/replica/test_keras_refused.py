@@ -130,3 +130,24 @@ def test_labels_that_a_loss_ignores_are_taken():
     r = replica.of(unusual(loss))
     r.try_out((X, labels), shared=False)
     assert np.isfinite(r.compute_gradient((X, labels))[0])
+
+
+def test_losses_by_name_belong_to_outputs_in_any_order():
+    x = keras.Input((4,), name="x")
+    outputs = [layers.Dense(3, "softmax", name="b")(x), layers.Dense(1, name="a")(x)]
+    model = keras.Model(x, outputs, name="net")
+    model.compile("sgd", {"b": SPARSE, "a": "mse"})
+    batch = X, {"b": LABELS, "a": X[:, :1]}
+    r = replica.of(model)
+    r.try_out(batch, shared=True)
+    assert np.isfinite(r.compute_gradient(batch)[0])
+    with pytest.raises(ValueError, match="target 3 is no class"):
+        r.try_out((X, {"b": LABELS + 1, "a": X[:, :1]}), shared=True)
+
+
+def test_a_number_of_samples_in_the_inputs_is_no_promise():
+    """Only networks that keep states need batches of that size."""
+    x = keras.Input(batch_shape=(2, 4))
+    model = keras.Model(x, layers.Dense(3, "softmax")(x))
+    model.compile("sgd", SPARSE)
+    assert replica.of(model).fixed_batch is None

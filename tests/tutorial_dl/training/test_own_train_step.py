@@ -26,6 +26,8 @@ def steps():
 
     def tell(model, loss, y, outputs):
         for metric in model.metrics:
+            if metric.name == "per_batch":
+                continue
             if metric.name == "loss":
                 metric.update_state(loss, sample_weight=tf.shape(y)[0])
             else:
@@ -79,12 +81,40 @@ def steps():
         return plain(model, data)
 
     def some(model, data):
+        """Of the last layer only."""
         x, y = data
         with tf.GradientTape() as tape:
             loss = forward(model, x, y)
-        weights = model.trainable_variables[:2]
+        weights = model.trainable_variables[2:]
         model.optimizer.apply(tape.gradient(loss, weights), weights)
         return model.get_metrics_result()
+
+    def others(model, data):
+        plain(model, data)
+        model.optimizer.gradients = None
+        weight = tf.Variable(1.0)
+        model.optimizer.apply([weight], [weight])
+
+    def counts(model, data):
+        if model.optimizer.iterations > 10:
+            return None
+        return plain(model, data)
+
+    def of_batches(model, data):
+        """Its mean loss counts batches, whatever their size."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            loss = model.compute_loss(x=x, y=y, y_pred=outputs)
+        model.per_batch.update_state(10 * loss)
+        tell(model, loss, y, outputs)
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return model.get_metrics_result()
+
+    def noisy(model, data):
+        x, y = data
+        return plain(model, (x + tf.random.normal(tf.shape(x)), y))
 
     def directly(model, data):
         for weight in model.trainable_variables:
@@ -102,7 +132,7 @@ def steps():
     return locals()
 
 
-def made(name, drops=False):
+def made(name, drops=False, masked=False):
     """A compiled model with the train_step of this name; None: Keras's."""
     import keras
 
@@ -111,9 +141,12 @@ def made(name, drops=False):
     inputs = keras.Input((4,))
     x = keras.layers.Dense(6, "tanh")(inputs)
     x = keras.layers.BatchNormalization()(keras.layers.Dropout(0.4)(x)) if drops else x
+    x = keras.layers.Masking()(keras.layers.Reshape((1, 6))(x)) if masked else x
     outputs = keras.layers.Dense(1, "sigmoid", kernel_regularizer="l2")(x)
     model = type("Mine", (keras.Model,), own)(inputs, outputs, name="mine")
     metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+    if name == "of_batches":
+        model.per_batch = keras.metrics.Mean(name="per_batch")
     model.compile(keras.optimizers.SGD(RATE, 0.5), "binary_crossentropy", metrics=metrics)
     return model
 
@@ -126,13 +159,23 @@ def trains_as_fit(name, team):
     assert {"auc", "precision", "val_auc", "val_precision"} < history.last.keys()
 
 
+def with_batches(team):
+    """A metric that counts batches does not depend on how ranks cut them."""
+    from tutorial_dl import Trainer
+
+    x, y = samples()
+    options = dict(team=team, batch_size=16, progress=False)
+    row = Trainer(made("of_batches"), (x, y), **options).fit(1).last
+    assert row["per_batch"] == pytest.approx(10 * row["loss"], rel=1e-5)
+
+
 def each_rank():
     from mpi4py import MPI
 
     from tutorial_dl import Team, Trainer, strategies
 
     team, one = Team(), Team(MPI.COMM_SELF)
-    for name in (None, "plain", "penalised"):
+    for name in (None, "plain", "penalised", "some"):
         trains_as_fit(name, team)
     if team.rank == 0:
         for name in ("clipped", "contrastive"):  # on one rank there is nothing to add up
@@ -141,10 +184,22 @@ def each_rank():
     for name, words in (
         ("clipped", "clips gradients or changes them otherwise"),
         ("contrastive", "gradients of two parts of a batch that do not add up to it"),
+        ("noisy", "draws random numbers"),
     ):
         with pytest.raises(ValueError, match=f"'mine': its train_step .*{words}.*horovod") as said:
             Trainer(made(name), (x, y), team=team)
         assert len(str(said.value)) <= 200
+    import keras
+
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        Trainer(made("plain"), (x, y), team=team, progress=False).fit(1)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    masked = made("plain", masked=True)
+    with pytest.raises(ValueError, match=r"has a mask, so .* use it with an asynchronous strategy"):
+        Trainer(masked, (x, y[:, None]), team=team)
+    with_batches(team)
     # Asynchronous workers have batches of their own.
     Trainer(made("contrastive"), (x, y), strategies.Downpour(team=team))
     # Dropout and batch normalisation differ between parts of a batch; they are no reason to refuse.
@@ -160,7 +215,8 @@ def test_three_ranks_train_as_fit_does(on_ranks):
     ("name", "words"),
     [
         ("twice", "applies gradients more than once"),
-        ("some", "applies 2 gradients, but it has 4 weights"),
+        ("others", "applies gradients to weights that are not trainable"),
+        ("counts", "reads optimizer.iterations, which others count here"),
         ("directly", "changes weights without the compiled optimizer"),
         ("silent", "returns no 'loss'"),
         ("none", "applies no gradients by the compiled optimizer"),

@@ -54,7 +54,7 @@ def stateful(batch=10):
 
     keras.utils.set_random_seed(2)
     inputs = keras.Input(batch_shape=(batch, 5, 2))
-    x = keras.layers.LSTM(4, stateful=True)(inputs)
+    x = keras.layers.LSTM(4, stateful=True, bias_initializer="ones")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(x))
     model.compile(keras.optimizers.SGD(0.1), "mse")
     return model
@@ -69,7 +69,13 @@ def each_rank():
     team = Team()
     data = numbers(6, 6, 1)
     as_fit(spectral, data, data, team)
-    for options in ({"strategy": strategies.Downpour(synchronous=True)}, {"accumulate": 2}):
+    for options in (
+        {"strategy": strategies.Downpour(synchronous=True)},
+        {"strategy": "downpour"},  # the master's own weights would not be divided
+        {"strategy": "hogwild"},
+        {"strategy": strategies.Synchronous(one_copy=True)},  # all ranks would assign it at once
+        {"accumulate": 2},
+    ):
         with pytest.raises(ValueError, match="SpectralNormalization, which changes weights"):
             Trainer(spectral(), data, **options)
 
@@ -78,22 +84,23 @@ def each_rank():
     as_fit(reads_text, (texts, labels), (texts, labels), team)
 
     data = numbers(5, 2)
-    with pytest.raises(ValueError, match=r"batches have 10 samples each.*train on one rank"):
-        Trainer(stateful(), data, team=team, batch_size=10)
+    for strategy in ("synchronous", "hogwild", "downpour"):
+        with pytest.raises(ValueError, match=r"batches have 10 samples each.*train on one rank"):
+            Trainer(stateful(), data, strategy, team=team, batch_size=10)
     if team.rank == 0:
         alone_with_a_state(data, Team(MPI.COMM_SELF))
-    one_copy = strategies.Synchronous(one_copy=True)  # which all ranks would assign at once
-    trainer = Trainer(spectral(), numbers(6, 6, 1), one_copy, progress=False)
-    with pytest.raises(ValueError, match="one_copy does not fit a model with constraints"):
-        trainer.fit(1)
 
 
 def alone_with_a_state(data, one):
     from as_fit import as_fit
 
-    from tutorial_dl import Trainer
+    from tutorial_dl import Trainer, replica
 
     as_fit(stateful, data, data, one, batch_size=10)
+    of = replica.of(stateful())
+    for use in (lambda: of.predict(data[0][:4]), lambda: of.evaluate([(data[0][:4], data[1][:4])])):
+        with pytest.raises(ValueError, match="keeps states, so its batches have 10 samples each, "):
+            use()
     with pytest.raises(ValueError, match="batch_size must be 10, got 16"):
         Trainer(stateful(), (data, data), team=one, batch_size=16)
     with pytest.raises(ValueError, match="validation data must have a multiple of that, got 25"):
