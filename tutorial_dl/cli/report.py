@@ -56,16 +56,18 @@ def table(rows: list[dict]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    # A pipe has no width; rich would then cut the table to 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 100)
     title = "Validation on 360 of 1,797 digits; one thread per rank"
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name, (head, _) in COLUMNS.items():
+    names = list(COLUMNS)[: -1 if console.width < 90 else None]  # no prediction: in the report
+    for name in names:
+        head, _ = COLUMNS[name]
         words = name in ("model", "strategy")
-        head = head.replace("speed-up", "speed-\nup").replace("predicted", "pre-\ndicted")
         shown.add_column(head, justify="left" if words else "right", no_wrap=True)
     for row in rows:
-        shown.add_row(*cells(row))
-    # A pipe has no width; rich would then cut the table to 80 columns.
-    Console(width=None if sys.stdout.isatty() else 100).print(shown)
+        shown.add_row(*cells(row)[: len(names)])
+    console.print(shown)
 
 
 def write(path: Path, rows: list[dict], results: list[dict]) -> None:
