@@ -512,10 +512,7 @@ def test_a_user_s_function_for_the_command_line(tmp_path):
 
 def test_a_generator_that_was_read_is_not_read_again():
     """The Trainer refuses it before it trains; a source refuses it, too."""
-    from tutorial_dl.data import DataError
-    from tutorial_dl.data.sources import source_of
-
     source = source_of((np.ones((2, 1)), np.ones(2)) for _ in range(3))
     assert len(list(source.epoch(0))) == 3
-    with pytest.raises(DataError, match="can be read only once: give the number of batches"):
+    with pytest.raises(data.DataError, match="can be read only once: give the number of batches"):
         next(source.epoch(1))
