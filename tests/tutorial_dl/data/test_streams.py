@@ -516,3 +516,20 @@ def test_a_generator_that_was_read_is_not_read_again():
     assert len(list(source.epoch(0))) == 3
     with pytest.raises(data.DataError, match="can be read only once: give the number of batches"):
         next(source.epoch(1))
+
+
+def test_several_threads_keep_the_order_of_batches():
+    from tutorial_dl.data.sources import ByNumber
+
+    class Numbers:
+        num_batches, workers, max_queue_size = 20, 3, 6
+
+        def __getitem__(self, i):
+            return i
+
+        def on_epoch_begin(self):
+            pass
+
+        on_epoch_end = on_epoch_begin
+
+    assert list(ByNumber(Numbers()).epoch(0)) == list(range(20))
