@@ -197,7 +197,7 @@ def zeros_like(batch: Batch, samples: int) -> Batch:
 
 
 def own_batch_size(model: keras.Model) -> int | None:
-    """Of a network that keeps states of samples: the number of samples in its inputs' shape."""
+    """Return the batch size in the inputs' shape if a layer is stateful, else None."""
     if not any(getattr(layer, "stateful", False) for layer in model._flatten_layers()):
         return None
     inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])

@@ -49,7 +49,7 @@ class TrainingMetrics:
         if not self._of_compile_only:
             model.compute_metrics(x, y, outputs, sample_weight=weights)
             return self.held()
-        # Without assigning the metrics' variables it takes half the time: 25 us instead of 50 for
+        # Metrics whose variables are not assigned take half the time: 25 us instead of 50 for
         # accuracy (measured 2026-11-24, 2-core x86-64 virtual machine).
         zeros = [(v, tf.zeros(v.shape, v.dtype)) for v in variables]
         with keras.StatelessScope(state_mapping=zeros) as scope:

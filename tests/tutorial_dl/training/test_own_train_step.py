@@ -81,7 +81,7 @@ def steps():
         return plain(model, data)
 
     def some(model, data):
-        """Of the last layer only."""
+        """It applies the gradients of the last layer only."""
         x, y = data
         with tf.GradientTape() as tape:
             loss = forward(model, x, y)
