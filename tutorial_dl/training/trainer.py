@@ -41,11 +41,11 @@ TRIED = 4  # samples that a model is tried out on
 
 def check_fixed_batch(fixed: int, dataset: Dataset, batch_size: int, shared: bool) -> None:
     """Raise ValueError unless every batch has the number of samples that the model insists on."""
-    words = f"the model's batches have {fixed} samples each (batch_shape)"
+    words = f"the model is stateful, so its batches have {fixed} samples each"
     if shared:
         raise ValueError(
             f"{words}, so ranks can't share a batch: train on one rank without accumulate, or "
-            "leave the number of samples out of its inputs' shape"
+            "build its layers with stateful=False"
         )
     if batch_size != fixed:
         raise ValueError(f"{words}: batch_size must be {fixed}, got {batch_size}")
