@@ -93,8 +93,8 @@ def run_rank(config: RunConfig) -> int:
         if config.checkpoint.checkpoint is not None and team.rank == 0:
             write_config(config, team.size)
         trainer.fit_to(epochs)
-        if config.output.save is not None and team.rank == 0:
-            trainer.replica.save(config.output.save)
+        if config.output.save is not None:
+            trainer.save_model(config.output.save)
         result = summary(config, trainer)
         if team.rank == 0:
             write(result, config.output.json)
