@@ -165,7 +165,10 @@ def keras_goes_on(folder):
         trainer.save(f"{folder}/m{number}.keras")
         assert (model.optimizer, model._compile_config) == before
         if team.rank == 0:
-            alone, again = compiled(optimizers_of_keras()[name]), loaded(f"{folder}/m{number}.keras")
+            alone, again = (
+                compiled(optimizers_of_keras()[name]),
+                loaded(f"{folder}/m{number}.keras"),
+            )
             assert type(again.optimizer) is type(optimizer)
             assert int(again.optimizer.iterations) == trainer.steps
             fitted(alone, range(3))
@@ -199,9 +202,10 @@ def other_optimizers(folder):
         if team.rank == 0:
             theirs = loaded(f"{folder}/o{number}.keras").optimizer
             averages = [v.numpy() for v in theirs.variables if v.ndim]
+            known = bool(averages and np.any(averages[0]))
             found[f"{strategy} {number}"] = [
                 type(theirs).__name__, round(float(theirs.learning_rate), 6),
-                theirs.global_clipnorm, int(theirs.iterations), bool(averages and np.any(averages[0])),
+                theirs.global_clipnorm, int(theirs.iterations), known,
             ]  # fmt: skip
     if team.rank == 0:
         print(json.dumps(found))
