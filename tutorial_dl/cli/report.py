@@ -30,7 +30,7 @@ TRAINED_ON = 1437  # digits in the training set
 FASTER = (
     "Speed-up over the serial run, in samples per second. The prediction uses the times of a "
     "gradient on a half and a quarter of the batch, measured in the serial run, and the bytes that "
-    "the reduction moves; waiting for the slowest rank is not in it. The grey line is p."
+    "the reduction moves; waiting for the slowest rank is not in it."
 )
 ALIKE = "Synchronous ranks make the updates of one process, so each model's curves should coincide."
 ASYNCHRONOUS = (
