@@ -154,8 +154,12 @@ class OneModel(Strategy):
     def trained_by(self) -> TrainedBy:
         n, mine, slots = self.replica.parameters.size, self.update.mine, self.state.slots
         if mine != slice(0, n):
-            whole = np.zeros((len(slots), n), slots.dtype)
-            for row, part in zip(whole, slots, strict=True):
+            # Only rank 0 holds the whole state; the others need one vector at a time.
+            first = self.team.rank == 0
+            whole = np.empty((len(slots) if first else 1, n), slots.dtype)
+            for number, part in enumerate(slots):
+                row = whole[number if first else 0]
+                row[:] = 0
                 row[mine] = part
                 self.team.allreduce(row, "sum")  # of slices that do not overlap
             slots = whole
