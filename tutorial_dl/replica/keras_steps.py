@@ -143,8 +143,7 @@ class KerasSteps(KerasVariables):
         leaves = tf.nest.flatten(batch)
         xla = self._is_by_xla(step, len(leaves[0]))
         structure = (step.__name__, xla, *((a.shape[1:], a.dtype) for a in leaves))
-        fixed = self._recurrent or (xla and self._by_xla[step.__name__] != ANY)
-        samples = len(leaves[0]) if fixed else None
+        samples = len(leaves[0]) if self._recurrent else None
         if (samples, structure) not in self._functions:
             own = sum(s is not None and of == structure for s, of in self._functions)
             samples = samples if own < SIZES else None
