@@ -328,6 +328,31 @@ def path_with_numpy(roles, rank):
     return np.array(passed, dtype=float)
 
 
+def ring_to_the_left(comm, x):
+    p, r = comm.size, comm.rank
+    chunks, incoming = np.array_split(x, p), np.zeros(-(-len(x) // p))
+    for step in range(2 * p - 2):
+        out, mine = chunks[(r + step) % p], chunks[(r + step + 1) % p]
+        comm.Sendrecv(out, (r - 1) % p, recvbuf=incoming, source=(r + 1) % p)
+        if step < p - 1:
+            mine += incoming[: len(mine)]
+        else:
+            mine[:] = incoming[: len(mine)]
+
+
+def ring_with_slices(comm, x):
+    """With bounds in place of views, and mpi4py's positions and other names."""
+    p, r = comm.Get_size(), comm.Get_rank()
+    ends = [len(x) * k // p for k in range(p + 1)]
+    for step in range(2 * (p - 1)):
+        a, b = (r - step) % p, (r - step - 1) % p
+        incoming = np.empty(ends[b + 1] - ends[b])
+        comm.Sendrecv(x[ends[a] : ends[a + 1]].copy(), (r + 1) % p, 0, incoming, (r - 1) % p, 0)
+        for i, value in enumerate(incoming):
+            x[ends[b] + i] = value + (x[ends[b] + i] if step < p - 1 else 0)
+    return x
+
+
 class Springs(Rule):
     def step(self, x, g, server, due):
         if due:
@@ -370,6 +395,7 @@ FUNCTIONS = {
         descent_by_formula, descent_in_place, descent_in_loops, descent_with_the_hessian,
     ],
     "03.backward": [backward_by_formula, backward_with_where, backward_in_loops],
+    "07.ring": [ring_to_the_left, ring_with_slices],
     "09.warm_up": [warm_by_formula, warm_with_numpy, warm_with_a_fraction, warm_in_a_loop],
     "10.combine": [
         combine_by_formula, combine_as_one_array, combine_in_loops, combine_in_float64,

@@ -172,7 +172,7 @@ class Patient(_Rank):
         _must_say_where_from(buf, source)
         self._must_be_there(source=source)
         request = self.comm.Irecv(buf, source, DATA)
-        self._wait(request, f"to receive from rank {source}")
+        self._wait(request, f"to receive from rank {source}", buf.size)
         self.comm.Isend(np.empty(0), source, RECEIPT).Wait()
 
     def Sendrecv(
@@ -195,9 +195,21 @@ class Patient(_Rank):
         self.comm.Isend(buf, dest, DATA).Wait()
         return self.comm.Irecv(np.empty(0), dest, RECEIPT)
 
-    def _wait(self, request, what: str) -> None:
+    def _wait(self, request, what: str, room: int = 0) -> None:
+        """Wait for `request`; `room`: how many numbers the message that it receives may have."""
+        from mpi4py.MPI import ERR_TRUNCATE
+        from mpi4py.MPI import Exception as MPIError
+
+        def done() -> bool:
+            try:
+                return request.Test()
+            except MPIError as error:
+                if error.Get_error_class() != ERR_TRUNCATE:
+                    raise
+            raise ValueError(f"the message has more numbers than recvbuf has room for, {room}")
+
         deadline = time.monotonic() + self.seconds
-        while not request.Test():
+        while not done():
             if time.monotonic() > deadline:
                 request.Cancel()
                 request.Wait()

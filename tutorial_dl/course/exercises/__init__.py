@@ -39,8 +39,8 @@ from .rings import listed, must_be_a_ring, whose
 
 __all__ = [
     "NotYet", "call", "call_on_ranks", "check", "close", "counted", "every_rank", "listed",
-    "must_be", "must_be_a_ring", "must_be_function", "must_have", "must_not_be", "must_not_be_scaled",
-    "must_reduce_once", "must_return", "number_of", "whole", "whose",
+    "must_be", "must_be_a_ring", "must_be_function", "must_have", "must_not_be",
+    "must_not_be_scaled", "must_reduce_once", "must_return", "number_of", "whole", "whose",
 ]  # fmt: skip
 
 

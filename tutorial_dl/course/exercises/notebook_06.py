@@ -23,7 +23,7 @@ def average(answer) -> str:
     """Check that every rank gets the gradient of the whole batch, in one allreduce."""
     team = patient_team()
     rank, size = team.rank, team.size
-    counts = [*range(size - 1), size]  # on four ranks: 0, 1, 2 and 4 samples
+    counts = [*range(0, 2 * size - 2, 2), 2 * size - 1]  # on four ranks: 0, 2, 4 and 7 samples
     samples = sum(counts)
     shares = np.split(np.arange(samples), np.cumsum(counts)[:-1])
     gradients = [_mean_gradient(share) for share in shares]

@@ -7,7 +7,6 @@ import numpy as np
 from tutorial_dl.course.virtual_ranks import patient_team
 
 from . import NotYet, close, every_rank, must_be_function, must_return
-from .own_line import told
 from .ranks_agree import aborting
 
 SHAPE = np.array([1.0, 2.0])  # a batch, up to a factor
@@ -53,8 +52,10 @@ def persistently(answer) -> str:
         # Tries 1 and 2 fail on one rank each; the third one succeeds.
         work = _Work(team, before={1: 1 % size}, after={2: size - 1})
         result, error = _tried(answer, team, work, 4)
+        if isinstance(error, TimeoutError):
+            raise error
         if error:
-            raise NotYet(f"rank {rank}: after try {work.tries} of 4 it raised {told(error)}")
+            raise NotYet(f"after try {work.tries} of 4 it raised {_named(error)}")
         if work.tries < 3:
             culprit = (work.before | work.after).get(work.tries)
             raise NotYet(
@@ -62,7 +63,7 @@ def persistently(answer) -> str:
                 "no rank may return before all have succeeded"
             )
         if work.tries > 3:
-            raise NotYet(f"rank {rank}: try 3 succeeded on all ranks, but there were {work.tries}")
+            raise NotYet(f"try 3 succeeded on all ranks, but there were {work.tries}")
         if result is None:
             raise NotYet("the function returns nothing; work() returned something")
         close(result, [size], "the result")
@@ -75,7 +76,7 @@ def persistently(answer) -> str:
             tries = hopeless.tries
             raise NotYet(f"tries = 2, but failing work was tried {tries} times")
         if error is not hopeless.error:
-            raise NotYet(f"rank {rank}: expected the error of the last try, got {told(error)}")
+            raise NotYet(f"expected the error of the last try, got {_named(error)}")
     return "done at the third try; work that always fails was given up after two"
 
 
@@ -111,3 +112,7 @@ def _tried(answer, team, work: _Work, tries: int) -> tuple[Any, Exception | None
         raise
     except (OSError, ValueError, RuntimeError) as error:
         return None, error
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -56,12 +56,10 @@ def is_wait(error: BaseException) -> bool:
 
 def told(error: BaseException) -> str:
     """ "NameError: name 'wieght' is not defined (line 3: `return wieght`)"."""
-    message = traceback.format_exception_only(error)[-1].strip()  # "Did you mean ...?" is in it
-    said = str(error)
-    if said and not message.endswith(said) and said not in message:
-        message = said  # an error of several lines
+    whole = traceback.TracebackException.from_exception(error, lookup_lines=False)
+    message = "".join(whole.format_exception_only()).strip()  # "Did you mean ...?" is in it
     name, separator, rest = message.partition(":")
-    name = name.rpartition(".")[2]  # without the module, which is ours or numpy's
+    name = name.rpartition(".")[2]  # without its module
     message = rest.strip() if is_wait(error) and separator else f"{name}{separator}{rest}"
     line = own_line(error)
     return f"{message} ({line})" if line and not is_wait(error) else message
@@ -82,7 +80,8 @@ def own_line(error: BaseException) -> str:
 
 def _is_theirs(filename: str) -> bool:
     """Whether code of this file is the learner's: of a cell, or of a module of their own."""
-    return not filename.startswith(("<", *_folders()))
+    compiled = filename.endswith((".pyx", ".pxi"))  # Cython's names are relative
+    return not (compiled or filename.startswith(("<", *_folders())))
 
 
 def _folders() -> tuple[str, ...]:

@@ -74,7 +74,8 @@ def summary(verdicts: dict[int, Verdict], size: int) -> Verdict:
         away = f"{_ranks(absent)} did not come to the end of the check"
         return Verdict(WAITED, away)
     worst_ranks = [rank for rank in sorted(verdicts) if verdicts[rank].weight == worst]
-    first = verdicts[worst_ranks[0]]
+    texts = [verdicts[rank].text for rank in worst_ranks]
+    first = verdicts[worst_ranks[texts.index(max(texts, key=texts.count))]]  # the most common
     if worst == RIGHT:
         return first
     alike = [rank for rank in worst_ranks if verdicts[rank].text == first.text]
@@ -84,7 +85,10 @@ def summary(verdicts: dict[int, Verdict], size: int) -> Verdict:
         return first
     text = first.text if first.text.startswith("rank ") else f"{_ranks(alike)}: {first.text}"
     right = [rank for rank in sorted(verdicts) if verdicts[rank].passed]
-    return Verdict(worst, f"{text}; {_ranks(right)} fine" if right else text)
+    return Verdict(
+        worst,
+        f"{text}; {_ranks(right)} {'have' if right[1:] else 'has'} it right" if right else text,
+    )
 
 
 def _ranks(numbers: list[int]) -> str:
