@@ -296,8 +296,8 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
         "there is a sub-master on the way",
     ),
     # Right only where ranks are numbered one worker after the other.
-    ("15.path", "r.rank for r in mates if r.device == 0", "rank - own.device", "list each rank|"
-     "on the way|device 0"),
+    ("15.path", "[r.rank for r in roles if r.worker == own.worker and r.device == 0]",
+     "[rank - own.device]", "list each rank|on the way|device 0"),
     ("15.path", "return passed", "return 'up'", "a list of ranks is needed, got 'up'"),
     ("15.path", "return passed", "return [len(roles)]", "a rank must be a whole number from 0"),
 ]

@@ -22,9 +22,10 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any
 
+from tutorial_dl.course.words import counted
+
 from .forms import (
     call,
-    counted,
     is_unfinished,
     must_be_function,
     must_have,

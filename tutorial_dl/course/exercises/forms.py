@@ -80,8 +80,3 @@ def call(function: Any, *arguments: Any) -> Any:
     found = function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
     must_return(found)
     return found
-
-
-def counted(number: int, noun: str) -> str:
-    """ "1 unit", "70 units"."""
-    return f"{number:,} {noun}{'s'[: number != 1]}"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import call, close, must_be, must_not_be, must_not_be_scaled, number_of
+from . import call, close, counted, must_be, must_not_be, must_not_be_scaled, number_of
 
 
 def rate(answer) -> str:
@@ -46,7 +46,7 @@ def descent(answer) -> str:
             power = np.linalg.matrix_power(np.eye(len(start)) - H, steps)
             return minimiser + power @ (start - minimiser)
 
-        right, what = after(steps), f"w after {steps} steps (k = {k})"
+        right, what = after(steps), f"w after {counted(steps, 'step')} (k = {k})"
         w = call(answer, A, y, start, eta, steps)
         if steps == 1 and np.shape(w) == right.shape:
             downhill = "your step goes uphill: subtract the gradient"

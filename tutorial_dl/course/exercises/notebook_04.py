@@ -7,6 +7,7 @@ from tutorial_dl.course.virtual_ranks import Patient
 from . import (
     NotYet,
     close,
+    counted,
     every_rank,
     must_be,
     must_be_a_ring,
@@ -59,4 +60,4 @@ def ring_sum(answer) -> str:
     if not np.array_equal(mine, x):
         raise NotYet("the sum is right, but x itself has changed; work on a copy")
     must_be_a_ring(comm.sent, rank, p, p - 1, either_way=False)
-    return f"all {p} ranks have the sum, after {p - 1} messages each to the right"
+    return f"all {p} ranks have the sum, after {counted(p - 1, 'message')} each to the right"

@@ -7,6 +7,7 @@ from tutorial_dl.course.virtual_ranks import Patient
 from . import (
     NotYet,
     close,
+    counted,
     every_rank,
     listed,
     must_be,
@@ -62,7 +63,8 @@ def reduce_scatter(answer) -> str:
         hint = f" (complete there: chunk {listed(elsewhere)})" if elsewhere else ""
         raise NotYet(f"rank {rank}: {_wrong(chunks[rank], rank, p)}{hint}")
     must_be_a_ring(comm.sent, rank, p, p - 1, longest=SHAPE.size)
-    return f"each of {p} ranks has all of its own chunk, after {p - 1} messages of one chunk"
+    messages = counted(p - 1, "message")
+    return f"each of {p} ranks has all of its own chunk, after {messages} of one chunk"
 
 
 def _whose(chunk, number: int, p: int) -> list[int] | None:

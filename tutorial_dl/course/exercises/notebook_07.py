@@ -10,6 +10,7 @@ from tutorial_dl.course.virtual_ranks import GaveUp, Patient, Watch, rehearse
 
 from . import (
     NotYet,
+    counted,
     every_rank,
     listed,
     must_be,
@@ -58,7 +59,7 @@ def ring(answer) -> str:
         try:
             _judge_all(runs)
         except NotYet as wrong:
-            raise NotYet(f"{ranks} ranks, {n} numbers: {wrong}") from None
+            raise NotYet(f"{counted(ranks, 'rank')}, {counted(n, 'number')}: {wrong}") from None
     return "the sum on every rank, for 1 to 5 ranks and chunks of any length; now on real ranks"
 
 
@@ -134,7 +135,7 @@ def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
     """Say what is wrong on a rank after `step` exchanges; None if nothing is."""
     if step >= len(run.states):
         made = len(run.states) - 1
-        return f"rank {rank} made {made} exchanges; a ring of {p} ranks makes {_last(p)}"
+        return f"rank {rank} made {counted(made, 'exchange')}; a ring of {p} ranks makes {_last(p)}"
     if step and not run.error and np.array_equal(run.states[-1], run.states[0]):
         return f"rank {rank}: x has not changed; the sum must be in x itself"
     # If there were too many exchanges, judge the final state.

@@ -4,7 +4,7 @@ import numpy as np
 
 from tutorial_dl.layout import Layout
 
-from . import NotYet, call, must_have, whole
+from . import NotYet, call, counted, must_have, whole
 
 # Exercise 2: available ranks; samples and seconds per gradient on a rank; seconds to serve one
 # exchange; updates of a group per relay. Then the limits: batch per worker, speed, unseen updates.
@@ -79,7 +79,7 @@ def choice(answer) -> str:
     if layout.masters == 0:
         raise NotYet("masters must be at least 1, got 0; without one nothing is asynchronous")
     if layout.ranks > RANKS:
-        raise NotYet(f"your layout needs {layout.ranks} ranks; there are {RANKS}")
+        raise NotYet(f"your layout needs {counted(layout.ranks, 'rank')}; there are {RANKS}")
     batch = SAMPLES * layout.devices
     if batch > BATCH:
         raise NotYet(f"the batch of a worker must be at most {BATCH} samples, got {batch}")

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tutorial_dl.course.words import counted
+
 from .hints import NotYet
 
 
@@ -29,7 +31,7 @@ def must_be_a_ring(
             raise NotYet("the sum is right, but your ring turns to the left: who is on the right?")
         if len(targets) != steps and len(set(targets)) <= 1:
             raise NotYet(
-                f"the sum is right, but after {len(targets)} messages per rank; "
+                f"the sum is right, but after {counted(len(targets), 'message')} per rank; "
                 f"a ring needs {steps}"
             )
         raise NotYet(
@@ -38,8 +40,8 @@ def must_be_a_ring(
         )
     if longest is not None and max(sizes, default=0) > longest:
         raise NotYet(
-            f"the sum is right, but messages had {max(sizes)} numbers; a chunk has at most "
-            f"{longest}"
+            f"the sum is right, but messages had {counted(max(sizes), 'number')}; a chunk has at "
+            f"most {longest}"
         )
 
 
