@@ -95,8 +95,10 @@ def test_no_hint_names_a_class_of_ours(capsys):
         ([(FAILED, "NameError: x")] * 3, "not yet: NameError: x"),
         ([(RIGHT, "fine"), (WRONG, "no sum"), (RIGHT, "fine")],
          "not yet: rank 1: no sum; ranks 0, 2 have it right"),
-        ([(WRONG, "a"), (WRONG, "b"), (WRONG, "b")], "not yet: ranks 1, 2: b"),
-        ([(WRONG, "rank 0: a"), (WRONG, "rank 1: a"), (WRONG, "rank 2: a")], "not yet: rank 0: a"),
+        ([(WRONG, "a"), (WRONG, "b"), (WRONG, "b")],
+         "not yet: ranks 1, 2: b; no rank has it right"),
+        ([(WRONG, "rank 0: a"), (WRONG, "rank 1: a"), (WRONG, "rank 2: a")],
+         "not yet: rank 0: a; no rank has it right"),
         # The others only wait for the rank that failed, or have a wrong sum without its part.
         ([(WAITED, "rank 1 failed"), (FAILED, "KeyError: 5"), (WRONG, "no sum")],
          "not yet: rank 1: KeyError: 5"),

@@ -52,10 +52,10 @@ class _Rank:
 
     rank: int
     size: int
-    calls: str  # the calls of mpi4py that there are, in words
+    has: str  # what there is of mpi4py's communicators, in words
 
     def __getattr__(self, name: str):
-        raise AttributeError(f"comm has no {name!r} here; it has rank, size and {self.calls}")
+        raise AttributeError(f"comm has no {name!r} here; it has {self.has}")
 
     def _must_be_there(self, **ranks: int) -> None:
         for what, other in ranks.items():
@@ -107,7 +107,7 @@ def rehearse(
 class RehearsalRank(_Rank):
     """A communicator as one rank sees it: `rank`, `size` and `Sendrecv` of small numpy arrays."""
 
-    calls = "Sendrecv"
+    has = "rank, size and Sendrecv"
 
     def __init__(self, rank, size, doors, watch, failed):
         self.rank, self.size = rank, size
@@ -156,7 +156,7 @@ class Patient(_Rank):
         watch: records every Sendrecv, if given
     """
 
-    calls = "Send, Recv and Sendrecv"
+    has = "rank, size, Send, Recv and Sendrecv"
 
     def __init__(self, comm, seconds: float = PATIENCE, watch: Watch | None = None):
         self.comm = comm.Dup()  # so that an abandoned message cannot be taken for a later one

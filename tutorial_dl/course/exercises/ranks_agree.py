@@ -13,7 +13,7 @@ from typing import Any
 
 from .forms import must_be_function, must_return
 from .hints import NotYet
-from .own_line import RIGHT, WAITED, Verdict, verdict_on
+from .own_line import RIGHT, WAITED, WRONG, Verdict, verdict_on
 
 SECONDS = 20.0  # for which rank 0 waits for the verdicts of the others
 
@@ -85,6 +85,8 @@ def summary(verdicts: dict[int, Verdict], size: int) -> Verdict:
         return first
     text = first.text if first.text.startswith("rank ") else f"{_ranks(alike)}: {first.text}"
     right = [rank for rank in sorted(verdicts) if verdicts[rank].passed]
+    if worst == WRONG and len(worst_ranks) == size:
+        text += "; no rank has it right"
     return Verdict(
         worst,
         f"{text}; {_ranks(right)} {'have' if right[1:] else 'has'} it right" if right else text,
