@@ -37,12 +37,13 @@ def verdict_on(judged: Callable[[], str]) -> Verdict:
     try:
         weight, text = RIGHT, judged()
     except NotYet as hint:
-        weight, text = WRONG, hint
+        # As text: the error would keep its frames, and with them a team that others wait for.
+        weight, text = WRONG, str(hint)
     except NotImplementedError:
         weight, text = FAILED, "the function is still to be written"
     except Exception as error:
         weight, text = (WAITED if is_wait(error) else FAILED), told(error)
-    return Verdict(weight, " ".join(str(text).split()))
+    return Verdict(weight, " ".join(text.split()))
 
 
 def is_wait(error: BaseException) -> bool:
