@@ -299,6 +299,18 @@ class Run:
                 found |= {self.label(player, name): value for name, value in metrics.items()}
         return found
 
+    def save_model(self, path) -> None:
+        """Write the trained model to a file, by rank 0, with its optimizer's state if it can.
+
+        Ranks in step call it together; with a master, rank 0 may call it alone.
+        """
+        optimizer = ()
+        if self.replica.saves_optimizer:
+            found = self.strategy.trained_by()
+            optimizer = (found._replace(schedule=self.schedule, clip_norm=self.clip_norm),)
+        if self.team.rank == 0:
+            self.replica.save(path, *optimizer)
+
     def stop(self, why: str) -> None:
         """Make this epoch the last one."""
         self.stopped = why

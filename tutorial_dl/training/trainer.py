@@ -349,12 +349,13 @@ class Trainer:
     def save(self, path) -> None:
         """Write the trained model to a file, by rank 0; all ranks wait for it.
 
-        A Keras model is saved as Keras does (.keras, .h5), others as arrays (.npz).
+        A Keras model is saved as Keras does (.keras, .h5), with the optimizer that has trained it
+        and its state, so that `fit` of the loaded model goes on. Other models are saved as arrays
+        (.npz). The file is replaced at once, when it is complete.
         """
         check_ending(self.replica, path)
         with self._together("save()"):
-            if self.team.rank == 0:
-                self.replica.save(path)
+            self.run.save_model(path)
             self.team.barrier()
 
     def check_agreement(self) -> None:
@@ -376,7 +377,7 @@ def _of_run(name: str) -> property:
 
 for _name in (
     "batches", "callbacks", "clip_norm", "clock", "dataset", "history", "layout", "optimizer",
-    "players", "replica", "round", "saving", "schedule", "steps", "steps_per_epoch", "stopped",
-    "strategy", "team", "timeline", "validation_batch_size",
+    "players", "replica", "round", "save_model", "saving", "schedule", "steps", "steps_per_epoch",
+    "stopped", "strategy", "team", "timeline", "validation_batch_size",
 ):  # fmt: skip
     setattr(Trainer, _name, _of_run(_name))

@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+import warnings
 from unittest import mock
 
 import numpy as np
@@ -64,8 +65,28 @@ def test_a_keras_model_is_evaluated_and_predicts_on_two_ranks(on_ranks, tmp_path
     outputs = np.load(tmp_path / "p.npy")
     labels = data.load("digits").validation.targets
     assert outputs.shape == (found["samples"], 10)
-    assert printed.endswith(f"({len(labels)}, 10)\n")
+    words = f"wrote p.npy: outputs for {len(labels)} samples, shape ({len(labels)}, 10)\n"
+    assert printed == words
     assert (outputs.argmax(axis=1) == labels).mean() == pytest.approx(found["accuracy"])
+
+
+def saved_by_keras(folder):
+    """A file of Keras's own has no state of an optimizer that has not trained: no word of that."""
+    from tutorial_dl import models
+    from tutorial_dl.cli import applying
+
+    digits, file = data.digits(), f"{folder}/{MPI.COMM_WORLD.rank}.keras"
+    model = models.build("mlp", digits, seed=0)
+    model.model.save(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = applying.load(file, None, digits).predict(digits.validation.inputs[:3])
+    np.testing.assert_array_equal(found, model.predict(digits.validation.inputs[:3]))
+
+
+@pytest.mark.xdist_group("keras")
+def test_a_model_that_keras_saved_is_loaded_without_a_warning(on_ranks, tmp_path):
+    on_ranks(2, saved_by_keras, str(tmp_path), keras=True)
 
 
 MINE = """

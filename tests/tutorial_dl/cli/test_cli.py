@@ -356,7 +356,10 @@ def main_job(command, folder, most_ranks):
     expected = [one for one in expected if one[2] <= most_ranks]
     assert [(r["model"], r["strategy"], r["ranks"]) for r in results] == expected
     assert results[-1]["val_accuracy"] >= 0.97
+    assert all(r["config"]["output"]["rehearse"] for r in results)
     report = Path(folder, "report.html").read_text()
+    assert '<meta name="viewport" content="width=device-width' in report
+    assert "prefers-color-scheme: dark" in report and "validation loss" in report
     assert report.count("<svg") == 3 and report.count("<tr>") == 1 + len(results)
     for outside in ('src="http', 'href="http', "<script", "<link"):
         assert outside not in report
