@@ -12,14 +12,12 @@ from ..environment import (
     MOST_RANKS,
     THREAD_VARIABLES,
     check_ranks,
-    local_ranks,
-    rank,
     set_threads,
     thread_environment,
     threads_per_rank,
-    under_mpi,
     usable_cores,
 )
+from ..launcher import launched, local_ranks, rank, under_mpi
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
@@ -30,6 +28,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     },
 )
 __all__ += [
-    "MOST_RANKS", "THREAD_VARIABLES", "check_ranks", "local_ranks", "rank", "set_threads",
-    "thread_environment", "threads_per_rank", "under_mpi", "usable_cores",
+    "MOST_RANKS", "THREAD_VARIABLES", "check_ranks", "launched", "local_ranks", "rank",
+    "set_threads", "thread_environment", "threads_per_rank", "under_mpi", "usable_cores",
 ]  # fmt: skip

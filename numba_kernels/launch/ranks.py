@@ -24,7 +24,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..environment import check_ranks, thread_environment, threads_per_rank, under_mpi
+from ..environment import check_ranks, thread_environment, threads_per_rank
+from ..launcher import under_mpi
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
@@ -112,7 +113,10 @@ def run_ranks(
     """
     n = check_ranks(n)
     if under_mpi():
-        raise LaunchError("this process is already a rank of mpiexec or srun", "leave -n out")
+        raise LaunchError(
+            "this process is already a rank of mpiexec or srun",
+            "leave -n out, or start this command without them",
+        )
     if least is not None and not 1 <= least <= n:
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
