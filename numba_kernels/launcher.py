@@ -59,7 +59,7 @@ def launched() -> Launched | None:
     mpiexec = any(name in of for name in OF_MPIEXEC)
     in_job = "SLURM_PROCID" in of and not mpiexec
     for by, size, rank in COUNTS[:-1] if in_job else COUNTS:
-        if of.get(size, "").isdigit():
+        if of.get(size, "").isdigit() and rank in of:
             return Launched(by, int(of[size]), _number(rank))
     if in_job:
         # sbatch, `srun --pty` and JupyterHub's spawner also set SLURM_PROCID, for one process.
