@@ -181,6 +181,7 @@ def test_a_rank_starts_no_ranks():
 
 def test_variables_of_a_slurm_job_without_srun_are_dropped(monkeypatch):
     # With these variables, mpiexec would call srun to start its ranks.
+    monkeypatch.setenv("PATH", os.path.join(sys.prefix, "bin"))
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NODELIST", "elsewhere")
     monkeypatch.setenv("SLURM_NNODES", "1")
