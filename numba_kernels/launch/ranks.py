@@ -26,15 +26,22 @@ from pathlib import Path
 
 from ..environment import check_ranks, thread_environment, threads_per_rank
 from ..launcher import under_mpi
+from . import privacy
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
 
-def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment for mpiexec and `n` ranks: threads, and settings for Open MPI."""
+def rank_environment(
+    n: int, env: Mapping[str, str] | None = None, here: bool | None = None
+) -> dict[str, str]:
+    """Return the environment for mpiexec and `n` ranks: threads, and settings for MPI.
+
+    `here`: all of them run on this machine (privacy.py).
+    """
     merged = environment_without_ranks()
+    merged.update(privacy.settings(merged, here))
     merged.update(thread_environment(threads_per_rank(n)))
     if sys.stderr is not None and sys.stderr.isatty():
         merged.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))  # progress bars
