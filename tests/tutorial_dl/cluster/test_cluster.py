@@ -87,10 +87,8 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
         assert {ip for ip, _ in listening(processes)} == {"127.0.0.1"}
         # No other user of this machine can connect without the keys, or read shared memory.
         assert {stranger.mechanism(port) for _, port in listening(processes)} == {"CURVE"}
-        of_others = {
-            int(line.split()[4]) for line in Path("/proc/sysvipc/shm").open().readlines()[1:]
-        }
-        assert not of_others & {p.pid for p in processes}
+        segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        assert not {int(line.split()[4]) for line in segments} & {p.pid for p in processes}
     assert not any(p.is_running() for p in processes)
     assert not any(e.alive for e in c.status())
     c.stop()  # a second time does nothing
