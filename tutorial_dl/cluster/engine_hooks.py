@@ -28,12 +28,15 @@ from typing import NamedTuple
 
 import psutil
 
+from ..tensorflow_chatter import hide_tensorflow_chatter
 from .process_watch import pipe
+from .text_bars import text_bars
 
 QUESTION = "doing_request"
 # Keys in the metadata of an execute request: the cell's number, and that of the last cell whose end
 # the notebook had reported when it sent this one.
 CELL, REPORTED = "tutorial_dl_cell", "tutorial_dl_reported"
+NUMBER = "tutorial_dl_number"  # that of the notebook's cell, as in "In[12]"; None in a script
 LONGEST = 60  # characters of an expression to show
 WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
 
@@ -90,6 +93,9 @@ class Hooks:
         kernel.control_handlers[QUESTION] = self.answer
         kernel.finish_metadata = self.finish_reply
         kernel.should_handle = self.should_handle
+        self.number: int | None = None
+        self.cache = self.shell.compile.cache
+        self.shell.compile.cache = self.cache_cell
         self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
 
     def begin(self) -> None:
@@ -102,7 +108,13 @@ class Hooks:
         from numba_kernels.team import failure  # imported on the engine only, because it starts MPI
 
         request = self.kernel.get_parent("shell")
-        failure.new_cell(request.get("metadata", {}).get(CELL))
+        metadata = request.get("metadata", {})
+        self.number = metadata.get(NUMBER)
+        failure.new_cell(metadata.get(CELL))
+
+    def cache_cell(self, code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """The compiler's `cache`, with the notebook's number; each engine counts its own cells."""
+        return self.cache(code, self.number or number, raw_code)
 
     def after_cell(self, result) -> None:
         if result is None:  # an `await` was cancelled
@@ -263,6 +275,8 @@ def install(folder: str) -> None:
     from numba_kernels.team.world import world_of
 
     hooks = Hooks(IPythonKernel.instance())
+    text_bars()
+    hide_tensorflow_chatter()  # of cells that import Keras first
     with contextlib.suppress(OSError):  # the folder is not on this node, or the pipe is on another
         hooks.alive = os.open(pipe(folder, MPI.COMM_WORLD.rank), os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(OSError):

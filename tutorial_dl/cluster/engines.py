@@ -200,7 +200,14 @@ class Cluster:
             CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
             ValueError: If `timeout` is not above 0.
         """
-        self.cells.submit(code, "all" if ranks is None else list(ranks), timeout).wait()
+        self.cells.run(code, "all" if ranks is None else list(ranks), timeout)
+
+    def output(self, rank: int) -> str:
+        """All that a rank has printed in its last cell, of which %%px shows a part if it is long.
+
+        What is beyond two million characters is dropped, from the middle.
+        """
+        return self.cells.output(rank)
 
     def restart(self, imports: bool = False) -> None:
         """Replace the engines by new ones without variables, whatever state they are in.
