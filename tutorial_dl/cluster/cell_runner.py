@@ -9,9 +9,10 @@ from pathlib import Path
 from IPython.core.inputtransformer2 import TransformerManager
 
 from . import engine_hooks
-from .cell_errors import OFFER, CellError, ranks
+from .cell_errors import OFFER, CellError
 from .engine_probe import PATIENCE, Asking
 from .process_watch import Deaths
+from .rank_words import ranks
 from .running_cell import Cell, positions
 
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it

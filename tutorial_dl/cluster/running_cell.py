@@ -18,10 +18,11 @@ from concurrent import futures
 from ipyparallel.error import NoEnginesRegistered
 from ipyparallel.util import progress
 
-from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
+from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain
 from .client import Result
 from .engine_hooks import Doing, Severity
 from .engine_probe import PATIENCE
+from .rank_words import ranks
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
 BLOCKED = 1.5  # seconds without a response in a raw MPI call before it counts as blocked
