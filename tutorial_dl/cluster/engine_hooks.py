@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -64,11 +65,20 @@ class Doing(NamedTuple):
     silent: float
     memory: int  # resident bytes
     processor: float  # cores used since the last question, in percent of one
+    waits: str = ""  # the call of a team that it waits in, such as "barrier"; "" if in none
+    waited: float = 0.0  # seconds for which it has waited in that call
+    number: int = 0  # that of the call among the calls of its team
+    team: Sequence[int] = ()  # the ranks of that team, numbered as %%px does
+    missing: Sequence[int] | None = None  # those that it waits for; None: it does not know
 
     @property
     def blocked(self) -> float:
         """Seconds for which it has been in an MPI call that can't be interrupted."""
         return self.silent if self.mpi else 0.0
+
+    def meeting(self) -> tuple:
+        """Equal for ranks that wait in the same call of the same team."""
+        return self.waits, self.number, tuple(self.team)
 
     def where(self) -> str:
         return f"{self.call or 'its cell'}{f' (line {self.line})' if self.line else ''}"
@@ -171,7 +181,7 @@ class Hooks:
             innermost = sys._current_frames()[threading.main_thread().ident]
             at = "running", *self.call_of_cell(innermost), calls_mpi(innermost)
         used = self.process.memory_info().rss, self.process.cpu_percent()
-        return Doing(*at, self.silent(), *used)
+        return Doing(*at, self.silent(), *used, **(waits() if at[0] == "running" else {}))
 
     def silent(self) -> float:
         """Seconds for which the main thread is known to have run no Python code."""
@@ -195,6 +205,23 @@ class Hooks:
                 line = frame.f_lineno or 0  # the outermost counts: functions may be older
             frame = frame.f_back
         return call if len(call) <= LONGEST else call[: LONGEST - 3] + "...", line
+
+
+def waits() -> dict:
+    """The fields of Doing that tell what this process waits in, if it does."""
+    from numba_kernels.team import stall
+
+    wait = stall.now()
+    if wait is None:
+        return {}
+    making = wait.call.startswith("making ")  # a team: see failure.py and world.py
+    return {
+        "waits": "Team()" if making else wait.call.partition("(")[0],
+        "waited": wait.seconds,
+        "number": wait.number,
+        "team": wait.ranks,
+        "missing": wait.missing,
+    }
 
 
 def severity(error: BaseException) -> Severity:
