@@ -46,6 +46,7 @@ def seconds_to_report() -> float:
 
 
 REPORT = seconds_to_report()
+reports = True  # set to False where a notebook shows what ranks wait in
 waiting: list[Watch] = []  # the waits of this process, an inner one after an outer one
 
 
@@ -203,4 +204,5 @@ def state(pid: int) -> str | None:
 
 
 def _say(text: str) -> None:
-    print(f"stall: {text}", file=sys.stderr, flush=True)
+    if reports:
+        print(f"stall: {text}", file=sys.stderr, flush=True)

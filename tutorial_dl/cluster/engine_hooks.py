@@ -37,6 +37,7 @@ QUESTION = "doing_request"
 # Keys in the metadata of an execute request: the cell's number, and that of the last cell whose end
 # the notebook had reported when it sent this one.
 CELL, REPORTED = "tutorial_dl_cell", "tutorial_dl_reported"
+STATUS = "tutorial_dl_status"  # whether the notebook shows what ranks wait in
 NUMBER = "tutorial_dl_number"  # that of the notebook's cell, as in "In[12]"; None in a script
 LONGEST = 60  # characters of an expression to show
 WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
@@ -115,11 +116,12 @@ class Hooks:
         self.running = False
 
     def before_cell(self, info) -> None:
-        from numba_kernels.team import failure  # imported on the engine only, because it starts MPI
+        from numba_kernels.team import failure, stall  # on the engine only: it starts MPI
 
         request = self.kernel.get_parent("shell")
         metadata = request.get("metadata", {})
         self.number = metadata.get(NUMBER)
+        stall.reports = not metadata.get(STATUS, False)
         failure.new_cell(metadata.get(CELL))
 
     def cache_cell(self, code: str, number: int = 0, raw_code: str | None = None) -> str:
