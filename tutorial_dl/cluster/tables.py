@@ -12,11 +12,11 @@ from collections.abc import Sequence
 # Colours of text: for a light and for a dark page. Each has a contrast of 4.5 or more with every
 # background that a table has in JupyterLab's themes. A colour never says more than the words do.
 COLOURS = {
-    "busy": ("#1b5e20", "#81c995"),
+    "busy": ("#17541c", "#81c995"),
     "waiting": ("#0d47a1", "#9ecbff"),
-    "idle": ("#474747", "#c4c4c4"),
+    "idle": ("#444444", "#c4c4c4"),
     "bad": ("#a31515", "#ffb4ab"),
-    "odd": ("#7a3e00", "#ffc46b"),
+    "odd": ("#763c00", "#ffc46b"),
 }
 
 
@@ -29,8 +29,10 @@ STYLE = f"""
 body[data-jp-theme-light="false"] .tdl, body.vscode-dark .tdl {{ {_variables(1)} }}
 .tdl table {{ margin: 4px 0; }}
 .tdl th, .tdl td {{ text-align: left !important; white-space: nowrap; vertical-align: top; }}
-.tdl td.words {{ white-space: normal; min-width: 11em; max-width: 26em; }}
-.tdl code {{ color: inherit; background: none; white-space: normal; overflow-wrap: anywhere; }}
+.tdl th {{ white-space: normal; vertical-align: bottom; }}
+.tdl td.words {{ white-space: normal; min-width: 10em; max-width: 26em; }}
+.tdl code {{ color: inherit; background: none !important; padding: 0 !important; }}
+.tdl code {{ white-space: normal; overflow-wrap: anywhere; }}
 .tdl .note {{ color: var(--idle); }}
 {" ".join(f".tdl .{name} {{ color: var(--{name}); font-weight: 600; }}" for name in COLOURS)}
 .tdl .bar {{ display: flex; width: 9em; height: 0.8em; margin-top: 0.2em; color: var(--idle);

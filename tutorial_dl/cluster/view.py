@@ -25,7 +25,7 @@ EVERY, IDLE = 1.0, 5.0  # seconds between updates, while a cell runs and otherwi
 KINDS = ("computing", "talking", "waiting")
 HEAD = ["rank", "state", "call", "memory", "processor", "host", "pid"]
 SHARES = " / ".join(KINDS)
-COLOURS = {"busy": "busy", "waiting": "waiting", "idle": "idle", "silent": "odd", "halted": "odd"}
+COLOURS = {"blocked": "bad", "dead": "bad", "halted": "odd", "silent": "odd", "gone": "idle"}
 
 OVER = {"stopped": "the cluster was stopped", "left": "this notebook has left the cluster"}
 
@@ -60,7 +60,7 @@ class Table:
     def _repr_html_(self) -> str:
         head, body = self._columns(), []
         for row in self.rows:
-            state = tables.cell(row.state, COLOURS.get(row.kind, "bad" if row.kind else ""))
+            state = tables.cell(row.state, COLOURS.get(row.kind, row.kind))
             call = tables.cell(row.call, code=True)
             bar = [tables.bar(row.shares, KINDS)] if SHARES in head else []
             rest = map(tables.cell, _figures(row))
@@ -86,13 +86,13 @@ class Table:
 
 # `--late` are the seconds after which the next update is overdue.
 AGED = """
-.tdl .old { opacity: 0.75; filter: grayscale(1); }
+.tdl .old { opacity: 0.85; filter: grayscale(1); }
 .tdl .fresh { animation: tdl-ages 0.5s var(--late) forwards; }
 .tdl .two { display: grid; }
 .tdl .two span { grid-area: 1 / 1; }
 .tdl .live { animation: tdl-hides 0.1s var(--late) forwards; }
 .tdl .silence { visibility: hidden; animation: tdl-shows 0.1s var(--late) forwards; }
-@keyframes tdl-ages { to { opacity: 0.75; filter: grayscale(1); } }
+@keyframes tdl-ages { to { opacity: 0.85; filter: grayscale(1); } }
 @keyframes tdl-hides { to { visibility: hidden; } }
 @keyframes tdl-shows { to { visibility: visible; } }
 """
