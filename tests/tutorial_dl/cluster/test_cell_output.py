@@ -246,6 +246,13 @@ def test_figures_of_ranks_form_a_grid():
     assert grid.data["text/plain"].splitlines() == [f"rank {k}: <Figure>" for k in range(3)]
 
 
+def test_four_figures_are_in_pairs():
+    figures = {f"r{k}": [shown(png=png(f"figure {k}"))] for k in range(4)}
+    [grid] = layout(output_of(**figures).snapshot())
+    outer, first, second = grid.data["text/html"].split("<div style='display:grid")[1:]
+    assert [part.count("<figure") for part in (outer, first, second)] == [0, 2, 2]
+
+
 def test_equal_figures_are_shown_once_and_whole():
     same = {f"r{k}": [shown(png=png("same"), text=f"<Figure at {k}>")] for k in range(4)}
     label, figure = layout(output_of(**same).snapshot())
