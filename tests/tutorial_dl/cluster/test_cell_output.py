@@ -49,6 +49,7 @@ def test_equal_output_is_folded_and_ranks_are_in_order():
     # Rank 2 was the first to print.
     got = lines(r2=["b\n"], r0=["a\n"], r1=["a\n"], r3=["a\n"])
     assert got == ["ranks 0, 1, 3: a", "rank 2:        b"]
+    assert lines(r1=["b\nc\n"], r0=["a\n"]) == ["rank 0: a", "rank 1: b", "rank 1: c"]
     assert lines(r0=["a\nb\n"], r1=["a\nb\n"], r2=["a\nb\n"]) == ["ranks 0-2: a", "ranks 0-2: b"]
     assert lines(r0=[], r1=[]) == []
 
@@ -136,6 +137,7 @@ def test_the_other_groupings():
             ["outer 1", "inner 2"],
         ),
         (["cut in \x1b[", "31mred\x1b[0m\n"], ["cut in \x1b[31mred\x1b[0m"]),
+        (["ab\r\x1b[", "2Kcd\n"], ["cd"]),
         (["\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\n"], ["link"]),
     ],
 )
@@ -212,6 +214,11 @@ def test_memory_is_bounded_and_the_count_stays_right(monkeypatch):
 def test_a_very_long_line_is_cut():
     [line] = lines(r0=["x" * 1_000_000 + "\n"])
     assert len(line) < 2_100 and line.endswith("characters more")
+    output = Output([0])
+    for _ in range(1000):
+        output.receive(0, text("x" * 1000))
+    kept = "x" * rank_screen.WIDTH
+    assert output.text(0) == f"{kept}... {1_000_000 - rank_screen.WIDTH:,} characters more"
 
 
 def test_displays_beyond_a_limit_are_counted():
