@@ -173,7 +173,9 @@ def test_a_stopped_cluster_ages_its_view_until_it_is_started_again():
     c = FakeCluster()
     shown = Shown(c)
     shown.seconds(1)
-    c.phase = "stopped"
+    c.phase = "left"
+    assert shown.seconds(60) == 1 and "this notebook has left the cluster" in shown.last
+    c.phase = "stopped"  # by another notebook
     assert shown.seconds(60) == 1
     assert "last updated" in shown.last and "the cluster was stopped" in shown.last
     assert 'class="old"' in shown.pages[-1] and "dead" not in shown.last
