@@ -84,7 +84,7 @@ class FirstWatch(Watch):
         if waited <= self.tell_at or self.team.size == 1:
             return
         self.tell_at *= 2
-        here, late = ranks_here(), self.missing()
+        here, late = ranks_here(), self.unheard()
         first = min((rank for rank, (_, begun) in here.items() if begun), default=self.team.rank)
         if late and self.team.rank == first:
             self.late = late
@@ -98,6 +98,9 @@ class FirstWatch(Watch):
             self.tell(f"{names} {has} not begun to make the team, for {waited:.0f} s")
 
     def missing(self) -> list[int]:
+        return self.unheard()
+
+    def unheard(self) -> list[int]:
         """Return the ranks that have not begun, of those on this machine."""
         found, size = ranks_here(), self.team.size
         here = range(size) if local_ranks() == size else found

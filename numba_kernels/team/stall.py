@@ -12,13 +12,18 @@ call it is waiting in, after
 If the process of a rank on this node has ended, a waiting rank raises PeerError within a second.
 """
 
+from __future__ import annotations
+
 import os
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ..allreduce import calls
 from ..errors import PeerError, ranks_in_words
+from ..shared import board
 from .mailbox import WAITS, audience, partners
 
 COMPARE = 0.25  # seconds of waiting before calls are compared
@@ -38,18 +43,41 @@ def seconds_to_report() -> float:
 
 
 REPORT = seconds_to_report()
+reports = True  # set to False where a notebook shows what ranks wait in
+waiting: list[Watch] = []  # the waits of this process, an inner one after an outer one
 
 
 class Watch:
-    """Watches one wait of a team, in which `look` is called every few milliseconds."""
+    """Watches one wait of a team, in which `look` is called every few milliseconds.
+
+    As a context manager it also makes the wait known to activity.py.
+    """
+
+    on_board = False  # whether the wait is for counts on the node's board
+    absent: Sequence[int] | None = None  # ranks that it is known to wait for
 
     def __init__(self, team, among: dict[int, int] | None = None):
-        self.team = team  # it may have no mailbox to write to yet
+        self.team, self.began = team, time.monotonic()  # it may have no mailbox to write to yet
         # While a part of `team` becomes a team: {rank in `team`: rank there}, to heed no others.
         self.among = among
         self.compare_at, self.look_at, self.tell_at = COMPARE, LOOK, REPORT
         self.report_at = None
         self.late: list[int] = []
+
+    def __enter__(self) -> Watch:
+        waiting.append(self)
+        return self
+
+    def __exit__(self, *error) -> None:
+        waiting.remove(self)
+
+    def missing(self) -> Sequence[int] | None:
+        """Return the ranks of the team that this one waits for; None if that is not known."""
+        if not self.on_board:
+            return self.absent
+        counts = self.team.board[:, board.COUNT]
+        mine = counts[self.team.place]
+        return [rank for rank, count in zip(self.team.node, counts, strict=True) if count < mine]
 
     def look(self, waited: float) -> None:
         """Do what is due after `waited` seconds; it may raise MismatchError or PeerError."""
@@ -105,7 +133,7 @@ class Watch:
             here |= mail.recovering.keys() | mail.staying.keys()
         return sorted({team.rank, *filter(self._heeds, here)})
 
-    def missing(self) -> list[int]:
+    def unheard(self) -> list[int]:
         """Return the ranks that have not said that they wait, after the first report is due."""
         if self.team.letters is None or self.tell_at == REPORT:
             return []
@@ -117,7 +145,7 @@ class Watch:
         return pid is not None and state(pid) not in (*GONE, *STOPPED)
 
     def _report(self, mail, waited: float) -> None:
-        team, waiting, late = self.team, self._waiting(), self.missing()
+        team, waiting, late = self.team, self._waiting(), self.unheard()
         if team.rank != waiting[0] or not late:
             return
         self.late = late
@@ -145,7 +173,7 @@ class HubWatch(Watch):
 
     def __init__(self, team, idle: bool = False):
         super().__init__(team)
-        self.idle = idle
+        self.idle, self.absent = idle, [0]
 
     def look(self, waited: float) -> None:
         team = self.team
@@ -178,4 +206,5 @@ def state(pid: int) -> str | None:
 
 
 def _say(text: str) -> None:
-    print(f"stall: {text}", file=sys.stderr, flush=True)
+    if reports:
+        print(f"stall: {text}", file=sys.stderr, flush=True)

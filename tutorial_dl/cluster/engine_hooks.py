@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -28,12 +29,17 @@ from typing import NamedTuple
 
 import psutil
 
+from ..tensorflow_chatter import hide_tensorflow_chatter
+from .engine_activity import Shares, waits
 from .process_watch import pipe
+from .text_bars import text_bars
 
 QUESTION = "doing_request"
 # Keys in the metadata of an execute request: the cell's number, and that of the last cell whose end
 # the notebook had reported when it sent this one.
 CELL, REPORTED = "tutorial_dl_cell", "tutorial_dl_reported"
+STATUS = "tutorial_dl_status"  # whether the notebook shows what ranks wait in
+NUMBER = "tutorial_dl_number"  # that of the notebook's cell, as in "In[12]"; None in a script
 LONGEST = 60  # characters of an expression to show
 WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
 
@@ -61,11 +67,22 @@ class Doing(NamedTuple):
     silent: float
     memory: int  # resident bytes
     processor: float  # cores used since the last question, in percent of one
+    waits: str = ""  # the call of a team that it waits in, such as "barrier"; "" if in none
+    waited: float = 0.0  # seconds for which it has waited in that call
+    number: int = 0  # that of the call among the calls of its team
+    team: Sequence[int] = ()  # the ranks of that team, numbered as %%px does
+    missing: Sequence[int] | None = None  # those that it waits for; None: it does not know
+    shares: Sequence[float] = ()  # seconds computing, talking and waiting: engine_activity.py
+    talks: bool = False  # whether this cell has called a team
 
     @property
     def blocked(self) -> float:
         """Seconds for which it has been in an MPI call that can't be interrupted."""
         return self.silent if self.mpi else 0.0
+
+    def meeting(self) -> tuple:
+        """Equal for ranks that wait in the same call of the same team."""
+        return self.waits, self.number, tuple(self.team)
 
     def where(self) -> str:
         return f"{self.call or 'its cell'}{f' (line {self.line})' if self.line else ''}"
@@ -75,7 +92,10 @@ class Hooks:
     """Hooks in an engine: IPython's events around a cell, and the control channel's question."""
 
     def __init__(self, kernel):
+        from numba_kernels.team import activity  # on the engine only, because it starts MPI
+
         self.kernel, self.shell = kernel, kernel.shell
+        self.shares = Shares(activity.kind, activity.calls, activity.KINDS)
         self.process = psutil.Process()
         self.process.cpu_percent()  # starts the measurement
         self.unanswered: set[int] = set()
@@ -90,19 +110,31 @@ class Hooks:
         kernel.control_handlers[QUESTION] = self.answer
         kernel.finish_metadata = self.finish_reply
         kernel.should_handle = self.should_handle
+        self.number: int | None = None
+        self.cache = self.shell.compile.cache
+        self.shell.compile.cache = self.cache_cell
         self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
 
     def begin(self) -> None:
         self.running = True
+        self.shares.begin()
 
     def end(self) -> None:
         self.running = False
+        self.shares.end()
 
     def before_cell(self, info) -> None:
-        from numba_kernels.team import failure  # imported on the engine only, because it starts MPI
+        from numba_kernels.team import failure, stall  # on the engine only: it starts MPI
 
         request = self.kernel.get_parent("shell")
-        failure.new_cell(request.get("metadata", {}).get(CELL))
+        metadata = request.get("metadata", {})
+        self.number = metadata.get(NUMBER)
+        stall.reports = not metadata.get(STATUS, False)
+        failure.new_cell(metadata.get(CELL))
+
+    def cache_cell(self, code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """The compiler's `cache`, with the notebook's number; each engine counts its own cells."""
+        return self.cache(code, self.number or number, raw_code)
 
     def after_cell(self, result) -> None:
         if result is None:  # an `await` was cancelled
@@ -159,7 +191,8 @@ class Hooks:
             innermost = sys._current_frames()[threading.main_thread().ident]
             at = "running", *self.call_of_cell(innermost), calls_mpi(innermost)
         used = self.process.memory_info().rss, self.process.cpu_percent()
-        return Doing(*at, self.silent(), *used)
+        more = waits() | self.shares.asked() if at[0] == "running" else {}
+        return Doing(*at, self.silent(), *used, **more)
 
     def silent(self) -> float:
         """Seconds for which the main thread is known to have run no Python code."""
@@ -263,6 +296,8 @@ def install(folder: str) -> None:
     from numba_kernels.team.world import world_of
 
     hooks = Hooks(IPythonKernel.instance())
+    text_bars()
+    hide_tensorflow_chatter()  # of cells that import Keras first
     with contextlib.suppress(OSError):  # the folder is not on this node, or the pipe is on another
         hooks.alive = os.open(pipe(folder, MPI.COMM_WORLD.rank), os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(OSError):

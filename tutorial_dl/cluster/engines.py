@@ -81,6 +81,7 @@ class Cluster:
         self.client: Client | None = None
         self._lease: Lease | None = None
         self.joined = False
+        self._ends = False  # whether `stop` has begun
         self._parts = Parts(record.n, timeout)
         self.places: list[tuple[str, psutil.Process | None, int, str]] = []
         self.cells = Cells(self)
@@ -98,9 +99,23 @@ class Cluster:
         """Whether the client is connected; False once the cluster was stopped."""
         return self.client is not None and self.client.connected
 
+    @property
+    def phase(self) -> str:
+        """ "running" or "restarting"; "replaced" by another notebook; "stopped"; or "left"."""
+        now = self._record.now()
+        if self.connected:
+            if self.cells.asking.client is not self.client:
+                return "restarting"
+            if now is None:
+                return "stopped"  # by another process
+            return "running" if now.controller == self._record.controller else "replaced"
+        if running() is self:
+            return "restarting"
+        return "stopped" if now is None or self._ends else "left"
+
     def bring_up(self) -> None:
         """Start everything, or what a restart has ended; nothing is left if that fails."""
-        record, progress = self._record, Progress()
+        record, progress, self._ends = self._record, Progress(), False
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         try:
@@ -200,7 +215,14 @@ class Cluster:
             CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
             ValueError: If `timeout` is not above 0.
         """
-        self.cells.submit(code, "all" if ranks is None else list(ranks), timeout).wait()
+        self.cells.run(code, "all" if ranks is None else list(ranks), timeout)
+
+    def output(self, rank: int) -> str:
+        """All that a rank has printed in its last cell, of which %%px shows a part if it is long.
+
+        What is beyond two million characters is dropped, from the middle.
+        """
+        return self.cells.output(rank)
 
     def restart(self, imports: bool = False) -> None:
         """Replace the engines by new ones without variables, whatever state they are in.
@@ -230,6 +252,7 @@ class Cluster:
 
         Does nothing if that has been done.
         """
+        self._ends = True
         self._disconnect()
         record = self._record.now()
         if record is not None:

@@ -14,6 +14,7 @@ import time
 import clock
 import psutil
 import pytest
+from ipyparallel.cluster import ClusterManager
 
 from tutorial_dl import cluster
 from tutorial_dl.cluster import lease, registry, startup
@@ -52,12 +53,17 @@ def assert_gone(of: list[psutil.Process]) -> None:
 OTHER = """
 import os, signal, sys
 from tutorial_dl import cluster
+from tutorial_dl.cluster import engine_states
 {first}
 print("READY", flush=True)
 for line in sys.stdin:
     exec(line)
     print("DONE", flush=True)
 """
+
+
+# What a view in that kernel shows; an engine may need a moment to answer.
+STATES = "print(c.phase, [row.state for row in engine_states.rows(c, seconds=100)])"
 
 
 class Other:
@@ -120,9 +126,15 @@ def test_a_second_notebook_joins_restarts_and_leaves():
         # After a restart, the first kernel finds the new engines by joining, and keeps its cluster.
         c.restart()
         c.client[:].execute("x = 6", block=True)
+        assert first.run(STATES) == "replaced ['replaced', 'replaced']\n"
         assert first.run("c = cluster.join(); print(c.client[:]['x'])") == "[6, 6]\n"
+        assert first.run(STATES) == "running ['idle', 'idle']\n"
+        # JupyterLab's panel of ipyparallel calls this: every "profile_" folder is a cluster there.
+        panel = ClusterManager().load_clusters(init_default_clusters=True)
+        assert panel.keys() <= {"default:"}
         found = processes(c._record, ("controller", "engines"))
         c.leave()
+        assert c.phase == "left"
         assert all(p.is_running() for p in found) and cluster.list()[0].state == "running"
         assert first.run("c.client[:].execute('y = 1', block=True); print(c.client[:]['y'])")
         assert first.end() == 0  # it was started without keep, so it ends with its kernel
@@ -139,6 +151,7 @@ def test_stop_by_one_who_joined_ends_it_for_all():
         assert_gone(found)
         assert cluster.list() == []
         assert first.run("print([e.alive for e in c.status()])") == "[False, False]\n"
+        assert c.phase == "stopped" and first.run(STATES) == "stopped ['stopped', 'stopped']\n"
         assert first.run("c.stop(); c.restart(); print(len(c.client.ids))") == "2\n"
         assert first.end() == 0
 
@@ -171,13 +184,13 @@ def test_a_cluster_of_this_kernel_cannot_be_left_unless_kept():
 
 
 def test_what_a_crash_left_is_removed(tmp_path):
-    folder = tmp_path / "ipython" / "profile_tutorial_dl_gone"
+    folder = tmp_path / "ipython" / "tutorial_dl_gone"
     folder.mkdir(parents=True)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     named = registry.process(ended.pid)
     ended.wait()
     registry.Record("gone", 2, "local.toml", str(folder), controller=named, places=[[]]).save()
-    elsewhere = tmp_path / "ipython" / "profile_tutorial_dl_far"
+    elsewhere = tmp_path / "ipython" / "tutorial_dl_far"
     elsewhere.mkdir()
     far = registry.Record("far", 2, "x/slurm.toml", str(elsewhere), host="far", controller=named)
     far.save()
@@ -267,7 +280,9 @@ def test_from_a_terminal():
     assert done.returncode == 0, done.stderr
     assert "2 engines = MPI ranks 0 to 1" in done.stdout
     assert 'cluster.join("demo"); within 30 s' in done.stdout and "\r" not in done.stdout
-    assert re.match(r"demo +2 engines +local +\S+ +running, \d+ s\n", command("list").stdout)
+    head, line = command("list").stdout.splitlines()
+    assert head.split() == ["name", "engines", "profile", "host", "state", "age"]
+    assert re.fullmatch(r"demo +2 +local +\S+ +running +\d+ s", line)
     [entry] = json.loads(command("list", "--json").stdout)
     assert entry["name"] == "demo" and entry["n"] == 2
     c = cluster.join("demo")
