@@ -76,8 +76,11 @@ class Cells:
             return [f"{ranks(away)} lost the connection to the controller: {OFFER}"]
         return []
 
-    def submit(self, code: str, targets="all", timeout: float | None = None) -> Cell:
-        """Send a cell to engines without waiting for it; CellError if they can't run one."""
+    def submit(self, code: str, targets="all", timeout: float | None = None, buffers=()) -> Cell:
+        """Send a cell to engines without waiting for it; CellError if they can't run one.
+
+        `buffers` go with it (variables.py).
+        """
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}")
         self.check([])  # the next line needs engines
@@ -89,7 +92,7 @@ class Cells:
         before = [self.now[rank] for rank in chosen if rank in self.now]
         waiting = [cell.reported for cell in before if cell.pending() and not cell.waited]
         about = {engine_hooks.CELL: number, engine_hooks.REPORTED: min(waiting, default=number - 1)}
-        result = self.client.send_cell(code, chosen, about)
+        result = self.client.send_cell(code, chosen, about, buffers)
         cell = Cell(self, code, result, timeout, about[engine_hooks.REPORTED])
         self.now.update(dict.fromkeys(chosen, cell))
         return cell
