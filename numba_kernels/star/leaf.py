@@ -103,22 +103,22 @@ class Leaf:
                 return
         team, started = self.team, time.monotonic()
         team.doing, self._ended = "Star.ask()", None
-        watch = HubWatch(team, self._idle)
         try:
-            while done != READY:
-                if done != WAIT:
-                    raise PeerError(0, self._why_broken())
-                waited = time.monotonic() - started
-                try:
-                    self._heed_hub(waited)
-                    watch.look(waited)
-                except PeerError:
-                    if again() == READY:  # the hub had answered before it failed
-                        break
-                    raise
-                if again != self._ask_near:  # the shared-memory kernel sleeps by itself
-                    time.sleep(min(0.001, waited / 100))
-                done = again()
+            with HubWatch(team, self._idle) as watch:
+                while done != READY:
+                    if done != WAIT:
+                        raise PeerError(0, self._why_broken())
+                    waited = time.monotonic() - started
+                    try:
+                        self._heed_hub(waited)
+                        watch.look(waited)
+                    except PeerError:
+                        if again() == READY:  # the hub had answered before it failed
+                            break
+                        raise
+                    if again != self._ask_near:  # the shared-memory kernel sleeps by itself
+                        time.sleep(min(0.001, waited / 100))
+                    done = again()
         except BaseException as error:
             if not self.near:
                 self._abandon()

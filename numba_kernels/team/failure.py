@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import sys
 import weakref
+from collections.abc import Sequence
 
 from mpi4py import MPI
 
@@ -35,6 +36,7 @@ class Failing:
 
     def __init__(self, rank: int, size: int):
         self.rank, self.size = rank, size
+        self.world_ranks: Sequence[int] = range(size)  # as MPI.COMM_WORLD numbers them
         self.failure: BaseException | None = None  # what every call raises until recovery
         self.routes: list[messages.Route] = []  # ways for messages; the first one is to all ranks
         self.abandoned: list[messages.Abandoned] = []  # left in flight by failed calls

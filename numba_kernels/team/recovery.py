@@ -44,23 +44,24 @@ def _poll(team, seconds: float | None, missing) -> None:
     """Wait until no rank is `missing()`; raise PeerError if a missing rank cannot come."""
     mail, started = team.letters, time.monotonic()
     team.doing, team.waits_in = "recover()", NO_CALL
-    watch = Watch(team)
     try:
-        while True:
-            mail.collect()
-            late = sorted(missing())
-            waited = time.monotonic() - started
-            if not late:
-                break
-            for rank in late:
-                if rank in mail.ended:
-                    raise PeerError(rank, LEFT)
-                if mail.fails_again(rank):
-                    raise mail.again.pop(rank).error()
-            if seconds is not None and waited > seconds:
-                raise DeadlineError(team.rank, team.doing, waited, seconds, late)
-            watch.look(waited)
-            time.sleep(min(0.001, waited / 100))
+        with Watch(team) as watch:
+            while True:
+                mail.collect()
+                late = sorted(missing())
+                waited = time.monotonic() - started
+                watch.absent = late
+                if not late:
+                    break
+                for rank in late:
+                    if rank in mail.ended:
+                        raise PeerError(rank, LEFT)
+                    if mail.fails_again(rank):
+                        raise mail.again.pop(rank).error()
+                if seconds is not None and waited > seconds:
+                    raise DeadlineError(team.rank, team.doing, waited, seconds, late)
+                watch.look(waited)
+                time.sleep(min(0.001, waited / 100))
     except BaseException as error:
         text = f"{type(error).__name__}: {error}"
         if team.renews:  # the failure that is being recovered was in an earlier cell

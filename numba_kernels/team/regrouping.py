@@ -58,35 +58,41 @@ def _agree(team, seconds: float | None) -> list[int] | None:
     mail, everybody, said = team.letters, range(team.size), None
     lost = set(mail.lost)
     team.doing, team.waits_in = "regroup()", NO_CALL
-    started, watch = time.monotonic(), Watch(team)
-    while True:
-        mail.collect()
-        if _begins_again(team):
-            return None
-        lost |= {rank for rank in everybody if has_ended(team.pid(rank))} | mail.ended.keys()
-        for letter in mail.staying.values():
-            team.attempt = max(team.attempt, letter.call[0])
-            lost |= set(everybody) - _ranks(letter.text)
-        if team.rank in lost:
-            raise TeamError(f"the other ranks go on without rank {team.rank}, which came too late")
-        _never_write_to(team, lost)
-        members = [rank for rank in everybody if rank not in lost]
-        mine = (team.attempt, 0, 0), _mask(members)
-        if said != mine:
-            mail.post(STAYS, mine[1], mine[0])
-            said = mine
-        theirs = {rank: (letter.call, letter.text) for rank, letter in mail.staying.items()}
-        late = [rank for rank in members if rank != team.rank and theirs.get(rank) != mine]
-        if not late:
-            # The failures so far do not count while the new team is made.
-            mail.settled |= {rank: mail.heard[rank][0] for rank in members if rank in mail.heard}
-            return members
-        waited = time.monotonic() - started
-        if seconds is not None and waited > seconds:
-            raise DeadlineError(team.rank, team.doing, waited, seconds, late)
-        with suppress(PeerError):  # a process that has ended only now
-            watch.look(waited)
-        time.sleep(PAUSE)
+    started = time.monotonic()
+    with Watch(team) as watch:
+        while True:
+            mail.collect()
+            if _begins_again(team):
+                return None
+            lost |= {rank for rank in everybody if has_ended(team.pid(rank))} | mail.ended.keys()
+            for letter in mail.staying.values():
+                team.attempt = max(team.attempt, letter.call[0])
+                lost |= set(everybody) - _ranks(letter.text)
+            if team.rank in lost:
+                raise TeamError(
+                    f"the other ranks go on without rank {team.rank}, which came too late"
+                )
+            _never_write_to(team, lost)
+            members = [rank for rank in everybody if rank not in lost]
+            mine = (team.attempt, 0, 0), _mask(members)
+            if said != mine:
+                mail.post(STAYS, mine[1], mine[0])
+                said = mine
+            theirs = {rank: (letter.call, letter.text) for rank, letter in mail.staying.items()}
+            late = [rank for rank in members if rank != team.rank and theirs.get(rank) != mine]
+            watch.absent = late
+            if not late:
+                # The failures so far do not count while the new team is made.
+                mail.settled |= {
+                    rank: mail.heard[rank][0] for rank in members if rank in mail.heard
+                }
+                return members
+            waited = time.monotonic() - started
+            if seconds is not None and waited > seconds:
+                raise DeadlineError(team.rank, team.doing, waited, seconds, late)
+            with suppress(PeerError):  # a process that has ended only now
+                watch.look(waited)
+            time.sleep(PAUSE)
 
 
 def _begins_again(team) -> bool:

@@ -10,15 +10,23 @@ call it is waiting in, after
              which call, and for which ranks. This repeats after 20, 40, 80 ... s.
 
 If the process of a rank on this node has ended, a waiting rank raises PeerError within a second.
+
+`now()` tells any thread of the process, at any time, what the process waits in.
 """
+
+from __future__ import annotations
 
 import os
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ..allreduce import calls
 from ..errors import PeerError, ranks_in_words
+from ..shared import board
 from .mailbox import WAITS, audience, partners
 
 COMPARE = 0.25  # seconds of waiting before calls are compared
@@ -38,16 +46,61 @@ def seconds_to_report() -> float:
 
 
 REPORT = seconds_to_report()
+waiting: list[Watch] = []  # the waits of this process, an inner one after an outer one
+
+
+class Wait(NamedTuple):
+    """What this process has waited in for some milliseconds or more."""
+
+    call: str  # such as "barrier()"
+    seconds: float
+    number: int  # of the call, among those of its team
+    ranks: list[int]  # the team's, as MPI.COMM_WORLD numbers them
+    missing: list[int] | None  # those of them that it waits for; None: not known here
+
+
+def now() -> Wait | None:
+    """Return what this process waits in; None if nothing. Any thread may ask.
+
+    It only reads what a rank that waits has written, so it costs a wait nothing.
+    """
+    for watch in reversed(waiting[:]):
+        team, seconds = watch.team, time.monotonic() - watch.began
+        absent, places = watch.missing(), team.world_ranks
+        missing = None if absent is None else sorted(places[rank] for rank in absent)
+        return Wait(team.doing, seconds, team.waits_in[0], list(places), missing)
+    return None
 
 
 class Watch:
-    """Watches one wait of a team, in which `look` is called every few milliseconds."""
+    """Watches one wait of a team, in which `look` is called every few milliseconds.
+
+    As a context manager it also makes the wait known to `now`.
+    """
+
+    on_board = False  # whether the wait is for counts on the node's board
+    absent: Sequence[int] | None = None  # ranks that it is known to wait for
 
     def __init__(self, team):
-        self.team = team  # it may have no mailbox to write to yet
+        self.team, self.began = team, time.monotonic()  # it may have no mailbox to write to yet
         self.compare_at, self.look_at, self.tell_at = COMPARE, LOOK, REPORT
         self.report_at = None
         self.late: list[int] = []
+
+    def __enter__(self) -> Watch:
+        waiting.append(self)
+        return self
+
+    def __exit__(self, *error) -> None:
+        waiting.remove(self)
+
+    def missing(self) -> Sequence[int] | None:
+        """Return the ranks of the team that this one waits for; None if that is not known."""
+        if not self.on_board:
+            return self.absent
+        counts = self.team.board[:, board.COUNT]
+        mine = counts[self.team.place]
+        return [rank for rank, count in zip(self.team.node, counts, strict=True) if count < mine]
 
     def look(self, waited: float) -> None:
         """Do what is due after `waited` seconds; it may raise MismatchError or PeerError."""
@@ -117,7 +170,7 @@ class HubWatch(Watch):
 
     def __init__(self, team, idle: bool = False):
         super().__init__(team)
-        self.idle = idle
+        self.idle, self.absent = idle, [0]
 
     def look(self, waited: float) -> None:
         team = self.team

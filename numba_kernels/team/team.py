@@ -78,9 +78,10 @@ class Team(Waiting):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
         super().__init__(comm.rank, comm.size, deadline)
+        self.world_ranks = ranks_in_world(comm)
         world = world_of(comm)
         if world is not None:
-            self.make_within(world, ranks_in_world(comm))
+            self.make_within(world, self.world_ranks)
         if world is not None and has_all_ranks(comm):
             world.ready()
             comm = world.comm if comm == MPI.COMM_WORLD else comm

@@ -63,6 +63,7 @@ class Waiting(Failing):
     def make_within(self, whole: Failing, ranks: Sequence[int]) -> None:
         """Heed only the `ranks` of `whole`, which form this team, until it is made."""
         self.within, self.mates = whole, {rank: own for own, rank in enumerate(ranks)}
+        self.world_ranks = [whole.world_ranks[rank] for rank in ranks]
         self.processes = {
             own: whole.pid(rank) for own, rank in enumerate(ranks) if whole.pid(rank) is not None
         }
@@ -125,30 +126,37 @@ class Waiting(Failing):
     def _wait(self, call: int, length: int, done: int, kernel, arguments: tuple) -> None:
         """Continue a kernel that returned WAIT, or raise the mismatch that it found."""
         self._announce(call, length)
-        started, watch = time.monotonic(), Watch(self)
+        watch = Watch(self)
+        watch.on_board = not isinstance(arguments[0], messages.Link)
         self.buffers = arguments
         try:
-            while done != READY:
-                if done == LIBRARY_FAILED:
-                    raise MismatchError(
-                        {self.rank: self.doing},
-                        f"rank {self.rank} called {self.doing}, in which the MPI library reports "
-                        "an error: check that all ranks make the same call",
-                    )
-                if done != WAIT:
-                    if isinstance(arguments[0], messages.Link):  # a tag does not show the call
-                        raise self.mismatch(-1 - done, self._ask(-1 - done))
-                    raise self.mismatch(self.node[-1 - done], self._call_of(-1 - done))
-                self._look_around(started, watch)
-                # Do not keep a core busy in a long wait: sleep 1% of the time, at most 1 ms.
-                time.sleep(min(0.001, (time.monotonic() - started) / 100))
-                done = kernel(*arguments)
+            with watch:
+                self._poll(watch, done, kernel, arguments)
         except BaseException as error:
             spans.end_wait()  # this wait ends here, not in the next one
             self.abort(error, heard=True)
             raise
         self.buffers = ()  # do not keep memory alive that the caller has dropped
-        watch.end(time.monotonic() - started)
+        watch.end(time.monotonic() - watch.began)
+
+    def _poll(self, watch: Watch, done: int, kernel, arguments: tuple) -> None:
+        started = watch.began
+        while done != READY:
+            if done == LIBRARY_FAILED:
+                raise MismatchError(
+                    {self.rank: self.doing},
+                    f"rank {self.rank} called {self.doing}, in which the MPI library reports "
+                    "an error: check that all ranks make the same call",
+                )
+            if done != WAIT:
+                if watch.on_board:
+                    raise self.mismatch(self.node[-1 - done], self._call_of(-1 - done))
+                # a tag does not show the call
+                raise self.mismatch(-1 - done, self._ask(-1 - done))
+            self._look_around(started, watch)
+            # Do not keep a core busy in a long wait: sleep 1% of the time, at most 1 ms.
+            time.sleep(min(0.001, (time.monotonic() - started) / 100))
+            done = kernel(*arguments)
 
     def _announce(self, call: int, length: int) -> None:
         """Write this rank's call on the board, for ranks that wait in a different call."""
@@ -168,11 +176,12 @@ class Waiting(Failing):
         """
         whole = self.within is not None and len(self.mates) == self.within.size
         watch = Watch(self.within if whole and self.letters is None else self)
-        started = time.monotonic()
+        started = watch.began
         try:
-            while not finished():
-                self._look_around(started, watch, seconds)
-                sleep(min(0.001, (time.monotonic() - started) / 4 + 2e-5))
+            with watch:
+                while not finished():
+                    self._look_around(started, watch, seconds)
+                    sleep(min(0.001, (time.monotonic() - started) / 4 + 2e-5))
         except BaseException as error:
             self.abort(error, heard=True)
             if self.within is not None:

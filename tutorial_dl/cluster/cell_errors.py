@@ -11,6 +11,7 @@ from types import MappingProxyType
 from ipyparallel.error import EngineError, TaskAborted
 
 from .engine_hooks import Severity
+from .rank_words import ranks
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -82,11 +83,6 @@ class CellTimeout(CellError, TimeoutError):
 
 class CellInterrupted(CellProblem, KeyboardInterrupt):
     """The stop button, or Ctrl-C, ended a cell."""
-
-
-def ranks(numbers: Sequence[int]) -> str:
-    """Format ranks as "rank 3" or "ranks 0, 2"."""
-    return f"rank{'s'[: len(numbers) != 1]} {', '.join(map(str, sorted(numbers)))}"
 
 
 def explain(failures: Mapping[int, Failure]) -> tuple[list[str], str]:

@@ -1,19 +1,24 @@
 """The cells that run on a cluster: check that one may start, submit it, remember its imports."""
 
 import ast
+import sys
 import time
 from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
+from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
-from . import engine_hooks
-from .cell_errors import OFFER, CellError, ranks
+from . import cell_display, cell_status, engine_hooks
+from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout
+from .cell_output import Output
 from .engine_probe import PATIENCE, Asking
 from .process_watch import Deaths
-from .running_cell import Cell, positions
+from .rank_words import ranks
+from .running_cell import BLOCKED, Cell, positions
 
+WAITS = "this cell runs when they are done; the stop button ends the wait"
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
 
 
@@ -76,13 +81,84 @@ class Cells:
             return [f"{ranks(away)} lost the connection to the controller: {OFFER}"]
         return []
 
+    def free(
+        self, targets="all", timeout: float | None = None, page: cell_display.Page | None = None
+    ) -> None:
+        """Wait until `targets` have ended the cells that were given up on them, and say so.
+
+        A rank in compiled code (a large matrix product, a hash) heeds no interrupt until it is
+        back. A cell that is sent meanwhile would wait for it without a word, and run later even if
+        the user stops it.
+
+        Args:
+            timeout: Seconds after which to give up.
+            page: What shows whom the wait is for; None: it is printed, once.
+
+        Raises:
+            CellError: If a rank can't run cells any more; see `check`.
+            CellTimeout, CellInterrupted: At the time limit, and at KeyboardInterrupt.
+        """
+        if not self.left:
+            return
+        self.check([])  # the next line needs engines
+        chosen = self.client.ranks_of(targets)
+        began, told = time.monotonic(), False
+        try:
+            self.check(chosen)
+            while left := self._left(chosen):
+                lines = self._still(left)
+                if timeout is not None and time.monotonic() - began > timeout:
+                    raise CellTimeout([f"the cell was not run within {timeout:g} s", *lines, OFFER])
+                text = "; ".join([*lines, WAITS, OFFER])
+                if page is not None and page.shows_status():
+                    page.status(text)
+                elif not told:
+                    print(text, file=sys.stderr, flush=True)
+                told = True
+                futures.wait([self.left[rank].replies[rank] for rank in left], cell_status.EVERY)
+        except BaseException as error:
+            if page is not None:
+                page.end()
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            left = self._left(chosen)
+            lines = [*self._still(left), OFFER] if left else []
+            raise CellInterrupted(["interrupted: the cell was not run", *lines]) from None
+        if told and page is not None:
+            page.status("")
+
+    def _still(self, left: Sequence[int]) -> list[str]:
+        """Which of these ranks still run which cell, a line per place; CellError if forever."""
+        if lost := self.lost():
+            raise CellError(lost)
+        codes = {rank: self.left[rank].code for rank in left}
+        answers = self.asking.ask(list(left), codes, 0.3)
+        if stuck := {rank: doing for rank, doing in answers.items() if doing.blocked > BLOCKED}:
+            raise CellError([*positions(stuck, "are still"), OFFER])
+        groups: dict[str, list[int]] = {}
+        for rank in left:
+            number, doing = self.left[rank].number, answers.get(rank)
+            where = f" in cell In[{number}]" if number is not None else ""
+            if doing is not None:
+                where += f", {doing.where()}" if where else f" in {doing.where()}"
+            groups.setdefault(where, []).append(rank)
+        return [
+            f"{ranks(group)} still {cell_status.verb('compute', group)}{where}"
+            for where, group in groups.items()
+        ]
+
+    def run(self, code: str, targets="all", timeout: float | None = None) -> None:
+        """Run a cell and wait for it, after the ranks have ended the one before."""
+        check_timeout(timeout)
+        self.free(targets, timeout)
+        self.submit(code, targets, timeout).wait()
+
     def submit(self, code: str, targets="all", timeout: float | None = None, buffers=()) -> Cell:
         """Send a cell to engines without waiting for it; CellError if they can't run one.
 
         `buffers` go with it (variables.py).
         """
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be more than 0 seconds, got {timeout!r}")
+        check_timeout(timeout)
         self.check([])  # the next line needs engines
         chosen = self.client.ranks_of(targets)
         self.check(chosen)
@@ -92,10 +168,22 @@ class Cells:
         before = [self.now[rank] for rank in chosen if rank in self.now]
         waiting = [cell.reported for cell in before if cell.pending() and not cell.waited]
         about = {engine_hooks.CELL: number, engine_hooks.REPORTED: min(waiting, default=number - 1)}
-        result = self.client.send_cell(code, chosen, about, buffers)
-        cell = Cell(self, code, result, timeout, about[engine_hooks.REPORTED])
+        about[engine_hooks.NUMBER] = getattr(get_ipython(), "execution_count", None)
+        output = Output(chosen)
+        result = self.client.send_cell(code, chosen, about, output.receive, buffers)
+        cell = Cell(
+            self, code, result, output,
+            timeout=timeout, reported=about[engine_hooks.REPORTED],
+            number=about[engine_hooks.NUMBER],
+        )  # fmt: skip
         self.now.update(dict.fromkeys(chosen, cell))
         return cell
+
+    def output(self, rank: int) -> str:
+        """All that a rank has printed in the last cell that was sent to it."""
+        if rank not in range(self.cluster.n):
+            raise ValueError(f"rank must be from 0 to {self.cluster.n - 1}, got {rank!r}")
+        return self.now[rank].output.text(rank) if rank in self.now else ""
 
     def imports(self) -> str:
         """The top-level import statements of the cells that succeeded so far."""
@@ -106,3 +194,8 @@ class Cells:
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     found[ast.unparse(node)] = None
         return "\n".join(found)
+
+
+def check_timeout(seconds: float | None) -> None:
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"timeout must be more than 0 seconds, got {seconds!r}")

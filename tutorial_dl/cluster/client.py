@@ -7,11 +7,14 @@ two classes here derive from ipyparallel's to reach its private names, and no ot
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import ipyparallel as ipp
+
+from .cell_output import DISPLAYS
+from .rank_screen import MOST
 
 
 class Client(ipp.Client):
@@ -45,39 +48,49 @@ class Client(ipp.Client):
         super()._handle_execute_reply(message)
 
     def send_cell(
-        self, code: str, ranks: Sequence[int], metadata: dict, buffers: Sequence = ()
+        self,
+        code: str,
+        ranks: Sequence[int],
+        metadata: dict,
+        receive: Callable[[int, dict], None],
+        buffers: Sequence = (),
     ) -> Result:
         """Send a cell as a DirectView does, which has no way to add metadata or buffers.
 
         Our hooks drop cells that were waiting for one that failed (engine_hooks.py); the engine's
         own way, which `stop_on_error` switches off, also drops cells that come soon after it.
+
+        Args:
+            receive: Called with the rank and each message that it publishes, in another thread.
         """
         content = dict(code=code, silent=False, user_expressions={}, stop_on_error=False)
         replies = [
             self._send(
                 self._mux_stream, "execute_request", content=content, metadata=metadata,
                 buffers=list(buffers), ident=self._engines[rank].encode(), track_outstanding=True,
+                message_future_hook=partial(self._follow, rank, receive),
             )
             for rank in ranks
         ]  # fmt: skip
         return Result(self, replies, fname="%px", targets=list(ranks), owner=True)
 
+    def _follow(self, rank: int, receive: Callable[[int, dict], None], reply: Future) -> None:
+        """Have `receive` called with the messages of a cell that is about to be sent."""
+
+        def arrived(message: dict) -> None:
+            receive(rank, message)
+            kept = reply.output.metadata  # ipyparallel keeps the same, without a limit
+            for name in ("stdout", "stderr"):
+                kept[name] = kept[name][-MOST:]
+            del kept["outputs"][DISPLAYS:]
+
+        reply.iopub_callbacks.append(arrived)
+
 
 class Result(ipp.AsyncResult):
-    """The result of a cell. Its live output has no errors: these are shown once, at the end."""
+    """The result of a cell."""
 
     @property
     def replies(self) -> dict[int, Future]:
         """The reply of each rank."""
         return dict(zip(self._targets, self._children, strict=True))
-
-    def _iopub_streaming_output_callback(self, rank, reply, message):
-        if message["header"]["msg_type"] != "error":
-            super()._iopub_streaming_output_callback(rank, reply, message)
-
-    def display_so_far(self) -> None:
-        """Show what each rank has printed until now."""
-        for name in ("stdout", "stderr"):
-            for rank, reply in self.replies.items():
-                text = reply.output.metadata[name]
-                self._display_stream(text, f"[{name}:{rank}] ", file=getattr(sys, name))

@@ -21,6 +21,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -28,12 +29,15 @@ from typing import NamedTuple
 
 import psutil
 
+from ..tensorflow_chatter import hide_tensorflow_chatter
 from .process_watch import pipe
+from .text_bars import text_bars
 
 QUESTION = "doing_request"
 # Keys in the metadata of an execute request: the cell's number, and that of the last cell whose end
 # the notebook had reported when it sent this one.
 CELL, REPORTED = "tutorial_dl_cell", "tutorial_dl_reported"
+NUMBER = "tutorial_dl_number"  # that of the notebook's cell, as in "In[12]"; None in a script
 LONGEST = 60  # characters of an expression to show
 WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
 
@@ -61,11 +65,20 @@ class Doing(NamedTuple):
     silent: float
     memory: int  # resident bytes
     processor: float  # cores used since the last question, in percent of one
+    waits: str = ""  # the call of a team that it waits in, such as "barrier"; "" if in none
+    waited: float = 0.0  # seconds for which it has waited in that call
+    number: int = 0  # that of the call among the calls of its team
+    team: Sequence[int] = ()  # the ranks of that team, numbered as %%px does
+    missing: Sequence[int] | None = None  # those that it waits for; None: it does not know
 
     @property
     def blocked(self) -> float:
         """Seconds for which it has been in an MPI call that can't be interrupted."""
         return self.silent if self.mpi else 0.0
+
+    def meeting(self) -> tuple:
+        """Equal for ranks that wait in the same call of the same team."""
+        return self.waits, self.number, tuple(self.team)
 
     def where(self) -> str:
         return f"{self.call or 'its cell'}{f' (line {self.line})' if self.line else ''}"
@@ -90,6 +103,9 @@ class Hooks:
         kernel.control_handlers[QUESTION] = self.answer
         kernel.finish_metadata = self.finish_reply
         kernel.should_handle = self.should_handle
+        self.number: int | None = None
+        self.cache = self.shell.compile.cache
+        self.shell.compile.cache = self.cache_cell
         self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
 
     def begin(self) -> None:
@@ -102,7 +118,13 @@ class Hooks:
         from numba_kernels.team import failure  # imported on the engine only, because it starts MPI
 
         request = self.kernel.get_parent("shell")
-        failure.new_cell(request.get("metadata", {}).get(CELL))
+        metadata = request.get("metadata", {})
+        self.number = metadata.get(NUMBER)
+        failure.new_cell(metadata.get(CELL))
+
+    def cache_cell(self, code: str, number: int = 0, raw_code: str | None = None) -> str:
+        """The compiler's `cache`, with the notebook's number; each engine counts its own cells."""
+        return self.cache(code, self.number or number, raw_code)
 
     def after_cell(self, result) -> None:
         if result is None:  # an `await` was cancelled
@@ -159,7 +181,7 @@ class Hooks:
             innermost = sys._current_frames()[threading.main_thread().ident]
             at = "running", *self.call_of_cell(innermost), calls_mpi(innermost)
         used = self.process.memory_info().rss, self.process.cpu_percent()
-        return Doing(*at, self.silent(), *used)
+        return Doing(*at, self.silent(), *used, **(waits() if at[0] == "running" else {}))
 
     def silent(self) -> float:
         """Seconds for which the main thread is known to have run no Python code."""
@@ -183,6 +205,23 @@ class Hooks:
                 line = frame.f_lineno or 0  # the outermost counts: functions may be older
             frame = frame.f_back
         return call if len(call) <= LONGEST else call[: LONGEST - 3] + "...", line
+
+
+def waits() -> dict:
+    """The fields of Doing that tell what this process waits in, if it does."""
+    from numba_kernels.team import stall
+
+    wait = stall.now()
+    if wait is None:
+        return {}
+    making = wait.call.startswith("making ")  # a team: see failure.py and world.py
+    return {
+        "waits": "Team()" if making else wait.call.partition("(")[0],
+        "waited": wait.seconds,
+        "number": wait.number,
+        "team": wait.ranks,
+        "missing": wait.missing,
+    }
 
 
 def severity(error: BaseException) -> Severity:
@@ -263,6 +302,8 @@ def install(folder: str) -> None:
     from numba_kernels.team.world import world_of
 
     hooks = Hooks(IPythonKernel.instance())
+    text_bars()
+    hide_tensorflow_chatter()  # of cells that import Keras first
     with contextlib.suppress(OSError):  # the folder is not on this node, or the pipe is on another
         hooks.alive = os.open(pipe(folder, MPI.COMM_WORLD.rank), os.O_WRONLY | os.O_NONBLOCK)
     with contextlib.suppress(OSError):

@@ -202,6 +202,13 @@ class Cluster(Variables):
             for rank, (host, process, pid, uuid) in enumerate(self.places)
         ]
 
+    def output(self, rank: int) -> str:
+        """All that a rank has printed in its last cell, of which %%px shows a part if it is long.
+
+        What is beyond two million characters is dropped, from the middle.
+        """
+        return self.cells.output(rank)
+
     @one_line
     def restart(self, imports: bool = False) -> None:
         """Replace the engines by new ones without variables, whatever state they are in.

@@ -3,16 +3,21 @@
 import contextlib
 import re
 
+import ipyparallel as ipp
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython import get_ipython
 from IPython.core import magic_arguments
 from IPython.core.error import UsageError
 
+from . import cell_display
 from .traced_cell import drawn
 
 
 class ClusterMagics(ParallelMagics):
     """ipyparallel's magics for the engines of a Cluster, and %%mpi."""
+
+    # Seconds until a line says what the ranks do.
+    progress_after_seconds = -1 if ipp._NONINTERACTIVE else 2
 
     def __init__(self, shell, cluster):
         self.cluster = cluster
@@ -22,13 +27,16 @@ class ClusterMagics(ParallelMagics):
         self.magics["cell"]["mpi"] = self.cell_mpi
 
     def parallel_execute(
-        self, cell, block=None, save_name=None, targets=None, timeout=None, groupby="type", **shown
+        self, cell, block=None, save_name=None, targets=None, timeout=None, groupby="order", **shown
     ):
         """Run a cell; all magics call this. Returns the AsyncResult unless it waits (`block`)."""
         block = self.view.block if block is None else block
         targets = self.view.targets if targets is None else targets
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on engine(s): {targets}")
+        page = cell_display.page()
+        if block:
+            self.cluster.cells.free(targets, timeout, page)
         sent = self.cluster.cells.submit(cell, targets, timeout)
         self.last_result = sent.result
         if save_name:
@@ -42,7 +50,7 @@ class ClusterMagics(ParallelMagics):
             "signal_on_interrupt": self.signal_on_interrupt,
         }
         shown = own | {name: value for name, value in shown.items() if value is not None}
-        sent.wait(groupby=groupby, **shown)
+        sent.wait(page, groupby=groupby, **shown)
 
     @magic_arguments.magic_arguments()
     @exec_args
@@ -52,7 +60,7 @@ class ClusterMagics(ParallelMagics):
     )
     def cell_px(self, line="", cell=None):
         """Run the cell on the engines."""
-        args = magic_arguments.parse_argstring(self.cell_px, line)
+        args, cell = magic_arguments.parse_argstring(self.cell_px, line), numbered("px", line, cell)
         signal = args.signal_on_interrupt and self._eval_signal_str(args.signal_on_interrupt)
         targets = self._eval_target_str(args.targets) if args.targets else None
         block = self.view.block if args.block is None else args.block
@@ -73,6 +81,8 @@ class ClusterMagics(ParallelMagics):
         if not block:
             return result
 
+    cell_px.parser.set_defaults(groupby="order")
+
     @magic_arguments.magic_arguments()
     @output_args
     def result(self, line=""):
@@ -84,6 +94,8 @@ class ClusterMagics(ParallelMagics):
             self.shell.user_ns[args.save_name] = self.last_result
             return
         self.last_result.cell.wait(stream_output=False, groupby=args.groupby)
+
+    result.parser.set_defaults(groupby="order")
 
     @magic_arguments.magic_arguments()
     @magic_arguments.argument("--ranks", help="ranks such as 0,2 or 1-3; default: all")
@@ -101,8 +113,15 @@ class ClusterMagics(ParallelMagics):
         if args.timeout is not None and not args.timeout > 0:
             raise UsageError(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
         ranks = which_ranks("all" if args.ranks is None else args.ranks, self.cluster.n)
+        cell = numbered("mpi", line, cell)
+        self.cluster.cells.free(ranks, args.timeout, cell_display.page())
         with drawn(self.cluster.cells, ranks) if args.trace else contextlib.nullcontext():
             self.parallel_execute(cell, block=True, targets=ranks, timeout=args.timeout)
+
+
+def numbered(magic: str, line: str, cell: str) -> str:
+    """The source for the engines, with the magic's line as a comment: it counts in a notebook."""
+    return cell if cell.lstrip().startswith("%%") else f"# %%{magic} {line}".rstrip() + f"\n{cell}"
 
 
 def which_ranks(text: str, size: int) -> list[int]:

@@ -16,26 +16,42 @@ from collections.abc import Mapping
 from concurrent import futures
 
 from ipyparallel.error import NoEnginesRegistered
-from ipyparallel.util import progress
 
-from . import hints
-from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain, ranks
+from . import cell_display, cell_status, hints
+from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain
+from .cell_output import Output
 from .client import Result
 from .engine_hooks import Doing, Severity
 from .engine_probe import PATIENCE
+from .rank_words import ranks
 
 GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging ranks are given up
 BLOCKED = 1.5  # seconds without a response in a raw MPI call before it counts as blocked
 STALL = 10.0  # seconds after which a cell that hangs without a failure is reported
 LOOK = 0.1  # seconds between two polls
+STOP = "the stop button ends the cell"
 
 
 class Cell:
-    """One cell that was sent to engines, after the end of cell number `reported` was reported."""
+    """One cell that was sent to engines, after the end of cell number `reported` was reported.
 
-    def __init__(self, cells, code: str, result: Result, timeout: float | None, reported: int):
-        self.cells, self.code, self.result, self.timeout = cells, code, result, timeout
-        self.reported, self.waited = reported, False  # whether `wait` has seen its end
+    `number` is that of the notebook's cell, as in "In[12]"; None in a script.
+    """
+
+    def __init__(
+        self,
+        cells,
+        code: str,
+        result: Result,
+        output: Output,
+        *,
+        timeout: float | None = None,
+        reported: int = 0,
+        number: int | None = None,
+    ):
+        self.cells, self.code, self.result, self.output = cells, code, result, output
+        self.timeout, self.reported, self.number = timeout, reported, number
+        self.waited = False  # whether `wait` has seen its end
         self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result.cell = self  # for %pxresult
@@ -49,18 +65,20 @@ class Cell:
 
     def wait(
         self,
+        page: cell_display.Page | None = None,
         *,
         stream_output: bool = True,
-        groupby: str = "type",
+        groupby: str = "order",
         progress_after: float = -1,
         signal_on_interrupt: str | int = "SIGINT",
     ) -> None:
         """Show the ranks' output until the cell is over; raise the error it ends with.
 
         Args:
-            stream_output: Show output as it arrives; else all at the end, grouped by `groupby`.
-            groupby: "type", "engine" or "order", as in ipyparallel.
-            progress_after: Seconds until a progress bar is shown; -1 for none.
+            page: What shows it; None: a new one.
+            stream_output: Show output as it arrives; else all at the end.
+            groupby: As in `cell_layout.layout`.
+            progress_after: Seconds until a line says what the ranks do; -1: no such line.
             signal_on_interrupt: Signal sent to the ranks at KeyboardInterrupt.
 
         Raises:
@@ -69,24 +87,22 @@ class Cell:
                 the ranks were interrupted.
         """
         began, kind, reason = time.monotonic(), CellError, ""
-        with self.result.stream_output() if stream_output else contextlib.nullcontext():
-            try:
-                if not self._until_over(progress_after):
-                    self.were = self._ask(PATIENCE)
-                    kind, reason = CellTimeout, f"the cell took longer than {self.timeout:g} s"
-            except KeyboardInterrupt:
-                kind, reason = CellInterrupted, "interrupted"
-            if reason:
-                with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
-                    self._interrupt(signal_on_interrupt)
-            self.waited = True  # also if a further Ctrl-C ends what follows
-            said = [reply.output for reply in self.replies.values() if reply.done()]
-            # Output may arrive after the reply; after the stop button, don't wait long for it.
-            futures.wait(said, timeout=0.3 if reason else 1.0)
-        if not stream_output and self.pending():
-            self.result.display_so_far()
-        elif not stream_output:
-            self.result.display_outputs(groupby)
+        page = cell_display.page() if page is None else page
+        page.follow(self.output, stream_output, groupby)
+        try:
+            if not self._until_over(page, progress_after):
+                self.were = self._ask(PATIENCE)
+                kind, reason = CellTimeout, f"the cell took longer than {self.timeout:g} s"
+        except KeyboardInterrupt:
+            kind, reason = CellInterrupted, "interrupted"
+        if reason:
+            with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
+                self._interrupt(signal_on_interrupt)
+        self.waited = True  # also if a further Ctrl-C ends what follows
+        said = [reply.output for reply in self.replies.values() if reply.done()]
+        # Output may arrive after the reply; after the stop button, don't wait long for it.
+        futures.wait(said, timeout=0.3 if reason else 1.0)
+        page.end()
         error = self._verdict(kind, reason)
         if error is not None:
             error.seconds = time.monotonic() - began
@@ -97,37 +113,47 @@ class Cell:
         """Whether ranks still run the cell; none does once an engine's process has ended."""
         return bool(self.pending()) and not self.cells.deaths.happened.is_set()
 
-    def _until_over(self, progress_after: float) -> bool:
+    def _until_over(self, page: cell_display.Page, status_after: float) -> bool:
         """Wait until all ranks are done or blocked forever; False if the time was up before."""
         began = time.monotonic()
-        failed, next_look, told, bar = None, began, False, None
-        with contextlib.ExitStack() as at_end:
-            while self._lives():
-                self.result.wait(LOOK)
-                now = time.monotonic()
-                if self.timeout is not None and now - began > self.timeout:
-                    return False
-                if bar is None and 0 <= progress_after < now - began:
-                    bar = progress(total=len(self.replies), unit="tasks", desc="%px")
-                    at_end.callback(bar.close)
-                if bar is not None:
-                    bar.update(len(self.replies) - len(self.pending()) - bar.n)
-                if failed is None and self.failures():
-                    failed = now
-                since = began + STALL - GRACE if failed is None else failed
-                if now < max(since, next_look):
-                    continue
-                next_look = now + 0.5
-                answers = self._ask()
-                hopeless = self._is_hopeless(answers)
-                if now - since < GRACE:
-                    continue
-                if hopeless and failed is not None:
-                    return True
-                if not told and self._lives() and (hopeless or failed is not None):
-                    told = True
-                    self._tell(answers)
+        failed, next_look, told, report = None, began, False, ""
+        shows = status_after >= 0 and page.shows_status()
+        next_status = began + status_after if shows else float("inf")
+        while self._lives():
+            self.result.wait(LOOK)
+            now = time.monotonic()
+            if self.timeout is not None and now - began > self.timeout:
+                return False
+            page.update()
+            if now >= next_status and self._lives():
+                next_status = now + cell_status.EVERY
+                page.status(f"{now - began:.0f} s: {report or self._status()}")
+            if failed is None and self.failures():
+                failed = now
+            since = began + STALL - GRACE if failed is None else failed
+            if now < max(since, next_look):
+                continue
+            next_look = now + 0.5
+            answers = self._ask()
+            hopeless = self._is_hopeless(answers)
+            if now - since < GRACE:
+                continue
+            if hopeless and failed is not None:
+                return True
+            report = ""
+            if self._lives() and (hopeless or failed is not None):
+                lines = self._report(answers)
+                report = "; ".join(lines)
+                if not told and not shows:
+                    print("\n".join(lines), file=sys.stderr, flush=True)
+                told = True
         return True
+
+    def _status(self) -> str:
+        """What the ranks do; ranks that can't answer at once are not waited for."""
+        pending = self.pending()
+        answers = self.cells.asking.ask(pending, {}, 0.1, signal=False)
+        return cell_status.status(answers, pending, self.replies.keys() - set(pending))
 
     def _ask(self, seconds: float = 0.3) -> dict[int, Doing]:
         pending = self.pending()
@@ -137,12 +163,11 @@ class Cell:
         """Whether all ranks that are not done are in MPI calls that can't be interrupted."""
         return all(k in answers and answers[k].blocked > BLOCKED for k in self.pending())
 
-    def _tell(self, answers: Mapping[int, Doing]) -> None:
-        """Print to stderr why this cell is not over."""
+    def _report(self, answers: Mapping[int, Doing]) -> list[str]:
+        """Lines that say why this cell is not over."""
         failures = self.failures()
         lines = [*(explain(failures)[0] if failures else []), *self._positions(answers)]
-        lines.append("waiting for these ranks; the stop button ends the cell")
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        return [*lines, f"waiting for these ranks; {STOP}"]
 
     def _interrupt(self, signal: str | int) -> None:
         """Send a signal to the ranks that are not done, and wait up to GRACE seconds for them."""

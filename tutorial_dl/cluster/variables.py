@@ -17,9 +17,11 @@ from typing import Any
 from IPython import get_ipython
 
 from . import parcels
-from .cell_errors import CellError, CellInterrupted, CellProblem, ranks
+from .cell_errors import CellError, CellInterrupted, CellProblem
 from .engine_values import CODE
+from .magics import ClusterMagics
 from .parcels import CannotSend
+from .rank_words import ranks
 from .running_cell import positions
 
 SOON = 1.0  # seconds after which a rank that does not answer is named
@@ -100,7 +102,7 @@ class Ranks:
             CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
             ValueError: If `timeout` is not above 0.
         """
-        self.cluster.cells.submit(code, self.numbers, timeout).wait()
+        self.cluster.cells.run(code, self.numbers, timeout)
 
     def _ask(self, request: tuple, timeout: float | None = None) -> Any:
         """Send a request, wait for its end, and return the results."""
@@ -112,11 +114,12 @@ class Ranks:
             raise CellError([_not_sent(request, str(error))]) from None
         sources, _ = parcels.pack(_sources(files))
         former = [cells.now[rank] for rank in self.numbers if rank in cells.now]
+        cells.free(self.numbers, timeout)
         cell = cells.submit(CODE, self.numbers, timeout, [*sources, *buffers])
         if request[0] != "run" or any(each.pending() for each in former):
             _name_the_busy(cell)
         try:
-            cell.wait()
+            cell.wait(progress_after=ClusterMagics.progress_after_seconds)
         except CellError as error:
             raise _without_our_name(error) from None
         results = [parcels.unpack(cell.replies[rank].parcel) for rank in self.numbers]

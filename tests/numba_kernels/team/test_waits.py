@@ -1,0 +1,106 @@
+"""Any thread can ask what its process waits in, and for which ranks."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+PLACES = pytest.mark.parametrize("shared", ["1", "0"], ids=["window", "messages"])
+
+CALLS = {
+    "barrier()": lambda team: team.barrier(),
+    "allreduce(float32[3], op='sum', algorithm='naive')": lambda team: team.allreduce(
+        np.ones(3, "float32"), algorithm="naive"
+    ),
+    "split()": lambda team: team.split(0),
+}
+
+
+def until(condition, seconds=100):
+    """What this process waits in, once it fulfils the condition (or time is up)."""
+    from numba_kernels.team import stall
+
+    end = time.monotonic() + seconds
+    while not ((wait := stall.now()) and condition(wait)) and time.monotonic() < end:
+        time.sleep(0.001)
+    return wait
+
+
+def see(call, late, seen):
+    """On a thread: see the wait in `call`, once only rank `late` can be missing; let it come."""
+    from mpi4py import MPI
+
+    try:
+        seen.append(until(lambda wait: wait.call == call and wait.missing in (None, [late])))
+    finally:
+        MPI.COMM_WORLD.send(None, dest=late)
+
+
+def last_rank_is_late():
+    """In a team of all ranks, and in one of some of them in another order."""
+    from mpi4py import MPI
+
+    from numba_kernels import Team
+    from numba_kernels.team import stall
+
+    world = MPI.COMM_WORLD
+    whole = Team()
+    # World ranks 3, 1, 0 are this part's ranks 0, 1, 2, so that numbers can't be confused.
+    part = whole.split(int(world.rank == 2), key=-world.rank)
+    teams = [(whole, [0, 1, 2, 3])] + ([(part, [3, 1, 0])] if world.rank != 2 else [])
+    for team, members in teams:
+        late = members[-1]
+        for name, call in CALLS.items():
+            number = team.count + 1
+            if world.rank == late:
+                for other in members[:-1]:
+                    world.recv(source=other)  # it has seen what it waits in
+                call(team)
+                continue
+            seen = []
+            look = threading.Thread(target=see, args=(name, late, seen))
+            look.start()
+            call(team)
+            look.join()
+            [wait] = seen
+            assert (wait.ranks, wait.number) == (members, number)
+            # Only the node's board tells who is late; naive sends messages.
+            on_board = len(team.node) == team.size and name == "barrier()"
+            assert wait.missing == ([late] if on_board else None)
+            assert stall.now() is None
+        team.barrier()
+    whole.barrier()
+
+
+@PLACES
+def test_a_wait_is_known(on_ranks, shared):
+    on_ranks(4, last_rank_is_late, env={"NUMBA_KERNELS_WINDOW": shared})
+
+
+def one_recovers():
+    from numba_kernels import Team
+    from numba_kernels.team import stall
+
+    team = Team()
+    team.barrier()
+    team.abort(ValueError("bad"))
+    if team.rank == 2:
+        team.letters.settle(60)  # all have failed
+        while len(team.letters.recovering) < 2:
+            team.letters.collect()
+            time.sleep(0.001)
+    else:
+        seen = []
+        look = threading.Thread(target=lambda: seen.append(until(lambda w: w.missing == [2])))
+        look.start()
+    team.recover(120)
+    if team.rank != 2:
+        look.join()
+        assert (seen[0].call, seen[0].missing) == ("recover()", [2])
+    assert stall.now() is None
+    team.barrier()
+
+
+def test_a_recovery_is_a_wait(on_ranks):
+    on_ranks(3, one_recovers)

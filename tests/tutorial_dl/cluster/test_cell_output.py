@@ -1,0 +1,423 @@
+"""The output of a cell's ranks, laid out like that of one program: no engines are needed."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+
+from tutorial_dl.cluster import cell_display, cell_layout, rank_screen
+from tutorial_dl.cluster.cell_layout import layout, lines_of
+from tutorial_dl.cluster.cell_output import DISPLAYS, Output
+
+
+def message(kind: str, **content) -> dict:
+    """A message as an engine publishes it."""
+    return {"header": {"msg_type": kind}, "content": content}
+
+
+def text(said: str, name: str = "stdout") -> dict:
+    return message("stream", name=name, text=said)
+
+
+def shown(kind: str = "display_data", name: str | None = None, **data) -> dict:
+    """A message with something displayed, in the formats `text`, `png`, `html`, ..."""
+    types = {"text": "text/plain", "png": "image/png", "html": "text/html", "svg": "image/svg+xml"}
+    transient = {} if name is None else {"display_id": name}
+    bundle = {types.get(key, key): each for key, each in data.items()}
+    return message(kind, data=bundle, metadata={}, transient=transient)
+
+
+def output_of(**messages) -> Output:
+    """The output after these messages: r0=[...], r1=[...], each a string (stdout) or a message."""
+    output = Output(int(rank[1:]) for rank in messages)
+    for rank, each in messages.items():
+        for one in each:
+            output.receive(int(rank[1:]), text(one) if isinstance(one, str) else one)
+    return output
+
+
+def lines(groupby: str = "order", **messages) -> list[str]:
+    return lines_of(layout(output_of(**messages).snapshot(), groupby))
+
+
+# Folding and order ---------------------------------------------------------------------------
+
+
+def test_equal_output_is_folded_and_ranks_are_in_order():
+    # Rank 2 was the first to print.
+    got = lines(r2=["b\n"], r0=["a\n"], r1=["a\n"], r3=["a\n"])
+    assert got == ["ranks 0, 1, 3: a", "rank 2:        b"]
+    assert lines(r0=["a\nb\n"], r1=["a\nb\n"], r2=["a\nb\n"]) == ["ranks 0-2: a", "ranks 0-2: b"]
+    assert lines(r0=[], r1=[]) == []
+
+
+def test_each_ranks_lines_stay_together():
+    assert lines(r0=["[1 0]\n[0 1]\n"], r1=["[1 0]\n[0 2]\n"]) == [
+        "rank 0: [1 0]",
+        "rank 0: [0 1]",
+        "rank 1: [1 0]",
+        "rank 1: [0 2]",
+    ]
+
+
+def test_what_one_rank_prints_after_the_others_follows():
+    same = "step 1\nstep 2\n"
+    got = lines(r0=[same, "total 7\n"], r1=[same], r2=[same], r3=["alone\n"])
+    assert got == [
+        "ranks 0-2: step 1",
+        "ranks 0-2: step 2",
+        "rank 0:    total 7",
+        "rank 3:    alone",
+    ]
+
+
+def test_ranks_behind_while_they_run_are_folded_too():
+    # Rank 1 has printed the beginning of a line that the others have printed.
+    got = lines(r0=["one\ntwo\n"], r1=["one\ntw"], r2=["one\ntwo\nthr"])
+    assert got == ["ranks 0-2:  one", "ranks 0, 2: two", "rank 2:     thr"]
+    assert lines(r0=["one\ntwo\n"], r1=["one\ntX"]) == [
+        "rank 0: one",
+        "rank 0: two",
+        "rank 1: one",
+        "rank 1: tX",
+    ]
+
+
+def test_stderr_is_told_apart_and_in_order():
+    got = lines(r0=["a\n", text("careful\n", "stderr"), "b\n"], r1=["a\n"])
+    assert got == ["ranks 0, 1: a", "rank 0 stderr: careful", "rank 0:     b"]
+
+
+def test_stdout_goes_on_in_its_line_after_stderr():
+    got = lines(r0=["begun", text("careful\n", "stderr"), ", done\n"])
+    assert got == ["rank 0: begun, done", "rank 0 stderr: careful"]
+
+
+def test_results_come_last_and_are_folded():
+    got = lines(
+        r0=[shown("execute_result", text="3"), "late\n"],
+        r1=["x\n", shown("execute_result", text="3")],
+        r2=[shown("execute_result", text="[1,\n 2]")],
+    )
+    assert got == [
+        "rank 0:     late",
+        "rank 1:     x",
+        "ranks 0, 1: 3",
+        "rank 2:     [1,",
+        "rank 2:      2]",
+    ]
+
+
+def test_the_other_groupings():
+    messages = {"r0": ["a\n", shown(text="F"), "b\n"], "r1": ["a\n", shown(text="F"), "b\n"]}
+    assert lines(**messages) == ["ranks 0, 1: a", "ranks 0, 1: F", "ranks 0, 1: b"]
+    assert lines("type", **messages) == ["ranks 0, 1: a", "ranks 0, 1: b", "ranks 0, 1: F"]
+    by_engine = [f"rank {rank}: {said}" for rank in (0, 1) for said in "aFb"]
+    assert lines("engine", **messages) == by_engine
+
+
+# What a terminal does -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "seen"),
+    [
+        (["10%\r20%\r", "30%\n"], ["30%"]),
+        (["10%\r"], ["10%"]),  # it stays until something is written
+        (["windows\r\n", "next\r\n"], ["windows", "next"]),
+        (["1/2\b\b\b2/2\n"], ["2/2"]),
+        (["a\n\nb\n"], ["a", "", "b"]),
+        (["bar\r", "   \r"], []),  # a bar that was removed
+        (["\x1b[2Kline\x1b[K\n"], ["line"]),
+        (
+            ["outer 0\n", "\rinner 1", "\x1b[A", "\router 1", "\n\rinner 2\n"],
+            ["outer 1", "inner 2"],
+        ),
+        (["cut in \x1b[", "31mred\x1b[0m\n"], ["cut in \x1b[31mred\x1b[0m"]),
+        (["\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\n"], ["link"]),
+    ],
+)
+def test_carriage_returns_and_their_like(written, seen):
+    assert lines(r0=written) == [f"rank 0: {line}".rstrip() for line in seen]
+
+
+def test_bars_of_tqdm_leave_a_line_each():
+    tqdm = pytest.importorskip("tqdm").tqdm
+    output = Output([0])
+
+    class File:
+        def write(self, said):
+            output.receive(0, text(said))
+
+        def flush(self):
+            pass
+
+    for _ in tqdm(range(5), file=File(), mininterval=0, desc="epochs"):
+        for _ in tqdm(range(5), file=File(), mininterval=0, desc="batches", leave=False):
+            pass
+    [line] = lines_of(layout(output.snapshot()))
+    assert line.startswith("rank 0: epochs: 100%|") and "5/5" in line
+
+
+def test_colours_do_not_reach_the_labels():
+    red, off = "\x1b[31m", "\x1b[0m"
+    got = lines(r0=[f"{red}one\ntwo{off} three\n", text("plain\n", "stderr"), "four\n"])
+    assert got == [
+        f"rank 0: {red}one{off}",
+        f"rank 0: {red}two{off} three",
+        "rank 0 stderr: plain",
+        "rank 0: four",
+    ]
+
+
+# Long output --------------------------------------------------------------------------------
+
+
+def test_a_thousand_lines_are_cut_with_a_count():
+    printed = "".join(f"line {i}\n" for i in range(1000))
+    got = lines(r0=[printed], r1=[printed])
+    half = cell_layout.LINES // 2
+    assert got[:half] == [f"ranks 0, 1: line {i}" for i in range(half)]
+    assert got[half] == f"ranks 0, 1: ... {1000 - 2 * half} lines more; c.output(0) has them"
+    assert got[half + 1 :] == [f"ranks 0, 1: line {i}" for i in range(1000 - half, 1000)]
+    assert output_of(r1=[printed]).text(1) == printed.rstrip("\n")
+
+
+def test_ranks_that_differ_share_the_lines_that_are_shown():
+    printed = {f"r{k}": ["".join(f"{i} of {k}\n" for i in range(1000))] for k in range(8)}
+    got = lines(**printed)
+    assert cell_layout.LINES <= len(got) <= cell_layout.LINES + 8
+    each = cell_layout.LINES // 8
+    assert [line for line in got if "more" in line] == [
+        f"rank {k}: ... {1000 - each} lines more; c.output({k}) has them" for k in range(8)
+    ]
+
+
+def test_memory_is_bounded_and_the_count_stays_right(monkeypatch):
+    monkeypatch.setattr(rank_screen, "MOST", 100_000)
+    output = Output([0])
+    for first in range(0, 50_000, 100):
+        output.receive(0, text("".join(f"{i:09d}\n" for i in range(first, first + 100))))
+    kept = output.text(0)
+    assert 50_000 <= len(kept) <= 110_000
+    assert kept.startswith("000000000\n") and kept.endswith("\n000049999")
+    [(where, gone)] = re.findall(r"^(\.\.\. ([\d,]+) lines, which were not kept)$", kept, re.M)
+    assert int(gone.replace(",", "")) + len(kept.splitlines()) - 1 == 50_000, where
+    [more] = [line for line in lines_of(layout(output.snapshot())) if "more" in line]
+    assert f"... {50_000 - cell_layout.LINES:,} lines more" in more
+
+
+def test_a_very_long_line_is_cut():
+    [line] = lines(r0=["x" * 1_000_000 + "\n"])
+    assert len(line) < 2_100 and line.endswith("characters more")
+
+
+def test_displays_beyond_a_limit_are_counted():
+    got = lines(r0=[shown(text=f"figure {i}") for i in range(DISPLAYS + 3)])
+    assert got[-1] == "rank 0: ... 3 more displays, which were not kept"
+    assert len(got) == DISPLAYS + 1
+
+
+# Figures ------------------------------------------------------------------------------------
+
+
+def png(letter: str) -> str:
+    return base64.b64encode(letter.encode()).decode()
+
+
+def test_figures_of_ranks_form_a_grid():
+    figures = {
+        f"r{k}": [f"before {k}\n", shown(png=png(f"figure {k}"), text="<Figure>"), "after\n"]
+        for k in range(3)
+    }
+    before, grid, after = layout(output_of(**figures).snapshot())
+    assert lines_of([before]) == [f"rank {k}: before {k}" for k in range(3)]
+    assert lines_of([after]) == ["ranks 0-2: after"]
+    page = grid.data["text/html"]
+    assert re.findall(r"<figcaption>(.*?)</figcaption>", page) == ["rank 0:", "rank 1:", "rank 2:"]
+    assert re.findall(r"base64,(.*?)'", page) == [png(f"figure {k}") for k in range(3)]
+    assert "auto-fit" in page and page.count("max-width:100%") == 3  # adapts to the page
+    assert grid.data["text/plain"].splitlines() == [f"rank {k}: <Figure>" for k in range(3)]
+
+
+def test_equal_figures_are_shown_once_and_whole():
+    same = {f"r{k}": [shown(png=png("same"), text=f"<Figure at {k}>")] for k in range(4)}
+    label, figure = layout(output_of(**same).snapshot())
+    assert lines_of([label]) == ["ranks 0-3:"]
+    assert figure.data["image/png"] == png("same") and "text/html" not in figure.data
+    label, figure = layout(output_of(r0=["x\n"], r1=[shown(png=png("one"))]).snapshot())
+    assert lines_of([label]) == ["rank 0: x", "rank 1:"] and figure.data["image/png"] == png("one")
+
+
+def test_a_table_is_shown_once_with_its_label():
+    """Keras prints model.summary() as HTML in a notebook."""
+    table = {f"r{k}": [shown(html="<pre>Total params: 5</pre>", text="Total")] for k in range(4)}
+    label, summary = layout(output_of(**table).snapshot())
+    assert lines_of([label]) == ["ranks 0-3:"]
+    assert summary.data["text/html"] == "<pre>Total params: 5</pre>"
+
+
+def test_what_fits_no_grid_is_shown_one_after_the_other():
+    widgets = {f"r{k}": [shown(**{"application/x": {"k": k}, "text": "W"})] for k in range(2)}
+    bundles = layout(output_of(**widgets).snapshot())
+    assert [list(bundle.data) for bundle in bundles] == 2 * [
+        ["text/plain"],
+        ["application/x", "text/plain"],
+    ]
+    assert lines_of(bundles[::2]) == ["rank 0:", "rank 1:"]
+
+
+def test_a_display_is_updated_and_cleared_as_in_a_notebook():
+    update = shown("update_display_data", name="bar", text="2")
+    assert lines(r0=[shown(name="bar", text="1"), "x\n", update]) == ["rank 0: 2", "rank 0: x"]
+    assert lines(r0=["a\n", message("clear_output", wait=False), "b\n"]) == ["rank 0: b"]
+    waits = message("clear_output", wait=True)
+    assert lines(r0=["a\n", waits]) == ["rank 0: a"]
+    assert lines(r0=["a\n", waits, "b\n"], r1=["c\n"]) == ["rank 0: b", "rank 1: c"]
+
+
+# In a terminal, and in a notebook ------------------------------------------------------------
+
+
+def test_a_terminal_shows_whole_lines_as_they_come(capsys):
+    output, page = Output([0, 1]), cell_display.Terminal()
+    output.receive(0, text("early\n"))
+    page.follow(output, stream=True, groupby="order")
+    output.receive(1, text("10%\r20%\r"))
+    page.update()
+    assert capsys.readouterr().out == "rank 0: early\n"
+    output.receive(1, text("100%\nnot en"))
+    output.receive(0, text("bad\n", "stderr"))
+    output.receive(1, text("ded"))
+    for rank in (1, 0):
+        output.receive(rank, shown("execute_result", text="5"))
+    page.update()
+    said = capsys.readouterr()
+    assert said.out == "rank 1: 100%\n" and said.err == "rank 0: bad\n"
+    page.end()
+    assert capsys.readouterr().out == "rank 1: not ended\nranks 0, 1: 5\n"
+
+
+def test_a_terminal_that_does_not_stream_shows_all_at_the_end(capsys):
+    output, page = output_of(r0=["a\n"], r1=["a\n"]), cell_display.Terminal()
+    page.follow(output, stream=False, groupby="order")
+    page.update()
+    assert capsys.readouterr().out == ""
+    page.end()
+    assert capsys.readouterr().out == "ranks 0, 1: a\n"
+
+
+class Frontend:
+    """The outputs of a notebook's cell, as a front end keeps them."""
+
+    def __init__(self, monkeypatch, alone: bool = True):
+        self.shown: dict[str, dict] = {}
+        self.messages, self._clears = 0, False
+        monkeypatch.setattr(cell_display, "publish_display_data", self.publish)
+        monkeypatch.setattr(cell_display, "clear_output", self.clear)
+        monkeypatch.setattr(cell_display, "alone", lambda: alone)
+        monkeypatch.setattr(cell_display, "OFTEN", 0.0)
+
+    def publish(self, data, metadata, transient, update):
+        self.messages += 1
+        if self._clears:
+            self.shown, self._clears = {}, False
+        name = transient["display_id"]
+        assert (name in self.shown) == update
+        self.shown[name] = data
+
+    def clear(self, wait):
+        self._clears = wait
+        self.shown = self.shown if wait else {}
+
+    def text(self) -> list[str]:
+        return [data["text/plain"] for data in self.shown.values()]
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    return Frontend(monkeypatch)
+
+
+def following(output: Output, stream: bool = True) -> cell_display.Notebook:
+    page = cell_display.Notebook()
+    page.follow(output, stream, "order")
+    return page
+
+
+def update(page: cell_display.Notebook) -> None:
+    page._next = 0.0  # as if some time had passed
+    page.update()
+
+
+def test_a_notebook_has_one_text_that_is_replaced(notebook):
+    output = Output([0, 1])
+    page = following(output)
+    update(page)
+    assert notebook.messages == 0
+    output.receive(1, text("b\n"))
+    update(page)
+    output.receive(0, text("a\n"))
+    update(page)
+    assert notebook.text() == ["rank 0: a\nrank 1: b"] and notebook.messages == 2
+    page.end()
+    assert notebook.messages == 2  # nothing had changed
+
+
+def test_a_status_is_below_the_text_and_leaves_nothing(notebook):
+    output = Output([0])
+    page = following(output)
+    page.status("2 s: rank 0 computes")
+    assert notebook.text() == ["2 s: rank 0 computes"]
+    output.receive(0, text("a\n"))
+    update(page)
+    assert notebook.text() == ["rank 0: a\n2 s: rank 0 computes"]
+    page.end()
+    assert notebook.text() == ["rank 0: a"]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_status_with_no_output_leaves_nothing(monkeypatch, alone):
+    frontend = Frontend(monkeypatch, alone)
+    page = following(Output([0]))
+    page.status("2 s: rank 0 computes")
+    page.end()
+    # Other outputs of the same cell of the notebook must not be cleared.
+    assert frontend.text() == ([] if alone else [""])
+
+
+def test_figures_that_become_one_leave_no_gap(notebook):
+    output = Output([0, 1])
+    page = following(output)
+    output.receive(0, shown(**{"application/x": 1, "text": "W"}))
+    output.receive(1, shown(**{"application/x": 2, "text": "W"}, name="it"))
+    update(page)
+    assert len(notebook.text()) == 4
+    output.receive(1, shown("update_display_data", name="it", **{"application/x": 1, "text": "W"}))
+    page.end()
+    assert notebook.text() == ["ranks 0, 1:", "W"]
+
+
+def test_a_notebook_that_does_not_stream_shows_one_output(notebook):
+    output = output_of(r0=["a\n"])
+    page = following(output, stream=False)
+    update(page)
+    assert notebook.messages == 0
+    page.end()
+    assert notebook.text() == ["rank 0: a"] and notebook.messages == 1
+
+
+def test_updates_are_few(monkeypatch):
+    """A server drops output above a rate, and a page that changes all the time is not readable."""
+    frontend = Frontend(monkeypatch)
+    monkeypatch.setattr(cell_display, "OFTEN", 1000.0)
+    output = Output([0])
+    page = following(output)
+    for i in range(1000):
+        output.receive(0, text(f"{i}\n"))
+        page.update()
+    assert frontend.messages == 1
+    page.end()
+    assert frontend.messages == 2 and frontend.text()[0].splitlines()[-1] == "rank 0: 999"

@@ -1,0 +1,182 @@
+"""Show the output of a cell while it runs: in a notebook in place, in a terminal line by line."""
+
+from __future__ import annotations
+
+import sys
+import time
+import uuid
+
+from IPython import get_ipython
+from IPython.display import clear_output, publish_display_data
+
+from .cell_layout import Bundle, layout, lines_of
+from .cell_output import Output, Rich, as_text
+from .rank_screen import CONTROL
+
+OFTEN = 0.3  # seconds between two updates of a notebook
+RATE = 500_000  # bytes per second; Jupyter's server drops output above twice that
+MAGICS = ("%%px", "%%mpi")
+
+
+def page() -> Page:
+    """A new page, as it is right for this process."""
+    return Notebook() if getattr(get_ipython(), "kernel", None) is not None else Terminal()
+
+
+class Page:
+    """Shows an `Output`, and below it a status while the cell runs.
+
+    Attributes:
+        output: What to show; None while the cell has not begun.
+        stream: Whether to show it while the cell runs, or at the end only.
+        groupby: As in `layout`.
+    """
+
+    def __init__(self) -> None:
+        self.output: Output | None = None
+        self.stream, self.groupby = True, "order"
+
+    def follow(self, output: Output, stream: bool, groupby: str) -> None:
+        """Begin to show this output."""
+        self.output, self.stream, self.groupby = output, stream, groupby
+
+    def update(self) -> None:
+        """Show what has arrived since the last update, unless that was a moment ago."""
+
+    def status(self, text: str) -> None:
+        """Show this text, which may have several lines, in place of the one before; "": none."""
+
+    def shows_status(self) -> bool:
+        """Whether there is a place for a status, from which it can be removed again."""
+        return True
+
+    def end(self) -> None:
+        """Show the whole output, and no status."""
+
+
+class Notebook(Page):
+    """Outputs below a notebook's cell that are replaced in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._status = ""
+        self._shown: list[tuple[str, Bundle]] = []  # name and content of each output
+        self._seen: tuple = (0, "")
+        self._next = 0.0
+
+    def status(self, text: str) -> None:
+        self._status = text
+        self.update()
+
+    def update(self) -> None:
+        now = time.monotonic()
+        changes = self.output.changes if self.output is not None and self.stream else 0
+        if (changes, self._status) == self._seen or now < self._next:
+            return
+        self._seen = changes, self._status
+        bundles = self._bundles() if self.output is not None and self.stream else []
+        sent = self._show(with_status(bundles, self._status))
+        took = time.monotonic() - now
+        self._next = now + max(OFTEN, 10 * took, sent / RATE)
+
+    def _bundles(self) -> list[Bundle]:
+        return layout(self.output.snapshot(), self.groupby)
+
+    def end(self) -> None:
+        self._status = ""
+        bundles = self._bundles() if self.output is not None else []
+        if len(bundles) < len(self._shown) and alone():
+            # An output that is replaced by nothing would leave a blank strip.
+            clear_output(wait=bool(bundles))
+            self._shown = []
+        self._show(bundles)
+
+    def _show(self, bundles: list[Bundle]) -> int:
+        """Display these bundles in place of those shown; returns about how many bytes were sent."""
+        sent = 0
+        bundles = bundles + [Bundle({"text/plain": ""})] * (len(self._shown) - len(bundles))
+        for place, bundle in enumerate(bundles):
+            update = place < len(self._shown)
+            if update and self._shown[place][1] == bundle:
+                continue
+            name = self._shown[place][0] if update else uuid.uuid4().hex
+            publish_display_data(
+                bundle.data, bundle.metadata, transient={"display_id": name}, update=update
+            )
+            self._shown[place : place + 1] = [(name, bundle)]
+            sent += sum(len(each) for each in bundle.data.values() if isinstance(each, str))
+        return sent
+
+
+def with_status(bundles: list[Bundle], text: str) -> list[Bundle]:
+    """The bundles, and the status as the last lines of the last one if that is text."""
+    if not text:
+        return bundles
+    if bundles and bundles[-1].data.keys() == {"text/plain"}:
+        return [*bundles[:-1], Bundle({"text/plain": f"{bundles[-1].data['text/plain']}\n{text}"})]
+    return [*bundles, Bundle({"text/plain": text})]
+
+
+def alone() -> bool:
+    """Whether all that the notebook's cell shows comes from one cell of ours."""
+    request = get_ipython().kernel.get_parent("shell") or {}
+    return request.get("content", {}).get("code", "").lstrip().startswith(MAGICS)
+
+
+class Terminal(Page):
+    """Whole lines as they come, each with its rank; results at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._partial: dict[tuple[int, str], str] = {}
+        self._results: dict[int, list] = {}
+        self._status = ""
+
+    def follow(self, output: Output, stream: bool, groupby: str) -> None:
+        super().follow(output, stream, groupby)
+        if stream:
+            output.stream()
+
+    def shows_status(self) -> bool:
+        return getattr(sys.stderr, "isatty", bool)()
+
+    def status(self, text: str) -> None:
+        if text != self._status and self.shows_status():
+            line = "; ".join(text.splitlines())
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._status = text
+
+    def update(self) -> None:
+        if self.output is None or not self.stream:
+            return
+        for rank, name, said in self.output.arrived():
+            if isinstance(said, Rich) and said.result:
+                self._results[rank] = [said]
+            elif isinstance(said, Rich):
+                for line in as_text(said).splitlines():
+                    self._print(rank, "stdout", line)
+            else:
+                *ended, rest = (self._partial.get((rank, name), "") + said).split("\n")
+                for line in ended:
+                    self._print(rank, name, line)
+                # What a carriage return has overwritten is not needed any more.
+                kept = rest.rstrip("\r").rpartition("\r")[2]
+                self._partial[rank, name] = kept + "\r" * rest.endswith("\r")
+
+    def _print(self, rank: int, name: str, line: str) -> None:
+        self.status("")
+        line = CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])
+        print(f"rank {rank}: {line}", file=getattr(sys, name, sys.stdout), flush=True)
+
+    def end(self) -> None:
+        self.update()
+        self.status("")
+        if self.output is None:
+            return
+        for (rank, name), line in self._partial.items():
+            if line:
+                self._print(rank, name, line)
+        shown = self._results if self.stream else self.output.snapshot()
+        self._partial, self._results = {}, {}
+        for line in lines_of(layout(shown, self.groupby)):
+            print(line, flush=True)

@@ -1,0 +1,241 @@
+"""How the output of a cell is laid out: like that of one program, each line with its rank's label.
+
+    ranks 0-3: 100 samples                  equal output of several ranks is shown once
+    rank 0:    loss 0.3                     then what this rank has printed more
+    rank 1 stderr: a warning
+
+Ranks come in order. What all ranks printed before their first figure comes before the first
+figures, which form a grid, and so on; results of the last expression come last. Long output is cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from .cell_output import Part, Rich, Text, as_text
+from .rank_screen import Row
+from .rank_words import ranks
+
+LINES, FEWEST = 100, 10  # lines shown of all output between two figures; of one rank, at least
+SHOWN = 2_000  # characters of a line that are shown
+COLOUR, RESET = re.compile(r"(\x1b\[([\d;:]*)m)"), "\x1b[0m"
+LONGEST = 100  # characters of codes that switch colours on one after the other
+IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
+GRID = (
+    "display:grid;gap:0.5em;align-items:start;"
+    "grid-template-columns:repeat(auto-fit,minmax(min(100%,17em),1fr))"
+)
+
+
+class Bundle(NamedTuple):
+    """One output of a notebook's cell: data and metadata by MIME type."""
+
+    data: dict
+    metadata: dict = {}  # noqa: RUF012  (never changed)
+
+
+class Shared(NamedTuple):
+    """The lines of one rank, and the ranks that have printed its first lines: how many each."""
+
+    rows: list[Row]
+    partial: int
+    counts: dict[int, int]
+
+
+def layout(output: Mapping[int, list[Part]], groupby: str = "order") -> list[Bundle]:
+    """Lay out the output of ranks.
+
+    Args:
+        output: The parts by rank.
+        groupby: "order": see above; "type": all text first, then all figures; "engine": one rank
+            after the other, without folding.
+    """
+    if groupby == "engine":
+        return [each for rank in sorted(output) for each in layout({rank: output[rank]})]
+    page = _Page()
+    texts: list[dict[int, Text]] = []
+    rich: list[dict[int, Rich]] = []
+    results: dict[int, Rich] = {}
+    for rank in sorted(output):
+        place = 0
+        for part in output[rank]:
+            if isinstance(part, Rich) and part.result:
+                results[rank] = part
+            elif isinstance(part, Rich):
+                _at(rich, place)[rank] = part
+                place += 1
+            else:
+                said = _at(texts, 0 if groupby == "type" else place)
+                before = said.get(rank, Text([]))
+                said[rank] = Text(before.rows + part.rows, part.partial)
+    for place in range(max(len(texts), len(rich))):
+        page.text(_at(texts, place))
+        page.displays(_at(rich, place))
+    page.displays(results)
+    return page.bundles()
+
+
+def _at(places: list[dict], place: int) -> dict:
+    places += [{} for _ in range(len(places), place + 1)]
+    return places[place]
+
+
+class _Page:
+    """The bundles so far, and the lines of text of the next one."""
+
+    def __init__(self) -> None:
+        self._bundles: list[Bundle] = []
+        self._lines: list[tuple[str, str]] = []  # label, line
+
+    def bundles(self) -> list[Bundle]:
+        self._end_text()
+        return self._bundles
+
+    def _end_text(self) -> None:
+        # Labels for stdout have a common width, so that the text stands in a column.
+        plain = [len(label) for label, _ in self._lines if label[-7:] != "stderr:"]
+        width = max(plain, default=0)
+        lines = [f"{label:<{width}} {line}".rstrip() for label, line in self._lines]
+        if lines:
+            self._bundles.append(Bundle({"text/plain": "\n".join(lines)}))
+        self._lines = []
+
+    def text(self, texts: Mapping[int, Text]) -> None:
+        """Add the lines that ranks have printed."""
+        chains = fold(texts)
+        most = max(FEWEST, LINES // max(1, len(chains)))
+        for chain in sorted(chains, key=lambda chain: min(chain.counts)):
+            self._lines += _labelled(chain, most)
+
+    def displays(self, rich: Mapping[int, Rich]) -> None:
+        """Add one display of each of these ranks."""
+        groups: list[list[int]] = []  # ranks whose displays are equal
+        for rank in sorted(rich):
+            for members in groups:
+                if rich[members[0]].same() == rich[rank].same():
+                    members.append(rank)
+                    break
+            else:
+                groups.append([rank])
+        figures: list[tuple[str, Rich]] = []
+        for members in groups:
+            each, label = rich[members[0]], f"{ranks(members)}:"
+            if each.data.keys() <= {"text/plain"}:
+                rows = [Row("stdout", line) for line in as_text(each).splitlines()]
+                counts = dict.fromkeys(members, len(rows))
+                most = max(FEWEST, LINES // len(groups))
+                self._lines += _labelled(Shared(rows, 0, counts), most)
+            else:
+                figures.append((label, each))
+        cells = [_cell(each.data, each.metadata) for _, each in figures]
+        if len(figures) > 1 and all(cells):
+            self._end_text()
+            self._bundles.append(_grid([label for label, _ in figures], cells, figures))
+            return
+        for label, each in figures:
+            self._lines.append((label, ""))
+            self._end_text()
+            self._bundles.append(Bundle(each.data, each.metadata))
+
+
+def fold(texts: Mapping[int, Text]) -> list[Shared]:
+    """Fold lines: ranks whose lines are the first lines of another rank's are put with it."""
+    found: list[Shared] = []
+    for rank in sorted(texts, key=lambda rank: (-len(texts[rank].rows), rank)):
+        rows, partial = texts[rank]
+        if not rows:
+            continue
+        for chain in found:
+            count = _begins(rows, partial, chain.rows)
+            if count is not None:
+                chain.counts[rank] = count
+                break
+        else:
+            found.append(Shared(rows, partial, {rank: len(rows)}))
+    return found
+
+
+def _begins(rows: list[Row], partial: int, longer: list[Row]) -> int | None:
+    """How many lines of `rows` to fold if these are the first lines of `longer`, else None.
+
+    A last line that has not ended yet needs only be the beginning of the other's.
+    """
+    count = len(rows) - partial
+    if rows[:count] != longer[:count]:
+        return None
+    if not partial:
+        return count
+    name, text = longer[count]
+    return count if name == rows[-1].name and text.startswith(rows[-1].text) else None
+
+
+def _labelled(chain: Shared, most: int) -> Iterable[tuple[str, str]]:
+    """(label, line) of the lines of a chain, of which at most about `most` are shown."""
+    rows, counts = chain.rows, chain.counts
+    first = last = len(rows)  # lines that are not shown
+    if len(rows) > most + 1:
+        first, last = most // 2, len(rows) - (most - most // 2)
+    state: dict[str, str] = {}
+    for number, (name, text) in enumerate(rows):
+        if first <= number < last:
+            colours(text, state, name)
+            if number > first:
+                continue
+            hidden = rows[first:last]
+            count = sum(1 if row.name else int(row.text) for row in hidden)
+            name, line = "stdout", f"... {count:,} lines more; c.output({min(counts)}) has them"
+        elif not name:
+            name, line = "stdout", f"... {int(text):,} lines, which were not kept"
+        else:
+            more = len(text) - SHOWN
+            text = f"{text[:SHOWN]}... {more:,} characters more" if more > 0 else text
+            line = colours(text, state, name)
+        members = [rank for rank, count in counts.items() if count > number]
+        yield f"{ranks(members)}{' stderr' if name == 'stderr' else ''}:", line
+
+
+def colours(text: str, state: dict[str, str], name: str) -> str:
+    """The line with the colours that a line before it has switched on, switched off at its end."""
+    before = after = state.get(name, "")
+    for code, numbers in COLOUR.findall(text):
+        kept = after if len(after) < LONGEST else ""
+        after = kept + code if numbers.strip("0;") else ""
+    state[name] = after
+    return f"{before}{text}{RESET if after else ''}"
+
+
+def _cell(data: Mapping, metadata: Mapping) -> str:
+    """HTML of a figure or a table for a grid; "" if it has none that can be put in one."""
+    for kind in IMAGES:
+        if kind in data:
+            image = "".join(data[kind]).replace("\n", "")
+            if kind == "image/svg+xml":
+                image = base64.b64encode("".join(data[kind]).encode()).decode()
+            size = metadata.get(kind) or {}
+            width = f"width:{size['width']:g}px;" if "width" in size else ""
+            style = f"{width}max-width:100%;height:auto"
+            return f"<img src='data:{kind};base64,{image}' style='{style}' alt='figure'>"
+    table = "".join(data.get("text/html", ""))
+    if not table or "<script" in table or any(kind.startswith("application/") for kind in data):
+        return ""
+    return f"<div style='overflow-x:auto'>{table}</div>"
+
+
+def _grid(labels: list[str], cells: list[str], figures: list[tuple[str, Rich]]) -> Bundle:
+    parts = "".join(
+        f"<figure style='margin:0;min-width:0'><figcaption>{html.escape(label)}</figcaption>{cell}"
+        "</figure>"
+        for label, cell in zip(labels, cells, strict=True)
+    )
+    text = "\n".join(f"{label} {as_text(each)}" for label, each in figures)
+    return Bundle({"text/html": f"<div style='{GRID}'>{parts}</div>", "text/plain": text})
+
+
+def lines_of(bundles: Iterable[Bundle]) -> list[str]:
+    """The bundles' text, for a terminal."""
+    texts = ("".join(bundle.data.get("text/plain", "")) for bundle in bundles)
+    return [line for text in texts for line in text.splitlines()]
