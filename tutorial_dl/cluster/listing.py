@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import registry
+from .one_line import one_line
 
 
 class Entry(NamedTuple):
@@ -35,6 +36,7 @@ def list() -> list[Entry]:
     ]
 
 
+@one_line
 def stop(name: str | None = None) -> str:
     """Stop the cluster `name`, or the only one there is, for all its clients; returns its name.
 

@@ -17,7 +17,7 @@ from typing import Any
 from IPython import get_ipython
 
 from . import parcels
-from .cell_errors import CellError, CellInterrupted, CellProblem
+from .cell_errors import CellError, CellInterrupted
 from .engine_values import CODE
 from .magics import ClusterMagics
 from .parcels import CannotSend
@@ -177,7 +177,7 @@ class Variables:
         return Ranks(self, range(self.n))
 
 
-class NoSuchRank(CellProblem, IndexError):
+class NoSuchRank(CellError, IndexError):
     """A cluster has no such rank. (IndexError, so that `for one in c` ends.)"""
 
 
@@ -235,18 +235,20 @@ def _not_sent(request: tuple, why: str) -> str:
             "made from"
         )
     function, args, kwargs = rest
-    parts = {f"its value {name}": value for name, value in parcels.used_by(function).items()}
-    parts |= {f"argument {number}": value for number, value in enumerate(args, 1)}
-    parts |= {f"argument {name}": value for name, value in kwargs.items()}
+    name = _name(function)
+    parts = {f"{name} uses {key}": value for key, value in parcels.used_by(function).items()}
+    parts |= {f"argument {number} of {name} is": value for number, value in enumerate(args, 1)}
+    parts |= {f"argument {key} of {name} is": value for key, value in kwargs.items()}
     for part, value in parts.items():
         try:
             parcels.pack(value)
         except CannotSend as error:
+            comma = "," if " uses " in part else ""
             return (
-                f"{_name(function)} can't be sent to the ranks with {part}, "
-                f"{parcels.kind(value)} ({error}): {make}, or inside the function"
+                f"{part}{comma} {parcels.kind(value)}, which can't be sent to the ranks ({error}): "
+                f"{make}, or inside the function"
             )
-    return f"{_name(function)} can't be sent to the ranks ({why}): define it in a %%px cell"
+    return f"{name} can't be sent to the ranks ({why}): define it in a %%px cell"
 
 
 def _sources(files: set[str]) -> dict[str, tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -146,9 +147,20 @@ def test_starting_again_stops_the_former(capsys):
     second = cluster.start(n=1, timeout=SECONDS)
     assert "stopping the cluster of 2 engines that was running" in capsys.readouterr().out
     assert all(map(gone, processes))
+    assert first.name == second.name == "local" and cluster.list()[0].n == 1
     first.stop()  # does not affect the second
     assert [e.alive for e in second.status()] == [True]
+    second.restart()
+    assert second.run(os.getpid) == [second.status()[0].pid] and second.name == "local"
     second.stop()
+    second.stop()
+    said = re.sub(r"after \d+ s", "after N s", capsys.readouterr().out).splitlines()
+    assert said[-4:] == [
+        "local was stopped before",
+        "1 new engine after N s; variables are gone",
+        "stopped 1 engine of local",
+        "local was stopped before",
+    ]
 
 
 @pytest.mark.parametrize("n", [0, -2, 1.5, "4", None])
