@@ -76,14 +76,14 @@ def test_values_sent_to_ranks(shared_cluster):
         (lambda c: c[0][1], "c[1]: the brackets take a name or an expression in quotes"),
         (lambda c: c[3], "there is no rank 3: the cluster has ranks 0-2"),
         (lambda c: c[[0, -4]], "there is no rank -4: the cluster has ranks 0-2"),
-        (lambda c: c[1.5], "c[1.5]: the brackets take a name in quotes (c[\"x\"]), a rank (c[0]) or"),
+        (lambda c: c[1.5], 'c[1.5]: the brackets take a name in quotes (c["x"]), a rank (c[0]'),
         (lambda c: c[True], "c[True]: the brackets take a name in quotes"),
         (lambda c: c.__setitem__("2x", 1), "c['2x'] = ...: the brackets take a variable's name"),
-        (lambda c: c.__setitem__(0, 1), "c[0] = ...: the brackets take a variable's name in quotes"),
+        (lambda c: c.__setitem__(0, 1), "c[0] = ...: the brackets take a variable's name"),
         (lambda c: c.__setitem__("f()", 1), "c['f()'] = ...: the brackets take a variable's name"),
         (lambda c: c.__delitem__("a b"), "del c['a b']: the brackets take a variable's name"),
         (lambda c: c.__setitem__("x", LOCK), "a lock can't be sent to the ranks (cannot pickle"),
-        (lambda c: c["comm"], "comm is an Intracomm, which can't be sent to the notebook (it has a"),
+        (lambda c: c["comm"], "comm is an Intracomm, which can't be sent to the notebook (it has"),
         (lambda c: c["part"], 'part of it, such as c["part.epochs"], or compute in a %%px cell'),
         (lambda c: c.run(7), "run takes a function, got 7: c.run(function, *args)"),
     ],
@@ -143,7 +143,7 @@ def test_functions_run_on_ranks(shared_cluster, capsys):
     @of_notebook
     def work(first, *, second=0):
         print("says", first)
-        return rank, helper(first) + second + local  # noqa: F821: `rank` is the rank's variable
+        return rank, helper(first) + second + local  # noqa: F821
 
     assert c.run(work, 1, second=2) == [(0, 12), (1, 12), (2, 12)]
     assert capsys.readouterr().out.count("says 1") == 3
@@ -259,7 +259,7 @@ def test_parcels_keep_large_arrays_apart():
         ("np", "np is imported in the notebook, not on the ranks: write import numpy as np in a"),
         (
             "T",
-            "T is imported in the notebook, not on the ranks: write from tutorial_dl import Team as",
+            "T is imported in the notebook, not on the ranks: write from tutorial_dl import Team",
         ),
         ("lock", "lock exists in the notebook, not on the ranks: make it in a %%px cell"),
         ("nothing", None),
