@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import CodeType, FunctionType
 
 from ..interop.horovod.pickles import cloudpickle
+from ..tensorflow_chatter import hide_tensorflow_chatter
 
 LARGE = 1 << 16  # bytes from which an array is a buffer of its own
 
@@ -68,6 +69,8 @@ def pack(value: object, on_rank: bool = False) -> tuple[list, set[str]]:
 def unpack(buffers: Sequence) -> object:
     """The object of a parcel. As with any pickle, from one's own ranks only."""
     first, *others = buffers
+    if b"keras" in bytes(first):
+        hide_tensorflow_chatter()  # a model loads TensorFlow
     return pickle.loads(first, buffers=[bytearray(buffer) for buffer in others])  # arrays: writable
 
 

@@ -11,13 +11,14 @@ import inspect
 import linecache
 import operator
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from IPython import get_ipython
 
-from . import parcels
-from .cell_errors import CellError, CellInterrupted
+from . import cell_display, parcels
+from .cell_errors import CellError
 from .engine_values import CODE
 from .magics import ClusterMagics
 from .parcels import CannotSend
@@ -113,13 +114,13 @@ class Ranks:
         except CannotSend as error:
             raise CellError([_not_sent(request, str(error))]) from None
         sources, _ = parcels.pack(_sources(files))
-        former = [cells.now[rank] for rank in self.numbers if rank in cells.now]
+        former = {rank: cells.now[rank] for rank in self.numbers if rank in cells.now}
         cells.free(self.numbers, timeout)
         cell = cells.submit(CODE, self.numbers, timeout, [*sources, *buffers])
-        if request[0] != "run" or any(each.pending() for each in former):
-            _name_the_busy(cell)
         try:
-            cell.wait(progress_after=ClusterMagics.progress_after_seconds)
+            cell.wait(
+                _naming_the_busy(cells, former), progress_after=ClusterMagics.progress_after_seconds
+            )
         except CellError as error:
             raise _without_our_name(error) from None
         results = [parcels.unpack(cell.replies[rank].parcel) for rank in self.numbers]
@@ -172,6 +173,9 @@ class Variables:
             ValueError: If `timeout` is not above 0.
         """
         (self._all() if ranks is None else Ranks(self, ranks)).execute(code, timeout)
+
+    def __reduce__(self):
+        raise TypeError("it belongs to its notebook")
 
     def _all(self) -> Ranks:
         return Ranks(self, range(self.n))
@@ -264,19 +268,25 @@ def _sources(files: set[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _name_the_busy(cell) -> None:
-    """Say which ranks have not answered SOON because they run an earlier cell."""
-    try:
-        cell.result.wait(SOON)
-    except KeyboardInterrupt:
-        raise CellInterrupted(["interrupted"]) from None
-    answers = cell.cells.asking.ask(cell.pending(), {}, SOON) if cell.pending() else {}
-    ours = CODE[:20]
-    busy = {rank: doing for rank, doing in answers.items()
-            if doing.state == "running" and not doing.call.startswith(ours)}  # fmt: skip
-    if busy:
-        wait = "waiting for the end of an earlier cell; the stop button ends it"
-        print("\n".join([*positions(busy), wait]), file=sys.stderr, flush=True)
+def _naming_the_busy(cells, former: dict) -> cell_display.Page:
+    """A page for a cell that says, once, which ranks still run their `former` cell after SOON."""
+    page, due = cell_display.page(), time.monotonic() + SOON
+    show, told = page.update, False
+
+    def update() -> None:  # called all the time while the cell runs
+        nonlocal told
+        show()
+        busy = [rank for rank, cell in former.items() if rank in cell.pending()]
+        if told or not busy or time.monotonic() < due:
+            return
+        told = True
+        answers = cells.asking.ask(busy, {rank: former[rank].code for rank in busy}, SOON)
+        lines = positions(answers) or [f"{ranks(busy)}: position unknown"]
+        lines.append("waiting for the end of this earlier cell; the stop button ends it")
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+    page.update = update
+    return page
 
 
 def _without_our_name(error: CellError) -> CellError:

@@ -125,9 +125,10 @@ def test_a_busy_rank_is_named(shared_cluster, monkeypatch, capsys, tmp_path):
     wait = f"import os\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)"
     c.cells.submit(wait, [1])
     assert c["rank"] == [0, 1, 2]
+    c["time.sleep(0.5)"]  # slow, but not busy with another cell
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("rank 1 is in ")
-    assert second == "waiting for the end of an earlier cell; the stop button ends it"
+    assert first.startswith("rank 1 is in ")  # not rank 0, nor 2
+    assert second == "waiting for the end of this earlier cell; the stop button ends it"
 
 
 # Functions -------------------------------------------------------------------------------------
