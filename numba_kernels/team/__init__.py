@@ -3,7 +3,7 @@
 team.py      what users call
 waiting.py   bounded waits, with a look at the mailbox between them
 failure.py   a rank fails: how the others hear of it; mailbox.py carries the letters
-stall.py     reports of long waits
+stall.py     reports of long waits; activity.py: what a process is doing, for its other threads
 recovery.py  makes a team usable again; regrouping.py: a new one of the ranks that are left
 bytes.py     text and bytes over a team
 world.py     what teams are made from; windows.py their shared memory
@@ -14,6 +14,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
+        "activity",
         "bytes",
         "failure",
         "mailbox",

@@ -10,8 +10,6 @@ call it is waiting in, after
              which call, and for which ranks. This repeats after 20, 40, 80 ... s.
 
 If the process of a rank on this node has ended, a waiting rank raises PeerError within a second.
-
-`now()` tells any thread of the process, at any time, what the process waits in.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from ..allreduce import calls
 from ..errors import PeerError, ranks_in_words
@@ -46,36 +43,14 @@ def seconds_to_report() -> float:
 
 
 REPORT = seconds_to_report()
+reports = True  # set to False where a notebook shows what ranks wait in
 waiting: list[Watch] = []  # the waits of this process, an inner one after an outer one
-
-
-class Wait(NamedTuple):
-    """What this process has waited in for some milliseconds or more."""
-
-    call: str  # such as "barrier()"
-    seconds: float
-    number: int  # of the call, among those of its team
-    ranks: list[int]  # the team's, as MPI.COMM_WORLD numbers them
-    missing: list[int] | None  # those of them that it waits for; None: not known here
-
-
-def now() -> Wait | None:
-    """Return what this process waits in; None if nothing. Any thread may ask.
-
-    It only reads what a rank that waits has written, so it costs a wait nothing.
-    """
-    for watch in reversed(waiting[:]):
-        team, seconds = watch.team, time.monotonic() - watch.began
-        absent, places = watch.missing(), team.world_ranks
-        missing = None if absent is None else sorted(places[rank] for rank in absent)
-        return Wait(team.doing, seconds, team.waits_in[0], list(places), missing)
-    return None
 
 
 class Watch:
     """Watches one wait of a team, in which `look` is called every few milliseconds.
 
-    As a context manager it also makes the wait known to `now`.
+    As a context manager it also makes the wait known to activity.py.
     """
 
     on_board = False  # whether the wait is for counts on the node's board
@@ -203,4 +178,5 @@ def state(pid: int) -> str | None:
 
 
 def _say(text: str) -> None:
-    print(f"stall: {text}", file=sys.stderr, flush=True)
+    if reports:
+        print(f"stall: {text}", file=sys.stderr, flush=True)

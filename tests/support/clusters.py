@@ -57,9 +57,7 @@ class Kept:
     def stop(self) -> None:
         self.cluster.stop()
         deadline = time.monotonic() + 60
-        while (left := list(self.folder.glob("profile_tutorial_dl*"))) and (
-            time.monotonic() < deadline
-        ):
+        while (left := list(self.folder.glob("tutorial_dl*"))) and (time.monotonic() < deadline):
             time.sleep(0.05)
         assert not left
 

@@ -22,6 +22,6 @@ def private(tmp_path, monkeypatch):
     if engines._running is not None:
         engines._running.stop()
     deadline = time.monotonic() + 5  # a guard removes the folder after the processes
-    while (left := list(folder.glob("profile_tutorial_dl*"))) and time.monotonic() < deadline:
+    while (left := list(folder.glob("tutorial_dl*"))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not left

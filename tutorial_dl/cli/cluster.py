@@ -16,16 +16,6 @@ Name = Annotated[
 ]
 
 
-def age(seconds: float) -> str:
-    """A duration in its two largest units: "3 h 20 min"."""
-    minutes, hours = int(seconds // 60), int(seconds // 3600)
-    if hours >= 24:
-        return f"{hours // 24} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min" if minutes else f"{seconds:.0f} s"
-
-
 @app.command("list")
 def show(
     json: Annotated[bool, typer.Option("--json", help="Print the clusters as JSON.")] = False,
@@ -35,17 +25,7 @@ def show(
         from ..cluster import listing
 
         entries = listing.list()
-        if json:
-            print(json_format.dumps([entry._asdict() for entry in entries]))
-            return
-        if not entries:
-            print("no cluster is running")
-        for entry in entries:
-            job = f", job {entry.job}" if entry.job else ""
-            print(
-                f"{entry.name:<20} {entry.n:>4} engines  {entry.profile:<12} {entry.host:<16} "
-                f"{entry.state}, {age(entry.seconds)}{job}"
-            )
+        print(json_format.dumps([entry._asdict() for entry in entries]) if json else entries)
 
 
 @app.command()
@@ -80,6 +60,7 @@ def start(
         launch.check_ranks(ranks)
         lease = load(profile).keep
         from ..cluster import notebook
+        from ..cluster.listing import age
 
         keep = next(seconds for seconds in (keep, lease, 3600.0) if seconds is not None)
         cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep, force=force)

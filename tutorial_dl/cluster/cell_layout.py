@@ -29,6 +29,7 @@ GRID = (
     "display:grid;gap:0.5em;align-items:start;"
     "grid-template-columns:repeat(auto-fit,minmax(min(100%,17em),1fr))"
 )
+CAPTION = "font:var(--jp-code-font-size,13px) var(--jp-code-font-family,monospace)"
 
 
 class Bundle(NamedTuple):
@@ -90,6 +91,7 @@ class _Page:
     def __init__(self) -> None:
         self._bundles: list[Bundle] = []
         self._lines: list[tuple[str, str]] = []  # label, line
+        self._label = ""  # of the last bundle, if it is a figure or the like
 
     def bundles(self) -> list[Bundle]:
         self._end_text()
@@ -101,6 +103,7 @@ class _Page:
         width = max(plain, default=0)
         lines = [f"{label:<{width}} {line}".rstrip() for label, line in self._lines]
         if lines:
+            self._label = ""
             self._bundles.append(Bundle({"text/plain": "\n".join(lines)}))
         self._lines = []
 
@@ -137,9 +140,11 @@ class _Page:
             self._bundles.append(_grid([label for label, _ in figures], cells, figures))
             return
         for label, each in figures:
-            self._lines.append((label, ""))
+            if self._lines or label != self._label:  # else it belongs to the one before
+                self._lines.append((label, ""))
             self._end_text()
             self._bundles.append(Bundle(each.data, each.metadata))
+            self._label = label
 
 
 def fold(texts: Mapping[int, Text]) -> list[Shared]:
@@ -227,8 +232,8 @@ def _cell(data: Mapping, metadata: Mapping) -> str:
 
 def _grid(labels: list[str], cells: list[str], figures: list[tuple[str, Rich]]) -> Bundle:
     parts = "".join(
-        f"<figure style='margin:0;min-width:0'><figcaption>{html.escape(label)}</figcaption>{cell}"
-        "</figure>"
+        f"<figure style='margin:0;min-width:0'><figcaption style='{CAPTION}'>"
+        f"{html.escape(label)}</figcaption>{cell}</figure>"
         for label, cell in zip(labels, cells, strict=True)
     )
     text = "\n".join(f"{label} {as_text(each)}" for label, each in figures)

@@ -1,12 +1,14 @@
 """The cells that run on a cluster: check that one may start, submit it, remember its imports."""
 
 import ast
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 
+import psutil
 from IPython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
@@ -65,6 +67,13 @@ class Cells:
         self.left = {rank: cell for rank, cell in self.left.items() if rank in cell.pending()}
         return [rank for rank in self.left if rank in targets]
 
+    def stopped(self, rank: int) -> bool:
+        """Whether a signal has stopped the rank's process, as far as that is known here."""
+        process = self.cluster.places[rank][1]
+        with contextlib.suppress(psutil.Error):
+            return process is not None and process.status() == psutil.STATUS_STOPPED
+        return False
+
     def lost(self) -> list[str]:
         """Lines about engines whose processes have ended; empty if all live."""
         status = self.cluster.status()
@@ -109,7 +118,7 @@ class Cells:
                 lines = self._still(left)
                 if timeout is not None and time.monotonic() - began > timeout:
                     raise CellTimeout([f"the cell was not run within {timeout:g} s", *lines, OFFER])
-                text = "; ".join([*lines, WAITS, OFFER])
+                text = "\n".join([*lines, WAITS, OFFER])
                 if page is not None and page.shows_status():
                     page.status(text)
                 elif not told:
@@ -153,9 +162,17 @@ class Cells:
         self.free(targets, timeout)
         self.submit(code, targets, timeout).wait()
 
-    def submit(self, code: str, targets="all", timeout: float | None = None, buffers=()) -> Cell:
+    def submit(
+        self,
+        code: str,
+        targets="all",
+        timeout: float | None = None,
+        status: bool = False,
+        buffers: Sequence = (),
+    ) -> Cell:
         """Send a cell to engines without waiting for it; CellError if they can't run one.
 
+        `status`: whether its status will be shown, so that its ranks need not report long waits.
         `buffers` go with it (variables.py).
         """
         check_timeout(timeout)
@@ -168,7 +185,8 @@ class Cells:
         before = [self.now[rank] for rank in chosen if rank in self.now]
         waiting = [cell.reported for cell in before if cell.pending() and not cell.waited]
         about = {engine_hooks.CELL: number, engine_hooks.REPORTED: min(waiting, default=number - 1)}
-        about[engine_hooks.NUMBER] = getattr(get_ipython(), "execution_count", None)
+        about[engine_hooks.STATUS] = status
+        about[engine_hooks.NUMBER] = number_here()
         output = Output(chosen)
         result = self.client.send_cell(code, chosen, about, output.receive, buffers)
         cell = Cell(
@@ -194,6 +212,13 @@ class Cells:
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     found[ast.unparse(node)] = None
         return "\n".join(found)
+
+
+def number_here() -> int | None:
+    """The number of the notebook's cell that runs, as in "In[12]"; None in a script."""
+    # IPython's own counter is the next cell's in some versions. The inputs, from 1, include ours.
+    history = getattr(get_ipython(), "history_manager", None)
+    return None if history is None else len(history.input_hist_parsed) - 1
 
 
 def check_timeout(seconds: float | None) -> None:

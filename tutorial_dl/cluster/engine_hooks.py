@@ -30,6 +30,7 @@ from typing import NamedTuple
 import psutil
 
 from ..tensorflow_chatter import hide_tensorflow_chatter
+from .engine_activity import Shares, waits
 from .process_watch import pipe
 from .text_bars import text_bars
 
@@ -37,6 +38,7 @@ QUESTION = "doing_request"
 # Keys in the metadata of an execute request: the cell's number, and that of the last cell whose end
 # the notebook had reported when it sent this one.
 CELL, REPORTED = "tutorial_dl_cell", "tutorial_dl_reported"
+STATUS = "tutorial_dl_status"  # whether the notebook shows what ranks wait in
 NUMBER = "tutorial_dl_number"  # that of the notebook's cell, as in "In[12]"; None in a script
 LONGEST = 60  # characters of an expression to show
 WRITE = getattr(signal, "SIGRTMIN", signal.SIGUSR2 - 7) + 7  # makes an engine write its position
@@ -70,6 +72,8 @@ class Doing(NamedTuple):
     number: int = 0  # that of the call among the calls of its team
     team: Sequence[int] = ()  # the ranks of that team, numbered as %%px does
     missing: Sequence[int] | None = None  # those that it waits for; None: it does not know
+    shares: Sequence[float] = ()  # seconds computing, talking and waiting: engine_activity.py
+    talks: bool = False  # whether this cell has called a team
 
     @property
     def blocked(self) -> float:
@@ -88,7 +92,10 @@ class Hooks:
     """Hooks in an engine: IPython's events around a cell, and the control channel's question."""
 
     def __init__(self, kernel):
+        from numba_kernels.team import activity  # on the engine only, because it starts MPI
+
         self.kernel, self.shell = kernel, kernel.shell
+        self.shares = Shares(activity.kind, activity.calls, activity.KINDS)
         self.process = psutil.Process()
         self.process.cpu_percent()  # starts the measurement
         self.unanswered: set[int] = set()
@@ -110,16 +117,19 @@ class Hooks:
 
     def begin(self) -> None:
         self.running = True
+        self.shares.begin()
 
     def end(self) -> None:
         self.running = False
+        self.shares.end()
 
     def before_cell(self, info) -> None:
-        from numba_kernels.team import failure  # imported on the engine only, because it starts MPI
+        from numba_kernels.team import failure, stall  # on the engine only: it starts MPI
 
         request = self.kernel.get_parent("shell")
         metadata = request.get("metadata", {})
         self.number = metadata.get(NUMBER)
+        stall.reports = not metadata.get(STATUS, False)
         failure.new_cell(metadata.get(CELL))
 
     def cache_cell(self, code: str, number: int = 0, raw_code: str | None = None) -> str:
@@ -181,7 +191,8 @@ class Hooks:
             innermost = sys._current_frames()[threading.main_thread().ident]
             at = "running", *self.call_of_cell(innermost), calls_mpi(innermost)
         used = self.process.memory_info().rss, self.process.cpu_percent()
-        return Doing(*at, self.silent(), *used, **(waits() if at[0] == "running" else {}))
+        more = waits() | self.shares.asked() if at[0] == "running" else {}
+        return Doing(*at, self.silent(), *used, **more)
 
     def silent(self) -> float:
         """Seconds for which the main thread is known to have run no Python code."""
@@ -205,23 +216,6 @@ class Hooks:
                 line = frame.f_lineno or 0  # the outermost counts: functions may be older
             frame = frame.f_back
         return call if len(call) <= LONGEST else call[: LONGEST - 3] + "...", line
-
-
-def waits() -> dict:
-    """The fields of Doing that tell what this process waits in, if it does."""
-    from numba_kernels.team import stall
-
-    wait = stall.now()
-    if wait is None:
-        return {}
-    making = wait.call.startswith("making ")  # a team: see failure.py and world.py
-    return {
-        "waits": "Team()" if making else wait.call.partition("(")[0],
-        "waited": wait.seconds,
-        "number": wait.number,
-        "team": wait.ranks,
-        "missing": wait.missing,
-    }
 
 
 def severity(error: BaseException) -> Severity:

@@ -112,6 +112,20 @@ class Cluster(Variables):
         """Whether the client is connected; False once the cluster was stopped."""
         return self.client is not None and self.client.connected
 
+    @property
+    def phase(self) -> str:
+        """ "running" or "restarting"; "replaced" by another notebook; "stopped"; or "left"."""
+        now = self._record.now()
+        if self.connected:
+            if self.cells.asking.client is not self.client:
+                return "restarting"
+            if now is None:
+                return "stopped"  # by another process
+            return "running" if now.controller == self._record.controller else "replaced"
+        if running() is self:
+            return "restarting"
+        return "stopped" if now is None else "left"
+
     def bring_up(self) -> None:
         """Start everything, or what a restart has ended; nothing is left if that fails."""
         record, progress = self._record, Progress()

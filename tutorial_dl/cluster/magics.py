@@ -35,21 +35,22 @@ class ClusterMagics(ParallelMagics):
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on engine(s): {targets}")
         page = cell_display.page()
-        if block:
-            self.cluster.cells.free(targets, timeout, page)
-        sent = self.cluster.cells.submit(cell, targets, timeout)
-        self.last_result = sent.result
-        if save_name:
-            self.shell.user_ns[save_name] = sent.result
-        if not block:
-            return sent.result
-
         own = {
             "stream_output": self.stream_output,
             "progress_after": self.progress_after_seconds,
             "signal_on_interrupt": self.signal_on_interrupt,
         }
         shown = own | {name: value for name, value in shown.items() if value is not None}
+        if block:
+            self.cluster.cells.free(targets, timeout, page)
+        status = bool(block) and page.shows_status() and shown["progress_after"] >= 0
+        sent = self.cluster.cells.submit(cell, targets, timeout, status)
+        self.last_result = sent.result
+        if save_name:
+            self.shell.user_ns[save_name] = sent.result
+        if not block:
+            return sent.result
+
         sent.wait(page, groupby=groupby, **shown)
 
     @magic_arguments.magic_arguments()

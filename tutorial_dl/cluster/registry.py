@@ -1,6 +1,6 @@
 """The registry of this user's clusters: one folder per cluster, with a file that describes it.
 
-    IPYTHONDIR/profile_tutorial_dl_NAME/      mode 0700; the name is in use while it exists
+    IPYTHONDIR/tutorial_dl_NAME/      mode 0700; the name is in use while it exists
         cluster.json   the `Record`
         lease          locked by every client; only for clusters that may outlive their kernel
         run/           IPython's files: connection files, logs
@@ -29,7 +29,8 @@ import psutil
 from .batch_job import Job
 from .lease import FILE as LEASE
 
-PREFIX = "profile_tutorial_dl_"
+# Not "profile_...": JupyterLab's panel of ipyparallel lists each such folder as a stopped cluster.
+PREFIX = "tutorial_dl_"
 ABANDONED = 60.0  # seconds after which a folder without a record is removed
 
 

@@ -143,9 +143,9 @@ class Cell:
             report = ""
             if self._lives() and (hopeless or failed is not None):
                 lines = self._report(answers)
-                report = "; ".join(lines)
+                report = "\n".join(lines)
                 if not told and not shows:
-                    print("\n".join(lines), file=sys.stderr, flush=True)
+                    print(report, file=sys.stderr, flush=True)
                 told = True
         return True
 
@@ -153,7 +153,9 @@ class Cell:
         """What the ranks do; ranks that can't answer at once are not waited for."""
         pending = self.pending()
         answers = self.cells.asking.ask(pending, {}, 0.1, signal=False)
-        return cell_status.status(answers, pending, self.replies.keys() - set(pending))
+        stopped = [rank for rank in pending if rank not in answers and self.cells.stopped(rank)]
+        done = self.replies.keys() - set(pending)
+        return cell_status.status(answers, pending, done, stopped)
 
     def _ask(self, seconds: float = 0.3) -> dict[int, Doing]:
         pending = self.pending()

@@ -116,7 +116,7 @@ class Ranks:
         sources, _ = parcels.pack(_sources(files))
         former = {rank: cells.now[rank] for rank in self.numbers if rank in cells.now}
         cells.free(self.numbers, timeout)
-        cell = cells.submit(CODE, self.numbers, timeout, [*sources, *buffers])
+        cell = cells.submit(CODE, self.numbers, timeout, buffers=[*sources, *buffers])
         try:
             cell.wait(
                 _naming_the_busy(cells, former), progress_after=ClusterMagics.progress_after_seconds

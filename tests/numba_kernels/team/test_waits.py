@@ -19,10 +19,10 @@ CALLS = {
 
 def until(condition, seconds=100):
     """What this process waits in, once it fulfils the condition (or time is up)."""
-    from numba_kernels.team import stall
+    from numba_kernels.team import activity
 
     end = time.monotonic() + seconds
-    while not ((wait := stall.now()) and condition(wait)) and time.monotonic() < end:
+    while not ((wait := activity.wait()) and condition(wait)) and time.monotonic() < end:
         time.sleep(0.001)
     return wait
 
@@ -42,7 +42,7 @@ def last_rank_is_late():
     from mpi4py import MPI
 
     from numba_kernels import Team
-    from numba_kernels.team import stall
+    from numba_kernels.team import activity
 
     world = MPI.COMM_WORLD
     whole = Team()
@@ -68,7 +68,7 @@ def last_rank_is_late():
             # Only the node's board tells who is late; naive sends messages.
             on_board = len(team.node) == team.size and name == "barrier()"
             assert wait.missing == ([late] if on_board else None)
-            assert stall.now() is None
+            assert activity.wait() is None
         team.barrier()
     whole.barrier()
 
@@ -80,7 +80,7 @@ def test_a_wait_is_known(on_ranks, shared):
 
 def one_recovers():
     from numba_kernels import Team
-    from numba_kernels.team import stall
+    from numba_kernels.team import activity
 
     team = Team()
     team.barrier()
@@ -98,7 +98,7 @@ def one_recovers():
     if team.rank != 2:
         look.join()
         assert (seen[0].call, seen[0].missing) == ("recover()", [2])
-    assert stall.now() is None
+    assert activity.wait() is None
     team.barrier()
 
 

@@ -236,7 +236,11 @@ def test_figures_of_ranks_form_a_grid():
     assert lines_of([before]) == [f"rank {k}: before {k}" for k in range(3)]
     assert lines_of([after]) == ["ranks 0-2: after"]
     page = grid.data["text/html"]
-    assert re.findall(r"<figcaption>(.*?)</figcaption>", page) == ["rank 0:", "rank 1:", "rank 2:"]
+    assert re.findall(r"<figcaption.*?>(.*?)</figcaption>", page) == [
+        "rank 0:",
+        "rank 1:",
+        "rank 2:",
+    ]
     assert re.findall(r"base64,(.*?)'", page) == [png(f"figure {k}") for k in range(3)]
     assert "auto-fit" in page and page.count("max-width:100%") == 3  # adapts to the page
     assert grid.data["text/plain"].splitlines() == [f"rank {k}: <Figure>" for k in range(3)]
@@ -252,11 +256,15 @@ def test_equal_figures_are_shown_once_and_whole():
 
 
 def test_a_table_is_shown_once_with_its_label():
-    """Keras prints model.summary() as HTML in a notebook."""
-    table = {f"r{k}": [shown(html="<pre>Total params: 5</pre>", text="Total")] for k in range(4)}
-    label, summary = layout(output_of(**table).snapshot())
+    """Keras prints model.summary() in a notebook as several pieces of HTML."""
+    pieces = ["<pre>Model</pre>", "<pre>Total params: 5</pre>"]
+    table = {f"r{k}": [shown(html=each, text="Total") for each in pieces] for k in range(4)}
+    label, *summary = layout(output_of(**table).snapshot())
     assert lines_of([label]) == ["ranks 0-3:"]
-    assert summary.data["text/html"] == "<pre>Total params: 5</pre>"
+    assert [bundle.data["text/html"] for bundle in summary] == pieces
+    # After a figure of other ranks, or a line, the label comes again.
+    table["r0"].insert(1, "x\n")
+    assert lines_of(layout(output_of(**table).snapshot())[2:3]) == ["rank 0:    x", "ranks 0-3:"]
 
 
 def test_what_fits_no_grid_is_shown_one_after_the_other():

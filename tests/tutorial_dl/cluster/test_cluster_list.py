@@ -174,13 +174,13 @@ def test_a_cluster_of_this_kernel_cannot_be_left_unless_kept():
 
 
 def test_what_a_crash_left_is_removed(tmp_path):
-    folder = tmp_path / "ipython" / "profile_tutorial_dl_gone"
+    folder = tmp_path / "ipython" / "tutorial_dl_gone"
     folder.mkdir(parents=True)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     named = registry.process(ended.pid)
     ended.wait()
     registry.Record("gone", 2, "local.toml", str(folder), controller=named, places=[[]]).save()
-    elsewhere = tmp_path / "ipython" / "profile_tutorial_dl_far"
+    elsewhere = tmp_path / "ipython" / "tutorial_dl_far"
     elsewhere.mkdir()
     far = registry.Record("far", 2, "x/slurm.toml", str(elsewhere), host="far", controller=named)
     far.save()

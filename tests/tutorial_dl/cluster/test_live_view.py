@@ -1,0 +1,383 @@
+"""A live view with a clock and a cluster that the test moves, and what it looks like."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+import types
+from pathlib import Path
+
+import pytest
+
+from tutorial_dl.cluster import engine_states, listing, tables, view
+from tutorial_dl.cluster.engine_activity import ASKED, EVERY, Shares
+from tutorial_dl.cluster.engine_hooks import Doing
+from tutorial_dl.cluster.engines import Engine
+
+
+def doing(state="running", call="f(x)", processor=90.0, **more):
+    return Doing(state, call, 1 if call else 0, more.pop("mpi", False), **{
+        "silent": 0.0, "memory": 200 * 2**20, "processor": processor} | more)  # fmt: skip
+
+
+IDLE = doing("idle", "", 0.0)
+
+
+class FakeCluster:
+    """What a view asks of a cluster; tests set `phase`, `alive`, `answers` and `sent`."""
+
+    name = "local"
+
+    def __init__(self, n=4):
+        self.n, self.phase, self.alive, self.sent = n, "running", [True] * n, False
+        self.answers = dict.fromkeys(range(n), IDLE)
+        self.places = [("host", None, 100 + rank, "") for rank in range(n)]
+        self.asked = 0
+        cell = types.SimpleNamespace(code="", pending=lambda: self.sent)
+        deaths = types.SimpleNamespace(first=[], how="has ended")
+        asking = types.SimpleNamespace(ask=self.ask)
+        self.cells = types.SimpleNamespace(now={0: cell}, deaths=deaths, asking=asking)
+
+    def status(self):
+        return [Engine(rank, "host", 100 + rank, alive) for rank, alive in enumerate(self.alive)]
+
+    def ask(self, ranks, codes, seconds):
+        self.asked += 1
+        return {rank: self.answers[rank] for rank in ranks if rank in self.answers}
+
+
+class Time:
+    """A clock that the test moves."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Shown:
+    """A live view, and the pages that it has shown."""
+
+    def __init__(self, cluster):
+        self.pages: list[str] = []
+        self.clock = Time()
+        self.live = view.Live(cluster, self.display, self.clock)
+
+    def display(self, table):
+        self.pages.append(table._repr_html_())
+        return lambda table: self.pages.append(table._repr_html_())
+
+    def seconds(self, n: int) -> int:
+        """Let n seconds pass; returns how many updates they brought."""
+        before = len(self.pages)
+        for _ in range(n):
+            self.clock.now += view.EVERY
+            self.live.look()
+        return len(self.pages) - before
+
+    @property
+    def last(self) -> str:
+        return re.sub(r"<[^>]*>", " ", self.pages[-1].partition("</style>")[2])
+
+
+def states(cluster, shares=None) -> list[str]:
+    return [row.state for row in engine_states.rows(cluster, shares)]
+
+
+# States ----------------------------------------------------------------------------------------
+
+
+def waiting(missing=None, **more):
+    wait = {"waits": "barrier", "waited": 2.0, "number": 3, "team": [0, 1, 2, 3]}
+    return doing(call="team.barrier()", **wait | {"missing": missing} | more)
+
+
+def test_states_in_words():
+    c = FakeCluster()
+    c.answers = {0: waiting([3]), 1: waiting(), 2: waiting([3]), 3: doing()}
+    assert states(c) == ["waiting in barrier for rank 3"] * 3 + ["computing"]
+    c.answers = {
+        0: doing(call="comm.recv()", mpi=True, silent=9.0),
+        1: doing(call="comm.recv()", mpi=True),
+        2: doing(call="time.sleep(9)", processor=0.1),
+    }
+    blocked = "blocked in comm.recv(), which nothing can interrupt"
+    assert states(c) == [blocked, "in an MPI call", "running", "no answer"]
+    c.alive = [False, True, True, False]
+    c.cells.deaths.first, c.cells.deaths.how = [3], "ended with exit status 1"
+    assert [states(c)[k] for k in (0, 3)] == [
+        "dead: ended, with rank 3",
+        "dead: ended with exit status 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "phase, said",
+    [
+        ("stopped", "Cluster: it was stopped"),
+        ("left", "Cluster: this notebook has left it; cluster.join('local') connects again"),
+        ("restarting", "Cluster: its engines are starting"),
+        ("replaced", "Cluster: another notebook has restarted it; cluster.join('local') connects"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_not_dead(phase, said):
+    c = FakeCluster()
+    c.phase, c.alive = phase, [False] * 4
+    assert states(c) == [phase] * 4 and c.asked == 0
+    assert str(view.Table(c)).startswith(said)
+
+
+# A view's life ---------------------------------------------------------------------------------
+
+
+def test_a_view_outlives_ten_minutes_and_is_seldom_updated_while_nothing_happens():
+    c = FakeCluster()
+    shown = Shown(c)
+    assert 600 / view.IDLE <= shown.seconds(600) <= 600 / view.IDLE + 2
+    c.sent, c.answers[1] = True, doing()
+    assert shown.seconds(3) == 3 and "computing" in shown.last
+    c.sent, c.answers[1] = False, IDLE
+    shown.seconds(2)
+    assert "computing" not in shown.last and "4 of 4 engines alive" in shown.last
+    assert 9 <= shown.seconds(50) <= 11
+
+
+def test_cells_of_others_are_seen():
+    """A rank that was seen in a cell is asked each second, whoever sent the cell."""
+    c = FakeCluster()
+    shown = Shown(c)
+    c.answers[2] = doing()
+    shown.seconds(6)
+    assert "computing" in shown.last and shown.seconds(5) == 5
+
+
+def test_what_happens_is_shown_within_a_second():
+    c = FakeCluster()
+    shown = Shown(c)
+    shown.seconds(1)
+    for phase, words in [
+        ("restarting", "its engines are starting"),
+        ("running", "4 of 4 engines alive"),
+        ("replaced", "another notebook has restarted it"),
+        ("running", "4 of 4 engines alive"),
+    ]:
+        c.phase = phase
+        assert shown.seconds(1) == 1 and words in shown.last
+    c.alive, c.cells.deaths.first = [False] * 4, [2]
+    assert shown.seconds(1) == 1 and "0 of 4 engines alive" in shown.last
+    assert "dead: has ended" in shown.last
+
+
+def test_a_stopped_cluster_ages_its_view_until_it_is_started_again():
+    c = FakeCluster()
+    shown = Shown(c)
+    shown.seconds(1)
+    c.phase = "stopped"
+    assert shown.seconds(60) == 1
+    assert "last updated" in shown.last and "the cluster was stopped" in shown.last
+    assert 'class="old"' in shown.pages[-1] and "dead" not in shown.last
+    c.phase = "restarting"
+    assert shown.seconds(1) == 1 and "last updated" not in shown.last
+
+
+def test_a_newer_view_ends_an_older_one():
+    c = FakeCluster()
+    shown = Shown(c)
+    shown.live.end("a newer view was shown")
+    assert "last updated" in shown.last and "a newer view was shown" in shown.last
+    c.sent = True
+    assert shown.seconds(100) == 0
+    shown.live.end("again")  # only once
+    assert len(shown.pages) == 2
+
+
+def test_what_goes_wrong_ends_a_view_with_its_reason(monkeypatch):
+    c = FakeCluster()
+    shown = Shown(c)
+    monkeypatch.setattr(view, "EVERY", 0.001)
+
+    def wrong(*_):
+        raise KeyError("no such thing")
+
+    c.status = wrong
+    shown.live.run()
+    assert "it can't be updated: KeyError: 'no such thing'" in shown.last.replace("&#x27;", "'")
+
+
+def test_an_update_that_does_not_come_is_seen_on_the_page():
+    """The page itself says so when the next update is overdue, and the next one is due earlier."""
+    c = FakeCluster()
+    shown = Shown(c)
+    late = float(re.search(r"--late: (\d+)s", shown.pages[-1])[1])
+    assert view.IDLE < late < 60
+    c.answers[0] = doing()
+    shown.seconds(6)
+    late = float(re.search(r"--late: (\d+)s", shown.pages[-1])[1])
+    assert view.EVERY < late < 10
+    assert re.search(r"no news since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", shown.last)
+    for rule in ("tdl-ages", "tdl-hides", "tdl-shows"):  # each is used and exists
+        assert shown.pages[-1].count(rule) == 2
+    assert str(view.Table(c)).count("updated") == 0  # a plain table claims nothing
+
+
+# Shares ----------------------------------------------------------------------------------------
+
+
+def test_shares_are_those_of_the_last_seconds():
+    clock = Time()
+    shares = engine_states.Shares(clock)
+    assert shares.add(0, [5.0, 0.0, 5.0]) == (0.5, 0.0, 0.5)  # of all before the first answer
+    for second in range(1, 21):
+        clock.now += 1
+        last = shares.add(0, [5.0, 0.25 * second, 5.0 + 0.75 * second])
+    assert last == pytest.approx((0, 0.25, 0.75))
+    assert shares.add(0, [1.0, 0.0, 0.0]) == (1.0, 0.0, 0.0)  # a new cell
+    assert shares.add(1, [0.0, 0.0, 0.0]) == ()
+
+
+def test_only_cells_with_a_team_have_shares():
+    c = FakeCluster(2)
+    c.answers = dict.fromkeys(range(2), doing(shares=[2.0, 0.0, 0.0]))
+    assert "computing / talking" not in str(view.Table(c, engine_states.Shares()))
+    c.answers[1] = doing(shares=[1.0, 1.0, 2.0], talks=True)
+    table = view.Table(c, engine_states.Shares())
+    assert [row.shares for row in table.rows] == [(1, 0, 0), (0.25, 0.25, 0.5)]
+    assert "100% / 0% / 0%" in str(table) and "25% / 25% / 50%" in str(table)
+    html = table._repr_html_()
+    assert 'title="computing 25%, talking 25%, waiting 50%"' in html
+    assert re.findall(r'<i style="width:(\d+)%', html) == ["100", "0", "0", "25", "25", "50"]
+
+
+def sampled(what, held=()):
+    """The engine's seconds by kind, if it does `what` at one look after the other."""
+    time, looks = Time(), iter(what)
+    runs, held = [], dict(held)
+
+    def sleep(seconds):
+        time.now += seconds + held.pop(len(seen), 0.0)
+
+    def look():
+        kind = next(looks, None)
+        if kind is None:
+            shares.end()
+            return "computing"
+        seen.append(kind)
+        return kind
+
+    seen: list[str] = []
+    kinds = ("computing", "talking", "waiting")
+    shares = Shares(look, lambda: 7, kinds, time, sleep, runs.append)
+    shares.begin()
+    assert shares.asked() == {"shares": [0.0, 0.0, 0.0], "talks": False}
+    shares.asked()
+    assert len(runs) == 1  # one thread, however often it is asked
+    runs[0]()
+    return shares.asked(), time.now - 1000
+
+
+def test_an_engine_counts_seconds_while_it_is_asked():
+    said, _ = sampled(["computing"] * 10 + ["talking"] * 20 + ["waiting"] * 30)
+    assert said["shares"] == pytest.approx([11 * EVERY, 20 * EVERY, 30 * EVERY])
+    assert said["talks"]
+    # Nobody has asked for a while: the thread ends by itself.
+    said, passed = sampled(["waiting"] * 10_000)
+    assert sum(said["shares"]) == pytest.approx(passed) and passed < ASKED + 1
+    # Compiled code that keeps Python's lock is computing, whatever comes after it.
+    said, _ = sampled(["waiting"] * 5, held={2: 3.0})
+    assert said["shares"] == pytest.approx([3.0 + EVERY, 0, 5 * EVERY])
+    said, _ = sampled(["computing"] * 5)
+    assert not said["talks"]
+
+
+# Colours ---------------------------------------------------------------------------------------
+
+
+def luminance(rgb) -> float:
+    """WCAG 2.1's relative luminance, of components from 0 to 255."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (
+        part / 255 for part in rgb)]  # fmt: skip
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other) -> float:
+    """WCAG 2.1's contrast ratio; 4.5 is its level AA for text."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def rgb(text: str, below=(0, 0, 0)) -> tuple[float, ...]:
+    """The components of a CSS colour, laid over the colour `below` if it is transparent."""
+    text = {"white": "#fff", "black": "#000"}.get(text, text)
+    if text.startswith("#"):
+        digits = text[1:] if len(text) == 7 else "".join(2 * digit for digit in text[1:])
+        return tuple(int(digits[k : k + 2], 16) for k in (0, 2, 4))
+    *parts, alpha = map(float, re.fullmatch(r"rgba\((.*)\)", text)[1].split(","))
+    return tuple(alpha * c + (1 - alpha) * b for c, b in zip(parts, below, strict=True))
+
+
+def backgrounds(theme: str) -> list[tuple[float, ...]]:
+    """Those of an output's table in JupyterLab's theme: the page, every other row, the pointed."""
+    themes = Path(sysconfig.get_path("data"), "share/jupyter/lab/themes/@jupyterlab")
+    css = (themes / f"theme-{theme}-extension/index.css").read_text()
+
+    def value(name: str, below=(0, 0, 0)):
+        text = re.search(rf"--jp-{name}:([^;}}]*)", css)[1].strip()
+        return rgb(re.sub(r"var\(--md-[a-z0-9-]*,(#\w+)\)", r"\1", text), below)
+
+    page = value("layout-color0")
+    return [
+        page,
+        value("rendermime-table-row-background"),
+        value("rendermime-table-row-hover-background", page),
+    ]
+
+
+def test_contrast_is_that_of_the_standard():
+    """Values from WebAIM's contrast checker."""
+    assert contrast(rgb("#000"), rgb("#ffffff")) == pytest.approx(21)
+    assert contrast(rgb("#777"), rgb("white")) == pytest.approx(4.48, abs=0.005)
+
+
+@pytest.mark.parametrize("which, theme", enumerate(["light", "dark"]))
+def test_colours_are_readable(which, theme):
+    [opacity] = {float(value) for value in re.findall(r"opacity: ([0-9.]+)", view.AGED)}
+    for name, pair in tables.COLOURS.items():
+        for background in backgrounds(theme):
+            ratio = contrast(rgb(pair[which]), background)
+            assert ratio >= 4.5, f"{name} on {background}: {ratio:.2f}"
+            # What is old is greyed out, as CSS does it, and stays readable, too.
+            parts = zip((0.2126, 0.7152, 0.0722), rgb(pair[which]), strict=True)
+            grey = sum(weight * part for weight, part in parts)
+            aged = [opacity * grey + (1 - opacity) * part for part in background]
+            assert contrast(aged, background) >= 4.5, f"old {name} on {background}"
+
+
+def test_each_state_has_a_colour():
+    kinds = ["idle", "busy", "waiting", "blocked", "halted", "silent", "dead", "gone"]
+    assert {view.COLOURS.get(kind, kind) for kind in kinds} <= tables.COLOURS.keys()
+
+
+# Lists of clusters -----------------------------------------------------------------------------
+
+
+def test_clusters_are_listed_in_a_table():
+    entries = listing.Entries(
+        [
+            listing.Entry("local", 4, "local", "here", "running", 90.0, None),
+            listing.Entry("a<b", 128, "slurm", "login1", "on login1", 3 * 3600 + 60.0, None),
+        ]
+    )
+    assert repr(entries).splitlines() == [
+        "name   engines  profile  host    state      age",
+        "local  4        local    here    running    1 min",
+        "a<b    128      slurm    login1  on login1  3 h 1 min",
+    ]
+    html = entries._repr_html_()
+    assert html.count("<tr>") == 3 and "<td>a&lt;b</td>" in html and "Entry" not in html
+    job = listing.Entries([listing.Entry("j", 2, "slurm", "h", "running", 5.0, "31")])
+    assert repr(job).splitlines()[1] == "j     2        slurm    h     running  5 s  job 31"
+    none = listing.Entries()
+    assert (
+        none == [] and repr(none) == "no cluster is running" and "<table" not in none._repr_html_()
+    )
