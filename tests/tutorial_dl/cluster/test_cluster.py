@@ -257,7 +257,13 @@ def test_the_engines_end_when_the_controller_is_killed():
 
 
 NOTEBOOK = """
+from IPython.core.error import UsageError
 from tutorial_dl import cluster
+try:
+    get_ipython().run_cell_magic("px", "", "1")
+except UsageError as error:
+    print(error)
+---
 c = cluster.start(n=2, timeout=300)
 ---
 %%px
@@ -297,13 +303,14 @@ def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
     try:
         kernel.wait_for_ready(timeout=SECONDS)
         for now in (False, True):  # True: by SIGKILL, as Jupyter ends a busy kernel
-            _, px, pids = run_notebook(kernel, NOTEBOOK)
+            before, _, px, pids = run_notebook(kernel, NOTEBOOK)
+            assert before == "no cluster yet: c = cluster.start(n=4)\n"
             assert px == "ranks 0, 1: 3"
             ranks = [psutil.Process(pid) for pid in json.loads(pids)]
             manager.restart_kernel(now=now)
             kernel.wait_for_ready(timeout=SECONDS)
             assert_gone(ranks)
-        _, px, _ = run_notebook(kernel, NOTEBOOK)
+        _, _, px, _ = run_notebook(kernel, NOTEBOOK)
         assert px == "ranks 0, 1: 3"
     finally:
         kernel.stop_channels()

@@ -159,14 +159,14 @@ def test_the_old_cluster_ends_when_the_new_one_is_up(fakes, capsys):
     assert fakes.events == ["up local", "up local-2", "disconnect 2", "end 2"]
     assert engines.running() is second and fakes.active == [second]
     assert first.name == second.name == "local" and registry.choose("local").n == 3
+    with pytest.raises(cluster.ClusterError, match="there is already a cluster 'local'"):
+        registry.take_folder("local", "local")  # though its folder has another name
     third = cluster.start(n=4, name="local")  # the name is its predecessor's
     assert third.name == "local" and fakes.events[-2:] == ["disconnect 3", "end 3"]
     out = capsys.readouterr().out
     assert out.index("stopping the cluster of 2 engines that was running") < out.index(
         "3 engines ="
     )
-    with pytest.raises(cluster.ClusterError, match="there is already a cluster 'local'"):
-        registry.take_folder("local", "local")  # though its folder has another name
 
 
 @pytest.mark.parametrize("error", [cluster.ClusterError("did not come up"), KeyboardInterrupt()])
