@@ -21,6 +21,7 @@ from . import cell_display, parcels
 from .cell_errors import CellError
 from .engine_values import CODE
 from .magics import ClusterMagics
+from .one_line import one_line
 from .parcels import CannotSend
 from .rank_words import ranks
 from .running_cell import positions
@@ -47,7 +48,7 @@ class Ranks:
         Raises:
             CellError: If a rank does not have it, or can't send it; one line.
         """
-        text = f"({', '.join(name)},)" if isinstance(name, tuple) else name
+        text = f"({', '.join(name)},)" if _is_names(name) else name
         _check(text, "eval", f"c[{name!r}]: the brackets take a name or an expression in quotes")
         return self._ask(("get", text.strip()))
 
@@ -62,6 +63,7 @@ class Ranks:
         _check(name, "exec", right, before="del ")
         self._ask(("delete", name.strip()))
 
+    @one_line
     def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
         """Call a function on each rank, and wait; text is run as `execute` does.
 
@@ -92,6 +94,7 @@ class Ranks:
             )
         return self._ask(("run", work, args, kwargs), timeout)
 
+    @one_line
     def execute(self, code: str, timeout: float | None = None) -> None:
         """Run a cell's text as %%px does, and wait for it.
 
@@ -123,7 +126,7 @@ class Ranks:
             )
         except CellError as error:
             raise _without_our_name(error) from None
-        results = [parcels.unpack(cell.replies[rank].parcel) for rank in self.numbers]
+        results = [_unpacked(rank, cell.replies[rank].parcel) for rank in self.numbers]
         return results[0] if self.one else results
 
     def __repr__(self) -> str:
@@ -287,6 +290,18 @@ def _naming_the_busy(cells, former: dict) -> cell_display.Page:
 
     page.update = update
     return page
+
+
+def _unpacked(rank: int, parcel: Sequence) -> Any:
+    try:
+        return parcels.unpack(parcel)
+    except Exception as error:  # a class's own unpickling may raise anything
+        raise CellError(
+            [
+                f"what rank {rank} sent can't be read in the notebook "
+                f"({type(error).__name__}: {error}): ask for a part of it"
+            ]
+        ) from None
 
 
 def _without_our_name(error: CellError) -> CellError:

@@ -68,6 +68,15 @@ def test_values_sent_to_ranks(shared_cluster):
     assert c["'x' in globals()"] == [False] * 3
 
 
+# A module that the ranks have and the notebook does not
+ONLY_THERE = """
+import sys, types
+onlythere = sys.modules["onlythere"] = types.ModuleType("onlythere", "")
+onlythere.__file__ = "onlythere.py"
+exec("class Only: pass", onlythere.__dict__)
+"""
+
+
 @pytest.mark.parametrize(
     "call, says",
     [
@@ -76,6 +85,8 @@ def test_values_sent_to_ranks(shared_cluster):
         (lambda c: c["x ="], "c['x =']: the brackets take a name or an expression in quotes"),
         (lambda c: c[""], "c['']: the brackets take a name or an expression in quotes"),
         (lambda c: c[0][1], "c[1]: the brackets take a name or an expression in quotes"),
+        (lambda c: c[0][1, 2], "c[(1, 2)]: the brackets take a name or an expression in quotes"),
+        (lambda c: c["onlythere.Only()"], "what rank 0 sent can't be read in the notebook (Modul"),
         (lambda c: c[3], "there is no rank 3: the cluster has ranks 0-2"),
         (lambda c: c[[0, -4]], "there is no rank -4: the cluster has ranks 0-2"),
         (lambda c: c[1.5], 'c[1.5]: the brackets take a name in quotes (c["x"]), a rank (c[0]'),
@@ -93,6 +104,7 @@ def test_values_sent_to_ranks(shared_cluster):
 def test_a_mistake_is_one_line(shared_cluster, call, says):
     c = shared_cluster
     c.run("from types import SimpleNamespace; part = SimpleNamespace(comm=comm, epochs=3)")
+    c.run(ONLY_THERE)
     [line] = shown(lambda: call(c))
     assert says in line and "CannotSend" not in line
     assert c["rank"] == [0, 1, 2]  # the next request is answered
