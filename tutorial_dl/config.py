@@ -111,6 +111,9 @@ class DataConfig:
         "Micro-batches per batch, computed one after the other to save memory.", 1, least=1)
     seed: int = option("Seed of initial weights and sample order.", 0, least=0)
     keep_order: bool = option("Do not shuffle the samples; each epoch has their order.", False)
+    compile: str = option(
+        "How TensorFlow computes a Keras model: by its graph or compiled by XLA. Long runs measure "
+        "both (auto).", "auto", choices=("auto", "graph", "xla"))
     sync_batch_norm: bool = option(
         "Normalise batches of a Keras model over the samples of all ranks.", False)
     features: str | None = option(

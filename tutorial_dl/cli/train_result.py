@@ -29,6 +29,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "accumulate": config.data.accumulate,
         "clip_norm": trainer.clip_norm,
         "compression": config.values()["compression"],
+        "compile": trainer.replica.compiled,
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.replica.segments),
         "loss": history.last["loss"],

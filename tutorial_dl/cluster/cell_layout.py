@@ -25,10 +25,7 @@ SHOWN = 2_000  # characters of a line that are shown
 COLOUR, RESET = re.compile(r"(\x1b\[([\d;:]*)m)"), "\x1b[0m"
 LONGEST = 100  # characters of codes that switch colours on one after the other
 IMAGES = ("image/png", "image/jpeg", "image/svg+xml")
-GRID = (
-    "display:grid;gap:0.5em;align-items:start;"
-    "grid-template-columns:repeat(auto-fit,minmax(min(100%,17em),1fr))"
-)
+WIDTH = 17  # of a figure in a grid, at least, in em
 CAPTION = "font:var(--jp-code-font-size,13px) var(--jp-code-font-family,monospace)"
 
 
@@ -231,13 +228,24 @@ def _cell(data: Mapping, metadata: Mapping) -> str:
 
 
 def _grid(labels: list[str], cells: list[str], figures: list[tuple[str, Rich]]) -> Bundle:
-    parts = "".join(
+    parts = [
         f"<figure style='margin:0;min-width:0'><figcaption style='{CAPTION}'>"
         f"{html.escape(label)}</figcaption>{cell}</figure>"
         for label, cell in zip(labels, cells, strict=True)
-    )
+    ]
+    width = WIDTH
+    if len(parts) % 2 == 0:  # in pairs: four figures are never three and one
+        parts = [_columns(pair, WIDTH) for pair in zip(parts[::2], parts[1::2], strict=True)]
+        width = 2 * WIDTH + 1
     text = "\n".join(f"{label} {as_text(each)}" for label, each in figures)
-    return Bundle({"text/html": f"<div style='{GRID}'>{parts}</div>", "text/plain": text})
+    return Bundle({"text/html": _columns(parts, width), "text/plain": text})
+
+
+def _columns(parts: Iterable[str], width: int) -> str:
+    """A grid of as many columns as fit the page, each at least `width` em wide."""
+    columns = f"repeat(auto-fit,minmax(min(100%,{width}em),1fr))"
+    style = f"display:grid;gap:0.5em;align-items:start;grid-template-columns:{columns}"
+    return f"<div style='{style}'>{''.join(parts)}</div>"
 
 
 def lines_of(bundles: Iterable[Bundle]) -> list[str]:

@@ -85,6 +85,7 @@ class Cluster(Variables):
         self.client: Client | None = None
         self._lease: Lease | None = None
         self.joined = False
+        self._ends = False  # whether `stop` has begun
         self._parts = Parts(record.n, timeout)
         self.places: list[tuple[str, psutil.Process | None, int, str]] = []
         self.cells = Cells(self)
@@ -124,11 +125,11 @@ class Cluster(Variables):
             return "running" if now.controller == self._record.controller else "replaced"
         if running() is self:
             return "restarting"
-        return "stopped" if now is None else "left"
+        return "stopped" if now is None or self._ends else "left"
 
     def bring_up(self) -> None:
         """Start everything, or what a restart has ended; nothing is left if that fails."""
-        record, progress = self._record, Progress()
+        record, progress, self._ends = self._record, Progress(), False
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)
         try:
@@ -268,6 +269,7 @@ class Cluster(Variables):
 
     def end(self) -> None:
         """What `stop` does, without its line."""
+        self._ends = True
         self.disconnect()
         record = self._record.now()
         if record is not None:

@@ -3,7 +3,6 @@
 import contextlib
 import re
 
-import ipyparallel as ipp
 from ipyparallel.client.magics import NO_LAST_RESULT, ParallelMagics, exec_args, output_args
 from IPython import get_ipython
 from IPython.core import magic_arguments
@@ -16,8 +15,8 @@ from .traced_cell import drawn
 class ClusterMagics(ParallelMagics):
     """ipyparallel's magics for the engines of a Cluster, and %%mpi."""
 
-    # Seconds until a line says what the ranks do.
-    progress_after_seconds = -1 if ipp._NONINTERACTIVE else 2
+    # Seconds until a line says what the ranks do; -1, never, where nobody looks on.
+    progress_after_seconds = 2 if ParallelMagics.stream_output else -1
 
     def __init__(self, shell, cluster):
         self.cluster = cluster

@@ -126,7 +126,7 @@ class Live:
         """Called each second: update the table if it is time, or if something has happened."""
         with self.one_at_a_time:
             phase = self.cluster.phase
-            if self.ended.is_set() or (phase in OVER and self.table.over):
+            if self.ended.is_set() or (self.table.over and self.table.over == OVER.get(phase)):
                 return  # a stopped cluster may be started again
             sent = any(cell.pending() for cell in self.cluster.cells.now.values())
             due = self.clock() - self.at >= IDLE - EVERY / 2

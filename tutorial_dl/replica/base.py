@@ -104,6 +104,12 @@ class Replica:
     model: Any = None  # the Keras model inside
     saved_as: tuple[str, ...] = (".npz",)  # what file names of `save` may end in
     uses_team: bool = False  # whether the loops are to call `use_team`
+    # How the replica computes a "gradient" and an "evaluation": "graph", "xla" or "eager"; None if
+    # there is no choice. Where `compiles`, compilation.py may call `seconds_by` and `compile_by`
+    # (keras_xla.py).
+    compiled: dict[str, str] | None = None
+    compiles: bool = False
+    refuses_xla: str = "it is no Keras model"
     # Seeds and counters of the model's generators, int64 (2k,). Loops read and assign it when
     # training begins (random_state.py), and checkpoints hold it.
     random: np.ndarray | None = None

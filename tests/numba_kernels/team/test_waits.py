@@ -31,10 +31,28 @@ def see(call, late, seen):
     """On a thread: see the wait in `call`, once only rank `late` can be missing; let it come."""
     from mpi4py import MPI
 
+    from numba_kernels.team import activity
+
+    noted = activity.waiting
     try:
         seen.append(until(lambda wait: wait.call == call and wait.missing in (None, [late])))
+        seen.append(activity.kind())
+        activity.waiting = []  # as in a wait that is too short to be noted
+        seen.append(activity.kind())
     finally:
+        activity.waiting = noted
         MPI.COMM_WORLD.send(None, dest=late)
+
+
+def kind_here() -> str:
+    """What another thread sees this process do, in code of a notebook's user."""
+    from numba_kernels.team import activity
+
+    seen = []
+    look = threading.Thread(target=lambda: seen.append(activity.kind()))
+    look.start()
+    look.join()
+    return seen[0]
 
 
 def last_rank_is_late():
@@ -63,12 +81,13 @@ def last_rank_is_late():
             look.start()
             call(team)
             look.join()
-            [wait] = seen
+            wait, kind, brief = seen
             assert (wait.ranks, wait.number) == (members, number)
             # Only the node's board tells who is late; naive sends messages.
             on_board = len(team.node) == team.size and name == "barrier()"
             assert wait.missing == ([late] if on_board else None)
-            assert activity.wait() is None
+            assert (kind, brief) == ("waiting", "waiting" if on_board else "talking")
+            assert activity.wait() is None and kind_here() == "computing"
         team.barrier()
     whole.barrier()
 

@@ -35,11 +35,6 @@ def build():
     model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
-def with_sgd():
-    model = build()
-    model.compile(optimizer="sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"])
-    return model
-
 def narrow():
     from tutorial_dl.replica import SoftmaxReplica
     return SoftmaxReplica(3, 2)
@@ -199,12 +194,6 @@ def test_a_users_own_keras_model_of_two_inputs(command):
     assert "synchronous on 2 ranks" in launched.stderr  # the progress bar
     assert "note:" not in launched.stderr  # it was compiled without an optimizer
     assert json.loads(launched.stdout)["val_accuracy"] >= 0.9
-    words[1] = "my_file:with_sgd"
-    noted = command("train", *words, "--epochs", "1", "--quiet")
-    assert (
-        "note: trained with sgd, learning rate 0.01 (--learning-rate); the model was compiled"
-        in (noted.stderr)
-    )
 
 
 def trained(lines):

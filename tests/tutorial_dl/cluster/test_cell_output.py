@@ -49,6 +49,7 @@ def test_equal_output_is_folded_and_ranks_are_in_order():
     # Rank 2 was the first to print.
     got = lines(r2=["b\n"], r0=["a\n"], r1=["a\n"], r3=["a\n"])
     assert got == ["ranks 0, 1, 3: a", "rank 2:        b"]
+    assert lines(r1=["b\nc\n"], r0=["a\n"]) == ["rank 0: a", "rank 1: b", "rank 1: c"]
     assert lines(r0=["a\nb\n"], r1=["a\nb\n"], r2=["a\nb\n"]) == ["ranks 0-2: a", "ranks 0-2: b"]
     assert lines(r0=[], r1=[]) == []
 
@@ -136,6 +137,7 @@ def test_the_other_groupings():
             ["outer 1", "inner 2"],
         ),
         (["cut in \x1b[", "31mred\x1b[0m\n"], ["cut in \x1b[31mred\x1b[0m"]),
+        (["ab\r\x1b[", "2Kcd\n"], ["cd"]),
         (["\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\\n"], ["link"]),
     ],
 )
@@ -212,6 +214,11 @@ def test_memory_is_bounded_and_the_count_stays_right(monkeypatch):
 def test_a_very_long_line_is_cut():
     [line] = lines(r0=["x" * 1_000_000 + "\n"])
     assert len(line) < 2_100 and line.endswith("characters more")
+    output = Output([0])
+    for _ in range(1000):
+        output.receive(0, text("x" * 1000))
+    kept = "x" * rank_screen.WIDTH
+    assert output.text(0) == f"{kept}... {1_000_000 - rank_screen.WIDTH:,} characters more"
 
 
 def test_displays_beyond_a_limit_are_counted():
@@ -244,6 +251,13 @@ def test_figures_of_ranks_form_a_grid():
     assert re.findall(r"base64,(.*?)'", page) == [png(f"figure {k}") for k in range(3)]
     assert "auto-fit" in page and page.count("max-width:100%") == 3  # adapts to the page
     assert grid.data["text/plain"].splitlines() == [f"rank {k}: <Figure>" for k in range(3)]
+
+
+def test_four_figures_are_in_pairs():
+    figures = {f"r{k}": [shown(png=png(f"figure {k}"))] for k in range(4)}
+    [grid] = layout(output_of(**figures).snapshot())
+    outer, first, second = grid.data["text/html"].split("<div style='display:grid")[1:]
+    assert [part.count("<figure") for part in (outer, first, second)] == [0, 2, 2]
 
 
 def test_equal_figures_are_shown_once_and_whole():

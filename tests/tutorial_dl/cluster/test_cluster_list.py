@@ -14,6 +14,7 @@ import time
 import clock
 import psutil
 import pytest
+from ipyparallel.cluster import ClusterManager
 
 from tutorial_dl import cluster
 from tutorial_dl.cluster import lease, registry, startup
@@ -52,12 +53,17 @@ def assert_gone(of: list[psutil.Process]) -> None:
 OTHER = """
 import os, signal, sys
 from tutorial_dl import cluster
+from tutorial_dl.cluster import engine_states
 {first}
 print("READY", flush=True)
 for line in sys.stdin:
     exec(line)
     print("DONE", flush=True)
 """
+
+
+# What a view in that kernel shows; an engine may need a moment to answer.
+STATES = "print(c.phase, [row.state for row in engine_states.rows(c, seconds=100)])"
 
 
 class Other:
@@ -120,10 +126,16 @@ def test_a_second_notebook_joins_restarts_and_leaves():
         # After a restart, the first kernel finds the new engines by joining, and keeps its cluster.
         c.restart()
         c.client[:].execute("x = 6", block=True)
+        assert first.run(STATES) == "replaced ['replaced', 'replaced']\n"
         joined = first.run("c = cluster.join(); print(c['x'])")
         assert joined == "joined local: 2 engines; %%px runs on all of them\n[6, 6]\n"
+        assert first.run(STATES) == "running ['idle', 'idle']\n"
+        # JupyterLab's panel of ipyparallel calls this: every "profile_" folder is a cluster there.
+        panel = ClusterManager().load_clusters(init_default_clusters=True)
+        assert panel.keys() <= {"default:"}
         found = processes(c._record, ("controller", "engines"))
         c.leave()
+        assert c.phase == "left"
         assert all(p.is_running() for p in found) and cluster.list()[0].state == "running"
         assert first.run("c.client[:].execute('y = 1', block=True); print(c.client[:]['y'])")
         assert first.end() == 0  # it was started without keep, so it ends with its kernel
@@ -140,6 +152,7 @@ def test_stop_by_one_who_joined_ends_it_for_all():
         assert_gone(found)
         assert cluster.list() == []
         assert first.run("print([e.alive for e in c.status()])") == "[False, False]\n"
+        assert c.phase == "stopped" and first.run(STATES) == "stopped ['stopped', 'stopped']\n"
         said = first.run("c.stop(); c.restart(); print(len(c.client.ids))").splitlines()
         assert said[0] == "local was stopped before" and said[2] == "2"
         assert said[1].startswith("2 new engines after ")
@@ -270,7 +283,9 @@ def test_from_a_terminal():
     assert done.returncode == 0, done.stderr
     assert "2 engines = MPI ranks 0 to 1" in done.stdout
     assert 'cluster.join("demo"); within 30 s' in done.stdout and "\r" not in done.stdout
-    assert re.match(r"demo +2 engines +local +\S+ +running, \d+ s\n", command("list").stdout)
+    head, line = command("list").stdout.splitlines()
+    assert head.split() == ["name", "engines", "profile", "host", "state", "age"]
+    assert re.fullmatch(r"demo +2 +local +\S+ +running +\d+ s", line)
     [entry] = json.loads(command("list", "--json").stdout)
     assert entry["name"] == "demo" and entry["n"] == 2
     c = cluster.join("demo")

@@ -135,7 +135,9 @@ def test_a_view_outlives_ten_minutes_and_is_seldom_updated_while_nothing_happens
     c = FakeCluster()
     shown = Shown(c)
     assert 600 / view.IDLE <= shown.seconds(600) <= 600 / view.IDLE + 2
-    c.sent, c.answers[1] = True, doing()
+    while not shown.seconds(1):
+        pass
+    c.sent, c.answers[1] = True, doing()  # just after an update
     assert shown.seconds(3) == 3 and "computing" in shown.last
     c.sent, c.answers[1] = False, IDLE
     shown.seconds(2)
@@ -173,7 +175,9 @@ def test_a_stopped_cluster_ages_its_view_until_it_is_started_again():
     c = FakeCluster()
     shown = Shown(c)
     shown.seconds(1)
-    c.phase = "stopped"
+    c.phase = "left"
+    assert shown.seconds(60) == 1 and "this notebook has left the cluster" in shown.last
+    c.phase = "stopped"  # by another notebook
     assert shown.seconds(60) == 1
     assert "last updated" in shown.last and "the cluster was stopped" in shown.last
     assert 'class="old"' in shown.pages[-1] and "dead" not in shown.last
@@ -197,7 +201,10 @@ def test_what_goes_wrong_ends_a_view_with_its_reason(monkeypatch):
     shown = Shown(c)
     monkeypatch.setattr(view, "EVERY", 0.001)
 
-    def wrong(*_):
+    def wrong(left=[10]):  # noqa: B006
+        left[0] -= 1
+        if left[0] == 0:
+            shown.live.ended.set()  # so that the test ends
         raise KeyError("no such thing")
 
     c.status = wrong
@@ -232,6 +239,10 @@ def test_shares_are_those_of_the_last_seconds():
         clock.now += 1
         last = shares.add(0, [5.0, 0.25 * second, 5.0 + 0.75 * second])
     assert last == pytest.approx((0, 0.25, 0.75))
+    for second in range(1, 12):
+        clock.now += 1
+        last = shares.add(0, [5.0 + second, 5.0, 20.0])
+    assert last == (1.0, 0.0, 0.0)  # what was before does not count
     assert shares.add(0, [1.0, 0.0, 0.0]) == (1.0, 0.0, 0.0)  # a new cell
     assert shares.add(1, [0.0, 0.0, 0.0]) == ()
 
