@@ -25,7 +25,7 @@ OF_OTHERS = {
     "named tuples, where these are public": {"_asdict", "_fields", "_replace"},
     "mpi4py": {"_addressof", "_handleof", "_sizeof", "_typedict"},
     "Numba's compile cache": {"_cache", "_rebuild", "_reduce"},
-    "IPython": {"_last_traceback"},
+    "IPython": {"_filename_map", "_last_traceback", "_render_traceback_"},
     "Keras": {
         "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
         "_flat_losses", "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",

@@ -47,6 +47,9 @@ def start(
     timeout: Annotated[
         float | None, typer.Option(help="Seconds to wait for the engines; default: the profile's.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start them even if they are too many for this machine.")
+    ] = False,
 ) -> None:
     """Start a cluster and leave it running, so that notebooks can join it."""
     with one_line():
@@ -60,8 +63,8 @@ def start(
         from ..cluster.listing import age
 
         keep = next(seconds for seconds in (keep, lease, 3600.0) if seconds is not None)
-        cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep)
-        cluster.leave()
+        cluster = notebook.start(ranks, timeout, profile=profile, name=name, keep=keep, force=force)
+        cluster.disconnect()
         print(f'in a notebook: cluster.join("{cluster.name}"); within {age(keep)}, or it stops')
 
 

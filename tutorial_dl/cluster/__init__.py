@@ -6,6 +6,9 @@ c = cluster.start(n=4)
 ipyparallel is imported at first use, so the command line and its help start without it.
 
 notebook.py, listing.py   what users call; engines.py: `Cluster`; view.py: its table of engines
+variables.py              c["x"] and c.run(function); engine_values.py, parcels.py: on the engines,
+                          and on the way; hints.py: a name that only the notebook has
+capacity.py               how many engines fit; one_line.py, before_start.py: errors of one line
 registry.py, lease.py     which clusters there are, and how long one stays
 profile.py, submit.py     how and where engines run; batch_job.py, job_runner.py: within a job
 startup.py, processes.py  the processes of a cluster; process_watch.py: which of them ended first
@@ -15,6 +18,8 @@ magics.py                 cells; cell_runner.py, running_cell.py, cell_errors.py
 """
 
 import lazy_loader
+
+from . import before_start
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
@@ -26,3 +31,4 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "registry": ["ClusterError"],
     },
 )
+before_start.register()

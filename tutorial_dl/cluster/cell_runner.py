@@ -163,11 +163,17 @@ class Cells:
         self.submit(code, targets, timeout).wait()
 
     def submit(
-        self, code: str, targets="all", timeout: float | None = None, status: bool = False
+        self,
+        code: str,
+        targets="all",
+        timeout: float | None = None,
+        status: bool = False,
+        buffers: Sequence = (),
     ) -> Cell:
         """Send a cell to engines without waiting for it; CellError if they can't run one.
 
         `status`: whether its status will be shown, so that its ranks need not report long waits.
+        `buffers` go with it (variables.py).
         """
         check_timeout(timeout)
         self.check([])  # the next line needs engines
@@ -182,7 +188,7 @@ class Cells:
         about[engine_hooks.STATUS] = status
         about[engine_hooks.NUMBER] = number_here()
         output = Output(chosen)
-        result = self.client.send_cell(code, chosen, about, output.receive)
+        result = self.client.send_cell(code, chosen, about, output.receive, buffers)
         cell = Cell(
             self, code, result, output,
             timeout=timeout, reported=about[engine_hooks.REPORTED],

@@ -40,10 +40,22 @@ class Client(ipp.Client):
             return None
         return self._send(self._control_stream, question, content={}, ident=uuid.encode())
 
+    def _handle_execute_reply(self, message: dict) -> None:
+        """Keep the buffers of a reply (engine_values.py) as `parcel` of its future."""
+        future = self._futures.get(message["parent_header"]["msg_id"])
+        if future is not None:
+            future.parcel = message["buffers"]
+        super()._handle_execute_reply(message)
+
     def send_cell(
-        self, code: str, ranks: Sequence[int], metadata: dict, receive: Callable[[int, dict], None]
+        self,
+        code: str,
+        ranks: Sequence[int],
+        metadata: dict,
+        receive: Callable[[int, dict], None],
+        buffers: Sequence = (),
     ) -> Result:
-        """Send a cell as a DirectView does, which has no way to add metadata.
+        """Send a cell as a DirectView does, which has no way to add metadata or buffers.
 
         Our hooks drop cells that were waiting for one that failed (engine_hooks.py); the engine's
         own way, which `stop_on_error` switches off, also drops cells that come soon after it.
@@ -55,7 +67,7 @@ class Client(ipp.Client):
         replies = [
             self._send(
                 self._mux_stream, "execute_request", content=content, metadata=metadata,
-                ident=self._engines[rank].encode(), track_outstanding=True,
+                buffers=list(buffers), ident=self._engines[rank].encode(), track_outstanding=True,
                 message_future_hook=partial(self._follow, rank, receive),
             )
             for rank in ranks

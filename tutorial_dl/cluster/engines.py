@@ -20,7 +20,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import psutil
@@ -29,8 +28,10 @@ from . import magics, processes, profile, registry, view
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
+from .one_line import one_line
 from .registry import ClusterError, Record
 from .startup import Parts, Progress
+from .variables import Variables
 
 _running: Cluster | None = None  # one cluster per kernel, because %%px uses one
 
@@ -63,8 +64,11 @@ def answers(ask, seconds: float, patience: float = 5.0) -> list:
     return asked.get()
 
 
-class Cluster:
+class Cluster(Variables):
     """A running cluster; `start` makes one, `join` finds one.
+
+    c["x"] is a list of every rank's variable x, c[0]["x"] that of rank 0, c["x"] = value sends a
+    value to all ranks, and c.run(function) calls a function on them (variables.py).
 
     Attributes:
         client: The ipyparallel Client. client[:] is all engines, client[2] the engine of rank 2.
@@ -93,6 +97,16 @@ class Cluster:
     @property
     def name(self) -> str:
         return self._record.name
+
+    def rename(self, name: str) -> None:
+        """Give it the name of the cluster that it replaces."""
+        self._record.name = name
+        self._record.save()
+
+    @property
+    def local(self) -> bool:
+        """Whether its engines run on this machine."""
+        return self._profile.kind == "local"
 
     @property
     def connected(self) -> bool:
@@ -136,7 +150,7 @@ class Cluster:
                 self._parts.start_engines(record, self._profile, self.client, progress)
                 self._note_places()
         except BaseException:  # Ctrl-C included
-            self.stop()
+            self.end()
             raise
         finally:
             progress.clear()
@@ -203,20 +217,6 @@ class Cluster:
             for rank, (host, process, pid, uuid) in enumerate(self.places)
         ]
 
-    def run(self, code: str, ranks: Sequence[int] | None = None, timeout: float | None = None):
-        """Run `code` on the engines as %%px does, and wait for it; for scripts.
-
-        Args:
-            code: Source of a cell.
-            ranks: The ranks that run it; None: all.
-            timeout: Seconds after which the ranks are interrupted.
-
-        Raises:
-            CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
-            ValueError: If `timeout` is not above 0.
-        """
-        self.cells.run(code, "all" if ranks is None else list(ranks), timeout)
-
     def output(self, rank: int) -> str:
         """All that a rank has printed in its last cell, of which %%px shows a part if it is long.
 
@@ -224,6 +224,7 @@ class Cluster:
         """
         return self.cells.output(rank)
 
+    @one_line
     def restart(self, imports: bool = False) -> None:
         """Replace the engines by new ones without variables, whatever state they are in.
 
@@ -233,6 +234,7 @@ class Cluster:
         Args:
             imports: Run the import statements of all cells that succeeded so far again.
         """
+        began = time.monotonic()
         # The lease watcher and the job stay.
         record = self._record = self._record.now() or self._record
         if self.client is not None:
@@ -245,20 +247,36 @@ class Cluster:
         self.bring_up()
         remember(self)
         if imports:
-            self.run(self.cells.imports())
+            self.execute(self.cells.imports())
+        kept = (
+            "imports were run again, other variables are gone" if imports else "variables are gone"
+        )
+        print(f"{engines(self.n, 'new ')} after {time.monotonic() - began:.0f} s; {kept}")
 
+    @one_line
     def stop(self) -> None:
         """End the engines and the controller, for all clients, and remove their files.
 
         Does nothing if that has been done.
         """
+        gone = self._record.now() is None
+        self.end()
+        print(
+            f"{self.name} was stopped before"
+            if gone
+            else f"stopped {engines(self.n)} of {self.name}"
+        )
+
+    def end(self) -> None:
+        """What `stop` does, without its line."""
         self._ends = True
-        self._disconnect()
+        self.disconnect()
         record = self._record.now()
         if record is not None:
             registry.end(record)
         self._parts.collect()
 
+    @one_line
     def leave(self) -> None:
         """Disconnect and leave the cluster running, for `join` from elsewhere.
 
@@ -269,15 +287,17 @@ class Cluster:
             raise ClusterError(
                 "this cluster ends with its kernel: leave() needs one started with keep=SECONDS"
             )
-        self._disconnect()
+        self.disconnect()
+        print(f"left {self.name}, which keeps running; cluster.join({self.name!r}) joins it again")
 
     def _at_exit(self) -> None:
         if self.joined or self._record.keep is not None:
-            self.leave()
+            self.disconnect()
         else:
-            self.stop()
+            self.end()
 
-    def _disconnect(self) -> None:
+    def disconnect(self) -> None:
+        """Close the connection; the engines are left as they are."""
         if running() is self:
             remember(None)
         atexit.unregister(self._at_exit)
@@ -290,7 +310,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.end()
 
     def __repr__(self) -> str:
         return repr(view.Table(self))
@@ -302,6 +322,10 @@ class Cluster:
 def _says_nothing_of_signing(message: logging.LogRecord) -> bool:
     """Drop ipyparallel's warning that encrypted connections are not signed as well."""
     return "Message signing is disabled" not in message.getMessage()
+
+
+def engines(n: int, which: str = "") -> str:
+    return f"{n} {which}engine{'s'[: n != 1]}"
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import registry, tables
+from .one_line import one_line
 
 NONE = "no cluster is running"
 
@@ -76,6 +77,7 @@ def list() -> Entries:
     )
 
 
+@one_line
 def stop(name: str | None = None) -> str:
     """Stop the cluster `name`, or the only one there is, for all its clients; returns its name.
 

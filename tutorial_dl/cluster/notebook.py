@@ -1,17 +1,21 @@
 """`start` a cluster from a notebook, or `join` one that another notebook has started."""
 
+import contextlib
 import os
 
 import ipyparallel as ipp
+import psutil
 
 from numba_kernels import launch
 
-from . import engines, registry
+from . import capacity, engines, magics, registry
 from .engines import Cluster
-from .profile import load
+from .one_line import one_line
+from .profile import Profile, load
 from .registry import ClusterError, Record
 
 
+@one_line
 def start(
     n: int = 4,
     timeout: float | None = None,
@@ -19,21 +23,24 @@ def start(
     profile: str | os.PathLike = "local",
     name: str | None = None,
     keep: float | None = None,
+    force: bool = False,
 ) -> Cluster:
     """Start `n` engines that are the ranks of one MPI world, and make %%px run on them.
 
     Engine i is MPI rank i. Each engine's threads get its share of the cores. Engines run in the
     notebook's folder, so %%px cells can import modules beside the notebook. A cluster that this
-    kernel started before is stopped first, so a cell with `start` can be run again.
+    kernel started before is stopped once the new one is up, so a cell with `start` can be run
+    again; if the new one does not start, the old one stays.
 
     Args:
-        n: Number of engines, 1 to 1024. There may be more engines than cores.
+        n: Number of engines, 1 to 1024; here at most 8 per core, and what memory holds.
         timeout: Seconds to wait for the engines; default: the profile's, or 60, or 600 for a job
             that waits in a queue.
         profile: Where and how they run: "local", another name or a TOML file (docs/clusters.md).
         name: Name for `join`; default: the profile's.
         keep: Seconds that the cluster stays alive without a client, to be joined; default: the
             profile's, or 600 for a submitted job. A local cluster ends with the kernel.
+        force: Start as many engines as `n` says, even if they are too many for this machine.
 
     Returns:
         The running cluster.
@@ -41,7 +48,8 @@ def start(
     Raises:
         ValueError: If an argument or a key of the profile is invalid.
         LaunchError: If no mpiexec fits mpi4py's MPI; `python -m tutorial_dl doctor` says more.
-        ClusterError: If the engines did not start; the message has the end of their log.
+        ClusterError: If the engines are too many, or did not start; then the message has the end of
+            their log.
     """
     n = launch.check_ranks(n)
     of = load(profile)
@@ -53,22 +61,74 @@ def start(
         launch.find_mpiexec()
     of.shape(n)  # raises what is wrong before anything is started
     of.address()
-    _let_go(engines.running())
-    taken, folder = registry.take_folder(name, of.name)
-    record = Record(taken, n, str(of.file.resolve()), str(folder), keep=keep)
-    record.save()
-    cluster = Cluster(record, of, timeout)
-    cluster.bring_up()
-    engines.remember(cluster)
+    old = engines.running()
+    freed = _memory(old) if old is not None and not old.joined and old.local else 0.0
+    if not force:
+        capacity.judge(n, of, freed)
+    if old is not None and not _both_fit(n, of, old):
+        _let_go(old)
+        old = None
+    cluster = _beside(old, n, of, timeout, name, keep)
     threads = launch.threads_per_rank(n) if of.kind == "local" else of.cores_per_rank
     print(
-        f"{n} engine{'s'[: n > 1]} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
+        f"{engines.engines(n)} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
         f"({launch.mpi_library().name}), {threads} thread{'s'[: threads > 1]} each; "
         "%%px runs on all of them"
     )
     return cluster
 
 
+def _beside(
+    old: Cluster | None, n: int, of: Profile, timeout: float, name: str | None, keep: float | None
+) -> Cluster:
+    """Start a cluster, then let go of the old one; if that fails, the old one is as before."""
+    takes_name = old is not None and not old.joined and old.name == (name or of.name)
+    taken, folder = registry.take_folder(
+        None if takes_name else name, old.name if takes_name else of.name
+    )
+    record = Record(taken, n, str(of.file.resolve()), str(folder), keep=keep)
+    record.save()
+    cluster = Cluster(record, of, timeout)
+    try:
+        cluster.bring_up()
+    except BaseException:  # Ctrl-C included
+        _go_on_with(old)
+        raise
+    if takes_name:
+        cluster.rename(old.name)
+    engines.remember(cluster)  # first, so that Ctrl-C does not lose it
+    _let_go(old)
+    return cluster
+
+
+def _both_fit(n: int, of: Profile, old: Cluster) -> bool:
+    """Whether both clusters can run for a while; jobs and their parts are for one cluster."""
+    if old.joined:  # it stays anyway
+        return True
+    if of.kind != "local" or not old.local:
+        return of.kind == "local" or old.local
+    return capacity.free_memory() >= n * capacity.ENGINE
+
+
+def _memory(cluster: Cluster) -> float:
+    """Bytes that the cluster's engines have for themselves."""
+    total = 0.0
+    for _, process, *_ in cluster.places:
+        with contextlib.suppress(psutil.Error):
+            if process is not None:
+                memory = process.memory_info()
+                total += memory.rss - getattr(memory, "shared", 0)
+    return total
+
+
+def _go_on_with(cluster: Cluster | None) -> None:
+    """Make %%px run on a cluster that another one has not replaced."""
+    if cluster is not None and cluster.connected:
+        magics.activate(cluster)
+        print(f"{cluster.name} of {engines.engines(cluster.n)} still runs; %%px runs on it")
+
+
+@one_line
 def join(name: str | None = None) -> Cluster:
     """Connect to a running cluster, and make %%px run on it.
 
@@ -89,22 +149,28 @@ def join(name: str | None = None) -> Cluster:
         raise ClusterError(f"cluster {record.name!r} is still starting: join it when it is up")
     mine = engines.running()
     if mine is not None and mine.follow(record):
+        print(_joined(record))
         return mine
-    _let_go(mine)
     of = load(record.profile)
     cluster = Cluster(record, of, of.patience)
     try:
         missing = cluster.connect()
     except BaseException as error:
-        cluster.leave()
+        cluster.disconnect()
+        _go_on_with(mine)
         if isinstance(error, (OSError, TimeoutError, ipp.error.TimeoutError)):
             raise ClusterError(f"cluster {record.name!r} does not answer: {error}") from None
         raise
     engines.remember(cluster)
+    _let_go(mine)
     if missing:
         print(f"{missing} of {record.n} engines are gone; restart() starts new ones")
-    print(f"joined {record.name}: {record.n} engines; %%px runs on all of them")
+    print(_joined(record))
     return cluster
+
+
+def _joined(record: Record) -> str:
+    return f"joined {record.name}: {engines.engines(record.n)}; %%px runs on all of them"
 
 
 def _let_go(cluster: Cluster | None) -> None:
@@ -112,10 +178,10 @@ def _let_go(cluster: Cluster | None) -> None:
         return
     if cluster.joined:
         print(f"leaving the cluster {cluster.name}, which keeps running")
-        cluster.leave()
+        cluster.disconnect()
     else:
-        print(f"stopping the cluster of {cluster.n} engines that was running")
-        cluster.stop()
+        print(f"stopping the cluster of {engines.engines(cluster.n)} that was running")
+        cluster.end()
 
 
 def _seconds(name: str, value: float) -> float:

@@ -205,21 +205,24 @@ def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
             f"name must be 1 to 40 letters, digits, dots, hyphens or underscores, got {name!r}"
         )
     stem = re.sub(r"[^A-Za-z0-9._-]", "-", stem)[:32]
-    load_all()  # frees the names of dead clusters
+    # This frees the names of dead clusters. A cluster that replaced another one has its name, but
+    # not its folder.
+    names = {record.name for record in load_all()}
     for number in itertools.count(1):
         candidate = name or (stem if number == 1 else f"{stem}-{number}")
         folder = home() / (PREFIX + candidate)
-        with contextlib.suppress(FileExistsError):
-            try:
-                folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
-            except FileExistsError:
-                raise
-            except OSError as error:
-                raise _unwritable(folder, error) from None
-            if os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < NEEDED:
-                folder.rmdir()
-                raise _unwritable(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-            return candidate, folder
+        if candidate not in names:
+            with contextlib.suppress(FileExistsError):
+                try:
+                    folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
+                except FileExistsError:
+                    raise
+                except OSError as error:
+                    raise _unwritable(folder, error) from None
+                if os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < NEEDED:
+                    folder.rmdir()
+                    raise _unwritable(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+                return candidate, folder
         if name is not None:
             raise ClusterError(
                 f"there is already a cluster {name!r}: join({name!r}), stop it, or choose another "

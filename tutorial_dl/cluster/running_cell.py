@@ -17,7 +17,7 @@ from concurrent import futures
 
 from ipyparallel.error import NoEnginesRegistered
 
-from . import cell_display, cell_status
+from . import cell_display, cell_status, hints
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout, Failure, explain
 from .cell_output import Output
 from .client import Result
@@ -193,6 +193,7 @@ class Cell:
             return CellError(summary, failures=failures)
         self.cells.left.update(dict.fromkeys(pending, self))
         summary, traceback = explain(failures) if failures else ([], "")
+        summary += hints.of_missing_name(failures, self.cells.cluster)
         if reason and not causes:  # KeyboardInterrupts, and failures caused by them
             back, size = len(self.replies) - len(pending), len(self.replies)
             rest = f"{ranks(pending)} did not stop" if pending else "variables are kept"

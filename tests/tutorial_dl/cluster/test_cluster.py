@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -149,9 +150,20 @@ def test_starting_again_stops_the_former(capsys):
     second = cluster.start(n=1, timeout=SECONDS)
     assert "stopping the cluster of 2 engines that was running" in capsys.readouterr().out
     assert all(map(gone, processes))
+    assert first.name == second.name == "local" and cluster.list()[0].n == 1
     first.stop()  # does not affect the second
     assert [e.alive for e in second.status()] == [True]
+    second.restart()
+    assert second.run(os.getpid) == [second.status()[0].pid] and second.name == "local"
     second.stop()
+    second.stop()
+    said = re.sub(r"after \d+ s", "after N s", capsys.readouterr().out).splitlines()
+    assert said[-4:] == [
+        "local was stopped before",
+        "1 new engine after N s; variables are gone",
+        "stopped 1 engine of local",
+        "local was stopped before",
+    ]
 
 
 @pytest.mark.parametrize("n", [0, -2, 1.5, "4", None])
@@ -248,7 +260,13 @@ def test_the_engines_end_when_the_controller_is_killed():
 
 
 NOTEBOOK = """
+from IPython.core.error import UsageError
 from tutorial_dl import cluster
+try:
+    get_ipython().run_cell_magic("px", "", "1")
+except UsageError as error:
+    print(error)
+---
 c = cluster.start(n=2, timeout=300)
 ---
 %%px
@@ -288,13 +306,14 @@ def test_in_a_notebook_and_when_jupyter_restarts_its_kernel(monkeypatch):
     try:
         kernel.wait_for_ready(timeout=SECONDS)
         for now in (False, True):  # True: by SIGKILL, as Jupyter ends a busy kernel
-            _, px, pids = run_notebook(kernel, NOTEBOOK)
+            before, _, px, pids = run_notebook(kernel, NOTEBOOK)
+            assert before == "no cluster yet: c = cluster.start(n=4)\n"
             assert px == "ranks 0, 1: 3"
             ranks = [psutil.Process(pid) for pid in json.loads(pids)]
             manager.restart_kernel(now=now)
             kernel.wait_for_ready(timeout=SECONDS)
             assert_gone(ranks)
-        _, px, _ = run_notebook(kernel, NOTEBOOK)
+        _, _, px, _ = run_notebook(kernel, NOTEBOOK)
         assert px == "ranks 0, 1: 3"
     finally:
         kernel.stop_channels()

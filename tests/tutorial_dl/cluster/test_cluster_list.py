@@ -127,7 +127,8 @@ def test_a_second_notebook_joins_restarts_and_leaves():
         c.restart()
         c.client[:].execute("x = 6", block=True)
         assert first.run(STATES) == "replaced ['replaced', 'replaced']\n"
-        assert first.run("c = cluster.join(); print(c.client[:]['x'])") == "[6, 6]\n"
+        joined = first.run("c = cluster.join(); print(c['x'])")
+        assert joined == "joined local: 2 engines; %%px runs on all of them\n[6, 6]\n"
         assert first.run(STATES) == "running ['idle', 'idle']\n"
         # JupyterLab's panel of ipyparallel calls this: every "profile_" folder is a cluster there.
         panel = ClusterManager().load_clusters(init_default_clusters=True)
@@ -152,7 +153,9 @@ def test_stop_by_one_who_joined_ends_it_for_all():
         assert cluster.list() == []
         assert first.run("print([e.alive for e in c.status()])") == "[False, False]\n"
         assert c.phase == "stopped" and first.run(STATES) == "stopped ['stopped', 'stopped']\n"
-        assert first.run("c.stop(); c.restart(); print(len(c.client.ids))") == "2\n"
+        said = first.run("c.stop(); c.restart(); print(len(c.client.ids))").splitlines()
+        assert said[0] == "local was stopped before" and said[2] == "2"
+        assert said[1].startswith("2 new engines after ")
         assert first.end() == 0
 
 

@@ -1,0 +1,144 @@
+"""Runs on every engine: evaluates, assigns and calls what the notebook asks for (variables.py).
+
+A request is a cell with a parcel (parcels.py); its reply has the parcel with the result. As it is
+a cell, the engine's hooks watch it, its output is shown, and a failure reaches the other ranks.
+"""
+
+import contextlib
+import functools
+import linecache
+import re
+from collections.abc import Callable
+from types import CodeType
+
+from . import parcels
+
+# The cell of a request. An import statement would leave a name among the user's variables.
+CODE = f'__import__("{__name__}", fromlist=["_"]).answer()'
+SENT = "_tutorial_dl_sent"  # holds a value while it is assigned
+LINE = re.compile(r"In\[(\d+)\]")
+
+_results: dict[str, list] = {}  # by message: parcels of requests that are done, but not replied to
+_texts: set[str] = set()  # names of what was compiled here
+
+
+def answer() -> None:
+    """Do what the request that this engine is executing asks for."""
+    from ipykernel.ipkernel import IPythonKernel
+
+    kernel = IPythonKernel.instance()
+    request, shell = kernel.get_parent("shell"), kernel.shell
+    try:
+        sources, *buffers = request["buffers"]
+        _show_sources(shell, parcels.unpack([sources]))
+        what, *rest = parcels.unpack(buffers)
+        result = {"get": _get, "set": _set, "delete": _delete, "run": _run}[what](shell, *rest)
+        _reply_with(kernel, request["header"]["msg_id"], result)
+    except BaseException as error:
+        _shorten(shell, error)
+        raise
+
+
+def _get(shell, expression: str) -> list:
+    value = eval(_compiled(shell, expression, "eval"), shell.user_ns)
+    try:
+        return parcels.pack(value, on_rank=True)[0]
+    except parcels.CannotSend as error:
+        part = "an attribute"
+        if expression.isidentifier():
+            part = f'c["{expression}.{_plain_attribute(value)}"]'
+        raise parcels.CannotSend(
+            f"{expression} is {parcels.kind(value)}, which can't be sent to the notebook "
+            f"({error}): ask for a part of it, such as {part}, or compute in a %%px cell"
+        ) from None
+
+
+def _plain_attribute(value: object) -> str:
+    """The name of an attribute of `value` that can be sent; found without running its code."""
+    plain = bool | int | float | str | list | dict
+    public = {
+        name: each for name, each in getattr(value, "__dict__", {}).items() if name[:1] != "_"
+    }
+    return next((name for name, each in public.items() if isinstance(each, plain)), "attribute")
+
+
+def _set(shell, target: str, value: object) -> list:
+    shell.user_ns[SENT] = value
+    try:
+        exec(_compiled(shell, f"{target} = {SENT}", "exec"), shell.user_ns)
+    finally:
+        shell.user_ns.pop(SENT, None)
+    return parcels.pack(None)[0]
+
+
+def _delete(shell, target: str) -> list:
+    exec(_compiled(shell, f"del {target}", "exec"), shell.user_ns)
+    return parcels.pack(None)[0]
+
+
+def _run(shell, function: Callable, args: tuple, kwargs: dict) -> list:
+    inner = function.func if isinstance(function, functools.partial) else function
+    if getattr(inner, "__module__", "") == "__main__":  # pickled by value, with globals of its own
+        for name, value in shell.user_ns.items():  # what the notebook does not have
+            getattr(inner, "__globals__", {}).setdefault(name, value)
+    name = getattr(function, "__name__", "")
+    name = name if name.isidentifier() else "function"
+    call = _compiled(shell, f"{name}(*args, **kwargs)", "eval")
+    value = eval(call, {"args": args, "kwargs": kwargs, name: function})
+    try:
+        return parcels.pack(value, on_rank=True)[0]
+    except parcels.CannotSend as error:
+        raise parcels.CannotSend(
+            f"{name} returned {parcels.kind(value)}, which can't be sent to the notebook "
+            f"({error}): return a part of it"
+        ) from None
+
+
+def _compiled(shell, text: str, mode: str) -> CodeType:
+    """Compile `text` as a cell, so that it is shown as what the rank does (engine_hooks.py)."""
+    file = shell.compile.cache(text, 0, text)
+    _texts.add(file)
+    return compile(text, file, mode)
+
+
+def _reply_with(kernel, message: str, parcel: list) -> None:
+    """Put `parcel` into the reply to `message`, which the kernel sends after this cell."""
+    _results.clear()  # one request at a time; a former reply was never sent
+    _results[message] = parcel
+    session, send = kernel.session, kernel.session.send
+    if send.__module__ == __name__:
+        return  # as below; ipyparallel replaces it too, to add metadata
+
+    def with_parcel(stream, kind, content=None, parent=None, **others):
+        if kind == "execute_reply" and parent is not None:
+            buffers = _results.pop(parent["header"]["msg_id"], None)
+            if buffers is not None:
+                others["buffers"] = buffers
+        return send(stream, kind, content, parent, **others)
+
+    session.send = with_parcel
+
+
+def _show_sources(shell, sources: dict[str, tuple[str, str]]) -> None:
+    """Let tracebacks and the cluster's table show cells of the notebook that define functions.
+
+    `sources`: {file: (name of the cell such as "In[12]", its text)}.
+    """
+    for file, (name, text) in sources.items():
+        lines = text.splitlines(keepends=True)
+        linecache.cache[file] = len(text), None, lines, file  # None: keep it, there is no file
+        number = LINE.fullmatch(name)
+        shell.compile._filename_map[file] = number[1] if number else name
+
+
+def _shorten(shell, error: BaseException) -> None:
+    """Let IPython show the frames of the user's function only; none if it is not in one."""
+    trace = error.__traceback__
+    ours = {__file__, parcels.__file__, *_texts}
+    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+        trace = trace.tb_next
+    lines = []
+    if trace is not None:
+        lines = shell.InteractiveTB.structured_traceback(type(error), error, trace, tb_offset=0)
+    with contextlib.suppress(AttributeError, TypeError):  # an exception without a __dict__
+        error._render_traceback_ = lambda: lines

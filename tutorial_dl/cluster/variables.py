@@ -1,0 +1,312 @@
+"""c["x"], c[0]["x"] and c.run(function): variables and functions on all or some ranks.
+
+Each is one cell on these ranks (engine_values.py), so its errors, its output, the stop button and
+the death of a rank are those of %%px (running_cell.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+import operator
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from IPython import get_ipython
+
+from . import cell_display, parcels
+from .cell_errors import CellError
+from .engine_values import CODE
+from .magics import ClusterMagics
+from .one_line import one_line
+from .parcels import CannotSend
+from .rank_words import ranks
+from .running_cell import positions
+
+SOON = 1.0  # seconds after which a rank that does not answer is named
+
+
+class Ranks:
+    """Some ranks of a cluster, as c[0], c[1:3] or c[[0, 2]].
+
+    `c[0]["x"]` is the variable x of rank 0; `c[1:3]["x"]` is a list, in the order of the ranks.
+    """
+
+    def __init__(self, cluster, numbers: Sequence[int], one: bool = False):
+        self.cluster, self.numbers, self.one = cluster, list(numbers), one
+
+    def __getitem__(self, name: str | tuple[str, ...]) -> Any:
+        """The value of an expression on each rank: a list, or the value alone for c[0].
+
+        Args:
+            name: A variable, or an expression such as "history.epochs" or "x.sum()". A tuple of
+                names, as in c[0]["n", "seconds"], gives a tuple of values.
+
+        Raises:
+            CellError: If a rank does not have it, or can't send it; one line.
+        """
+        text = f"({', '.join(name)},)" if _is_names(name) else name
+        _check(text, "eval", f"c[{name!r}]: the brackets take a name or an expression in quotes")
+        return self._ask(("get", text.strip()))
+
+    def __setitem__(self, name: str, value: object) -> None:
+        """Send `value` to these ranks, as their variable `name`; also "x[0]" or "model.rate"."""
+        right = f"c[{name!r}] = ...: the brackets take a variable's name in quotes"
+        _check(name, "exec", right, after=" = 0")
+        self._ask(("set", name.strip(), value))
+
+    def __delitem__(self, name: str) -> None:
+        right = f"del c[{name!r}]: the brackets take a variable's name in quotes"
+        _check(name, "exec", right, before="del ")
+        self._ask(("delete", name.strip()))
+
+    @one_line
+    def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
+        """Call a function on each rank, and wait; text is run as `execute` does.
+
+        The function may be one of the notebook: also a lambda, or one inside another function. It
+        takes along the values that it uses of the notebook. Names that the notebook does not have
+        are the rank's variables.
+
+        Args:
+            work: A function; called as work(*args, **kwargs).
+            timeout: Seconds after which the ranks are interrupted.
+
+        Returns:
+            The function's results in the order of the ranks; for c[0], its result.
+
+        Raises:
+            CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
+        """
+        if isinstance(work, str):
+            return self.execute(work, *args, timeout=timeout, **kwargs)
+        if not callable(work):
+            raise CellError([f"run takes a function, got {work!r}: c.run(function, *args)"])
+        if timeout is not None and "timeout" in _parameters(work):
+            raise CellError(
+                [
+                    f"{_name(work)} has a parameter timeout, and run's timeout limits its time: "
+                    f"use functools.partial({_name(work)}, timeout=...)"
+                ]
+            )
+        return self._ask(("run", work, args, kwargs), timeout)
+
+    @one_line
+    def execute(self, code: str, timeout: float | None = None) -> None:
+        """Run a cell's text as %%px does, and wait for it.
+
+        Args:
+            code: Source of a cell.
+            timeout: Seconds after which the ranks are interrupted.
+
+        Raises:
+            CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
+            ValueError: If `timeout` is not above 0.
+        """
+        self.cluster.cells.run(code, self.numbers, timeout)
+
+    def _ask(self, request: tuple, timeout: float | None = None) -> Any:
+        """Send a request, wait for its end, and return the results."""
+        cells = self.cluster.cells
+        cells.check([])  # before a large object is pickled for a cluster that was stopped
+        try:
+            buffers, files = parcels.pack(request)
+        except CannotSend as error:
+            raise CellError([_not_sent(request, str(error))]) from None
+        sources, _ = parcels.pack(_sources(files))
+        former = {rank: cells.now[rank] for rank in self.numbers if rank in cells.now}
+        cells.free(self.numbers, timeout)
+        cell = cells.submit(CODE, self.numbers, timeout, buffers=[*sources, *buffers])
+        try:
+            cell.wait(
+                _naming_the_busy(cells, former), progress_after=ClusterMagics.progress_after_seconds
+            )
+        except CellError as error:
+            raise _without_our_name(error) from None
+        results = [_unpacked(rank, cell.replies[rank].parcel) for rank in self.numbers]
+        return results[0] if self.one else results
+
+    def __repr__(self) -> str:
+        return f"{ranks(self.numbers)} of the cluster {self.cluster.name}"
+
+
+class Variables:
+    """What a cluster has of `Ranks`, for all its ranks: c["x"], c["x"] = value, c.run(function)."""
+
+    n: int
+
+    def __getitem__(self, key: Any) -> Any:
+        """c["x"]: a list by rank; c[0], c[1:3], c[[0, 2]]: some `Ranks`, for c[0]["x"]."""
+        if isinstance(key, str) or _is_names(key):
+            return self._all()[key]
+        if isinstance(key, slice):
+            return Ranks(self, range(self.n)[key])
+        if isinstance(key, list | tuple | range):
+            return Ranks(self, [_rank(self, each) for each in key])
+        return Ranks(self, [_rank(self, key)], one=True)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self._all()[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._all()[name]
+
+    def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
+        if isinstance(work, str):
+            return self.execute(work, *args, timeout=timeout, **kwargs)
+        return self._all().run(work, *args, timeout=timeout, **kwargs)
+
+    run.__doc__ = Ranks.run.__doc__
+
+    def execute(
+        self, code: str, ranks: Sequence[int] | None = None, timeout: float | None = None
+    ) -> None:
+        """Run a cell's text as %%px does, and wait for it.
+
+        Args:
+            code: Source of a cell.
+            ranks: The ranks that run it; None: all.
+            timeout: Seconds after which the ranks are interrupted.
+
+        Raises:
+            CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
+            ValueError: If `timeout` is not above 0.
+        """
+        (self._all() if ranks is None else Ranks(self, ranks)).execute(code, timeout)
+
+    def __reduce__(self):
+        raise TypeError("it belongs to its notebook")
+
+    def _all(self) -> Ranks:
+        return Ranks(self, range(self.n))
+
+
+class NoSuchRank(CellError, IndexError):
+    """A cluster has no such rank. (IndexError, so that `for one in c` ends.)"""
+
+
+def _rank(cluster, number: Any) -> int:
+    """`number` as a rank of the cluster; negative ones count from the end."""
+    size = cluster.n
+    try:
+        if isinstance(number, bool):
+            raise TypeError
+        found = operator.index(number)
+    except TypeError:
+        right = 'a name in quotes (c["x"]), a rank (c[0]) or several (c[1:3], c[[0, 2]])'
+        raise CellError([f"c[{number!r}]: the brackets take {right}"]) from None
+    if not -size <= found < size:
+        raise NoSuchRank([f"there is no rank {found}: the cluster has {ranks(range(size))}"])
+    return found % size
+
+
+def _is_names(key: Any) -> bool:
+    return isinstance(key, tuple) and bool(key) and all(isinstance(each, str) for each in key)
+
+
+def _check(name: Any, mode: str, message: str, before: str = "", after: str = "") -> None:
+    """Raise CellError, one line, unless the name is an expression or the target of a statement."""
+    try:
+        if not isinstance(name, str) or not name.strip():
+            raise SyntaxError
+        tree = ast.parse(f"{before}{name.strip()}{after}", mode=mode)
+        if mode == "exec" and not isinstance(tree.body[0], ast.Assign | ast.Delete):
+            raise SyntaxError
+        compile(tree, "<name>", mode)
+    except (SyntaxError, ValueError):  # ValueError: a null character
+        raise CellError([message]) from None
+
+
+def _parameters(function: Callable) -> Sequence[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # some builtins have none
+        return []
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__name__", None) or parcels.kind(function)
+
+
+def _not_sent(request: tuple, why: str) -> str:
+    """One line on which part of a request can't be pickled."""
+    what, *rest = request
+    make = "make it in a %%px cell"
+    if what == "set":
+        _, value = rest
+        return (
+            f"{parcels.kind(value)} can't be sent to the ranks ({why}): {make}, or send what it is "
+            "made from"
+        )
+    function, args, kwargs = rest
+    name = _name(function)
+    parts = {f"{name} uses {key}": value for key, value in parcels.used_by(function).items()}
+    parts |= {f"argument {number} of {name} is": value for number, value in enumerate(args, 1)}
+    parts |= {f"argument {key} of {name} is": value for key, value in kwargs.items()}
+    for part, value in parts.items():
+        try:
+            parcels.pack(value)
+        except CannotSend as error:
+            comma = "," if " uses " in part else ""
+            return (
+                f"{part}{comma} {parcels.kind(value)}, which can't be sent to the ranks ({error}): "
+                f"{make}, or inside the function"
+            )
+    return f"{name} can't be sent to the ranks ({why}): define it in a %%px cell"
+
+
+def _sources(files: set[str]) -> dict[str, tuple[str, str]]:
+    """{file: (name, text)} of those files that are cells of this notebook."""
+    shell = get_ipython()
+    if shell is None:
+        return {}
+    found = {}
+    for file in files:
+        label = shell.compile.format_code_name(file)
+        if label is not None:
+            found[file] = label[1], "".join(linecache.getlines(file))
+    return found
+
+
+def _naming_the_busy(cells, former: dict) -> cell_display.Page:
+    """A page for a cell that says, once, which ranks still run their `former` cell after SOON."""
+    page, due = cell_display.page(), time.monotonic() + SOON
+    show, told = page.update, False
+
+    def update() -> None:  # called all the time while the cell runs
+        nonlocal told
+        show()
+        busy = [rank for rank, cell in former.items() if rank in cell.pending()]
+        if told or not busy or time.monotonic() < due:
+            return
+        told = True
+        answers = cells.asking.ask(busy, {rank: former[rank].code for rank in busy}, SOON)
+        lines = positions(answers) or [f"{ranks(busy)}: position unknown"]
+        lines.append("waiting for the end of this earlier cell; the stop button ends it")
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+    page.update = update
+    return page
+
+
+def _unpacked(rank: int, parcel: Sequence) -> Any:
+    try:
+        return parcels.unpack(parcel)
+    except Exception as error:  # a class's own unpickling may raise anything
+        raise CellError(
+            [
+                f"what rank {rank} sent can't be read in the notebook "
+                f"({type(error).__name__}: {error}): ask for a part of it"
+            ]
+        ) from None
+
+
+def _without_our_name(error: CellError) -> CellError:
+    """One line instead of one per rank with the name CannotSend."""
+    failures = list(error.failures.values())
+    if failures and all(each.name == CannotSend.__name__ for each in failures):
+        return CellError([failures[0].message], failures=error.failures)
+    return error
