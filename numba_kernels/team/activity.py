@@ -34,9 +34,9 @@ def wait() -> Wait | None:
     """Return what this process waits in; None if nothing."""
     for watch in reversed(waiting[:]):
         team, seconds = watch.team, time.monotonic() - watch.began
-        absent, places = watch.missing(), team.world_ranks
+        absent, places = watch.awaited(), team.world_ranks
         missing = None if absent is None else sorted(places[rank] for rank in absent)
-        return Wait(team.doing, seconds, team.waits_in[0], list(places), missing)
+        return Wait(team.doing, seconds, team.waits_in[0], watch.ranks(), missing)
     return None
 
 

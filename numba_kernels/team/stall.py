@@ -71,7 +71,12 @@ class Watch:
     def __exit__(self, *error) -> None:
         waiting.remove(self)
 
-    def missing(self) -> Sequence[int] | None:
+    def ranks(self) -> list[int]:
+        """Return the ranks that meet in this wait, as MPI.COMM_WORLD numbers them."""
+        places = self.team.world_ranks
+        return list(places) if self.among is None else [places[rank] for rank in self.among]
+
+    def awaited(self) -> Sequence[int] | None:
         """Return the ranks of the team that this one waits for; None if that is not known."""
         if not self.on_board:
             return self.absent
