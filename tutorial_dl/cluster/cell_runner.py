@@ -11,7 +11,9 @@ from IPython.core.inputtransformer2 import TransformerManager
 from . import engine_hooks
 from .cell_errors import OFFER, CellError, ranks
 from .engine_probe import PATIENCE, Asking
+from .job_watch import JobWatch
 from .process_watch import Deaths
+from .processes import connection_file
 from .running_cell import Cell, positions
 
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
@@ -38,6 +40,8 @@ class Cells:
             installed.get(timeout=self.cluster.timeout)
         self.asking = Asking(self.client, folder)
         self.deaths.watch()
+        job, connection = self.cluster.job, connection_file(folder, "client")
+        self.job = job and JobWatch(job, self.client, connection, self.deaths)
 
     def check(self, targets: Sequence[int]) -> None:
         """Raise CellError if `targets` can't run a cell: stopped, dead, or still blocked."""
@@ -64,6 +68,8 @@ class Cells:
         """Lines about engines whose processes have ended; empty if all live."""
         status = self.cluster.status()
         dead = [engine for engine in status if not engine.alive]
+        if self.job and (why := self.job.lost(bool(dead))):
+            return why
         if dead:
             local = any(self.cluster.places[engine.rank][1] for engine in dead)
             self.deaths.happened.wait(1.0 if local else 0.0)

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import psutil
 
+from .engine_end import Ending
 from .process_watch import pipe
 
 QUESTION = "doing_request"
@@ -90,13 +91,16 @@ class Hooks:
         kernel.control_handlers[QUESTION] = self.answer
         kernel.finish_metadata = self.finish_reply
         kernel.should_handle = self.should_handle
+        self.ending = Ending()
         self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
 
     def begin(self) -> None:
         self.running = True
+        self.ending.busy()
 
     def end(self) -> None:
         self.running = False
+        self.ending.idle()
 
     def before_cell(self, info) -> None:
         from numba_kernels.team import failure  # imported on the engine only, because it starts MPI

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import psutil
 
 from . import magics, processes, profile, registry, view
+from .batch_job import Job
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
@@ -92,6 +93,11 @@ class Cluster:
     @property
     def name(self) -> str:
         return self._record.name
+
+    @property
+    def job(self) -> Job | None:
+        """The batch job that holds the engines; None if they are not in one of their own."""
+        return self._record.batch_job()
 
     @property
     def connected(self) -> bool:

@@ -1,0 +1,116 @@
+"""Notice that a cluster's batch job has ended, and why, while a client waits for its engines.
+
+Nothing tells a client when a job is cancelled or reaches its time limit: the controller misses the
+engines' heartbeats only after half a minute, because a busy engine may be late. So a thread looks
+for signs of an end. Only when there is one it asks the batch system, which must not be asked often.
+
+- The job's log ends with a line of the batch system, or of job_runner.py, which is told first.
+  Network file systems may show it late.
+- Fewer engines than before have a connection to the controller, if that runs on this machine.
+- The controller has unregistered an engine.
+- An engine's process is gone (process_watch.py, if it runs on this machine).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from pathlib import Path
+
+from . import job_end
+from .batch_job import Job
+from .process_watch import Deaths
+
+LOOK = 0.5  # seconds between two looks for a sign
+ASK_EVERY = 2.5  # seconds between two questions to the batch system while there is a sign ...
+LESS_OFTEN = 30.0  # ... and after PATIENCE, if the job runs in spite of it
+PATIENCE = 20.0
+AT_ONCE = 4.0  # seconds to wait for the batch system once an engine is known to be lost
+SIGN = re.compile(r"CANCELLED AT|task.*: |job killed|TERM_|tutorial_dl job: ")
+
+
+class JobWatch:
+    """Watches the job of a client's cluster in a thread, while the client is connected.
+
+    Attributes:
+        why: Why the job has ended, such as "job 31 was cancelled by root"; None while it runs.
+    """
+
+    def __init__(self, job: Job, client, connection: Path, deaths: Deaths):
+        self.job, self.client, self.deaths = job, client, deaths
+        self.why: str | None = None
+        self._by_itself = False  # nobody ended the job: its command did
+        self._decided, self._asked = threading.Event(), threading.Event()
+        self._engines = len(client.uuids)
+        self._port = port(connection)
+        self._connections = connections(self._port)
+        threading.Thread(target=self._watch, name="job", daemon=True).start()
+
+    def lost(self, engine_gone: bool) -> list[str]:
+        """A line if the job has ended; `engine_gone`: find out now, because an engine has."""
+        if engine_gone and self.why is None:
+            self._asked.set()
+            self._decided.wait(AT_ONCE)
+        if self.why is None or (self._by_itself and self.deaths.first):
+            return []  # still running, or it is known which engine ended first
+        return [f"{self.why}: c.restart() submits a new job (variables are lost)"]
+
+    def _watch(self) -> None:
+        since, ask_at = None, 0.0
+        while self.client.connected and self.why is None:
+            if self._asked.wait(LOOK):
+                self._asked.clear()
+                ask_at = 0.0  # a cell waits for the answer
+                since = since or time.monotonic()
+            log = job_end.official(self.job)
+            if not (since or self._sign(log)):
+                continue
+            now = time.monotonic()
+            since = since or now
+            if now >= ask_at:
+                self.why = self._ended(log)
+                ask_at = time.monotonic() + (ASK_EVERY if now - since < PATIENCE else LESS_OFTEN)
+        if self.why is not None:
+            self._decided.set()
+            self.deaths.happened.set()  # ends the cell that runs
+
+    def _sign(self, log: str) -> bool:
+        return (
+            self.deaths.happened.is_set()
+            or SIGN.search(log) is not None
+            or len(self.client.uuids) < self._engines
+            or connections(self._port) < self._connections
+        )
+
+    def _ended(self, log: str) -> str | None:
+        """Why the job has ended; None if it runs."""
+        if (known := job_end.why(self.job, log, "")) is None and self.job.state() is not None:
+            return None
+        # The log is often first to say why; the batch system knows the limit, the user, the node.
+        if why := job_end.why(self.job, log, self.job.report()):
+            return why
+        if known is None:
+            self._by_itself = True
+            return job_end.by_itself(self.job, job_end.official(self.job))
+        return known
+
+
+def port(connection: Path) -> int | None:
+    """The controller's port for heartbeats, to which every engine is connected."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return int(json.loads(connection.read_text())["hb_ping"])
+    return None
+
+
+def connections(port: int | None) -> int:
+    """How many connections processes of this machine have accepted at `port`; 0 if unknown."""
+    found = 0
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # psutil would look at all processes
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state = line.split(maxsplit=4)[:4]
+                found += state == "01" and int(local.rpartition(":")[2], 16) == port
+    return found
