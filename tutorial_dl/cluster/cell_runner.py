@@ -40,8 +40,9 @@ class Cells:
             installed.get(timeout=self.cluster.timeout)
         self.asking = Asking(self.client, folder)
         self.deaths.watch()
-        job, connection = self.cluster.job, connection_file(folder, "client")
-        self.job = job and JobWatch(job, self.client, connection, self.deaths)
+        job, connection = self.cluster.job, connection_file(folder, "engine")
+        hosts = [host for host, *_ in self.cluster.places]
+        self.job = job and JobWatch(job, self.client, connection, self.deaths, hosts)
 
     def check(self, targets: Sequence[int]) -> None:
         """Raise CellError if `targets` can't run a cell: stopped, dead, or still blocked."""

@@ -9,6 +9,9 @@ for signs of an end. Only when there is one it asks the batch system, which must
 - Fewer engines than before have a connection to the controller, if that runs on this machine.
 - The controller has unregistered an engine.
 - An engine's process is gone (process_watch.py, if it runs on this machine).
+
+A node that is cut off takes the batch system minutes to notice. Then the connections, which stay
+lost, and the engines that give no answer are all there is, and enough for an error.
 """
 
 from __future__ import annotations
@@ -18,12 +21,17 @@ import json
 import re
 import threading
 import time
+from collections.abc import Sequence
+from concurrent import futures
 from pathlib import Path
 
 from . import job_end
 from .batch_job import Job
+from .cell_errors import ranks
+from .engine_hooks import QUESTION
 from .process_watch import Deaths
 
+CUT_OFF = 2.0  # seconds after which a connection that was lost counts as lost for good
 LOOK = 0.5  # seconds between two looks for a sign
 ASK_EVERY = 2.5  # seconds between two questions to the batch system while there is a sign ...
 LESS_OFTEN = 30.0  # ... and after PATIENCE, if the job runs in spite of it
@@ -39,14 +47,16 @@ class JobWatch:
         why: Why the job has ended, such as "job 31 was cancelled by root"; None while it runs.
     """
 
-    def __init__(self, job: Job, client, connection: Path, deaths: Deaths):
-        self.job, self.client, self.deaths = job, client, deaths
+    def __init__(self, job: Job, client, connection: Path, deaths: Deaths, hosts: Sequence[str]):
+        self.job, self.client, self.deaths, self.hosts = job, client, deaths, hosts
         self.why: str | None = None
         self._by_itself = False  # nobody ended the job: its command did
+        self._runs = False  # the job runs, but engines are lost
         self._decided, self._asked = threading.Event(), threading.Event()
         self._engines = len(client.uuids)
         self._port = port(connection)
-        self._connections = connections(self._port)
+        self._connections = connections(self._port)  # None: the controller is elsewhere
+        self._cut: float | None = None  # since when connections have been lost
         threading.Thread(target=self._watch, name="job", daemon=True).start()
 
     def lost(self, engine_gone: bool) -> list[str]:
@@ -56,22 +66,23 @@ class JobWatch:
             self._decided.wait(AT_ONCE)
         if self.why is None or (self._by_itself and self.deaths.first):
             return []  # still running, or it is known which engine ended first
-        return [f"{self.why}: c.restart() submits a new job (variables are lost)"]
+        new = "gives new engines" if self._runs else "submits a new job"
+        return [f"{self.why}: c.restart() {new} (variables are lost)"]
 
     def _watch(self) -> None:
         since, ask_at = None, 0.0
         while self.client.connected and self.why is None:
-            if self._asked.wait(LOOK):
+            if asked := self._asked.wait(LOOK):  # a cell waits for the answer
                 self._asked.clear()
-                ask_at = 0.0  # a cell waits for the answer
-                since = since or time.monotonic()
-            log = job_end.official(self.job)
-            if not (since or self._sign(log)):
+                ask_at = 0.0
+            log, missing = job_end.official(self.job), self._missing()
+            if not (asked or missing or self._sign(log)):
+                since = None
                 continue
             now = time.monotonic()
             since = since or now
-            if now >= ask_at:
-                self.why = self._ended(log)
+            if now >= ask_at or self._is_cut_off():
+                self.why = self._ended(log) or self._cut_off()
                 ask_at = time.monotonic() + (ASK_EVERY if now - since < PATIENCE else LESS_OFTEN)
         if self.why is not None:
             self._decided.set()
@@ -82,8 +93,37 @@ class JobWatch:
             self.deaths.happened.is_set()
             or SIGN.search(log) is not None
             or len(self.client.uuids) < self._engines
-            or connections(self._port) < self._connections
         )
+
+    def _missing(self) -> int:
+        """How many engines have lost their connection; -1 if the controller has ended."""
+        if self._connections is None:
+            return 0
+        now = connections(self._port)
+        missing = max(0, self._connections - now) if now is not None else -1
+        self._cut = (self._cut or time.monotonic()) if missing > 0 else None
+        return missing
+
+    def _is_cut_off(self) -> bool:
+        return self._cut is not None and time.monotonic() - self._cut > CUT_OFF
+
+    def _cut_off(self) -> str | None:
+        """Which engines have no connection any more, though the job runs; None if all have."""
+        if self.deaths.first or not self._is_cut_off():
+            return None
+        asked = {rank: self.client.ask(rank, QUESTION) for rank in self.client.uuids}
+        futures.wait([question for question in asked.values() if question], timeout=1.5)
+        silent = [rank for rank, question in asked.items() if not (question and question.done())]
+        missing = self._missing()
+        if missing <= 0:
+            return None
+        self._runs = True
+        if len(silent) == missing:
+            hosts = ", ".join(sorted({self.hosts[rank] for rank in silent}))
+            who = f"{ranks(silent)} on {hosts}"
+        else:
+            who = f"{missing} of {self._engines} engines"
+        return f"{who} lost the connection to the controller, though {self.job} runs"
 
     def _ended(self, log: str) -> str | None:
         """Why the job has ended; None if it runs."""
@@ -105,12 +145,13 @@ def port(connection: Path) -> int | None:
     return None
 
 
-def connections(port: int | None) -> int:
-    """How many connections processes of this machine have accepted at `port`; 0 if unknown."""
-    found = 0
+def connections(port: int | None) -> int | None:
+    """How many connections a process of this machine has at `port`; None if none listens there."""
+    states = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):  # psutil would look at all processes
         with contextlib.suppress(OSError):
             for line in Path(table).read_text().splitlines()[1:]:
                 _, local, _, state = line.split(maxsplit=4)[:4]
-                found += state == "01" and int(local.rpartition(":")[2], 16) == port
-    return found
+                if int(local.rpartition(":")[2], 16) == port:
+                    states.append(state)
+    return states.count("01") if "0A" in states else None  # established, listening
