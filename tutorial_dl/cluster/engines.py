@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import psutil
 
-from . import magics, processes, profile, registry, view
+from . import magics, mpi_launcher, processes, profile, registry, view
 from .batch_job import Job
 from .cell_runner import Cells
 from .client import Client
@@ -144,8 +144,7 @@ class Cluster:
             if (engine_id, size) != (rank, self.n):
                 raise ClusterError(
                     f"engine {engine_id} is rank {rank} of {size}, expected rank {engine_id} of "
-                    f"{self.n}: mpiexec and mpi4py may not belong to the same MPI; run "
-                    "python -m tutorial_dl doctor"
+                    f"{self.n}: {mpi_launcher.advice(self._profile.launcher)}"
                 )
         self._record.places = [
             [host, registry.process(pid) or [pid, 0.0], self.client.uuids[rank]]

@@ -97,9 +97,9 @@ def limit(answer: str) -> str:
         seconds = sum(part * 60**i for i, part in enumerate(reversed(parts)))
         minutes = seconds / 60 + 1440 * int(days or 0)
     hours, rest = divmod(minutes, 60)
-    return f" of {hours:g} h" * bool(hours) + f"{'' if hours else ' of'} {rest:g} min" * (
-        bool(rest) or not hours
-    )
+    parts = [f"{hours:g} h"] if hours else []
+    parts += [f"{rest:g} min"] if rest or not hours else []
+    return f" of {' '.join(parts)}"
 
 
 def by(job: Job) -> str:

@@ -32,6 +32,13 @@ REFUSED = re.compile(
 REMEDY = f'write srun --mpi={PLACE} in the profile\'s "launcher", which chooses what the MPI speaks'
 
 
+def advice(launcher: str) -> str:
+    """What to do if every rank is a world of its own."""
+    if re.search(r"\bsrun\b", launcher) and PLACE not in launcher:
+        return f"this srun starts no PMI that the MPI library speaks; {REMEDY}"
+    return "mpiexec and mpi4py may not belong to the same MPI; run python -m tutorial_dl doctor"
+
+
 def command(words: Sequence[str]) -> list[str]:
     """`words`, preceded by this program if they contain `{pmi}`."""
     chosen = any(PLACE in word for word in words)
@@ -58,15 +65,18 @@ def resolve(words: Sequence[str], library: str, plugins: Sequence[str], mpiexec:
     chosen = choose(library, plugins)
     if chosen is not None:
         return [word.replace(PLACE, chosen) for word in words]
-    first = next(i for i, word in enumerate(words) if i > 0 and not word.startswith("-"))
-    text = " ".join(words[:first])
-    ranks = re.search(r"--ntasks=(\d+)|-n ?(\d+)", text)
+    rest = list(words[1:])
+    options = ""
+    while rest and rest[0].startswith("-"):
+        short = re.fullmatch(r"-\w", rest[0])  # its value is the next word
+        options += f" {rest.pop(0)}{rest.pop(0) if short else ''}"
+    ranks = re.search(r" (?:--ntasks=|-n)(\d+)", options)
     if ranks is None:
         raise launch.LaunchError(
             f"srun has no plugin for {library} (it has {', '.join(plugins)})",
             "name a launcher without {pmi}, such as mpiexec -n {n}",
         )
-    return [mpiexec, "-n", ranks[1] or ranks[2], *words[first:]]
+    return [mpiexec, "-n", ranks[1], *rest]
 
 
 def main() -> None:

@@ -139,7 +139,8 @@ class Parts:
                 why = job_end.why(self.job, job_end.official(self.job), self.job.report())
                 return f"{why or f'{self.job} ended'} before its engines were up", self.job.tail()
             if self.job.can_never_run(state):
-                return f"{self.job} can never run: it is {state}", []
+                ask = "ask for fewer ranks, less time or another queue in the profile"
+                return f"{self.job} can never run, it is {state}: {ask}", []
             self._job_state = state
         return None
 
