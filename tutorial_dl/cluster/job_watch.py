@@ -31,6 +31,7 @@ from .cell_errors import ranks
 from .engine_hooks import QUESTION
 from .process_watch import Deaths
 
+ANSWER = 1.5  # seconds for engines to answer, to find out which have no connection
 CUT_OFF = 2.0  # seconds after which a connection that was lost counts as lost for good
 LOOK = 0.5  # seconds between two looks for a sign
 ASK_EVERY = 2.5  # seconds between two questions to the batch system while there is a sign ...
@@ -112,7 +113,7 @@ class JobWatch:
         if self.deaths.first or not self._is_cut_off():
             return None
         asked = {rank: self.client.ask(rank, QUESTION) for rank in self.client.uuids}
-        futures.wait([question for question in asked.values() if question], timeout=1.5)
+        futures.wait([question for question in asked.values() if question], timeout=ANSWER)
         silent = [rank for rank, question in asked.items() if not (question and question.done())]
         missing = self._missing()
         if missing <= 0:
