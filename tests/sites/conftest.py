@@ -24,6 +24,26 @@ def pytest_configure(config):
         raise pytest.UsageError("tests of sites share one Slurm: run them without --numprocesses")
 
 
+ROWS: list[str] = []  # what was measured
+
+
+@pytest.fixture
+def bound():
+    """bound(what, seconds, most) notes a time for the table at the end, and asserts it."""
+
+    def check(what: str, seconds: float, most: float) -> None:
+        ROWS.append(f"{seconds:6.2f} s  (at most {most:g})  {what}")
+        assert seconds < most, ROWS[-1]
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter):
+    if ROWS:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(ROWS))
+
+
 @pytest.fixture(scope="session")
 def _site():
     folder = Path(tempfile.mkdtemp(prefix="slurm-"))

@@ -129,6 +129,22 @@ class Site:
         own = f"hostname {node} && mount -t tmpfs tmpfs /dev/shm && exec slurmd -D -N {node}"
         self._start(node, [*self._inside(), "unshare", "--mount", "--uts", "bash", "-c", own])
 
+    def crash(self, node: str) -> None:
+        """End all processes of a node by SIGKILL, its daemon and users' processes at once."""
+        own = self._namespace(self.daemons[node].pid)
+        for pid in self.processes():
+            if self._namespace(pid) == own:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.daemons[node].wait()
+
+    def back(self, node: str, seconds: float = 60.0) -> None:
+        """Start a node again that has crashed, or was set down; wait until all are idle."""
+        if self.daemons[node].poll() is not None:
+            self.start_node(node)
+        self.root(["scontrol", "update", f"nodename={node}", "state=resume"])
+        self._until(self._idle, node, seconds)
+
     def stop(self, seconds: float = 30.0) -> list[str]:
         """End all processes of this site; returns what users had left before that."""
         left = []

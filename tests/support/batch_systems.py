@@ -103,7 +103,7 @@ elif me == "qstat":
 elif me == "bjobs":
     now = state(words[-1], "PEND", "RUN")
     if now is None and "-l" in words:
-        now = "noon: " + ended("Exited; TERM_OWNER: job killed by owner.", "Exited with exit code 3.")
+        now = ended("noon: Exited; TERM_OWNER: job killed by owner.", "noon: Exited with code 3.")
     if now is None:
         sys.exit("Job <" + words[-1] + "> is not found")
     print(now)

@@ -15,7 +15,6 @@ import io
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 
 from .batch_job import OF_A_JOB
@@ -45,13 +44,15 @@ def leave(number: int, frame: object) -> None:
     """End this process at once, after closing its files."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(SECONDS)
-    atexit._run_exitfuncs()  # MPI_Finalize is not one of them: mpi4py registers it in C
-    for each in gc.get_objects():
-        if isinstance(each, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with contextlib.suppress(ValueError, OSError):  # it is closed, or its disk is full
-                each.flush()
-    sys.stdout.flush()
-    os._exit(128 + number)
+    try:
+        atexit._run_exitfuncs()  # MPI_Finalize is not one of them: mpi4py registers it in C
+        for each in gc.get_objects():
+            if isinstance(each, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+                # It is closed, or its disk is full, or the signal came while it was written.
+                with contextlib.suppress(ValueError, OSError, RuntimeError):
+                    each.flush()
+    finally:
+        os._exit(128 + number)
 
 
 def unlink_segments() -> None:
