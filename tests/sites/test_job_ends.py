@@ -14,25 +14,35 @@ from test_clusters import BEGIN, SUBMIT
 SCRIPT = """
 c = cluster.start(n=4, profile="site.toml")
 c.run(WORLD)
-say(job=c.job.number, head=str(c.job.log.with_suffix(".head")))
+job = c.job.number
+say(job=job, up=True)
 for cell in ("import time\\nfor _ in range(3000): time.sleep(0.1)", "print(1)"):
     try:
         c.run(cell)
     except CellError as error:
         head = c.job.log.with_suffix(".head")
         say(**{cell[:6]: [time.time(), error.summary, head.stat().st_mtime]})
+if sys.argv[1:]:  # as the error offers
+    c.restart()
+    c.run(WORLD)
+    assert c.job.number != job
 c.stop()
 """
+TWO_NODES = SUBMIT + "nodes = 2\n"
 
 
 @pytest.fixture
 def ends(slurm):
     """ends(what, profile) -> (seconds, summary of the running cell) after `what(job)` is called."""
 
-    def run(what, profile: str = SUBMIT + "nodes = 2\n") -> tuple[float, list[str]]:
+    def run(
+        what, profile: str = SUBMIT + "nodes = 2\n", restart: bool = False
+    ) -> tuple[float, list[str]]:
         (slurm.home / "site.toml").write_text(profile)
         process = slurm.popen(
-            ["python", "-c", BEGIN + SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            ["python", "-c", BEGIN + SCRIPT, *["restart"] * restart],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         values: dict = {}
         timer = threading.Timer(240, process.kill)
@@ -46,6 +56,7 @@ def ends(slurm):
                         began = what(values["job"])
             error = process.stderr.read()
         timer.cancel()
+        assert process.returncode == 0, error
         assert len(values) == 4, f"{values}\n{error}"
         (at, summary, log), (_, after, _) = values["import"], values["print("]
         assert summary == after, "the next cell says something else"
@@ -60,7 +71,7 @@ def now(done: subprocess.CompletedProcess) -> float:
 
 
 def test_cancelled_by_root(ends, slurm, bound):
-    seconds, [line] = ends(lambda job: now(slurm.root(["scancel", job])))
+    seconds, [line] = ends(lambda job: now(slurm.root(["scancel", job])), restart=True)
     assert re.match(r"job \d+ was cancelled: c.restart\(\) submits a new job", line)
     bound("from scancel to the CellError", seconds, 5.0)
 
