@@ -1,4 +1,4 @@
-"""The cores that a process may use, and what the program that started it says about its rank.
+"""The cores that a process may use, and the threads that each rank should have.
 
 Nothing here imports MPI or numpy, so a process can ask before it loads either: the number of
 threads per rank must be set before numpy, Numba or TensorFlow is imported.
@@ -6,8 +6,9 @@ threads per rank must be set before numpy, Numba or TensorFlow is imported.
 
 import contextlib
 import os
-import re
 from pathlib import Path
+
+from .launcher import local_ranks
 
 MOST_RANKS = 1024  # more on one node is probably a typing error
 THREAD_VARIABLES = (
@@ -51,41 +52,6 @@ def set_threads(ranks_on_node: int | None = None) -> int:
     threads = threads_per_rank(local_ranks() if ranks_on_node is None else ranks_on_node)
     os.environ.update(thread_environment(threads))
     return threads
-
-
-def under_mpi() -> bool:
-    """Return whether mpiexec, srun or aprun has started this process as one of its ranks.
-
-    sbatch, `srun --pty` and JupyterHub's spawner also set SLURM_PROCID, for a single process that
-    is not a rank. So a Slurm step counts only if it has more than one task.
-    """
-    of = os.environ
-    if "MPI_LOCALNRANKS" in of or "OMPI_COMM_WORLD_SIZE" in of or "ALPS_APP_PE" in of:
-        return True
-    if "SLURM_PROCID" in of:
-        return int(of.get("SLURM_STEP_NUM_TASKS", "1")) > 1
-    return "PMI_RANK" in of or "PMIX_RANK" in of
-
-
-def rank() -> int:
-    """Return this process's rank according to mpiexec or srun; 0 if neither has set it."""
-    names = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "ALPS_APP_PE")
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
-
-
-def local_ranks() -> int:
-    """Return the number of ranks on this node according to mpiexec or srun; 1 if not set."""
-    of = os.environ
-    for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"):
-        if of.get(name, "").isdigit():
-            return max(1, int(of[name]))
-    tasks: list[int] = []  # per node; Slurm writes "2(x3),1" for 2, 2, 2, 1
-    for part in of.get("SLURM_STEP_TASKS_PER_NODE", "").split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-        if match:
-            tasks += [int(match[1])] * int(match[2] or 1)
-    node = int(of.get("SLURM_NODEID", "0") or 0)
-    return max(1, tasks[node]) if node < len(tasks) else 1
 
 
 def check_ranks(n: int) -> int:

@@ -60,8 +60,9 @@ class DeadlineError(TeamError, TimeoutError):
     def __init__(
         self, rank: int, waiting_in: str, waited: float, seconds: float, late: Sequence[int] = ()
     ):
+        verb = "call" if waiting_in.endswith(")") else "begin"
         super().__init__(
-            f"{ranks_in_words(late)} did not call {waiting_in} within {seconds:g} s: "
+            f"{ranks_in_words(late)} did not {verb} {waiting_in} within {seconds:g} s: "
             "all ranks of a team must call it"
             if late
             else f"rank {rank} waited {waited:.1f} s in {waiting_in}; the limit is {seconds} s"

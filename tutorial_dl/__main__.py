@@ -11,6 +11,7 @@ from .extras import missing
 def main() -> None:
     if launch.under_mpi():
         launch.set_threads()
+        os.environ.update(launch.privacy.settings(os.environ, here=False))
         if launch.rank() > 0:  # only rank 0 reports what is wrong with the command line
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until job.run_rank)
     try:

@@ -111,6 +111,9 @@ class DataConfig:
         "Micro-batches per batch, computed one after the other to save memory.", 1, least=1)
     seed: int = option("Seed of initial weights and sample order.", 0, least=0)
     keep_order: bool = option("Do not shuffle the samples; each epoch has their order.", False)
+    compile: str = option(
+        "How TensorFlow computes a Keras model: by its graph or compiled by XLA. Long runs measure "
+        "both (auto).", "auto", choices=("auto", "graph", "xla"))
     sync_batch_norm: bool = option(
         "Normalise batches of a Keras model over the samples of all ranks.", False)
     features: str | None = option(
@@ -265,6 +268,8 @@ class CheckpointConfig:
 class OutputConfig:
     panel = "Output"
     quiet: bool = option("Show no progress, neither the bar nor a line per epoch.", False)
+    rehearse: bool = option(
+        "First train an epoch that does not count, so that no time includes compiling.", False)
     log: str | None = option(
         "Write a row per epoch as it ends: .csv, .jsonl, or a folder for TensorBoard.",
         metavar="FILE|FOLDER")
@@ -309,10 +314,10 @@ class RunConfig:
         return {n: getattr(getattr(self, o.table), n, o.unset) for n, o in OPTIONS.items()}
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The options by component and name, without those that are None."""
+        """The options by component and name, without those that are None or of other strategies."""
         found: dict[str, dict[str, Any]] = {}
         for name, value in self.values().items():
-            if value is not None:
+            if value is not None and hasattr(getattr(self, OPTIONS[name].table), name):
                 found.setdefault(OPTIONS[name].table, {})[name] = value
         return found
 

@@ -357,6 +357,12 @@ def legend_beside(ax: Axes) -> None:
     ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))
 
 
+def legend_below(ax: Axes, columns: int = 2) -> None:
+    """Put the legend below the figure: it hides nothing, and the figure stays narrow."""
+    handles, labels = ax.get_legend_handles_labels()
+    ax.figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
 def patch_legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]], **options) -> None:
     """Put a legend of coloured boxes, name -> look, below all axes."""
     handles = [Patch(label=name, **look) for name, look in looks.items()]

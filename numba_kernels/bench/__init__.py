@@ -54,7 +54,8 @@ def main(words: list[str] | None = None) -> int:
         if options.json and options.json != "-":
             Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     except (ValueError, launch.LaunchError, OSError, subprocess.TimeoutExpired) as error:
-        print(f"error: {error}", file=sys.stderr)
+        if launch.rank() == 0:
+            print(f"error: {error}", file=sys.stderr)
         return 2
     from .rows import table
 

@@ -3,6 +3,7 @@
 ranks.py            runs a Python program on n ranks, and shows what they print
 mpiexec.py          which MPI mpi4py loads, and which mpiexec belongs to it
 guard.py            a small process that ends all processes below it
+privacy.py          settings with which MPI offers nothing to others
 rank_supervisor.py  a small process per rank, which keeps its place when the rank is killed
 """
 
@@ -12,24 +13,22 @@ from ..environment import (
     MOST_RANKS,
     THREAD_VARIABLES,
     check_ranks,
-    local_ranks,
-    rank,
     set_threads,
     thread_environment,
     threads_per_rank,
-    under_mpi,
     usable_cores,
 )
+from ..launcher import launched, local_ranks, rank, under_mpi
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["guard", "mpiexec"],
+    submodules=["guard", "mpiexec", "privacy"],
     submod_attrs={
         "mpiexec": ["LaunchError", "environment_without_ranks", "find_mpiexec", "mpi_library"],
         "ranks": ["GUARD", "can_be_lost", "guarded", "rank_environment", "run_ranks"],
     },
 )
 __all__ += [
-    "MOST_RANKS", "THREAD_VARIABLES", "check_ranks", "local_ranks", "rank", "set_threads",
-    "thread_environment", "threads_per_rank", "under_mpi", "usable_cores",
+    "MOST_RANKS", "THREAD_VARIABLES", "check_ranks", "launched", "local_ranks", "rank",
+    "set_threads", "thread_environment", "threads_per_rank", "under_mpi", "usable_cores",
 ]  # fmt: skip

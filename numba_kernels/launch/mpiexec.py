@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from ..launcher import ALONE
+
 
 class LaunchError(RuntimeError):
     """Ranks cannot be started here; the message is one line, "`problem`: `remedy`"."""
@@ -145,19 +147,27 @@ def find_mpiexec() -> str:
 
 # Variables by which mpiexec, srun and aprun identify a rank. A program that starts ranks itself
 # must not pass them on: its ranks would act as ranks of the outer run.
-OF_A_RANK = re.compile(r"(PMI|PMIX|OMPI_COMM_WORLD|MPI_LOCAL|HYDI|ALPS_APP)_?.*|PMIX_.*|PRTE_.*")
+OF_A_RANK = re.compile(
+    r"(PMI|PMIX|OMPI_COMM_WORLD|MV2_COMM_WORLD|JSM_NAMESPACE|MPI_LOCAL|HYDI|ALPS_APP|PALS)_?.*"
+    r"|PRTE_.*|MPI_UNIVERSE_SIZE|" + ALONE
+)
 
 
 def environment_without_ranks(env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return `env` (default: os.environ) without variables that identify a rank of an outer run.
 
     Where there is no srun, as in a notebook server's environment, SLURM_* are removed as well:
-    mpiexec would try to use srun.
+    mpiexec would try to use srun. In a step of a Slurm job, such as a terminal or a notebook, srun
+    would wait for this step to end: it is told to share the step's cores and memory.
     """
     env = dict(os.environ if env is None else env)
     drop = [name for name in env if OF_A_RANK.fullmatch(name)]
     if shutil.which("srun", path=env.get("PATH")) is None:
         drop += [name for name in env if name.startswith("SLURM_")]
-    for name in drop:
-        del env[name]
+    if "SLURM_STEP_ID" in env:
+        env |= {"SLURM_OVERLAP": "1", "SLURM_MEM_PER_NODE": "0"}  # as --overlap --mem=0
+        drop += [name for name in ("SLURM_MEM_PER_CPU", "SLURM_MEM_PER_GPU") if name in env]
+        drop += [name for name in env if name.startswith("SLURM_CPU_BIND")]
+    for name in set(drop):
+        env.pop(name, None)
     return env

@@ -24,16 +24,24 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..environment import check_ranks, thread_environment, threads_per_rank, under_mpi
+from ..environment import check_ranks, thread_environment, threads_per_rank
+from ..launcher import under_mpi
+from . import privacy
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
 
-def rank_environment(n: int, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment for mpiexec and `n` ranks: threads, and settings for Open MPI."""
+def rank_environment(
+    n: int, env: Mapping[str, str] | None = None, here: bool | None = None
+) -> dict[str, str]:
+    """Return the environment for mpiexec and `n` ranks: threads, and settings for MPI.
+
+    `here`: all of them run on this machine (privacy.py).
+    """
     merged = environment_without_ranks()
+    merged.update(privacy.settings(merged, here))
     merged.update(thread_environment(threads_per_rank(n)))
     if sys.stderr is not None and sys.stderr.isatty():
         merged.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))  # progress bars
@@ -112,7 +120,10 @@ def run_ranks(
     """
     n = check_ranks(n)
     if under_mpi():
-        raise LaunchError("this process is already a rank of mpiexec or srun", "leave -n out")
+        raise LaunchError(
+            "this process is already a rank of mpiexec or srun",
+            "leave -n out, or start this command without them",
+        )
     if least is not None and not 1 <= least <= n:
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
     command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]

@@ -28,8 +28,8 @@ import numpy as np
 from mpi4py import MPI
 
 from ..allreduce import calls
-from ..environment import local_ranks
 from ..errors import TeamError
+from ..launcher import local_ranks
 from ..shared import window
 from . import memory_layout as layout
 from . import messages

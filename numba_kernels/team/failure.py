@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 import weakref
 
-from mpi4py import MPI
+from mpi4py import MPI, rc
 
 from ..allreduce import messages
 from ..errors import MismatchError, PeerError, TeamError
 from .mailbox import LEFT, Kind, Letter, Mailbox, audience, cause_first
+from .stall import has_ended
 
 live: weakref.WeakSet[Failing] = weakref.WeakSet()
+# Of teams that this rank has dropped, and at the end of all: mailboxes, and {rank: pid}.
+ended: list[tuple[Mailbox, dict[int, int]]] = []
+END_SECONDS = 10.0  # that a program waits for others to end, before MPI_Finalize waits for them
 
 
 class Failing:
@@ -153,6 +158,7 @@ class Failing:
         mail = self.letters
         if mail is not None and Kind.ENDED not in mail.said and not MPI.Is_finalized():
             mail.post(Kind.ENDED, "", (self.count, 0, 0), audience(self.rank, self.size))
+            ended.append((mail, self.processes))
 
     __del__ = say_the_end
 
@@ -187,4 +193,15 @@ def _tell_of_the_end() -> None:
 
     tell.tells_teams = True
     sys.excepthook = tell
-    atexit.register(lambda: [team.say_the_end() for team in list(live)])
+    atexit.register(_end)
+
+
+def _end() -> None:
+    """Say to all teams that this program ends, and receive what others say, until they end."""
+    for team in list(live):
+        team.say_the_end()
+    if MPI.Is_finalized() or rc.finalize is False:
+        return
+    end = time.monotonic() + END_SECONDS
+    for mail, processes in ended:
+        mail.receive_the_rest(end, lambda rank, of=processes: has_ended(of.get(rank)))

@@ -178,3 +178,19 @@ class Mailbox:
         while not all(request.Test() for request, _ in self._sent) and time.monotonic() < end:
             time.sleep(0.001)
         return sorted(self.failures.values(), key=lambda letter: letter.rank)
+
+    def receive_the_rest(self, end: float, gone=lambda rank: False) -> None:
+        """Receive all that others have sent, to the last: their ENDED, or `end` on the clock.
+
+        Otherwise MPI_Finalize would find letters that nobody received, and UCX warns of each one.
+        It does not delay the end of the program: MPI_Finalize waits for all ranks as well. `gone`
+        tells which ranks can't write any more.
+        """
+        writers = set(audience(self.comm.rank, self.comm.size))
+        while True:
+            self.collect()
+            late = writers - self.ended.keys() - self.lost
+            sent = all(request.Test() for request, _ in self._sent)
+            if (sent and all(map(gone, late))) or time.monotonic() > end:
+                return
+            time.sleep(0.001)

@@ -43,8 +43,10 @@ REPORT = seconds_to_report()
 class Watch:
     """Watches one wait of a team, in which `look` is called every few milliseconds."""
 
-    def __init__(self, team):
+    def __init__(self, team, among: dict[int, int] | None = None):
         self.team = team  # it may have no mailbox to write to yet
+        # While a part of `team` becomes a team: {rank in `team`: rank there}, to heed no others.
+        self.among = among
         self.compare_at, self.look_at, self.tell_at = COMPARE, LOOK, REPORT
         self.report_at = None
         self.late: list[int] = []
@@ -56,17 +58,17 @@ class Watch:
             return
         mail = team.letters
         if mail is not None and waited > self.compare_at:
-            if self.compare_at == COMPARE:
+            if self.compare_at == COMPARE and self.among is None:
                 mail.post(WAITS, "", team.waits_in, partners(team.rank, team.size))
             self.compare_at += 0.01
             self._compare(mail)
         if waited > self.look_at:
             self.look_at = waited + LOOK
             for rank, pid in team.processes.items():
-                if state(pid) in GONE:
-                    raise PeerError(rank, f"its process {pid} has ended")
+                if self._heeds(rank) and state(pid) in GONE:
+                    raise PeerError(self._named(rank), f"its process {pid} has ended")
         if mail is not None and waited > self.tell_at:
-            mail.post(WAITS, "", team.waits_in, audience(team.rank, team.size))
+            mail.post(WAITS, "", team.waits_in, self._others())
             self.tell_at, self.report_at = 2 * self.tell_at, waited + COMPARE
         if self.report_at is not None and waited > self.report_at:
             self.report_at = None
@@ -77,19 +79,45 @@ class Watch:
             names = ranks_in_words(self.late)
             _say(f"{names} came after {waited:.0f} s; {self.team.doing} goes on")
 
+    def tell(self, text: str) -> None:
+        _say(text)
+
     def _compare(self, mail) -> None:
         number, *mine = self.team.waits_in
         for letter in mail.waits.values():
             if letter.call[0] == number and calls.differ(mine, letter.call[1:]):
                 raise self.team.mismatch(letter.rank, calls.describe(*letter.call[1:]))
 
-    def _report(self, mail, waited: float) -> None:
-        team = self.team
+    def _heeds(self, rank: int) -> bool:
+        return self.among is None or rank in self.among
+
+    def _named(self, rank: int) -> int:
+        return rank if self.among is None else self.among[rank]
+
+    def _others(self) -> list[int]:
+        return [rank for rank in audience(self.team.rank, self.team.size) if self._heeds(rank)]
+
+    def _waiting(self) -> list[int]:
+        """Return the ranks that are known to wait in this call, this one included."""
+        team, mail = self.team, self.team.letters
         here = {r for r, note in mail.waits.items() if note.call[0] == team.waits_in[0]}
         if team.waits_in == NO_CALL:
             here |= mail.recovering.keys() | mail.staying.keys()
-        waiting = sorted({team.rank, *here})
-        late = [rank for rank in audience(team.rank, team.size) if rank not in waiting]
+        return sorted({team.rank, *filter(self._heeds, here)})
+
+    def missing(self) -> list[int]:
+        """Return the ranks that have not said that they wait, after the first report is due."""
+        if self.team.letters is None or self.tell_at == REPORT:
+            return []
+        return [rank for rank in self._others() if rank not in self._waiting()]
+
+    def starts(self, rank: int) -> bool:
+        """Return whether the process of a rank on this machine lives, and so may yet come."""
+        pid = self.team.pid(rank)
+        return pid is not None and state(pid) not in (*GONE, *STOPPED)
+
+    def _report(self, mail, waited: float) -> None:
+        team, waiting, late = self.team, self._waiting(), self.missing()
         if team.rank != waiting[0] or not late:
             return
         self.late = late

@@ -32,6 +32,7 @@ from ..allreduce.elementwise import bounds, convert, op_code
 from ..allreduce.machine import UNMEASURED
 from ..errors import TeamError
 from ..jit.halves import carried, is_half
+from ..launcher import never_alone
 from ..shared import board, window
 from ..shared.board import READY
 from ..shared.node_array import AT
@@ -51,7 +52,9 @@ class Team(Waiting):
     Vectors are float32, float64, float16, bfloat16 (from ml_dtypes), int32 or int64.
 
     Args:
-        comm: any mpi4py intracommunicator; it is duplicated. Making a team is collective.
+        comm: any mpi4py intracommunicator; it is duplicated. Making a team is collective. Where
+            mpiexec or srun started several processes and MPI's world has one, each of them ends
+            with status 2 (launcher.py).
         shared: use memory shared within the node. False (or NUMBA_KERNELS_WINDOW=0) sends messages
             even between ranks of one node. (NUMBA_KERNELS_NODE=2 treats every two ranks as a node,
             to try out several nodes on one machine.)
@@ -77,6 +80,8 @@ class Team(Waiting):
     ):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
+        if comm == MPI.COMM_WORLD and comm.size == 1:
+            never_alone(MPI.Get_library_version())
         super().__init__(comm.rank, comm.size, deadline)
         world = world_of(comm)
         if world is not None:

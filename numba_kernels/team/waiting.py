@@ -25,10 +25,12 @@ from ..shared.node_array import PATIENCE as MICROSECONDS
 from .failure import Failing
 from .mailbox import MISMATCH, WAITS, Letter
 from .recovery import recover
+from .siblings import FirstWatch
 from .stall import COMPARE, Watch
 
 PATIENCE = 0.005  # seconds that a kernel polls before it returns to Python
-SETUP_SECONDS = 120.0  # within which all ranks must begin to make a team
+# Within which all ranks must begin to make a team, if those that are late are not known to live.
+SETUP_SECONDS = 120.0
 
 
 class Waiting(Failing):
@@ -166,8 +168,10 @@ class Waiting(Failing):
 
         So nearly all of the time is slept, and ranks that share a core do not hold each other up.
         """
-        whole = self.within is not None and len(self.mates) == self.within.size
-        watch = Watch(self.within if whole and self.letters is None else self)
+        watch = Watch(self)
+        if self.letters is None:  # it is being made
+            whole = self.within
+            watch = FirstWatch(self) if whole is None else Watch(whole, self.mates)
         started = time.monotonic()
         try:
             while not finished():
@@ -188,7 +192,11 @@ class Waiting(Failing):
             self.within.heed_for(self)
         limit = seconds or self.deadline
         if limit is not None and waited > limit:
-            raise DeadlineError(self.rank, self.doing, waited, limit)
+            late = watch.missing()
+            # Those that are on this machine and live may yet come; if all have come, it takes time.
+            hope = all(map(watch.starts, late)) if late else waited < 2 * limit
+            if self.letters is not None or not hope:
+                raise DeadlineError(self.rank, self.doing, waited, limit, late)
         if self.board is not None and waited > PATIENCE:
             self._compare()
         watch.look(waited)

@@ -20,6 +20,7 @@ from ..errors import TeamError
 from ..shared import window
 from . import recovery
 from .mailbox import RECOVERS, Mailbox
+from .siblings import Begun
 from .waiting import SETUP_SECONDS, Waiting
 
 _world: World | None = None
@@ -33,8 +34,9 @@ class World(Waiting):
     def __init__(self):
         super().__init__(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, None)
         self.doing = "making a team"
-        self.comm = self.duplicate(MPI.COMM_WORLD)
-        self.letters = Mailbox(self.duplicate(MPI.COMM_WORLD))
+        with Begun():
+            self.comm = self.duplicate(MPI.COMM_WORLD)
+            self.letters = Mailbox(self.duplicate(MPI.COMM_WORLD))
         self.processes = processes(self)
 
     def ready(self) -> None:

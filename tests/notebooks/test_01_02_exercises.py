@@ -1,4 +1,4 @@
-"""Exercises of notebooks 01 and 02: folded solutions pass, wrong answers get a helpful message.
+"""Exercises of notebooks 01 and 02: folded solutions pass.
 
 The notebooks' cells are run as plain Python with the exercises undone, as by a learner who skips
 them.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exercise_cells import one_line, says
+from exercise_cells import one_line
 from notebook_cells import Notebook
 
 from tutorial_dl.course import exercises
@@ -57,85 +57,6 @@ def test_a_notebook_runs_through_with_its_exercises_undone(notebook):
     assert asked == mine
 
 
-def no_strength(A, y, strength):
-    return np.linalg.lstsq(A, y)[0]
-
-
-def without_samples(A, y, strength):  # the Hessian of a sum of squares, not of their mean
-    return np.linalg.solve(A.T @ A + strength * np.eye(A.shape[1]), A.T @ y)
-
-
-def uphill(A, y, w, eta, steps):
-    for _ in range(steps):
-        w = w + eta * 2 / len(y) * A.T @ (A @ w - y)
-    return w
-
-
-def no_mean(A, y, w, eta, steps):
-    for _ in range(steps):
-        w = w - eta * A.T @ (A @ w - y)
-    return w
-
-
-def one_too_many(A, y, w, eta, steps):
-    for _ in range(steps + 1):
-        w = w - eta * 2 / len(y) * A.T @ (A @ w - y)
-    return w
-
-
-def in_place_on_the_start(A, y, w, eta, steps):
-    for _ in range(steps):
-        w -= eta * 2 / len(y) * A.T @ (A @ w - y)
-    return w
-
-
-@pytest.mark.parametrize(
-    ("exercise", "answer", "said"),
-    [
-        ("01.degree", 3, "degree 3 would be"),
-        ("01.degree", 12, "above that of the best"),
-        ("01.degree", 40, "the degree must be a whole number from 0 to 12, got 40"),
-        ("01.degree", True, "got True"),
-        ("01.degree", "5", "got '5'"),
-        ("01.ridge", 3, "a function is asked for, not 3"),
-        ("01.ridge", no_strength, "is off by up to"),
-        ("01.ridge", without_samples, "is off by up to"),
-        ("01.ridge", lambda A, y, strength: None, "is None so far"),
-        ("01.ridge", lambda A, y: 0, "TypeError"),
-        ("01.ridge", lambda A, y, strength: np.zeros((2, 2)), "should have shape"),
-        ("02.rate", 0.99, "too high by"),
-        ("02.rate", 0.0099, "too low by"),
-        ("02.rate", "a", "should be made of numbers"),
-        ("02.rate", float("nan"), "not finite"),
-        ("02.descent", uphill, "uphill"),
-        ("02.descent", no_mean, "is the 2/s there?"),
-        ("02.descent", one_too_many, "after 0 steps"),
-        ("02.descent", lambda *a: 1 / 0, "ZeroDivisionError"),
-    ],
-)
-def test_a_wrong_answer_is_told_how_far_off_it_is(exercise, answer, said, capsys):
-    assert said in says(capsys, exercise, answer)
-
-
-@pytest.mark.parametrize("exercise", EXERCISES)
-@pytest.mark.parametrize("answer", [None, ..., (1, ...), [None]])
-def test_an_unfinished_answer_is_no_error(exercise, answer, capsys):
-    assert check(exercise, answer) is False
-    assert capsys.readouterr().out == "not yet: put your answer in place of the `...`\n"
-
-
-def test_a_function_still_to_be_written_is_no_error(capsys):
-    def later(*arguments):
-        raise NotImplementedError
-
-    assert check("02.descent", later) is False
-    assert capsys.readouterr().out == "not yet: the function is still to be written\n"
-
-
-def test_a_function_that_writes_into_its_arguments_is_judged_by_its_result():
-    assert check("02.descent", in_place_on_the_start) is True
-
-
 def test_the_rate_is_right_to_one_per_cent():
     right = 2 / np.linalg.eigvalsh(run("02")[0]["rescaled"].hessian())[-1]
     assert check("02.rate", 1.009 * right) and check("02.rate", np.float32(right))
@@ -160,14 +81,14 @@ def test_a_notebook_that_asks_for_no_such_exercise_is_wrong(name, message):
 def test_close_and_call():
     close([1, 2 + 1e-9], [1, 2], "w")
     close(1e-9, 0, "w", atol=1e-8)
-    with pytest.raises(NotYet, match=r"w, 3, is too high by 1 \(50\.0% of the right value\)"):
+    with pytest.raises(NotYet, match="w, 3, is too high by 1"):
         close(3, 2, "w")
     with pytest.raises(NotYet, match=r"w is off by up to 0\.5"):
         close([1, 2.5], [1, 2], "w")
     with pytest.raises(NotYet, match=r"w should have shape \(2,\), yours has \(\)"):
         close(1, [1, 2], "w")
     kept = np.ones(2)
-    call(lambda array: array.fill(0), kept)
+    call(lambda array: array.fill(0) or 1, kept)
     assert kept.sum() == 2
 
 

@@ -1,8 +1,6 @@
-"""Notebook 04: folded solutions pass on every rank, wrong answers get a message, nothing hangs."""
+"""Notebook 04: its solution for the size, messages that are given up, and its figures."""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 import pytest
@@ -22,67 +20,6 @@ def run_here(code: str) -> None:
 def test_the_solution_for_the_size(capsys):
     run_here(NOTEBOOK.solution_of("04.half"))
     assert capsys.readouterr().out.startswith("correct: ")
-
-
-@pytest.mark.parametrize("answer", ["2e-6 / 10e9", "2e4 / 8", "'20 kB'", "..."])
-def test_wrong_sizes(capsys, answer):
-    run_here(f"check('04.half', {answer})")
-    assert capsys.readouterr().out.startswith("not yet: ")
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_the_solution_of_the_ring(on_ranks, ranks):
-    printed = on_ranks(ranks, run_here, NOTEBOOK.solution_of("04.ring_sum"), timeout=SECONDS)
-    for rank in range(ranks):
-        assert f"correct: rank {rank} has" in printed
-
-
-RIGHT = """
-def ring_sum(comm, x):
-    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    total, passing, coming = x.copy(), x.copy(), np.empty_like(x)
-    for _ in range(comm.size - 1):
-        comm.Sendrecv(passing, right, recvbuf=coming, source=left)
-        total += coming
-        passing[:] = coming
-    return total
-check("04.ring_sum", ring_sum)
-"""
-
-
-@pytest.mark.parametrize(
-    "right, wrong, says",
-    [
-        ("passing[:] = coming", "pass", "off by up to"),  # sends its own vector each time
-        ("comm.size - 1", "comm.size", "off by up to"),  # one step too far
-        ("total, passing, coming = x.copy()", "total, passing, coming = x", "x itself has changed"),
-        ("    return total\n", "\n", "returns nothing"),
-        (
-            "comm.Sendrecv(passing, right, recvbuf=coming, source=left)",
-            "comm.Send(passing, right); comm.Recv(coming, left)",
-            r"waited 2 s for rank \d to receive",
-        ),
-        (
-            "comm.Sendrecv(passing, right, recvbuf=coming, source=left)",
-            "comm.Recv(coming, left); comm.Send(passing, right)",
-            r"waited 2 s to receive from rank \d",
-        ),
-        # The other direction gives the right sum, but is not what was asked.
-        ("right, left = (comm.rank + 1)", "left, right = (comm.rank + 1)", "all to rank"),
-    ],
-)
-def test_wrong_rings(on_ranks, right, wrong, says):
-    assert right in RIGHT
-    printed = on_ranks(3, run_here, RIGHT.replace(right, wrong), timeout=SECONDS)
-    assert printed.count("not yet: ") == 3 and "correct: " not in printed
-    assert re.search(says, printed)
-
-
-def test_an_error_on_one_rank_hangs_no_other(on_ranks):
-    code = RIGHT.replace("total += coming", "total += coming; 1 / (comm.rank - 1)")
-    printed = on_ranks(3, run_here, code, timeout=SECONDS)
-    assert printed.count("ZeroDivisionError") == 1 and printed.count("waited 2 s") >= 1
-    assert printed.count("not yet: ") == 3
 
 
 def after_a_deadlock() -> None:

@@ -9,7 +9,6 @@ import pytest
 from notebook_cells import Notebook
 
 NOTEBOOK = Notebook("07")
-SECONDS = 60
 
 
 def run_here(code: str) -> None:
@@ -47,22 +46,6 @@ def test_the_solution_of_the_trips_is_what_the_code_does(capsys):
     one = {name for trip in plan for name in (*trip.reads, *trip.writes)} - {"t"}
     assert names["in_one_pass"] == len(one) + len({"v", "w"})
     assert said(capsys, NOTEBOOK.solution_of("07.trips")).startswith("correct: ")
-
-
-@pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        ("(10, 5)", "fetched first"),
-        ("(4, 1)", "these are the numbers of passes"),
-        ("(11, 3)", "one pass moves per weight, 3, is too low by 2"),
-        ("(14, 5)", "numpy moves per weight, 14, is too high by 3"),
-        ("(11, ...)", "put your answer"),
-        ("11", "expected two numbers"),
-    ],
-)
-def test_wrong_trips(capsys, answer, says):
-    printed = said(capsys, f"check('07.trips', {answer})")
-    assert printed.startswith("not yet: ") and says in printed
 
 
 # The ring on virtual ranks----------------------------------------------------------------------
@@ -139,7 +122,7 @@ def test_any_ring_is_right(capsys):
         ("step in range(p - 1)", "step in range(p - 2)", "after step 3, rank 0: no chunk has the"),
         (
             "again in range(p - 1)", "again in range(p)",
-            r"the sum is right, but messages went to ranks \[1, 1, 1, 1, 1, 1, 1\]",
+            "the sum is right, but after 7 messages per rank; a ring needs 6",
         ),
         ("np.array_split(x, p)", "np.array_split(x.copy(), p)", "rank 0: x has not changed"),
         # These send to ranks that do not exist, or that do not receive from the sender.
@@ -147,10 +130,10 @@ def test_any_ring_is_right(capsys):
         ("source=left)", "source=right)", r"rank \d waited 2 s to receive from rank \d"),
         ("    incoming", "    if rank == 2: return\n    incoming", "rank 2 made 0 exchanges"),
         ("        mine +=", "        1 / (rank - 2); mine +=", "rank 2: ZeroDivisionError"),
-        ("comm.Sendrecv(done", "comm.Send(done", "has no attribute 'Send'"),
+        ("comm.Sendrecv(done", "comm.Send(done", "comm has no 'Send' here; it has rank,"),
         # These sums are right, but the messages are not those of a ring.
-        ("    chunks =", "    return whole(comm, x)\n    chunks =", r"went to ranks \[1, 1, 1\]"),
-        ("    chunks =", "    return halves(comm, x)\n    chunks =", r"had \[8, .* at most 2"),
+        ("    chunks =", "    return whole(comm, x)\n    chunks =", "after 3 messages per rank"),
+        ("    chunks =", "    return halves(comm, x)\n    chunks =", "messages had 8 numbers"),
         ("    p, rank", "    raise NotImplementedError\n    p, rank", "still to be written"),
     ],
 )  # fmt: skip
@@ -179,48 +162,7 @@ def halves(comm, x):  # as many messages as a ring has, but long ones
 """
 
 
-def test_no_function(capsys):
-    assert said(capsys, "check('07.ring', 3)") == "not yet: a function is asked for, not 3\n"
-
-
 # On ranks --------------------------------------------------------------------------------------
-
-ON_RANKS = CHECK.replace("ring", "ring_on_ranks", 1)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
-def test_the_solution_on_ranks(on_ranks, ranks):
-    code = NOTEBOOK.solution_of("07.ring").replace('"07.ring"', '"07.ring_on_ranks"')
-    printed = on_ranks(ranks, run_here, code, timeout=SECONDS)
-    for rank in range(ranks):
-        assert f"correct: rank {rank} has the whole sum after {2 * (ranks - 1)} mess" in printed
-    assert printed.count("correct: ") == ranks
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "says"),
-    [
-        (
-            "rank - 2 - step",
-            "rank - 1 - step",
-            r"after step 1, rank \d: chunk \d (?:contains v|is not a sum)",
-        ),
-        ("mine += inc", "mine[:] = inc", r"after step 1, rank \d: no chunk has the values of 2"),
-        ("again in range(p - 1)", "again in range(p)", r"rank \d: the sum is right, but messages"),
-        ("source=left)", "source=right)", r"waited 2 s to receive from rank \d"),
-        ("    p, rank", "    raise NotImplementedError\n    p, rank", "still to be written"),
-    ],
-)
-def test_wrong_rings_on_ranks(on_ranks, right, wrong, says):
-    printed = on_ranks(4, run_here, RIGHT.replace(right, wrong, 1) + ON_RANKS, timeout=SECONDS)
-    assert printed.count("not yet: ") == 4 and "correct: " not in printed
-    assert len(re.findall(says, printed)) == 4
-
-
-def test_an_error_on_one_rank_hangs_no_other(on_ranks):
-    code = RIGHT.replace("mine +=", "1 / (rank - 1); mine +=", 1) + ON_RANKS
-    printed = on_ranks(3, run_here, code, timeout=SECONDS)
-    assert printed.count("not yet: ") == 3 and printed.count("ZeroDivisionError") == 1
 
 
 def test_cells_that_are_not_done_are_no_error(capsys):

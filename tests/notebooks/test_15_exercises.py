@@ -1,11 +1,11 @@
-"""Notebook 15: the solutions pass, wrong answers are explained, the models agree with runs."""
+"""Notebook 15: the solutions pass, and the models agree with runs."""
 
 import itertools
 
 import pytest
-from exercise_cells import of_exercises, says
+from exercise_cells import of_exercises
 
-from tutorial_dl.course.exercises import check, notebook_15
+from tutorial_dl.course.exercises import notebook_15
 from tutorial_dl.layout import Layout
 
 test_solutions, test_open_cells = of_exercises("15", "15.path", "15.choice", Layout=Layout)
@@ -22,45 +22,7 @@ def test_paths_by_hand():
     assert notebook_15._path(roles, 3) == [3, 2]
 
 
-def without_the_first_rank(roles, rank):
-    passed = [rank]
-    while roles[passed[-1]].master is not None:
-        passed.append(roles[passed[-1]].master)
-    return passed
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (without_the_first_rank, "from rank 3 (worker 0, device 1) the path is [3, 2, 1, 0]"),
-        (lambda roles, rank: [rank, 0], "the path is [2, 1, 0], got [2, 0]"),
-        (lambda roles, rank: [rank, rank, 1, 0], "got [2, 2, 1, 0]; list each rank once"),
-        (lambda roles, rank: None, "the function returns nothing"),
-        (lambda roles, rank: "up", "a list of ranks is needed, got 'up'"),
-        (lambda roles, rank: roles[99], "IndexError"),
-        ([2, 1, 0], "a function is asked for"),
-    ],
-)
-def test_wrong_paths(capsys, wrong, message):
-    assert message in says(capsys, "15.path", wrong)
-
-
-def test_paths_hold_where_ranks_are_not_in_order(capsys):
-    """An answer that counts rank numbers is wrong if nodes change their order."""
-
-    def by_number(roles, rank):
-        return list(dict.fromkeys([rank, rank - roles[rank].device, roles[rank].master, 0]))
-
-    said = says(capsys, "15.path", by_number)
-    assert "masters 1" not in said.split(":")[1]
-
-
 # The choice --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("answer", [(2, 7, 2), [2, 8, 2]])
-def test_right_choices(answer):
-    assert check("15.choice", answer) is True
 
 
 def test_there_are_no_others():
@@ -72,27 +34,6 @@ def test_there_are_no_others():
             continue
         right.append(answer)
     assert right == [(2, 7, 2), (2, 8, 2)]
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        ((1, 20, 2), "your layout needs 41 ranks; there are 40"),
-        ((1, 9, 4), "batch of a worker must be at most 64 samples, got 128"),
-        ((1, 19, 2), "must be at least 20,000 samples per second, got 16,000"),  # 64 / 0.004
-        ((1, 39, 1), "20,000 samples per second, got 8,000"),  # 32 / 0.004
-        ((2, 9, 2), "unseen updates must be at most 23 on average, got 25"),  # 17 + 8
-        ((3, 12, 1), "at most 23 on average, got 51"),  # 35 + 2 x 8
-        ((0, 20, 2), "masters must be at least 1, got 0"),
-        ((2, 0, 2), "workers must be an integer of at least 1, got 0"),
-        ((2, "7", 2), "workers must be an integer of at least 1, got '7'"),
-        ((2, 7), "three numbers"),
-        (14, "three numbers"),
-        ((2, ..., 2), "put your answer"),
-    ],
-)
-def test_wrong_choices(capsys, answer, message):
-    assert message in says(capsys, "15.choice", answer)
 
 
 # The models --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`python -m tutorial_dl evaluate` and `predict`: a trained model on data, by one or more ranks."""
 
 import json
+import warnings
 from pathlib import Path
 
 from numba_kernels import launch
@@ -92,7 +93,10 @@ def load(model_file: str, model: str | None, dataset):
 
         if model is not None and user_function.is_reference(model):
             user_function.find(model, "model")  # its module registers classes of the user's
-        return replicas.of(keras.saving.load_model(path))
+        with warnings.catch_warnings():
+            # A file of Keras's own may have no state of the optimizer, which is not needed here.
+            warnings.filterwarnings("ignore", "Skipping variable loading for optimizer")
+            return replicas.of(keras.saving.load_model(path))
     replica, arrays = models.build(model, dataset), np.load(path)
     shapes = {one.name: one.shape for one in replica.segments}
     found = {name: arrays[name].shape for name in arrays}
@@ -126,5 +130,16 @@ def write_outputs(outputs, path: Path) -> None:
         raise ValueError(f"the model has {len(named)} outputs: predictions need a .npz file")
     else:
         np.savez(path, **(named or {"output": outputs}))
-    shapes = [np.shape(one) for one in (named or {"": outputs}).values()]
-    print(f"{path}: {', '.join(map(str, shapes))}", flush=True)
+    print(f"wrote {path}: {in_words(named or {'': outputs})}", flush=True)
+
+
+def in_words(outputs: dict) -> str:
+    """How many samples there are, and the shape of each output, samples first."""
+    import numpy as np
+
+    shapes = {name: np.shape(one) for name, one in outputs.items()}
+    samples = next(iter(shapes.values()))[0]
+    each = ", ".join(f"{name} {shape}".strip() for name, shape in shapes.items())
+    return (
+        f"outputs for {samples} sample{'s' * (samples != 1)}, shape{'s' * (len(shapes) > 1)} {each}"
+    )

@@ -12,7 +12,7 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
-from . import cluster, notebooks
+from . import cluster, flags, notebooks  # noqa: F401  (flags changes what --help shows)
 from .errors import check_writable, fail, one_line
 
 app = typer.Typer(
@@ -146,7 +146,8 @@ def train(file: Path | None = None, **given) -> None:
             raise typer.Exit(job.run_rank(asked))
         grace = SAVING_SECONDS if folder else 5.0
         words = ["-m", "tutorial_dl", *asked.words()]
-        terminal = {TERMINAL: "1"} if sys.stderr.isatty() else {}
+        # Both, so that a bar and the result go to the terminal on one way, and in their order.
+        terminal = {TERMINAL: "both" if sys.stdout.isatty() else "1"} if sys.stderr.isatty() else {}
         done = launch.run_ranks(
             need or 1, words, grace=grace, survive=asked.with_master, env=terminal
         )

@@ -28,8 +28,12 @@ class Missing(launch.LaunchError):
     """A failed check: the problem, and its remedy."""
 
 
+class Warned(Missing):
+    """Ranks and clusters work, but something should be changed."""
+
+
 class Check(NamedTuple):
-    """One line of the report; `remedy` is empty if `ok`."""
+    """One line of the report; `remedy` is empty if all is well, and says more if it is `ok`."""
 
     name: str
     ok: bool
@@ -134,6 +138,22 @@ def kernel_cache() -> str:
     return f"{done.stdout.strip()} is writable"
 
 
+def notebooks_privacy() -> str:
+    """Whether other users of this machine can read what a notebook's kernel publishes."""
+    from . import kernel_ports
+
+    others = kernel_ports.other_users()
+    if not others:
+        return "this machine has no other users"
+    if kernel_ports.transport() == "ipc":
+        return "notebooks' kernels use sockets in a private folder"
+    names = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+    raise Warned(
+        f"other users of this machine ({names}) can read the ports of notebooks' kernels",
+        'put c.KernelManager.transport = "ipc" into jupyter_server_config.py (docs/clusters.md)',
+    )
+
+
 REDUCE = """
 import numpy as np
 from mpi4py import MPI
@@ -211,6 +231,7 @@ def report() -> list[Check]:
         "shared memory": shared_memory,
         "windows": windows,
         "kernel cache": kernel_cache,
+        "privacy": notebooks_privacy,
         "2 ranks": two_ranks,
         "engine cluster": engines,
     }
@@ -220,6 +241,8 @@ def report() -> list[Check]:
 def tried(name: str, check: Callable[[], str]) -> Check:
     try:
         return Check(name, True, check())
+    except Warned as warning:
+        return Check(name, True, warning.problem, warning.remedy)
     except launch.LaunchError as error:
         return Check(name, False, error.problem, error.remedy)
     except subprocess.TimeoutExpired as error:
@@ -239,7 +262,8 @@ def main(json: bool = False) -> int:
         print(json_format.dumps([check._asdict() for check in checks], indent=1))
     else:
         for check in checks:
-            shown = Text.assemble(("ok  ", "green") if check.ok else ("FAIL", "bold red"))
+            how = ("warn", "yellow") if check.remedy else ("ok  ", "green")
+            shown = Text.assemble(how if check.ok else ("FAIL", "bold red"))
             shown.append(f"  {check.name}: {check.found}")
             if check.remedy:
                 shown.append(f"\n      remedy: {check.remedy}", style="bold")

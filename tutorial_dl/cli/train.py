@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numba_kernels
@@ -14,7 +15,7 @@ from numba_kernels import launch
 
 from .. import data as datasets
 from .. import models
-from ..config import RunConfig, target_of
+from ..config import CheckpointConfig, OutputConfig, RunConfig, target_of
 from ..extras import missing
 from ..replica.base import check_ending
 from ..runtime.errors import telling_line
@@ -82,8 +83,7 @@ def run_rank(config: RunConfig) -> int:
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     setting_up = True
     try:
-        adapt = [lambda replica: replica, synchronised][config.data.sync_batch_norm]
-        trainer = prepare(config, team, adapt)
+        trainer = trainer_of(config, team)
         try_out(trainer, config)
         team.barrier()  # set-up fails on all ranks or on none
         setting_up = False
@@ -93,8 +93,8 @@ def run_rank(config: RunConfig) -> int:
         if config.checkpoint.checkpoint is not None and team.rank == 0:
             write_config(config, team.size)
         trainer.fit_to(epochs)
-        if config.output.save is not None and team.rank == 0:
-            trainer.replica.save(config.output.save)
+        if config.output.save is not None:
+            trainer.save_model(config.output.save)
         result = summary(config, trainer)
         if team.rank == 0:
             write(result, config.output.json)
@@ -118,6 +118,18 @@ def run_rank(config: RunConfig) -> int:
         if not told and team.rank == min(causes or others):
             tell(error, setting_up)
         return ended(2 if setting_up and causes else 1)
+
+
+def trainer_of(config: RunConfig, team):
+    """The Trainer that a configuration describes, after the rehearsal that it may ask for."""
+    adapt = [lambda replica: replica, synchronised][config.data.sync_batch_norm]
+    if config.output.rehearse:
+        once = replace(config.schedule, epochs=1, target=None, patience=None)
+        alone = replace(
+            config, schedule=once, output=OutputConfig(quiet=True), checkpoint=CheckpointConfig()
+        )
+        prepare(alone, team, adapt).fit(1)
+    return prepare(config, team, adapt)
 
 
 def synchronised(replica):

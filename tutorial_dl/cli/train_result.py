@@ -1,10 +1,12 @@
 """The output of `python -m tutorial_dl train`: a JSON object, a printed line, a timeline."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from ..config import RunConfig
+from ..training.progress import TERMINAL
 from ..training.setup import optimizer_of, with_ranks
 
 
@@ -21,7 +23,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "epochs": config.schedule.epochs,
         "batch_size": trainer.run.batch_size,
         "optimizer": trainer.optimizer.name,
-        "learning_rate": asked.learning_rate,
+        "learning_rate": shortest(asked.learning_rate),
         "momentum": getattr(trainer.optimizer, "momentum", None),
         "seed": config.data.seed,
         "one_copy": trainer.strategy.one_copy,
@@ -29,6 +31,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "accumulate": config.data.accumulate,
         "clip_norm": trainer.clip_norm,
         "compression": config.values()["compression"],
+        "compile": trainer.replica.compiled,
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.replica.segments),
         "loss": history.last["loss"],
@@ -36,7 +39,10 @@ def summary(config: RunConfig, trainer) -> dict:
         "val_accuracy": history.last.get("val_accuracy"),
         "samples_per_second": history.samples_per_second,
         "seconds": history.seconds,
-        "history": history.epochs,
+        "history": [
+            row | {n: shortest(row[n]) for n in row if n.endswith("learning_rate")}
+            for row in history.epochs
+        ],
         "config": with_ranks(config, trainer.team.size).tables(),
     }
     layout = trainer.layout
@@ -58,6 +64,14 @@ def summary(config: RunConfig, trainer) -> dict:
     return result
 
 
+def shortest(value: float) -> float:
+    """0.001 for 0.0010000000474974513, which is the float32 nearest to 0.001, as Keras keeps it."""
+    import numpy as np
+
+    short = float(str(np.float32(value)))
+    return short if float(np.float32(value)) == value else value
+
+
 def write_config(config: RunConfig, ranks: int) -> None:
     """Write the options beside the checkpoints, for `train --config FOLDER/run.toml --resume`."""
     file = Path(config.checkpoint.checkpoint, "run.toml")
@@ -74,14 +88,23 @@ def write(result: dict, where: str | None) -> None:
     elif where:
         Path(where).write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
     if where != "-":
-        loss, accuracy, ranks = result["val_loss"], result["val_accuracy"], result["ranks"]
-        print(
-            f"{result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: loss {result['loss']:.4f}"
-            + (f", validation loss {loss:.4f}" if loss is not None else "")
-            + (f", validation accuracy {accuracy:.4f}" if accuracy is not None else "")
-            + f"; {result['samples_per_second']:.0f} samples/s, {result['seconds']:.2f} s",
-            flush=True,
-        )
+        # In a terminal the bar, which ranks write to stderr, must have ended before.
+        stream = sys.stderr if os.environ.get(TERMINAL) == "both" else sys.stdout
+        print(in_words(result), file=stream, flush=True)
+
+
+def in_words(result: dict) -> str:
+    """A result as one line."""
+    loss, accuracy, ranks = result["val_loss"], result["val_accuracy"], result["ranks"]
+    rest = " after the first epoch" if len(result["history"]) > 1 else ""
+    return (
+        f"{result['model']}, {result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: "
+        f"loss {result['loss']:.4f}"
+        + (f", validation loss {loss:.4f}" if loss is not None else "")
+        + (f", validation accuracy {accuracy:.4f}" if accuracy is not None else "")
+        + f"; trained for {result['seconds']:.2f} s, {result['samples_per_second']:,.0f} "
+        f"samples/s{rest}"
+    )
 
 
 def write_timeline(timeline, path: Path) -> None:

@@ -20,17 +20,6 @@ from . import mpi_launcher, registry
 from .batch_job import OF_A_JOB, last_lines
 from .profile import Profile
 
-# A cluster on one node listens on the loopback interface only.
-LOOPBACK = {
-    "UCX_NET_DEVICES": "lo",
-    "FI_TCP_IFACE": "lo",
-    "FI_SOCKETS_IFACE": "lo",
-    "OMPI_MCA_btl_tcp_if_include": "lo",
-    "PRTE_MCA_prte_if_include": "lo",
-    "PMIX_MCA_ptl_tcp_if_include": "lo",
-}
-
-
 PORTS = 24  # those that a controller listens on
 
 
@@ -93,7 +82,7 @@ def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
     return [
         *(sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={run}"),
         *(f"--ip={address}", f"--location={address}"),
-        f"--IPController.enable_curve={profile.encrypted}",
+        f"--IPController.enable_curve={profile.encrypt}",
         f"--ports={','.join(map(str, ports))}",
         # An engine is registered at the next heartbeat after its start, by default up to 3.5 s
         # later. Use 0.5 s, and allow busy engines as much time as before.
@@ -119,7 +108,8 @@ def engine(run: Path) -> list[str]:
 
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:
     """The command that starts `n` ranks on this machine, and their environment."""
-    env = LOOPBACK | launch.rank_environment(n) | {"MPI_LOCALNRANKS": str(n)}  # gforker sets none
+    env = launch.rank_environment(n, here=True)
+    env["MPI_LOCALNRANKS"] = str(n)  # gforker sets none
     # In a batch job, mpiexec would use the job's nodes instead of this one.
     env = {name: value for name, value in env.items() if not OF_A_JOB.fullmatch(name)}
     # MPICH's usual mpiexec listens on all interfaces, for its proxies on other nodes. The

@@ -49,7 +49,7 @@ class Profile:
     system: str = key("", " or ".join(f'"{s}"' for s in SYSTEMS), BATCH)
     launcher: str = key("", 'a command that starts ranks, such as "mpiexec -n {n}"', AWAY)
     interface: str = key("loopback", '"host", an interface such as "ib0", or an address', AWAY)
-    encrypt: bool | None = key(None, "true or false")
+    encrypt: bool = key(True, "true or false")
     keep: float | None = key(None, "a number of seconds above 0")
     timeout: float | None = key(None, "a number of seconds above 0")
     cores_per_rank: int = key(1, "a whole number above 0", AWAY)
@@ -65,11 +65,6 @@ class Profile:
 
     def wrong(self, name: str, value: Any, right: str) -> ProfileError:
         return ProfileError(f"{self.file}: {name} = {value!r}: expected {right}")
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether connections are encrypted; by default if other machines could read them."""
-        return self.interface != "loopback" if self.encrypt is None else self.encrypt
 
     @property
     def patience(self) -> float:

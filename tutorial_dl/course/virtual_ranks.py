@@ -52,6 +52,15 @@ class _Rank:
 
     rank: int
     size: int
+    has: str  # what there is of mpi4py's communicators, in words
+
+    def __getattr__(self, name: str):
+        raise AttributeError(f"comm has no {name!r} here; it has {self.has}")
+
+    def _must_be_there(self, **ranks: int) -> None:
+        for what, other in ranks.items():
+            if not 0 <= other < self.size:
+                raise ValueError(f"{what} must be a rank from 0 to {self.size - 1}, got {other}")
 
     def Get_rank(self) -> int:
         return self.rank
@@ -98,14 +107,18 @@ def rehearse(
 class RehearsalRank(_Rank):
     """A communicator as one rank sees it: `rank`, `size` and `Sendrecv` of small numpy arrays."""
 
+    has = "rank, size and Sendrecv"
+
     def __init__(self, rank, size, doors, watch, failed):
         self.rank, self.size = rank, size
         self._doors, self._watch, self._failed = doors, watch, failed
 
-    def Sendrecv(self, sendbuf: np.ndarray, dest: int, *, recvbuf: np.ndarray, source: int) -> None:
-        for what, other in (("dest", dest), ("source", source)):
-            if not 0 <= other < self.size:
-                raise ValueError(f"{what} must be a rank from 0 to {self.size - 1}, got {other}")
+    def Sendrecv(
+        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
+        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
+    ) -> None:  # fmt: skip
+        _must_say_where_from(recvbuf, source)
+        self._must_be_there(dest=dest, source=source)
         self._watch.note(sendbuf, dest)
         self._doors[self.rank, dest].put(np.array(sendbuf))
         message = self._wait(source)
@@ -133,6 +146,7 @@ class RehearsalRank(_Rank):
 class Patient(_Rank):
     """Send, Recv and Sendrecv of small numpy arrays as in mpi4py, with a limit on every wait.
 
+    Tags are taken, as in mpi4py, but mean nothing: messages of a pair of ranks keep their order.
     A Send returns when the message has been received, as MPI's does for large messages. (For small
     ones MPI's may return at once, so that a wrong order goes unnoticed until the messages grow.)
 
@@ -142,21 +156,31 @@ class Patient(_Rank):
         watch: records every Sendrecv, if given
     """
 
+    has = "rank, size, Send, Recv and Sendrecv"
+
     def __init__(self, comm, seconds: float = PATIENCE, watch: Watch | None = None):
         self.comm = comm.Dup()  # so that an abandoned message cannot be taken for a later one
         self.seconds, self.watch = seconds, watch
         self.rank, self.size = comm.rank, comm.size
         self.sent: list[tuple[int, int]] = []  # (target rank, how many numbers) of each message
 
-    def Send(self, buf: np.ndarray, dest: int) -> None:
+    def Send(self, buf: np.ndarray, dest: int, tag: int = 0) -> None:
+        self._must_be_there(dest=dest)
         self._wait(self._post(buf, dest), f"for rank {dest} to receive")
 
-    def Recv(self, buf: np.ndarray, source: int) -> None:
+    def Recv(self, buf: np.ndarray, source: int | None = None, tag: int = 0) -> None:
+        _must_say_where_from(buf, source)
+        self._must_be_there(source=source)
         request = self.comm.Irecv(buf, source, DATA)
-        self._wait(request, f"to receive from rank {source}")
+        self._wait(request, f"to receive from rank {source}", buf.size)
         self.comm.Isend(np.empty(0), source, RECEIPT).Wait()
 
-    def Sendrecv(self, sendbuf: np.ndarray, dest: int, *, recvbuf: np.ndarray, source: int) -> None:
+    def Sendrecv(
+        self, sendbuf: np.ndarray, dest: int, sendtag: int = 0,
+        recvbuf: np.ndarray | None = None, source: int | None = None, recvtag: int = 0,
+    ) -> None:  # fmt: skip
+        _must_say_where_from(recvbuf, source)
+        self._must_be_there(dest=dest, source=source)
         if self.watch:
             self.watch.note(sendbuf, dest)
         receipt = self._post(sendbuf, dest)
@@ -171,14 +195,36 @@ class Patient(_Rank):
         self.comm.Isend(buf, dest, DATA).Wait()
         return self.comm.Irecv(np.empty(0), dest, RECEIPT)
 
-    def _wait(self, request, what: str) -> None:
+    def _wait(self, request, what: str, room: int = 0) -> None:
+        """Wait for `request`; `room`: how many numbers the message that it receives may have."""
+        from mpi4py.MPI import ERR_TRUNCATE
+        from mpi4py.MPI import Exception as MPIError
+
+        def done() -> bool:
+            try:
+                return request.Test()
+            except MPIError as error:
+                if error.Get_error_class() != ERR_TRUNCATE:
+                    raise
+            raise ValueError(f"the message has more numbers than recvbuf has room for, {room}")
+
         deadline = time.monotonic() + self.seconds
-        while not request.Test():
+        while not done():
             if time.monotonic() > deadline:
                 request.Cancel()
                 request.Wait()
                 raise TimeoutError(f"rank {self.rank} waited {self.seconds:g} s {what}")
             time.sleep(0)  # ranks may outnumber cores: let the others run
+
+
+def _must_say_where_from(recvbuf: np.ndarray | None, source: int | None) -> None:
+    """Refuse to receive from any rank, which mpi4py allows, or into nothing."""
+    if recvbuf is None:
+        raise ValueError("Sendrecv needs recvbuf=..., an array for what comes in")
+    if not isinstance(recvbuf, np.ndarray):
+        raise TypeError(f"what comes in needs a numpy array, got {recvbuf!r}")
+    if source is None:
+        raise ValueError("say from which rank to receive: source=...")
 
 
 def patient_team():
@@ -197,4 +243,5 @@ def patient_team():
         def recover(self, seconds: float = SECONDS) -> None:
             super().recover(min(seconds, SECONDS))
 
+    PatientTeam.__name__ = PatientTeam.__qualname__ = "Team"  # in messages to learners
     return PatientTeam(MPI.COMM_WORLD, deadline=SECONDS)

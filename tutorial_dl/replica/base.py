@@ -80,6 +80,20 @@ class Brought(NamedTuple):
     by_default: bool  # whether it is the one that the library chooses if none is given
 
 
+class TrainedBy(NamedTuple):
+    """What has trained a model, for `Replica.save`: the optimizer and its state.
+
+    `slots`, shape (k, n), are its running averages, as in the optimizer's State. None: no rank has
+    them for all weights, as with elastic averaging, where each worker has its own.
+    """
+
+    optimizer: Optimizer  # with the present learning rate
+    slots: np.ndarray | None
+    updates: int
+    schedule: Callable[[int], float] | None = None  # as in `Brought`
+    clip_norm: float | None = None
+
+
 class Replica:
     """One rank's copy of the model: the base class of all replicas.
 
@@ -103,7 +117,14 @@ class Replica:
     # Optional attributes.
     model: Any = None  # the Keras model inside
     saved_as: tuple[str, ...] = (".npz",)  # what file names of `save` may end in
+    saves_optimizer: bool = False  # whether `save` has a second argument, a TrainedBy or None
     uses_team: bool = False  # whether the loops are to call `use_team`
+    # How the replica computes a "gradient" and an "evaluation": "graph", "xla" or "eager"; None if
+    # there is no choice. Where `compiles`, compilation.py may call `seconds_by` and `compile_by`
+    # (keras_xla.py).
+    compiled: dict[str, str] | None = None
+    compiles: bool = False
+    refuses_xla: str = "it is no Keras model"
     # Seeds and counters of the model's generators, int64 (2k,). Loops read and assign it when
     # training begins (random_state.py), and checkpoints hold it.
     random: np.ndarray | None = None

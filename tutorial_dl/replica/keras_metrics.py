@@ -74,6 +74,7 @@ class KerasMetrics:
         self.model = model
         self.by_batch: list[keras.metrics.Metric] = []
         self._weighted: dict[int, np.ndarray] = {}  # sums, by the variable's id
+        self._mean: set[int] = set()  # ids of variables of metrics that hold one number a batch
         self._rest = 0.0  # of losses with masks, the sum of what is in none of the outputs' losses
 
     def reset(self) -> None:
@@ -139,7 +140,11 @@ class KerasMetrics:
     def result(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """The metrics for such sums, of one or more ranks. The model's metrics hold them then."""
         for name, variable in self.variables().items():
-            variable.assign(np.asarray(sums[name]).astype(variable.dtype))
+            # A metric that is the last batch's number, as Keras has it, is the mean over batches.
+            numbers = np.asarray(sums[name]) / (
+                sums["samples"] if id(variable) in self._mean else 1
+            )
+            variable.assign(numbers.astype(variable.dtype))
         if self.of_outputs and not float(self.model._loss_tracker.count):  # there were masks
             means = [float(tracker.result()) for tracker in self.of_outputs]
             rest = float(sums[REST]) / float(sums["samples"])
@@ -187,6 +192,7 @@ class KerasMetrics:
                     "and call model.evaluate after training"
                 )
             by_batch.append(metric)
+            self._mean |= {id(variable) for variable in metric.variables}
         return by_batch
 
     def _of_parts(self, batch: Batch, step: Callable) -> tuple[list[dict], tuple[int, ...]]:

@@ -4,8 +4,8 @@ A graph is traced once for each structure of batches. It returns the gradients; 
 elsewhere, in the memory that keras_variables.py describes.
 """
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,16 @@ import numpy as np
 from tutorial_dl.replica import keras_own_step as own_step
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.collective_layers import CollectiveLayer, cause, without_samples
+from tutorial_dl.replica.keras_draws import same_draws
 from tutorial_dl.replica.keras_losses import losses_by, masked, may_mask, over_ranks
 from tutorial_dl.replica.keras_metrics import KerasMetrics, as_fit, packed, unchanged
 from tutorial_dl.replica.keras_misfits import misfit, wrong_label
 from tutorial_dl.replica.keras_training_metrics import TrainingMetrics
 from tutorial_dl.replica.keras_variables import KerasVariables, keras, tf
+from tutorial_dl.tensorflow_chatter import chatter_hidden
 
 NO_NUMBERS = np.zeros(0)
+ANY = -1  # any number of samples
 SIZES = 4  # batch sizes of a recurrent network that get graphs of their own
 
 
@@ -43,6 +46,12 @@ class KerasSteps(KerasVariables):
         self._built = False
         self.fixed_batch = own_batch_size(model)
         self.loss_scale = 1.0
+        # What XLA computes: a step's name, and of how many samples; ANY: the user's compile asks
+        # for it.
+        asked = model.jit_compile is True and not model.run_eagerly
+        self._by_xla = {self._gradient_step.__name__: ANY} if asked else {}
+        self._traces_for_xla = False
+        self._compiled: set[Any] = set()  # graphs that have been called
 
     @property
     def _shares_losses(self) -> bool:
@@ -53,10 +62,7 @@ class KerasSteps(KerasVariables):
 
         x, y, w: inputs, targets and weights of samples, as in `_arrays`.
         """
-        of_batch = self._loss_and_gradients
-        if self.model.jit_compile is True and not self._collective and not self._shares_losses:
-            of_batch = tf.function(of_batch, jit_compile=True)  # the user's compile asks for XLA
-        found = of_batch(x, y, w, loss_scale)
+        found = self._by(self._loss_and_gradients)(x, y, w, loss_scale)
         return [*found, *(v.value.read_value() for v in self._variables)]
 
     def _loss_and_gradients(self, x: Any, y: Any, w: Any, loss_scale: Any) -> list[tf.Tensor]:
@@ -94,6 +100,9 @@ class KerasSteps(KerasVariables):
 
     def _test_step(self, x: Any, y: Any, w: Any, loss_scale: Any) -> list[tf.Tensor]:
         """[V of each loss, or -1; see keras_losses.py]; the rest is in the metrics' variables"""
+        return self._by(self._tested)(x, y, w)
+
+    def _tested(self, x: Any, y: Any, w: Any) -> list[tf.Tensor]:
         found = []
 
         def seen(loss: tf.Tensor, counted: tf.Tensor | None, samples: tf.Tensor) -> tf.Tensor:
@@ -116,8 +125,11 @@ class KerasSteps(KerasVariables):
             return step(*keras.tree.map_structure(tf.constant, batch), self._loss_scale)
         function, captured, types = self._function(step, batch)
         inputs = [*(tf.constant(a) for a in tf.nest.flatten(batch)), self._loss_scale, *captured]
+        new = self._is_by_xla(step, len(inputs[0])) and function not in self._compiled
+        self._compiled.add(function)
         try:
-            return tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=types, f=function)
+            with chatter_hidden() if new else nullcontext():  # XLA logs what it can't compile
+                return tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=types, f=function)
         except tf.errors.OpError as error:
             raise wrong_label(self.model, batch[1]) or cause(error) from None
 
@@ -129,7 +141,8 @@ class KerasSteps(KerasVariables):
         batch sizes, all others share one graph.
         """
         leaves = tf.nest.flatten(batch)
-        structure = (step.__name__, *((a.shape[1:], a.dtype) for a in leaves))
+        xla = self._is_by_xla(step, len(leaves[0]))
+        structure = (step.__name__, xla, *((a.shape[1:], a.dtype) for a in leaves))
         samples = len(leaves[0]) if self._recurrent else None
         if (samples, structure) not in self._functions:
             own = sum(s is not None and of == structure for s, of in self._functions)
@@ -141,10 +154,31 @@ class KerasSteps(KerasVariables):
                 lambda a: tf.TensorSpec((samples, *a.shape[1:]), a.dtype), batch
             )
             scale = tf.TensorSpec((), self.dtype)
-            function = tf.function(step).get_concrete_function(*specs, scale)
+            with self._tracing(step if xla else None):
+                function = tf.function(step).get_concrete_function(*specs, scale)
             types = [output.dtype for output in function.outputs]
             self._functions[key] = function, list(function.captured_inputs), types
         return self._functions[key]
+
+    def _is_by_xla(self, step: Callable, samples: int) -> bool:
+        together = self._collective or self._shares_losses  # then graphs call Python
+        return not together and self._by_xla.get(step.__name__) in (samples, ANY)
+
+    @contextmanager
+    def _tracing(self, by_xla: Callable | None) -> Iterator[None]:
+        """Within, what `_by` returns is compiled by XLA; None: it is not."""
+        if by_xla is None:
+            yield
+            return
+        self._traces_for_xla = True
+        try:
+            with same_draws(strict=self._by_xla[by_xla.__name__] != ANY):
+                yield
+        finally:
+            self._traces_for_xla = False
+
+    def _by(self, function: Callable) -> Callable:
+        return tf.function(function, jit_compile=True) if self._traces_for_xla else function
 
     @property
     def computes_in_float16(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from numba_kernels.shared.window import aligned
-from tutorial_dl.replica.base import Replica, lay_out, length, written
+from tutorial_dl.replica.base import Replica, TrainedBy, lay_out, length, written
 from tutorial_dl.tensorflow_chatter import quiet
 
 with quiet():
@@ -30,6 +30,7 @@ class KerasVariables(Replica):
     """The vectors, state and random state of a KerasReplica; it computes nothing."""
 
     saved_as = (".keras", ".h5")
+    saves_optimizer = True
 
     def __init__(self, model: keras.Model) -> None:
         check_model(model)
@@ -79,9 +80,11 @@ class KerasVariables(Replica):
             else:
                 variable.assign(value)
 
-    def save(self, path: Path | str) -> None:
-        """Save the Keras model, for `keras.saving.load_model`."""
-        with written(self, path) as part, quiet():
+    def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:
+        """Save the Keras model, for `keras.saving.load_model`, with what has trained it."""
+        from tutorial_dl.replica.keras_saving import trained_by
+
+        with written(self, path) as part, quiet(), trained_by(self, trained, path):
             self.model.save(part)
 
     @property

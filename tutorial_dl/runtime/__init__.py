@@ -2,6 +2,7 @@
 
 run.py         `Run`, the state that both loops share; clock.py the clock that it measures time with
 loop.py        `Loop`, what a Trainer asks of them; callback.py what they ask of a callback
+compilation.py how TensorFlow computes the steps: which way is faster
 in_step.py     every rank computes its share of every batch
 master/        a master hands out work and answers its workers
 history.py     what a run returns; evaluation.py validation; errors.py how a run ends early

@@ -1,6 +1,7 @@
 """`History`: the record of a training run, one row of plain numbers per epoch."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -37,6 +38,25 @@ class History:
         middle = len(rates) // 2
         return rates[middle] if len(rates) % 2 else (rates[middle - 1] + rates[middle]) / 2
 
+    def plot(self, beside: Mapping[str, "History"] | None = None, name: str = "this run"):
+        """Draw loss and metrics by epoch, of training (solid) and of validation (dashed).
+
+        There is a panel for the loss, and one for each metric.
+
+        Args:
+            beside: Other histories to compare with, by name: {"1 rank": alone}.
+            name: What the legend calls this history, if there are others.
+
+        Returns:
+            A matplotlib Figure; `.savefig("curves.png")` keeps it.
+
+        Raises:
+            ValueError: If a history has no epochs.
+        """
+        from .history_figure import curves
+
+        return curves({name: self} | dict(beside or {}))
+
     def __repr__(self) -> str:
         if not self.epochs:
             return "History(no epochs)"
@@ -51,7 +71,14 @@ class History:
         names = list(self.epochs[0]) if self.epochs else []
         head = "".join(f"<th>{name}</th>" for name in names)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{row[name]:.4g}</td>" for name in names) + "</tr>"
+            "<tr>" + "".join(f"<td>{in_words(name, row[name])}</td>" for name in names) + "</tr>"
             for row in self.epochs
         )
         return f"<table><tr>{head}</tr>{rows}</table>"
+
+
+def in_words(column: str, value: float) -> str:
+    """A value of a history's row as a table shows it: 214,000 samples per second, not 2.14e+05."""
+    if column == "samples_per_second":
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if column == "epoch" else f"{value:.4g}"

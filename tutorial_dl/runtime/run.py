@@ -80,6 +80,8 @@ class Run:
         sums: Of this epoch so far, a row per player: loss, samples, seconds.
         stopped: The reason, if training stopped before its last epoch.
         saving: What writes and reads checkpoints (checkpoint/contents.py), or None.
+        compiled: (player's name, "gradient" or "evaluation") -> "graph" or "xla", once that is
+            chosen (compilation.py).
     """
 
     players: list[Player]
@@ -95,6 +97,7 @@ class Run:
     accumulate: int = 1
     clip_norm: float | None = None
     check_every: int = 200
+    compile: str = "auto"
 
     def __post_init__(self):
         if self.check_every < 1:
@@ -112,6 +115,7 @@ class Run:
         self.front = weakref.ref(self)
         self.history, self.steps, self.stopped = History(), 0, None
         self.lost_ranks, self.saving = [], None
+        self.compiled: dict[tuple[str, str], str] = {}
         self._attached, self._generation = False, 0  # the team's when its ranks last agreed
         self.begin_epoch()
 
@@ -204,6 +208,8 @@ class Run:
         first, *others = (dict(zip(SUMS, row, strict=True)) for row in rows)
         place = {"steps": self.steps, "round": self.round, "sums": first}
         place |= {"sums of others": others} if others else {}
+        ways = [player.replica.compiled for player in self.players]
+        place |= {"compiled": ways} if any(ways) else {}
         trained = [self.trained_sums(player) for player in self.players]
         if any(trained):
             place["trained"] = [
@@ -216,6 +222,8 @@ class Run:
         self.steps, self.round = place["steps"], place["round"]
         rows = [place["sums"], *place.get("sums of others", ())]
         self.sums = np.array([[row[name] for name in SUMS] for row in rows])
+        for player, ways in zip(self.players, place.get("compiled", ()), strict=False):
+            self.compiled |= {(player.name, what): way for what, way in (ways or {}).items()}
         for player, sums in zip(self.players, place.get("trained", ()), strict=False):
             if player.replica.trained is not None:
                 player.replica.trained = sums if self.team.rank == self.team.size - 1 else {}
@@ -290,6 +298,18 @@ class Run:
                 )  # fmt: skip
                 found |= {self.label(player, name): value for name, value in metrics.items()}
         return found
+
+    def save_model(self, path) -> None:
+        """Write the trained model to a file, by rank 0, with its optimizer's state if it can.
+
+        Ranks in step call it together; with a master, rank 0 may call it alone.
+        """
+        optimizer = ()
+        if self.replica.saves_optimizer:
+            found = self.strategy.trained_by()
+            optimizer = (found._replace(schedule=self.schedule, clip_norm=self.clip_norm),)
+        if self.team.rank == 0:
+            self.replica.save(path, *optimizer)
 
     def stop(self, why: str) -> None:
         """Make this epoch the last one."""

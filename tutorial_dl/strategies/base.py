@@ -8,7 +8,7 @@ import numpy as np
 
 from numba_kernels.optimizers import Optimizer
 
-from ..replica.base import Batch, Replica, finite_gradient
+from ..replica.base import Batch, Replica, TrainedBy, finite_gradient
 
 
 class Strategy:
@@ -69,6 +69,16 @@ class Strategy:
         """The number of updates in an epoch of `samples` samples; schedules count in updates."""
         at_once = self.updates_a_step
         return -(-samples // (batch_size * at_once)) * at_once
+
+    def trained_by(self) -> TrainedBy:
+        """The optimizer and, on rank 0, its state for all weights; for a file with the model.
+
+        Ranks in step call it together; with a master, rank 0 may call it alone.
+        """
+        state = self.state
+        if state is None:
+            return TrainedBy(self.optimizer, None, 0)
+        return TrainedBy(self.optimizer, state.slots, state.step)
 
     def set_rate(self, rate: float, correct_momentum: bool = True) -> None:
         """Use learning rate `rate`, equal on all ranks, from the next step on.
@@ -140,6 +150,20 @@ class OneModel(Strategy):
     optimizer = property(
         lambda self: self.update.optimizer, lambda self, one: setattr(self.update, "optimizer", one)
     )
+
+    def trained_by(self) -> TrainedBy:
+        n, mine, slots = self.replica.parameters.size, self.update.mine, self.state.slots
+        if mine != slice(0, n):
+            # Only rank 0 holds the whole state; the others need one vector at a time.
+            first = self.team.rank == 0
+            whole = np.empty((len(slots) if first else 1, n), slots.dtype)
+            for number, part in enumerate(slots):
+                row = whole[number if first else 0]
+                row[:] = 0
+                row[mine] = part
+                self.team.allreduce(row, "sum")  # of slices that do not overlap
+            slots = whole
+        return TrainedBy(self.optimizer, slots, self.state.step)
 
     def share_state(self) -> None:
         """Give all ranks the statistics of rank 0. Collective."""

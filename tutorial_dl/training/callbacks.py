@@ -126,8 +126,7 @@ class SaveBest(Callback):
         score = self.sign * value_of(row, self.metric)
         if score > self.best:
             self.best = score
-            if trainer.team.rank == 0:
-                trainer.replica.save(self.path)
+            trainer.save_model(self.path)
 
     def save(self) -> tuple[dict, dict]:
         return {"best": self.best}, {}

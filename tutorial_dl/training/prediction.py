@@ -5,7 +5,8 @@ A synchronous step on p ranks of one node, for a batch of B samples and n parame
     T(p) = [ c(B/p) + u/p ] max(1, p / cores) + 2 p n b / M
 
 c(s) is the time of a gradient on s samples, u the time of an update of all n parameters, both in
-seconds. If there are more ranks than cores, they take turns. The reduction moves 2 p n b bytes,
+seconds. Where c(B/p) was measured as less than c(B)/p, because other programs used the machine, it
+is c(B)/p. If there are more ranks than cores, they take turns. The reduction moves 2 p n b bytes,
 with b bytes per number, through memory that carries M bytes per second. Waiting for the slowest
 rank is not included, so measured steps take longer.
 """
@@ -29,7 +30,7 @@ def step_seconds(
 
     Args:
         ranks: p
-        gradient_seconds: c(B/p) by p, for p = `ranks`
+        gradient_seconds: c(B/p) by p, for p = `ranks` and, if it was measured, p = 1
         update_seconds: u
         parameters: n
         cores: cores of the node
@@ -40,7 +41,8 @@ def step_seconds(
         >>> step_seconds(2, {2: 0.010}, 0.002, 10**6, cores=4, bytes_per_second=1e10)
         0.0126
     """
-    compute = (gradient_seconds[ranks] + update_seconds / ranks) * max(1, ranks / cores)
+    gradient = max(gradient_seconds[ranks], gradient_seconds.get(1, 0) / ranks)
+    compute = (gradient + update_seconds / ranks) * max(1, ranks / cores)
     moved = 2 * ranks * parameters * itemsize if ranks > 1 else 0
     return compute + moved / bytes_per_second
 

@@ -1,58 +1,80 @@
-"""What rank 0 shows while it trains: a bar in a terminal or notebook, else a line an epoch.
+"""What rank 0 shows while it trains: a bar in a terminal, a table in a notebook, else lines.
 
-A file, or the log of a batch job, gets no carriage returns.
+A file, or the log of a batch job, gets no carriage returns: there it is a line an epoch. The loops
+call two methods: `update(samples)` after steps, and `set_postfix(values)` after an epoch, whose row
+is then the last one of the history.
 """
 
 import os
+import shutil
 import sys
 
 from tqdm import tqdm
 
 from ..data import Stream
 
-# The launcher sets it to 1 if its own stderr is a terminal: that of a rank is mpiexec's pipe.
+LINE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
+# The launcher sets it if its own stderr is a terminal (that of a rank is mpiexec's pipe), and to
+# "both" if its stdout is one, too.
 TERMINAL = "TUTORIAL_DL_TERMINAL"
 
 
 def progress(words: str, run, epochs: int, shows: bool):
-    """A context manager with the methods of tqdm that the loops call.
+    """A context manager with the methods that the loops call.
 
     Args:
         words: What trains, such as "synchronous on 4 ranks".
         epochs: To be trained now.
         shows: False: nothing is shown.
     """
-    if shows and not draws():
-        return EpochLines(words, run, len(run.history.epochs) + epochs)
-    train = run.dataset.train
-    samples = (
-        train.samples if isinstance(train, Stream) else len(train)
-    )  # a stream's: about so many
-    return tqdm(
-        total=samples and epochs * samples,
-        desc=words,
-        unit=" samples",
-        unit_scale=True,
-        mininterval=0.5,
-        disable=not shows,
-    )
+    plan = Plan(words, run, epochs)
+    if not shows:
+        return Nothing()
+    if os.environ.get(TERMINAL) or sys.stderr.isatty():
+        return Bar(plan)
+    if in_notebook():
+        from .notebook_progress import NotebookProgress
+
+        return NotebookProgress(plan)
+    return EpochLines(plan)
 
 
-def draws() -> bool:
-    """Whether a line that was shown can be overwritten."""
-    if os.environ.get(TERMINAL) == "1" or sys.stderr.isatty():
-        return True
+def in_notebook() -> bool:
+    """Whether this process is a notebook's kernel, or an engine of one."""
     if "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()
-    return type(shell).__name__ == "ZMQInteractiveShell"  # a notebook, or an engine of it
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-class EpochLines:
-    """Prints a line after each epoch."""
+class Plan:
+    """What is to be trained, and how far that is.
+
+    Attributes:
+        words: What trains.
+        epochs: The number of epochs when all is done, those of before included.
+        samples: In an epoch; None or 0 for a stream of unknown length.
+    """
 
     def __init__(self, words: str, run, epochs: int):
-        self.words, self.run, self.epochs = words, run, epochs
+        self.words, self.run = words, run
+        self.before = len(run.history.epochs)
+        self.epochs = self.before + epochs
+        train = run.dataset.train
+        self.samples = train.samples if isinstance(train, Stream) else len(train)
+
+    @property
+    def done(self) -> int:
+        return len(self.run.history.epochs)
+
+    @property
+    def where(self) -> str:
+        """The epoch that is being trained, or was the last."""
+        return f"epoch {min(self.done + 1, self.epochs)} of {self.epochs}"
+
+
+class Nothing:
+    """Shows nothing."""
 
     def __enter__(self):
         return self
@@ -61,14 +83,55 @@ class EpochLines:
         pass
 
     def update(self, samples: int) -> None:
-        """Nothing is shown within an epoch."""
+        pass
 
     def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
-        """Print the line; `values` are those of the epoch that is the last in the history."""
-        row = self.run.history.last
+        pass
+
+
+class Bar(Nothing):
+    """A bar in a terminal, no wider than that: epoch, share of the samples, speed, metrics."""
+
+    def __init__(self, plan: Plan):
+        self.plan, self.columns = plan, shutil.get_terminal_size().columns - 1
+        self.bar = tqdm(
+            total=plan.samples and (plan.epochs - plan.before) * plan.samples,
+            desc=plan.where,
+            unit=" samples",
+            unit_scale=True,
+            mininterval=0.5,
+            ncols=self.columns,
+            bar_format=LINE,
+        )
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.close()
+
+    def update(self, samples: int) -> None:
+        self.bar.update(samples)
+
+    def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
+        self.bar.set_description_str(self.plan.where, refresh=False)
+        # Without metrics, a line takes about 60 columns.
+        room, shown = max(16, self.columns - 63), ""
+        for name in sorted(values, key=lambda name: not name.startswith("val_")):
+            longer = f"{shown}, {name} {values[name]}".removeprefix(", ")
+            if len(longer) <= room:
+                shown = longer
+        self.bar.set_postfix_str(shown, refresh=refresh)
+
+
+class EpochLines(Nothing):
+    """Prints a line after each epoch."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+
+    def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
+        row = self.plan.run.history.last
         metrics = ", ".join(f"{name} {value}" for name, value in values.items())
         print(
-            f"{self.words}, epoch {row['epoch']} of {self.epochs}: {metrics}; "
+            f"{self.plan.words}, epoch {row['epoch']} of {self.plan.epochs}: {metrics}; "
             f"{row['samples_per_second']:.0f} samples/s, {row['seconds']:.1f} s",
             file=sys.stderr,
             flush=True,

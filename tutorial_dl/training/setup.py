@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .optimizer_choice import Choice
 
 # Options that a Trainer takes as they are
-OF_TRAINER = ("batch_size", "seed", "accumulate", "checkpoint", "checkpoint_every")
+OF_TRAINER = ("batch_size", "seed", "accumulate", "compile", "checkpoint", "checkpoint_every")
 # Options that replace what a model was compiled with
 OF_RULES = ("momentum", "weight_decay", "beta_1", "beta_2")  # hyper-parameters
 OF_SCHEDULE = ("schedule", "warm_up", "batch_rule")

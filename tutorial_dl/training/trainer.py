@@ -19,6 +19,8 @@ from ..data.weights import by_class
 from ..replica.accumulating import Accumulating
 from ..replica.base import check_ending
 from ..runtime.callback import callbacks_of
+from ..runtime.compilation import check_way
+from ..runtime.compilation import choose as choose_way
 from ..runtime.errors import Terminated, TrainingError
 from ..runtime.evaluation import predict
 from ..runtime.handing_out import StreamBatches, check_epochs, check_strategy, opened, tell
@@ -109,6 +111,8 @@ class Trainer:
             validation part; None: 0.2.
         shuffle: Whether each epoch has an order of samples of its own (Batches), or of batches for
             a PyDataset. Other streams have their own order.
+        compile: How TensorFlow computes a Keras model: "graph", "xla", or "auto", which measures
+            both on a batch if the run is long enough (runtime/compilation.py).
         class_weight: Class -> weight of its samples in the loss of training, or "balanced"; see
             `data.weights.by_class`.
         check_every: Steps between two checks that all ranks have the same weights, besides the
@@ -147,6 +151,7 @@ class Trainer:
         validation_split: float | None = None,
         class_weight=None,
         shuffle: bool = True,
+        compile: str = "auto",
     ):
         if isinstance(strategy, str):
             strategy = strategies.get(strategy)
@@ -154,6 +159,7 @@ class Trainer:
         team, replica = strategy.team, replicas.of(model)
         if accumulate != 1:
             replica = Accumulating(replica, accumulate)
+        check_way(compile, replica)
         strategy.loss_scale = loss_scale_of(loss_scale, replica)
         dataset = dataset_of(dataset, split=validation_split)
         dataset.check_finite()
@@ -211,6 +217,7 @@ class Trainer:
             accumulate=accumulate,
             clip_norm=clip_norm,
             check_every=check_every,
+            compile=compile,
         )
         self.loop, self.progress = loop(self.run), progress
         if checkpoint is not None:
@@ -270,6 +277,7 @@ class Trainer:
                     seen = run.timeline.over(run.team, lambda: not run.history.lost)
                 # SIGTERM ends a process at once; it is caught only to write a checkpoint first.
                 heeded = nullcontext([]) if run.saving is None else heeding(signal.SIGTERM)
+                choose_way(run, self.loop, epochs, self.progress)
                 with seen, heeded as signals, self._bar(epochs) as bar:
                     run.tell("on_fit_begin")
                     self.loop.train(epochs, bar, signals)
@@ -341,12 +349,13 @@ class Trainer:
     def save(self, path) -> None:
         """Write the trained model to a file, by rank 0; all ranks wait for it.
 
-        A Keras model is saved as Keras does (.keras, .h5), others as arrays (.npz).
+        A Keras model is saved as Keras does (.keras, .h5), with the optimizer that has trained it
+        and its state, so that `fit` of the loaded model goes on. Other models are saved as arrays
+        (.npz). The file is replaced at once, when it is complete.
         """
         check_ending(self.replica, path)
         with self._together("save()"):
-            if self.team.rank == 0:
-                self.replica.save(path)
+            self.run.save_model(path)
             self.team.barrier()
 
     def check_agreement(self) -> None:
@@ -368,7 +377,7 @@ def _of_run(name: str) -> property:
 
 for _name in (
     "batches", "callbacks", "clip_norm", "clock", "dataset", "history", "layout", "optimizer",
-    "players", "replica", "round", "saving", "schedule", "steps", "steps_per_epoch", "stopped",
-    "strategy", "team", "timeline", "validation_batch_size",
+    "players", "replica", "round", "save_model", "saving", "schedule", "steps", "steps_per_epoch",
+    "stopped", "strategy", "team", "timeline", "validation_batch_size",
 ):  # fmt: skip
     setattr(Trainer, _name, _of_run(_name))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from numba_kernels import launch
-from tutorial_dl.cli import doctor
+from tutorial_dl.cli import doctor, kernel_ports
 
 SECONDS = 120
 
@@ -113,7 +113,7 @@ def test_mpiexec_of_another_mpi(tmp_path):
     at = next(i for i, line in enumerate(lines) if line.startswith("FAIL  mpiexec: "))
     assert f"{other} belongs to Open MPI" in lines[at]
     assert lines[at + 1].startswith("      remedy: use the mpiexec of MPICH")
-    assert lines[-1] == "3 of 17 checks failed: mpiexec, 2 ranks, engine cluster"
+    assert lines[-1] == "3 of 18 checks failed: mpiexec, 2 ranks, engine cluster"
 
 
 def test_mpiexec_that_starts_separate_worlds(tmp_path):
@@ -148,3 +148,26 @@ def test_little_shared_memory(monkeypatch):
     with pytest.raises(doctor.Missing, match="0 MiB free in /tmp") as error:
         doctor.shared_memory("/tmp")
     assert "--shm-size" in error.value.remedy
+
+
+def test_other_users_of_the_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernel_ports, "other_users", lambda: [])
+    assert doctor.notebooks_privacy() == "this machine has no other users"
+    monkeypatch.setattr(kernel_ports, "other_users", lambda: ["ann", "bob", "cyd", "dan"])
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    check = doctor.tried("privacy", doctor.notebooks_privacy)
+    assert check.ok and 'c.KernelManager.transport = "ipc"' in check.remedy  # a warning
+    assert check.found == (
+        "other users of this machine (ann, bob, cyd, ...) can read the ports of notebooks' kernels"
+    )
+    (tmp_path / "jupyter_server_config.py").write_text('c.KernelManager.transport = "ipc"\n')
+    check = doctor.tried("privacy", doctor.notebooks_privacy)
+    assert check == ("privacy", True, "notebooks' kernels use sockets in a private folder", "")
+
+
+def test_who_other_users_are():
+    import psutil
+
+    names = kernel_ports.other_users()
+    assert "root" not in names and "nobody" not in names
+    assert psutil.Process().username() not in names

@@ -34,6 +34,7 @@ from tutorial_dl.training.setup import ranks_of, with_ranks
 
 ROOT = Path(__file__).parents[3]
 OTHERS = {
+    "compile": "xla",
     "model": "softmax", "data": "curve", "strategy": "downpour", "epochs": 7, "batch_size": 64,
     "optimizer": "lamb", "learning_rate": 0.0, "seed": 3, "quiet": True, "json": "-",
     "one_copy": True, "save": "m.npz", "save_best": "b.npz", "timeline": "t.png",
@@ -45,7 +46,7 @@ OTHERS = {
     "masters": 2, "workers": 3, "devices": 4, "every": 5, "synchronous": True,
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
-    "keep_order": True, "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
+    "keep_order": True, "rehearse": True, "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
 }  # fmt: skip
 
 
@@ -132,6 +133,15 @@ def test_a_file_as_written_is_the_same_run(parsed, tmp_path, options):
         assert parsed("train", "--config", str(one), under_mpi=False) == said
     # Under mpiexec, the number of ranks is that of mpiexec.
     assert parsed("train", "--config", str(file)).layout.ranks is None
+
+
+def test_a_file_has_the_options_of_its_strategy_only():
+    for name, rule in STRATEGY_OPTIONS.items():
+        held = RunConfig.of(strategy=name)
+        assert held.tables()["strategy"].keys() <= rule.taken() | {"strategy"}
+        assert RunConfig.of(**{k: v for t in held.tables().values() for k, v in t.items()}) == held
+    assert set(RunConfig.of(strategy="serial").tables()["strategy"]) == {"strategy"}
+    assert "one_copy" in RunConfig().tables()["strategy"]
 
 
 @given(st.text(st.characters(codec="utf-8")), st.floats(0, 1e300), st.integers(0, 2**62))
@@ -256,6 +266,12 @@ def test_help_has_panels_and_shows_no_option_twice(monkeypatch):
         assert no_default or re.search(rf"\[default: \(?{option.default}\)?\]", text), option.flag
         assert option.help.endswith(".") and (option.help[0].isupper() or option.help[0].isdigit())
         assert len(re.findall(f"^│ {option.flag} ", text, re.MULTILINE)) == 1, option.flag
+
+
+@pytest.mark.parametrize("words", [[], ["train"], ["doctor"], ["cluster", "start"]])
+def test_flags_have_no_type_in_help(words):
+    text = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "160"}).output
+    assert "--help" in text and "<bool>" not in text.lower()
 
 
 def test_the_docs_have_the_table_of_options():

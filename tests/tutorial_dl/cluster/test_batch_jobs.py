@@ -289,8 +289,9 @@ def profile_connection(c: cluster.Cluster) -> dict:
     return json.loads((c._record.run / "security" / "ipcontroller-client.json").read_text())
 
 
-def test_on_loopback_it_is_encrypted_if_asked():
-    with cluster.start(n=2, profile=write('kind = "local"\nencrypt = true'), timeout=SECONDS) as c:
+def test_connections_are_plain_only_if_asked():
+    plain = write('kind = "local"\nencrypt = false')
+    with cluster.start(n=2, profile=plain, timeout=SECONDS) as c:
         one_world(c)
-        assert profile_connection(c)["curve_serverkey"]
+        assert not profile_connection(c)["curve_serverkey"]
         assert profile_connection(c)["interface"] == "tcp://127.0.0.1"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import stranger
 import zmq
 
 from numba_kernels import launch
@@ -84,8 +85,10 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
         # No connection from other machines: everything listens on the loopback interface.
         assert len(listening(processes)) > 16
         assert {ip for ip, _ in listening(processes)} == {"127.0.0.1"}
-        connection = json.loads((c._record.run / "security/ipcontroller-client.json").read_text())
-        assert not connection["curve_serverkey"]  # only if asked for
+        # No other user of this machine can connect without the keys, or read shared memory.
+        assert {stranger.mechanism(port) for _, port in listening(processes)} == {"CURVE"}
+        segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+        assert not {int(line.split()[4]) for line in segments} & {p.pid for p in processes}
     assert not any(p.is_running() for p in processes)
     assert not any(e.alive for e in c.status())
     c.stop()  # a second time does nothing

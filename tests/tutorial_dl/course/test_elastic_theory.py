@@ -74,5 +74,5 @@ def test_the_center_averages(workers, moving_rate):
 
 
 def test_what_diverges_has_no_deviation():
-    with pytest.raises(ValueError, match=r"learning rate 0\.1, moving rate 1\.9, 1 workers: this"):
+    with pytest.raises(ValueError, match=r"learning rate 0\.1, moving rate 1\.9, 1 worker: this"):
         center_deviation(0.1, 1.9, 1)

@@ -119,7 +119,7 @@ def test_a_rank_that_fails_is_named():
     def leave():
         import os
 
-        from numba_kernels.environment import rank
+        from numba_kernels.launcher import rank
 
         if rank() == 1:
             os._exit(3)

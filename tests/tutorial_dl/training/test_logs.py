@@ -76,9 +76,7 @@ def test_other_names_are_refused(name):
         Log(name)
 
 
-def test_a_line_an_epoch_where_no_terminal_is(capfd, monkeypatch):
-    from tutorial_dl.training.progress import TERMINAL
-
+def test_a_line_an_epoch_where_no_terminal_is(capfd):
     trainer = trainer_of()
     trainer.fit(2)
     lines = capfd.readouterr().err.splitlines()
@@ -88,6 +86,3 @@ def test_a_line_an_epoch_where_no_terminal_is(capfd, monkeypatch):
     assert f", val_loss {value}; " in lines[1] and lines[1].endswith(" s")
     trainer_of(progress=False).fit(2)
     assert not capfd.readouterr().err
-    monkeypatch.setenv(TERMINAL, "1")
-    trainer_of().fit(1)
-    assert "\r" in capfd.readouterr().err

@@ -39,6 +39,14 @@ def test_ranks_beyond_the_cores_bring_nothing(p, cores, faster):
     assert speed_up(p, gradient_seconds=c, **FREE | {"cores": cores}) == pytest.approx(faster)
 
 
+@pytest.mark.parametrize(("p", "cores"), [(2, 2), (4, 2), (4, 8)])
+def test_never_more_than_p_times_or_than_the_cores(p, cores):
+    """A gradient of a half of the batch seemed to take a tenth of the time, on a busy machine."""
+    c = {1: 1e-3, 2: 1e-4, 4: 1e-5}
+    measured = {"gradient_seconds": c} | FREE | {"cores": cores}
+    assert speed_up(p, **measured) == pytest.approx(min(p, cores))
+
+
 def test_the_update_is_cut_among_the_ranks():
     c = dict.fromkeys((1, 4), 0.0)
     assert step_seconds(4, c, 1.0, 1000, cores=4, bytes_per_second=np.inf) == 0.25

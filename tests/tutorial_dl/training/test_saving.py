@@ -1,5 +1,8 @@
 """The trained model in a file: Keras's own format, or arrays."""
 
+import json
+import warnings
+
 import numpy as np
 import pytest
 
@@ -88,3 +91,131 @@ def by_ranks(folder):
 @pytest.mark.xdist_group("keras")
 def test_keras_models_of_several_ranks(on_ranks, tmp_path):
     on_ranks(3, by_ranks, str(tmp_path), keras=True)
+
+
+# What has trained a model is in its file -------------------------------------------------------
+
+BATCH, SAMPLES = 16, 50
+
+
+def signs():
+    dice = np.random.default_rng(5)
+    x = dice.standard_normal((SAMPLES, 4)).astype(np.float32)
+    y = (x[:, :1] * x[:, 1:2] > 0).astype(np.float32)
+    return data.Dataset("signs", data.Data.of(x, y), data.Data.of(x[::-1], y[::-1]))
+
+
+def compiled(optimizer):
+    import keras
+
+    keras.utils.set_random_seed(2)
+    layers = [keras.Input((4,)), keras.layers.Dense(6, "tanh"), keras.layers.Dense(1, "sigmoid")]
+    model = keras.Sequential(layers)
+    model.compile(optimizer, "binary_crossentropy", run_eagerly=True)
+    return model
+
+
+def fitted(model, epochs):
+    """Train by Keras alone, with the batches of these epochs in our order."""
+    batches = data.Batches(signs().train, BATCH, seed=5)
+    for epoch in epochs:
+        for x, y in batches.epoch(epoch):
+            model.train_on_batch(x, y)
+
+
+def loaded(file):
+    """Load a model by Keras; raise what it warns of."""
+    import keras
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return keras.saving.load_model(file)
+
+
+def optimizers_of_keras():
+    from keras import optimizers as those
+
+    rates = those.schedules.ExponentialDecay(0.5, 3, 0.7)
+    return {
+        "decaying": those.SGD(rates, momentum=0.9, nesterov=True, global_clipnorm=0.1),
+        "plain": those.SGD(0.1),
+        "adam": those.Adam(0.05, epsilon=1e-3),
+        "adamw": those.AdamW(0.05, epsilon=1e-3, weight_decay=0.1),
+        "nadam": those.Nadam(0.05, epsilon=1e-3),
+        "rmsprop": those.RMSprop(0.01, momentum=0.5, centered=True, epsilon=1e-3),
+        "adagrad": those.Adagrad(0.1),
+        "adadelta": those.Adadelta(1.0, epsilon=1e-3),
+        "lion": those.Lion(0.01, weight_decay=0.01),
+        "by Keras": those.Adam(0.05, epsilon=1e-3, amsgrad=True, clipnorm=0.1),
+    }
+
+
+def keras_goes_on(folder):
+    """Two epochs on two ranks and a third one by Keras equal three by Keras."""
+    from tutorial_dl import Team
+
+    team = Team()
+    for number, (name, optimizer) in enumerate(optimizers_of_keras().items()):
+        model = compiled(optimizer)
+        before = model.optimizer, model._compile_config
+        trainer = Trainer(model, signs(), batch_size=BATCH, seed=5, team=team, progress=False)
+        trainer.fit(2)
+        if name == "plain":  # Keras takes the optimizer out of what it keeps for the next file
+            trainer.save(f"{folder}/m{number}.h5")
+        trainer.save(f"{folder}/m{number}.keras")
+        assert (model.optimizer, model._compile_config) == before
+        if team.rank == 0:
+            alone, again = (
+                compiled(optimizers_of_keras()[name]),
+                loaded(f"{folder}/m{number}.keras"),
+            )
+            assert type(again.optimizer) is type(optimizer)
+            assert int(again.optimizer.iterations) == trainer.steps
+            fitted(alone, range(3))
+            fitted(again, [2])
+            for mine, theirs in zip(again.get_weights(), alone.get_weights(), strict=True):
+                np.testing.assert_allclose(mine, theirs, atol=3e-6, rtol=0, err_msg=name)
+        team.barrier()
+
+
+@pytest.mark.xdist_group("keras")
+def test_a_saved_model_goes_on_in_plain_keras(on_ranks, tmp_path):
+    on_ranks(2, keras_goes_on, str(tmp_path), keras=True)
+
+
+def other_optimizers(folder):
+    """What was used is saved, not what was compiled; each file loads without a warning."""
+    from numba_kernels import optimizers
+    from tutorial_dl import Team, strategies
+
+    team, found = Team(), {}
+    for number, (strategy, optimizer) in enumerate((
+        ("synchronous", optimizers.Adam(0.03)), ("synchronous", "lamb"),
+        ("downpour", "adam"), ("elastic_averaging", "sgd"), ("hogwild", "adam"),
+    )):  # fmt: skip
+        trainer = Trainer(
+            compiled("adagrad"), signs(), strategies.get(strategy, team), optimizer,
+            batch_size=BATCH, progress=False, clip_norm=0.5,
+        )  # fmt: skip
+        trainer.fit(2)
+        trainer.save(f"{folder}/o{number}.keras")
+        if team.rank == 0:
+            theirs = loaded(f"{folder}/o{number}.keras").optimizer
+            averages = [v.numpy() for v in theirs.variables if v.ndim]
+            known = bool(averages and np.any(averages[0]))
+            found[f"{strategy} {number}"] = [
+                type(theirs).__name__, round(float(theirs.learning_rate), 6),
+                theirs.global_clipnorm, int(theirs.iterations), known,
+            ]  # fmt: skip
+    if team.rank == 0:
+        print(json.dumps(found))
+
+
+@pytest.mark.xdist_group("keras")
+def test_the_optimizer_that_was_used_is_saved(on_ranks, tmp_path):
+    found = json.loads(on_ranks(2, other_optimizers, str(tmp_path), keras=True))
+    assert found["synchronous 0"] == ["Adam", 0.03, 0.5, 8, True]
+    assert found["synchronous 1"] == ["Adagrad", 0.001, None, 0, True]  # Keras has no such LAMB
+    assert found["downpour 2"] == ["Adam", 0.001, 0.5, 8, True]  # one worker: 4 batches an epoch
+    assert found["elastic_averaging 3"][:3] == ["SGD", 0.01, 0.5]
+    assert found["hogwild 4"][0] == "Adam" and found["hogwild 4"][4]

@@ -127,3 +127,44 @@ def fails_alone(folder):
 
 def test_a_failure_in_any_method_is_reported(on_ranks, tmp_path):
     on_ranks(2, fails_alone, str(tmp_path))
+
+
+# Curves of a history ---------------------------------------------------------------------------
+
+
+def learned(epochs, factor=1.0, **more):
+    columns = {"loss": factor, "accuracy": 0.5, "val_loss": 2 * factor, "val_accuracy": 0.25}
+    return History([
+        {"epoch": e, **{name: value / e for name, value in (columns | more).items()},
+         "samples_per_second": 9.0, "seconds": 1.0}
+        for e in range(1, epochs + 1)
+    ])  # fmt: skip
+
+
+def drawn(ax):
+    return [(line.get_linestyle(), line.get_ydata().tolist()) for line in ax.get_lines()]
+
+
+def test_a_history_draws_each_metric_in_training_and_in_validation():
+    figure = learned(4, learning_rate=0.1).plot()
+    loss, accuracy = figure.axes
+    assert drawn(loss) == [("-", [1, 1 / 2, 1 / 3, 1 / 4]), ("--", [2, 1, 2 / 3, 1 / 2])]
+    assert drawn(accuracy)[1] == ("--", [0.25, 0.125, 0.25 / 3, 0.0625])
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["Loss", "Accuracy"]
+    for ax in figure.axes:
+        assert ax.get_xlabel() == "epoch" and ax.get_ylabel()
+        assert all(float(tick).is_integer() for tick in ax.get_xticks())
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["training", "validation"]
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_histories_are_drawn_beside_each_other_and_of_unlike_columns():
+    other = History([{"epoch": 1, "loss": 3.0, "auc": 0.5, "seconds": 1.0}])
+    figure = learned(2).plot(beside={"1 rank": other}, name="4 ranks")
+    titles = {ax.get_title(loc="left"): ax for ax in figure.axes if ax.axison}
+    assert list(titles) == ["Loss", "Accuracy", "AUC"]
+    assert drawn(titles["Loss"]) == [("-", [1, 0.5]), ("--", [2, 1]), ("-", [3])]
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["4 ranks", "1 rank", "training", "validation"]
+    with pytest.raises(ValueError, match="the history of 1 rank has no epochs yet; train first"):
+        learned(2).plot(beside={"1 rank": History()})

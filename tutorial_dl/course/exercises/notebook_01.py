@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import NotYet, call, close
+from . import NotYet, call, close, must_not_be, whole
 
 
 def degree(answer) -> str:
@@ -16,17 +16,21 @@ def degree(answer) -> str:
     noise = 0.2
     x = curve(n=100, noise=noise, seed=2, function=truth).train.inputs
     elsewhere = curve(n=1000, noise=noise, seed=1, function=truth).train.inputs
-    held_out = [expected_errors(Polynomial(d), x, elsewhere, truth, noise)[1] for d in range(13)]
-    best = int(np.argmin(held_out))
+    errors = [expected_errors(Polynomial(d), x, elsewhere, truth, noise) for d in range(13)]
+    training, held_out = np.transpose(errors)
+    best = int(held_out.argmin())
 
-    if isinstance(answer, bool) or answer not in range(13):
-        raise NotYet(f"the degree must be a whole number from 0 to 12, got {answer!r}")
-    if answer != best:
-        excess = held_out[int(answer)] / held_out[best] - 1
-        raise NotYet(
-            f"the held-out error of degree {answer} would be {excess:.1%} above that of the best"
-        )
-    return f"held-out error {held_out[best]:.4f}, close to the noise variance {noise**2:.4f}"
+    chosen = whole(answer, 0, 12, "the degree")
+    if chosen == best:
+        return f"held-out error {held_out[best]:.4f}, close to the noise variance {noise**2:.4f}"
+    if chosen == training.argmin():
+        raise NotYet("there the training error is smallest; look at the held-out error")
+    if chosen == best + 1:
+        raise NotYet(f"{chosen} may be the number of parameters; the degree is asked for")
+    excess = held_out[chosen] / held_out[best] - 1
+    raise NotYet(
+        f"the held-out error of degree {chosen} would be {excess:.1%} above that of the best degree"
+    )
 
 
 def ridge(answer) -> str:
@@ -34,9 +38,27 @@ def ridge(answer) -> str:
     random = np.random.default_rng(1)
     for s, k, strength in ((20, 4, 0.1), (30, 12, 1e-3), (8, 8, 2.0)):
         A, y = random.standard_normal((s, k)), random.standard_normal(s)
-        # The penalty acts like k more samples: |A w - y|^2 + |sqrt(s strength) w - 0|^2.
-        longer = np.vstack([A, np.sqrt(s * strength) * np.eye(k)])  # (s + k, k)
-        right = np.linalg.lstsq(longer, np.append(y, np.zeros(k)))[0]
+
+        def minimiser(rho, A=A, y=y):
+            # The penalty acts like k more samples: |A w - y|^2 + |sqrt(s rho) w - 0|^2.
+            s, k = A.shape
+            longer = np.vstack([A, np.sqrt(s * rho) * np.eye(k)])  # (s + k, k)
+            return np.linalg.lstsq(longer, np.append(y, np.zeros(k)))[0]
+
         w = call(answer, A, y, strength)
-        close(w, right, f"w for s={s}, k={k}, strength={strength}", rtol=1e-8, atol=1e-10)
+        what = f"w for s={s}, k={k}, strength={strength}"
+        mistakes = {
+            "this is the fit without a penalty": minimiser(0.0),
+            "the loss is a mean over s samples, the penalty is not: where did s go?": minimiser(
+                strength / s
+            ),
+            "your penalty is counted twice as much: both terms are squares": minimiser(
+                2 * strength
+            ),
+            "your penalty counts half: its derivative has a factor of 2, too": minimiser(
+                strength / 2
+            ),
+        }
+        must_not_be(w, minimiser(strength), mistakes, what)
+        close(w, minimiser(strength), what, rtol=1e-6, atol=1e-8)
     return "the gradient of the loss with its penalty vanishes there"

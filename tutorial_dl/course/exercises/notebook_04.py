@@ -4,15 +4,35 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import Patient
 
-from . import NotYet, close, must_be_a_ring, must_be_function, must_return
+from . import (
+    NotYet,
+    close,
+    counted,
+    every_rank,
+    must_be,
+    must_be_a_ring,
+    must_be_function,
+    must_not_be,
+    must_return,
+    number_of,
+)
+
+LATENCY, BANDWIDTH = 2e-6, 10e9  # exercise 1: seconds, bytes per second
 
 
 def half(answer) -> str:
     """The size at which latency and bytes cost the same, for 2 µs and 10 GB/s."""
-    close(answer, 2e-6 * 10e9, "n½ in bytes", rtol=0.01)
+    mistakes = {
+        "β is seconds per byte: it is the inverse of the bandwidth": LATENCY / BANDWIDTH,
+        "this is the other way round; at n½ both parts cost the same": 1 / (LATENCY * BANDWIDTH),
+        "only one message is sent, in one direction": 2 * LATENCY * BANDWIDTH,
+        "this is a number of float32 weights; bytes are asked for": LATENCY * BANDWIDTH / 4,
+    }
+    must_be(number_of(answer, "n½"), LATENCY * BANDWIDTH, "n½ in bytes", mistakes)
     return "below 20 kB the number of messages counts, above it the number of bytes"
 
 
+@every_rank
 def ring_sum(answer) -> str:
     """The sum over all ranks by passing vectors round a ring, on the ranks that run the cell."""
     from mpi4py import MPI
@@ -24,9 +44,20 @@ def ring_sum(answer) -> str:
     must_be_function(answer)
     total = answer(comm, mine)
     right = np.array([p, p * (p - 1) / 2, (p - 1) * p * (2 * p - 1) / 6])
-    must_return(total, f"rank {rank}: ")
-    close(total, right, f"rank {rank}: the sum", rtol=1e-12)
+    must_return(total)
+    of_all = [np.array([1.0, r, r**2]) for r in range(p)]
+    left = of_all[(rank - 1) % p]
+    mistakes = {
+        "this is the sum without this rank's own x": right - x,
+        "this is a mean; the sum is asked for": right / p,
+        "x has been added once more: the ring makes size - 1 steps": right + x,
+        "every step added the left neighbour's own x: send on what you received last": x
+        + (p - 1) * left,
+        "nothing was added": x,
+    }
+    must_not_be(total, right, mistakes)
+    close(total, right, "the sum", rtol=1e-9)
     if not np.array_equal(mine, x):
-        raise NotYet(f"rank {rank}: the sum is right, but x itself has changed")
-    must_be_a_ring(comm.sent, rank, p, p - 1)
-    return f"rank {rank} has {np.asarray(total)} after {p - 1} messages to rank {(rank + 1) % p}"
+        raise NotYet("the sum is right, but x itself has changed; work on a copy")
+    must_be_a_ring(comm.sent, rank, p, p - 1, either_way=False)
+    return f"all {p} ranks have the sum, after {counted(p - 1, 'message')} each to the right"

@@ -4,18 +4,47 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import Patient
 
-from . import NotYet, close, listed, must_be_a_ring, must_be_function, whose
+from . import (
+    NotYet,
+    close,
+    counted,
+    every_rank,
+    listed,
+    must_be,
+    must_be_a_ring,
+    must_be_function,
+    number_of,
+    whose,
+)
 
 SHAPE = np.array([1.0, 2.0])  # every chunk is a multiple of it
+LATENCY, BANDWIDTH = 2e-6, 10e9  # exercise 1: seconds, bytes per second; p = 16 ranks
 
 
 def crossover(answer) -> str:
     """The size above which a ring beats a tree: 16 ranks, 2 µs, 10 GB/s, additions cost nothing."""
-    # 8 alpha + 8 n beta = 30 alpha + 1.875 n beta
-    close(answer, 22 * 2e-6 * 10e9 / 6.125, "the size in bytes", rtol=0.01)
+
+    def equal(tree_alpha, tree_beta, ring_alpha, ring_beta):
+        """Bytes where tree_alpha alpha + tree_beta n beta = ring_alpha alpha + ring_beta n beta."""
+        return (ring_alpha - tree_alpha) * LATENCY * BANDWIDTH / (tree_beta - ring_beta)
+
+    right = equal(8, 8, 30, 30 / 16)
+    mistakes = {
+        "the bytes of the ring are missing": equal(8, 8, 30, 0),
+        "a ring sends 2 (p - 1) / p of the vector, not twice the vector": equal(8, 8, 30, 2),
+        "each of the ring's messages is one chunk, a p-th of the vector": equal(8, 8, 30, 30),
+        "the ring also distributes the sum: it has 2 (p - 1) steps": equal(8, 8, 15, 15 / 16),
+        "the ring has p - 1 steps in each half, not p": equal(8, 8, 32, 2),
+        "a tree adds up, and then distributes: both halves cost": equal(4, 4, 30, 30 / 16),
+        "a tree of 16 ranks has log2 16 levels": equal(32, 32, 30, 30 / 16),
+        "this is a number of float32 weights; bytes are asked for": right / 4,
+        "β is seconds per byte: it is the inverse of the bandwidth": right / BANDWIDTH**2,
+    }
+    must_be(number_of(answer, "the size"), right, "the size in bytes", mistakes)
     return "some 18,000 weights in float32: the gradients of most networks are far larger"
 
 
+@every_rank
 def reduce_scatter(answer) -> str:
     """The first half of the ring, on the ranks that run the cell."""
     from mpi4py import MPI
@@ -27,14 +56,15 @@ def reduce_scatter(answer) -> str:
     must_be_function(answer)
     answer(comm, chunks)
     if len(chunks) != p:
-        raise NotYet(f"rank {rank}: the list has {len(chunks)} chunks now, it must have {p}")
+        raise NotYet(f"the list has {len(chunks)} chunks now, it must have {p}")
     complete = [_whose(chunks[c], c, p) == [1] * p for c in range(p)]
     if not complete[rank]:
         elsewhere = [c for c in range(p) if complete[c]]
-        hint = f" (complete here: chunk {listed(elsewhere)})" if elsewhere else ""
+        hint = f" (complete there: chunk {listed(elsewhere)})" if elsewhere else ""
         raise NotYet(f"rank {rank}: {_wrong(chunks[rank], rank, p)}{hint}")
     must_be_a_ring(comm.sent, rank, p, p - 1, longest=SHAPE.size)
-    return f"rank {rank} has all of chunk {rank} after {p - 1} messages, each one chunk long"
+    messages = counted(p - 1, "message")
+    return f"each of {p} ranks has all of its own chunk, after {messages} of one chunk"
 
 
 def _whose(chunk, number: int, p: int) -> list[int] | None:
@@ -50,7 +80,7 @@ def _wrong(chunk, number: int, p: int) -> str:
     """What is wrong with chunk `number`: which ranks' values it lacks or has more than once."""
     times = _whose(chunk, number, p)
     if times is None:
-        close(chunk, (number + 1) * (10**p - 1) // 9 * SHAPE, f"rank {number}: its chunk")
+        close(chunk, (number + 1) * (10**p - 1) // 9 * SHAPE, f"chunk {number}")
         raise AssertionError("a right chunk was called wrong")
     missing = [r for r in range(p) if times[r] == 0]
     often = [r for r in range(p) if times[r] > 1]

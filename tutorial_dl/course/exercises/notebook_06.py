@@ -4,45 +4,93 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team
 
-from . import NotYet, call_on_ranks, close, must_be_whole, must_have, must_not_be, must_reduce_once
+from . import (
+    NotYet,
+    call_on_ranks,
+    close,
+    every_rank,
+    must_be,
+    must_have,
+    must_not_be,
+    must_reduce_once,
+    number_of,
+    whole,
+)
 
 
+@every_rank
 def average(answer) -> str:
     """Check that every rank gets the gradient of the whole batch, in one allreduce."""
     team = patient_team()
     rank, size = team.rank, team.size
-    counts = [*range(size - 1), size]  # on four ranks: 0, 1, 2 and 4 samples
+    counts = [*range(0, 2 * size - 2, 2), 2 * size - 1]  # on four ranks: 0, 2, 4 and 7 samples
     samples = sum(counts)
     shares = np.split(np.arange(samples), np.cumsum(counts)[:-1])
     gradients = [_mean_gradient(share) for share in shares]
     right = _mean_gradient(np.arange(samples))  # what one process gets, on all samples
     g = gradients[rank].copy()
     found = call_on_ranks(answer, team, g, counts[rank])
-    hint = f"this is the mean of means; here ranks have {counts} samples"
-    must_not_be(found, right, {hint: sum(gradients) / size}, f"rank {rank}")
-    close(found, right, f"rank {rank}: the gradient", rtol=1e-12)
+    if not team.calls:
+        raise NotYet(
+            "a rank that calls no allreduce: all ranks must call it, also those without samples"
+        )
+    mistakes = {
+        f"this is the mean of means; here ranks have {counts} samples": sum(gradients) / size,
+        "this is a sum over the samples; divide by the samples of all ranks": right * samples,
+        "this is the sum of the ranks' means": sum(gradients),
+        "divide by the number of all samples, not by the number of ranks": right * samples / size,
+    }
+    if counts[rank]:
+        hint = "divide by the number of all samples, not by this rank's"
+        mistakes[hint] = right * samples / counts[rank]
+    must_not_be(found, right, mistakes)
+    close(found, right, "the gradient", rtol=1e-9)
     must_reduce_once(team, "the gradient")
     if not np.array_equal(g, gradients[rank]):
-        raise NotYet(f"rank {rank}: the gradient is right, but g itself has changed")
-    return f"rank {rank}, with {counts[rank]} of {samples} samples, has the gradient of all"
+        raise NotYet("the gradient is right, but g itself has changed; work on a copy")
+    return f"all ranks, with {counts} samples, have the gradient of all {samples}"
 
 
 def ranks(answer) -> str:
     """Check (fastest number of ranks from 1 to 8, its speed-up) on the machine of the exercise."""
-    seconds = {p: 0.4e-3 + 10e-6 * 512 / p + 0.2e-3 / p for p in range(1, 9)}
-    seconds |= {p: t + 2 * p * 10**6 * 4 / 20e9 for p, t in seconds.items() if p > 1}
+    seconds = {p: _step(p) for p in range(1, 9)}
     best = min(seconds, key=seconds.get)
-    must_have(answer, 2, "two numbers: the number of ranks, and the speed-up")
-    p, faster = answer
-    must_be_whole(p, 1, 8, "the number of ranks")
+    p, faster = must_have(answer, 2, "two numbers: the number of ranks, and the speed-up")
+    p = whole(p, 1, 8, "the number of ranks")
     if p != best:
         longer = f"{seconds[p] / seconds[best] - 1:.1%} longer"
         raise NotYet(f"a step with ranks = {p} takes {longer} than with the fastest number")
-    close(faster, seconds[1] / seconds[best], f"the speed-up of {best} ranks", rtol=0.01)
+    one, fast = seconds[1], seconds[best]
+    mistakes = {
+        "it is T(1) / T(p), not the other way round": fast / one,
+        "it is a ratio of times; this is the time of a step in ms": 1e3 * fast,
+        "on one rank nothing is exchanged: for p = 1 the last term is 0": _step(1, alone=True)
+        / fast,
+        "the exchange is missing": one / _step(best, moved=0),
+        "each gradient is read and each rank's weights are written: two times p n b": one
+        / _step(best, moved=1),
+        "all ranks' bytes go through one memory: is the p there?": one
+        / _step(best, moved=2 / best),
+        "float32 has 4 bytes per weight": one / _step(best, moved=4),
+        "4 bytes per weight: yours counts weights, not bytes": one / _step(best, moved=1 / 2),
+        "the update is divided among the ranks, too": one / (fast + 0.2e-3 * (1 - 1 / best)),
+        "the update is missing": (one - 0.2e-3) / (fast - 0.2e-3 / best),
+        "the 0.4 ms of a gradient do not shrink with the number of samples": one
+        / (fast - 0.4e-3 * (1 - 1 / best)),
+        "this is what the speed-up would be if all work were divided": best,
+        "this is the efficiency, the speed-up per rank": one / fast / best,
+    }
+    must_be(number_of(faster, "the speed-up"), one / fast, "the speed-up", mistakes, units=False)
     return (
         f"a step on {best} ranks takes {1e3 * seconds[best]:.2f} ms, "
         f"on one {1e3 * seconds[1]:.2f}, on 8 {1e3 * seconds[8]:.2f}"
     )
+
+
+def _step(p: int, moved: float = 2, alone: bool = False) -> float:
+    """T(p) in seconds: `moved` p n b bytes go through memory, on one rank only if `alone`."""
+    exchange = moved * p * 10**6 * 4 / 20e9 if p > 1 or alone else 0
+    return 0.4e-3 + 10e-6 * 512 / p + 0.2e-3 / p + exchange
 
 
 def _mean_gradient(samples: np.ndarray) -> np.ndarray:

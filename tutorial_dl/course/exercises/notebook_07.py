@@ -8,7 +8,19 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import GaveUp, Patient, Watch, rehearse
 
-from . import NotYet, close, listed, must_be_a_ring, must_be_function, must_have, whose
+from . import (
+    NotYet,
+    counted,
+    every_rank,
+    listed,
+    must_be,
+    must_be_a_ring,
+    must_be_function,
+    must_have,
+    number_of,
+    whose,
+)
+from .own_line import told
 
 # (ranks, vector length): even chunks first, then uneven ones, then some empty ones.
 CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
@@ -16,14 +28,26 @@ CASES = ((4, 8), (2, 6), (3, 7), (5, 13), (4, 3), (1, 4))
 
 def trips(answer) -> str:
     """Check (numbers moved per weight by SGD with momentum in numpy, and in one pass)."""
-    must_have(answer, 2, "two numbers: one for numpy, one for a single pass")
-    numpys, one = answer
+    numpys, one = must_have(answer, 2, "two numbers: one for numpy, one for a single pass")
+    numpys, one = number_of(numpys, "numpy's number"), number_of(one, "the number of one pass")
     if one == 1 and numpys == 4:
         raise NotYet("these are the numbers of passes; count what goes through memory in each pass")
-    if numpys == 10:
-        raise NotYet("t is written without having been read, so its cache lines are fetched first")
-    close(numpys, 11, "what numpy moves per weight", rtol=1e-9)
-    close(one, 5, "what one pass moves per weight", rtol=1e-9)
+    if (numpys, one) == (5, 11):
+        raise NotYet("the two are swapped: numpy's number comes first")
+    four = {
+        "t is written without having been read, so its cache lines are fetched first": 10,
+        "what is changed in place is read and written: v *= mu counts twice": 8,
+        "this counts what is read; what is written goes through memory, too": 6,
+        "this is in bytes; numbers are asked for": 44,
+    }
+    must_be(numpys, 11, "numpy, per weight", four, rtol=1e-9, units=False)
+    single = {
+        "v and w are read and written": 3,
+        "v stays in memory between steps, as w does: it is read and written": 4,
+        "in one pass t is never in memory": 7,
+        "this is in bytes; numbers are asked for": 20,
+    }
+    must_be(one, 5, "one pass, per weight", single, rtol=1e-9, units=False)
     return "w and v are read and written, g is read; all other traffic of numpy is for t"
 
 
@@ -35,10 +59,11 @@ def ring(answer) -> str:
         try:
             _judge_all(runs)
         except NotYet as wrong:
-            raise NotYet(f"{ranks} ranks, {n} numbers: {wrong}") from None
+            raise NotYet(f"{counted(ranks, 'rank')}, {counted(n, 'number')}: {wrong}") from None
     return "the sum on every rank, for 1 to 5 ranks and chunks of any length; now on real ranks"
 
 
+@every_rank
 def ring_on_ranks(answer) -> str:
     """Check the same on the ranks that run the cell; each rank checks itself."""
     from mpi4py import MPI
@@ -54,7 +79,7 @@ def ring_on_ranks(answer) -> str:
         steps = range(_last(p) + 1)
         raise NotYet(next(filter(None, (_wrong(watch, step, rank, p) for step in steps))))
     must_be_a_ring(watch.sent, rank, p, _last(p), longest=-(-n // p))
-    return f"rank {rank} has the whole sum after {_last(p)} messages to rank {(rank + 1) % p}"
+    return f"all {p} ranks have the whole sum, after {_last(p)} messages of one chunk each"
 
 
 # Judging ---------------------------------------------------------------------------------------
@@ -78,18 +103,21 @@ def _judge_all(runs: list[Watch]) -> None:
     """Raise NotYet for the first thing that went wrong on any rank."""
     p = len(runs)
     errors = [(rank, run.error) for rank, run in enumerate(runs) if run.error]
+    own = [(rank, error) for rank, error in errors if not _patience(error)]
+    if own:
+        rank, error = own[0]
+        if isinstance(error, NotImplementedError):
+            raise error
+        raise NotYet(f"rank {rank}: {told(error)}")
     if errors or not all(_is_sum(run, p) for run in runs):
         for step in range(_last(p) + 1):
             for rank, run in enumerate(runs):
                 known = step < len(run.states) or not run.error
                 if known and (wrong := _wrong(run, step, rank, p)):
                     raise NotYet(wrong)
-    # First the rank that failed, then ranks that timed out, then ranks that were told to stop.
-    for rank, error in sorted(errors, key=lambda each: _patience(each[1])):
-        if isinstance(error, NotImplementedError):
-            raise error
-        what = "" if _patience(error) else f"rank {rank}: {type(error).__name__}: "
-        raise NotYet(f"{what}{error}")
+    # First ranks that timed out, then ranks that were told to stop.
+    for _, error in sorted(errors, key=lambda each: _patience(each[1])):
+        raise NotYet(error)
     for rank, run in enumerate(runs):
         must_be_a_ring(run.sent, rank, p, _last(p), longest=-(-run.x.size // p))
 
@@ -107,7 +135,7 @@ def _wrong(run: Watch, step: int, rank: int, p: int) -> str | None:
     """Say what is wrong on a rank after `step` exchanges; None if nothing is."""
     if step >= len(run.states):
         made = len(run.states) - 1
-        return f"rank {rank} made {made} exchanges; a ring of {p} ranks makes {_last(p)}"
+        return f"rank {rank} made {counted(made, 'exchange')}; a ring of {p} ranks makes {_last(p)}"
     if step and not run.error and np.array_equal(run.states[-1], run.states[0]):
         return f"rank {rank}: x has not changed; the sum must be in x itself"
     # If there were too many exchanges, judge the final state.

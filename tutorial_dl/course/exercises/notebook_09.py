@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import NotYet, call, close, must_have, must_not_be, must_return
+from . import NotYet, call, close, must_have, must_not_be, number_of, whole
 
 # Exercise 2: the rate found for batch BASE, momentum, largest curvature, samples per epoch.
 RATE, BASE, MOMENTUM, CURVATURE, SAMPLES = 0.05, 64, 0.9, 5.0, 50_000
@@ -13,42 +13,57 @@ def warm_up(answer) -> str:
     """Check the rate at each step: a straight line from `start` to `rate`, then `rate`."""
     for start, rate, steps in ((0.02, 0.64, 10), (0.0, 0.1, 4), (0.1, 0.1, 3), (0.5, 0.1, 5)):
         given = f"start = {start}, rate = {rate}, steps = {steps}"
-        before = np.array([call(answer, s, start, rate, steps) for s in range(steps)], object)
-        right = start + (rate - start) * np.arange(steps) / steps
-        for value in before:
-            must_return(value)
-        ahead = start + (rate - start) * (np.arange(steps) + 1) / steps
-        hint = f"yours is one step ahead; step 0 should have the rate {start}"
-        must_not_be(before, right, {hint: ahead}, given)
-        close(before, right, f"{given}: the rate at steps 0 to {steps - 1}", 1e-9, 1e-12)
+
+        def at(step, start=start, rate=rate, steps=steps):
+            return number_of(call(answer, step, start, rate, steps), f"the rate at step {step}")
+
+        before = np.array([at(step) for step in range(steps)])
+        k = np.arange(steps)
+        right = start + (rate - start) * k / steps
+        mistakes = {
+            f"yours is one step ahead; step 0 should have the rate {start}": start
+            + (rate - start) * (k + 1) / steps,
+            "the rate should be reached at step `steps`, not one step earlier": start
+            + (rate - start) * k / max(1, steps - 1),
+            "it begins at 0, not at start": rate * k / steps,
+            "there is no warm-up": np.full(steps, rate),
+            "(rate - start) is what is to be added, not rate": start + rate * k / steps,
+        }
+        must_not_be(before, right, mistakes, given)
+        close(before, right, f"{given}: the rate at steps 0 to {steps - 1}", 1e-6, 1e-9)
         for step in (steps, steps + 1, 10 * steps):
-            after = call(answer, step, start, rate, steps)
-            close(after, rate, f"{given}: the rate at step {step}", 1e-9)
+            close(at(step), rate, f"{given}: the rate at step {step}")
     for step in (0, 7):
-        close(call(answer, step, 0.02, 0.64, 0), 0.64, f"steps = 0: the rate at step {step}", 1e-9)
+        after = number_of(call(answer, step, 0.02, 0.64, 0), f"the rate at step {step}")
+        close(after, 0.64, f"steps = 0: the rate at step {step}")
     return "ten steps from 0.02 to 0.64, and constant after that"
 
 
 def batches(answer) -> str:
     """Check the largest stable batches by the linear and by the square-root rule."""
-    must_have(answer, 2, "two numbers: one batch for each rule")
+    parts = must_have(answer, 2, "two numbers: one batch for each rule")
     limit = 2 * (1 + MOMENTUM) / CURVATURE
     powers = {"linear": 1.0, "square-root": 0.5}
     left = []
-    for (rule, power), batch in zip(powers.items(), answer, strict=True):
-        if isinstance(batch, bool) or batch not in BATCHES:
+    for (rule, power), given in zip(powers.items(), parts, strict=True):
+        batch = number_of(given, f"{rule} rule: the batch")
+        sizes = [b for b in BATCHES if abs(b - batch) < 1e-6 * b]
+        if not sizes:
             raise NotYet(
                 f"{rule} rule: the batch must be one of {BASE}, {2 * BASE}, ..., {BATCHES[-1]}, "
-                f"got {batch!r}"
+                f"got {given!r}"
             )
+        batch = whole(sizes[0], BASE, None, "the batch")
         rates = {b: RATE * (b / BASE) ** power for b in BATCHES}
         if rates[batch] >= limit:
             raise NotYet(
                 f"{rule} rule: at batch {batch} the rate is {rates[batch]:.3g}, above the limit"
             )
+        if batch == max(b for b in BATCHES if rates[b] < 2 / CURVATURE):
+            raise NotYet(f"{rule} rule: {batch} is the largest without momentum; here it is 0.9")
         if batch != max(b for b in BATCHES if rates[b] < limit):
             raise NotYet(f"{rule} rule: {batch} is stable, but not the largest stable one")
-        left.append(-(-SAMPLES // int(batch)))
+        left.append(-(-SAMPLES // batch))
     return (
         f"both rates stay below {limit:.3g}; they leave {left[0]} and {left[1]} updates per epoch, "
         f"where batches of {BASE} make {-(-SAMPLES // BASE)}"

@@ -4,11 +4,22 @@ import numpy as np
 
 from tutorial_dl.course.virtual_ranks import patient_team
 
-from . import NotYet, call, call_on_ranks, close, must_have, must_not_be, must_reduce_once
+from . import (
+    NotYet,
+    call,
+    call_on_ranks,
+    close,
+    every_rank,
+    must_have,
+    must_not_be,
+    must_reduce_once,
+    number_of,
+)
 
 BINS = 10  # scores are 0 ... 9
 
 
+@every_rank
 def auc(answer) -> str:
     """Check the area under the ROC curve of all ranks' samples, computed with one allreduce."""
     team = patient_team()
@@ -16,18 +27,29 @@ def auc(answer) -> str:
     shares = [_scores(rank, size) for rank in range(size)]
     scores, labels = (np.concatenate(parts) for parts in zip(*shares, strict=True))
     right = _by_pairs(scores, labels)
-    mine = tuple(part.copy() for part in shares[rank])
-    found = call_on_ranks(answer, team, *mine)
-    hint = "this is a mean of the ranks' areas; it lacks the pairs across ranks"
+    found = call_on_ranks(answer, team, *(part.copy() for part in shares[rank]))
+    if not team.calls:
+        raise NotYet(
+            "a rank that calls no allreduce: all ranks must call it, also those without samples"
+        )
+    found = number_of(found, "the area")
+    ties = _by_pairs(scores, labels, ties=0.0), _by_pairs(scores, labels, ties=1.0)
     some = [(_by_pairs(*share), len(share[1])) for share in shares if len(share[1])]
     areas, counts = np.transpose(some)
-    for weights in (None, counts):  # plain, or weighted by samples: both wrong
-        must_not_be(found, right, {hint: np.average(areas, weights=weights)}, f"rank {rank}")
-    close(found, right, f"rank {rank}: the area", rtol=1e-9)
+    mean_of_areas = "this is a mean of the ranks' areas; it lacks the pairs across ranks"
+    mistakes = [
+        ("a pair with equal scores counts one half; yours count nothing", ties[0]),
+        ("a pair with equal scores counts one half; yours count whole", ties[1]),
+        ("this is 1 - the area: positives should score higher, not lower", 1 - right),
+        (mean_of_areas, np.mean(areas)),
+        (mean_of_areas, np.average(areas, weights=counts)),
+        ("only this rank's samples are in it", _by_pairs(*shares[rank])),
+    ]
+    for hint, wrong in mistakes:
+        must_not_be(found, right, {hint: wrong})
+    close(found, right, "the area", rtol=1e-6)
     must_reduce_once(team, "the area")
-    if not all(np.array_equal(*pair) for pair in zip(mine, shares[rank], strict=True)):
-        raise NotYet(f"rank {rank}: the area is right, but the input arrays have changed")
-    return f"rank {rank}, with {len(mine[1])} of {len(labels)} samples, has {right:.4f}"
+    return f"all ranks have the area of all {len(labels)} samples, {right:.4f}"
 
 
 def combine(answer) -> str:
@@ -46,11 +68,25 @@ def combine(answer) -> str:
         means = np.array([part.mean(axis=0) if len(part) else np.zeros(3) for part in parts])
         spreads = np.array([part.var(axis=0) if len(part) else np.zeros(3) for part in parts])
         found = call(answer, np.array(counts), means.astype(dtype), spreads.astype(dtype))
-        must_have(found, 2, "two arrays: the mean and the variance")
+        found = must_have(found, 2, "two arrays: the mean and the variance")
+        if np.shape(found[0]) == np.shape(found[1]) == (3,) and counts == (4, 4):
+            swapped = (x.var(axis=0), x.mean(axis=0))
+            if np.allclose(found, swapped):
+                raise NotYet("the two are swapped: the mean comes first")
+        plain = "ranks count by their numbers of samples; this is a plain mean over the ranks"
+        must_not_be(found[0], x.mean(axis=0), {plain: means.mean(axis=0)}, what, rtol=1e-6)
         close(found[0], x.mean(axis=0), f"{what}: the mean", rtol=1e-7, atol=error)
         within = (np.array(counts)[:, None] * spreads).sum(axis=0) / sum(counts)
         hint = "this is the mean of the variances; the means differ between ranks, too"
-        must_not_be(found[1], x.var(axis=0), {hint: within}, what, rtol=1e-3)
+        between = x.var(axis=0) - within
+        mistakes = {
+            hint: within,
+            "this is the variance of the means; ranks have variances of their own": between,
+            "this is with s - 1 in place of s": x.var(axis=0, ddof=1),
+            "this is the sum over the samples; divide by their number": sum(counts) * x.var(axis=0),
+            "this is a standard deviation": x.std(axis=0),
+        }
+        must_not_be(found[1], x.var(axis=0), mistakes, what, rtol=1e-3)
         close(found[1], x.var(axis=0), f"{what}: the variance", rtol=error)
     return "right to the last digits, also where the mean is 2^27 standard deviations"
 
@@ -67,7 +103,7 @@ def _scores(rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     return scores, labels
 
 
-def _by_pairs(scores: np.ndarray, labels: np.ndarray) -> float:
+def _by_pairs(scores: np.ndarray, labels: np.ndarray, ties: float = 0.5) -> float:
     """By definition: the fraction of pairs of a 1 and a 0 where the 1 scores higher; ties: half."""
     above = scores[labels == 1][:, None] - scores[labels == 0]  # (ones, zeros)
-    return float(((above > 0) + 0.5 * (above == 0)).mean())
+    return float(((above > 0) + ties * (above == 0)).mean()) if above.size else 0.0

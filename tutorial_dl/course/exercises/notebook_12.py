@@ -4,7 +4,7 @@ import numpy as np
 
 from tutorial_dl.course.foundations.rules import delay_bound, delayed_descent
 
-from . import NotYet, call, close, must_have, must_not_be, must_return
+from . import NotYet, call, close, counted, must_have, must_not_be, whole
 
 CURVATURE, PLAIN, AWARE = 5.0, 0.05, 0.35  # exercise 2
 
@@ -19,35 +19,59 @@ def delayed(answer) -> str:
     ):
         given = f"eta = {eta}, tau = {tau}, x0 = {x0}, steps = {steps}"
         found = call(answer, eta, tau, x0, steps)
-        must_return(found)
         right = delayed_descent(eta, tau, x0, steps)
         if np.shape(found) == (steps,) and steps:
             raise NotYet(
-                f"{given}: you return {steps} numbers; x0 itself and {steps} after it are needed"
+                f"{given}: you return {counted(steps, 'number')}; x0 itself and {steps} after it "
+                "are needed"
             )
-        hint = f"all your gradients are fresh; they should be {tau} updates old"
-        must_not_be(found, right, {hint: delayed_descent(eta, 0, x0, steps)}, given)
-        close(found, right, f"{given}: the path", 1e-9, 1e-12)
+        if np.shape(found) == ():
+            raise NotYet(f"{given}: you return the last x; the list of all is asked for")
+        fresh = f"all your gradients are fresh; they should be {counted(tau, 'update')} old"
+        mistakes = {
+            fresh: delayed_descent(eta, 0, x0, steps),
+            "your gradients are one update too old": delayed_descent(eta, tau + 1, x0, steps),
+            "your steps go uphill": delayed_descent(-eta, tau, x0, steps),
+            "the first tau steps count, too: before the start, x was x0": np.r_[
+                np.full(min(tau, steps), x0), right[: len(right) - min(tau, steps)]
+            ],
+            "in Python x[-1] is the last number; before the start, x was x0": _from_the_end(
+                eta, tau, x0, steps
+            ),
+        }
+        must_not_be(found, right, mistakes, given, rtol=1e-6, atol=1e-9)
+        close(found, right, f"{given}: the path", 1e-6, 1e-9)
     return "two workers in turn make the path 1, 0.9, 0.8, 0.71, 0.63, ..."
+
+
+def _from_the_end(eta: float, tau: int, x0: float, steps: int) -> list[float]:
+    """The path of a learner who reads x[t - tau] also where t < tau, as far as Python can."""
+    x = [x0]
+    for t in range(steps):
+        x.append(x[t] - eta * x[max(t - tau, -len(x))])
+    return x
 
 
 def workers(answer) -> str:
     """Exercise 2: how many workers in turn are stable, with plain and staleness-aware steps."""
-    must_have(answer, 2, "two numbers: workers with plain and with staleness-aware steps")
-    for what, rate, aware, count in zip(
-        ("plain", "staleness-aware"), (PLAIN, AWARE), (False, True), answer, strict=True
+    parts = must_have(answer, 2, "two numbers: workers with plain and with staleness-aware steps")
+    for what, rate, aware, given in zip(
+        ("plain", "staleness-aware"), (PLAIN, AWARE), (False, True), parts, strict=True
     ):
-        whole = isinstance(count, (int, float, np.integer, np.floating)) and count == int(count)
-        if isinstance(count, bool) or not whole or count < 1:
-            raise NotYet(f"{what}: the number of workers must be at least 1, got {count!r}")
+        count = whole(given, 1, None, f"{what}: the number of workers")
         right = max(n for n in range(1, 100) if rate < _bound(n, aware))
         if count > right:
             raise NotYet(
-                f"{what}: with {int(count)} workers the rate {rate} is above the bound, "
-                f"{_bound(int(count), aware):.3g}"
+                f"{what}: with {counted(count, 'worker')} the rate {rate} is above the bound, "
+                f"{_bound(count, aware):.3g}"
+            )
+        if count == right - 1:
+            raise NotYet(
+                f"{what}: this may be the staleness; with p workers in turn it is p - 1, and p is "
+                "asked for"
             )
         if count < right:
-            raise NotYet(f"{what}: stable with {int(count)}, but also with more workers")
+            raise NotYet(f"{what}: stable with {count}, but also with more workers")
     return "seven times the rate, and still four workers: steps are shorter where they are stale"
 
 

@@ -6,13 +6,15 @@ from numba_kernels.optimizers import SGD
 from tutorial_dl.strategies.rule import Rule
 from tutorial_dl.strategies.scripted import Scripted
 
-from . import NotYet, close, must_have, must_not_be
+from . import NotYet, close, must_be, must_have, must_not_be, number_of
 
 BETA, RATE, WORKERS = 0.9, 0.1, 3  # moving rate of exercise 1; workers of exercise 2
 
 
 def springs(answer) -> str:
     """Exercise 1: a rule's class, compared with the equations at every step."""
+    if isinstance(answer, Rule):
+        raise NotYet("the class itself is asked for: Springs, not Springs()")
     if not (isinstance(answer, type) and issubclass(answer, Rule)):
         raise NotYet(f"a class derived from Rule is needed, got {answer!r}")
     for workers, every in ((2, 1), (3, 1), (2, 2)):
@@ -22,29 +24,54 @@ def springs(answer) -> str:
             run.x[i][:] = x[i]
         for turn in range(3 * workers):
             i, due = turn % workers, (turn // workers + 1) % every == 0
-            before = run.x[i].copy()
+            before, center = run.x[i].copy(), c
             run.turn(i)
             where = f"{workers} workers, exchange every {every}: step {turn + 1} (worker {i})"
             g, d = 2 * x[i], BETA / workers * (x[i] - c) if due else 0 * c
             c = c + d
             x[i] = x[i] - d - RATE * g
+            replaced = "x has not changed; x = ... makes a new array, x -= ... changes x itself"
             mistakes = {"no exchange is due, but a gradient step always is": before}
             if due:
                 mistakes = {
-                    "the spring is right, but the worker took no gradient step": before - d,
+                    replaced: before,
+                    "the spring is right, but x made no gradient step; x -= ... makes it": before
+                    - d,
                     "the worker stepped, but its spring did not pull": before - RATE * g,
+                    "the spring pushes the worker away from the center": before + d - RATE * g,
                 }
             must_not_be(run.x[i], x[i], mistakes, where)
-            close(run.center, c, f"{where}: the center", 1e-9, 1e-12)
-            close(run.x[i], x[i], f"{where}: the worker's weights", 1e-9, 1e-12)
+            if due:
+                _judge_center(run.center, c, center, d, before - RATE * g, workers, where)
+            close(run.center, c, f"{where}: the center", 1e-6, 1e-9)
+            close(run.x[i], x[i], f"{where}: the worker's weights", 1e-6, 1e-9)
     return "worker and center move by the same d, towards each other"
+
+
+def _judge_center(found, right, before, d, stepped, workers: int, where: str) -> None:
+    """Name the mistakes that lead to a wrong center; `stepped`: x after the gradient step."""
+    mistakes = {
+        "the center has not moved; center = ... makes a new array, center += ... does not": before,
+        "α is the moving rate divided by the number of workers": before + workers * d,
+        "the center moves away from the worker": before - d,
+        "the exchange comes before the gradient step: send x as it was": before
+        + BETA / workers * (stepped - before),
+    }
+    must_not_be(found, right, mistakes, f"{where}: the center")
 
 
 def moving_rates(answer) -> str:
     """Exercise 2: the moving rates at which 1 - beta / p - beta is 0 and -1."""
-    must_have(answer, 2, "two moving rates: one to meet, one above which they swing apart")
-    for what, beta, right in zip(("they meet", "they swing"), answer, (0.75, 1.5), strict=True):
-        if isinstance(beta, (int, float, np.floating)) and np.isclose(beta, right * 4 / 3):
-            raise NotYet(f"{what}: the workers move too, by alpha = beta / {WORKERS}")
-        close(beta, right, f"{what}: the moving rate", 1e-3)
+    parts = must_have(answer, 2, "two moving rates: one to meet, one above which they swing apart")
+    meet, swing = (number_of(part, "a moving rate") for part in parts)
+    right = WORKERS / (WORKERS + 1), 2 * WORKERS / (WORKERS + 1)
+    if np.allclose((swing, meet), right):
+        raise NotYet("the two are swapped: first the rate at which they meet")
+    for what, beta, rate in zip(("they meet", "they swing"), (meet, swing), right, strict=True):
+        mistakes = {
+            f"the workers move too, by alpha = beta / {WORKERS}": rate * 4 / 3,
+            f"this is alpha; the moving rate is beta = {WORKERS} alpha": rate / WORKERS,
+            "α is β divided by the workers: it is not the same as β": rate * 2 / 3,
+        }
+        must_be(beta, rate, f"{what}: the moving rate", mistakes, rtol=1e-3, units=False)
     return "p / (p + 1) and 2 p / (p + 1)"

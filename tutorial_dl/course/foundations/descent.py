@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tutorial_dl.course.foundations.least_squares import LeastSquares
+from tutorial_dl.course.words import counted
 
 GROWTH = 1e12  # a loss above this multiple of the first one counts as divergence
 
@@ -134,7 +135,7 @@ def descend(
         steps_per_epoch=-(-loss.samples // batch_size),
         samples_per_epoch=loss.samples,
         ended_by=ended_by,
-        reason=f"{why} after {len(path) - 1} steps" if ended_by != "epochs" else why,
+        reason=f"{why} after {counted(len(path) - 1, 'step')}" if ended_by != "epochs" else why,
     )
 
 
@@ -154,5 +155,8 @@ def _ended(
             why = f"converged: relative change of the loss {relative:.3g} <= {change_tolerance:g}"
             return "relative change", why
     if len(losses) > epochs:
-        return "epochs", f"not converged: {epochs} epochs used up, gradient norm {norm:.3g}"
+        return (
+            "epochs",
+            f"not converged: {counted(epochs, 'epoch')} used up, gradient norm {norm:.3g}",
+        )
     return None

@@ -45,6 +45,8 @@ unless C is clipped at `most` times eta g. (The rule is that of Hermans and Loup
 
 import numpy as np
 
+from tutorial_dl.course.words import counted
+
 
 def delay_bound(tau: int, curvature: float = 1.0) -> float:
     """Return 2 sin(pi / (2 (2 tau + 1))) / h: a fixed delay is stable only for rates below this.
@@ -206,7 +208,8 @@ def center_deviation(
     """
     if elastic_growth(rate, moving_rate, workers, curvature) >= 1:
         raise ValueError(
-            f"learning rate {rate}, moving rate {moving_rate}, {workers} workers: this diverges"
+            f"learning rate {rate}, moving rate {moving_rate}, {counted(workers, 'worker')}: this "
+            "diverges"
         )
     A = _matrix(rate, moving_rate, workers, curvature)
     Q = np.array([(rate * noise) ** 2 / workers, 0, 0, 0])

@@ -34,7 +34,7 @@ def fits(ax, x: np.ndarray, y: np.ndarray, curves: Mapping[str, Function], truth
 
 
 @style.one_panel(
-    "More parameters fit the samples better, and other samples worse",
+    "More parameters fit the samples better, other samples only at first",
     "parameters k", "mean squared error (unit of y squared)", yscale="log", legend="beside",
 )  # fmt: skip
 def fit_errors(
@@ -174,11 +174,15 @@ def loss_curves(
             ax.plot([0, clock[-1]], [floor, floor], ":", color=style.colour(number))
     ax.plot([], [], ":", color=style.GREY, label="predicted floor")
     ax.set_xlim(left=0)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set_xlabel(_CLOCKS[by])
 
 
 @style.one_panel(
-    "Above 2 / λ_max the error grows", "learning rate η", "error factor per step", legend="beside"
+    "Above 2 / $λ_{max}$ the error grows",
+    "learning rate η",
+    "error factor per step",
+    legend="beside",
 )
 def error_factors(ax, rates: Numbers, measured: Numbers, predicted: Function, bound: float):
     """The factor by which one step multiplies the error, against the learning rate.
@@ -194,7 +198,7 @@ def error_factors(ax, rates: Numbers, measured: Numbers, predicted: Function, bo
     ax.text(0.01 * grid[-1], 1.02, "the error grows", color=style.RED, va="bottom")
     ax.plot(grid, [predicted(rate) for rate in grid], color=style.PREDICTED, label="predicted")
     ax.plot(rates, measured, "o", color=style.MEASURED, label="measured")
-    ax.axvline(bound, color=style.GREY, linestyle="--", label="2 / λ_max")
+    ax.axvline(bound, color=style.GREY, linestyle="--", label="2 / $λ_{max}$")
     ax.set_xlim(0, grid[-1])
     ax.set_ylim(0, max(1.2, 1.1 * np.max(measured)))
 

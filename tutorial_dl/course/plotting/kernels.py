@@ -99,7 +99,8 @@ def beside(
             ax.set_xscale("log")
         else:
             ax.set_xlim(left=0)
-        ax.xaxis.set_major_formatter(EngFormatter("s"))
+        unit = EngFormatter("s")
+        ax.xaxis.set_major_formatter(lambda seconds, at: unit(seconds, at) if seconds else "0")
         ax.set(title=title, xlabel="time")
         style.legend_beside(ax)  # bars may reach anywhere on the axes
     return ax.figure

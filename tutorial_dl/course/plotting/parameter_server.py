@@ -209,6 +209,7 @@ def on_equal_terms(
     runs: Mapping[str, Sequence[Mapping[str, float]]],
     samples: int,
     titles: tuple[str, str] = ("At equal samples", "At equal time, on this machine"),
+    columns: int = 2,
 ) -> style.Figure:
     """Validation loss after every epoch: by samples seen (left), by seconds of training (right).
 
@@ -220,6 +221,7 @@ def on_equal_terms(
         runs: name -> rows of its history, one per epoch, with "val_loss" and "seconds".
         samples: training samples per epoch, over all workers.
         titles: the titles of both panels.
+        columns: 2, or 1 for one panel above the other.
     """
     if not runs:
         raise ValueError("no runs: runs must have at least one name with the rows of its history")
@@ -228,23 +230,29 @@ def on_equal_terms(
             if not rows or column not in rows[0]:
                 has = ", ".join(rows[0]) if rows else "no epochs"
                 raise ValueError(f"{name}: no '{column}' in its history, which has {has}")
-    with style.panels(1, 2, width=5.2, sharey=True) as (figure, ((left, right),)):
+    with style.panels(2 // columns, columns, width=5.2, sharey=True) as (figure, grid):
+        left, right = grid.flat
+        figure.get_layout_engine().set(h_pad=0.12)  # inches
         for number, (name, rows) in enumerate(runs.items()):
             values = [row["val_loss"] for row in rows]
             look = style.marks(number) | {"linestyle": "-", "markersize": 4, "label": name}
+            look["markevery"] = max(1, len(rows) // 15)
             left.plot([samples * (epoch + 1) for epoch in range(len(rows))], values, **look)
             right.plot(list(accumulate(row["seconds"] for row in rows)), values, **look)
         quickest = min(sum(row["seconds"] for row in rows) for rows in runs.values())
         right.axvline(quickest, color=style.GREY, linewidth=1, label="the quickest run ends")
         left.set(xlabel="samples seen", ylabel="validation loss")
-        right.set_xlabel("seconds of training")
+        right.set(xlabel="seconds of training", ylabel="validation loss" if columns == 1 else "")
         for ax, title in zip((left, right), titles, strict=True):
             ax.set(title=title, xlim=(0, None))
         left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         left.xaxis.set_major_locator(MaxNLocator(5))
         right.xaxis.set_major_locator(MaxNLocator(5))
         style.log_y(left)
-        style.legend_beside(right)
+        if columns == 1:
+            style.legend_below(right)
+        else:
+            style.legend_beside(right)
     return figure
 
 

@@ -11,7 +11,7 @@ from tutorial_dl.figure_style import Numbers
 SAME = 0.05  # losses that differ by less, relatively, count as the same curve
 
 
-def histories(results: list[dict]) -> style.Figure:
+def histories(results: list[dict], columns: int | None = None) -> style.Figure:
     """Validation loss by epoch, one panel per model and one line per run.
 
     Runs that agree lie on top of each other, so the first one is a wide band, and the others are
@@ -20,10 +20,15 @@ def histories(results: list[dict]) -> style.Figure:
     Args:
         results: runs as `train --json` writes them: "model", "strategy", "ranks", and "history",
             whose rows have "epoch" and "val_loss".
+        columns: panels beside each other; None: all of them.
     """
     models = list(dict.fromkeys(r["model"] for r in results))
-    with style.panels(1, len(models), width=5.2) as (figure, axes):
-        for ax, model in zip(axes[0], models, strict=True):
+    columns = columns or len(models)
+    with style.panels(-(-len(models) // columns), columns, width=5.2) as (figure, axes):
+        figure.get_layout_engine().set(h_pad=0.12)  # inches
+        for ax in axes.flat[len(models) :]:
+            ax.set_axis_off()
+        for ax, model in zip(axes.flat, models, strict=False):
             runs = [r for r in results if r["model"] == model]
             for number, run in enumerate(runs):
                 epochs = [row["epoch"] for row in run["history"]]
@@ -59,7 +64,7 @@ def speed_up(rows: list[dict], cores: int) -> style.Figure:
     """
     models = list(dict.fromkeys(r["model"] for r in rows))
     most = max(r["ranks"] for r in rows)
-    with style.axes() as ax:
+    with style.axes(width=5.4) as ax:
         ax.plot([1, most], [1, most], color=style.GREY, linewidth=1, label="p times as fast")
         for number, model in enumerate(models):
             of_model = [r for r in rows if r["model"] == model and r["strategy"] != "serial"]
@@ -80,13 +85,25 @@ def speed_up(rows: list[dict], cores: int) -> style.Figure:
             ax.text(cores + 0.08, 0.02, words, color=style.GREY, **where)
         highest = max(max(r["speed_up"], r["predicted"]) for r in rows)
         ax.set(
-            title="Speed-up ends where the cores do" if most > cores else "Speed-up by ranks",
+            title=_speed_up_title(rows, cores),
             xlabel="ranks p", ylabel="speed-up over the serial run",
             xticks=sorted({r["ranks"] for r in rows}), xlim=(0.8, most + 0.2),
             ylim=(0, 1.25 * highest),
         )  # fmt: skip
-        style.legend_beside(ax)
+        style.legend_below(ax)
     return ax.figure
+
+
+def _speed_up_title(rows: list[dict], cores: int) -> str:
+    """What was measured, in a few words."""
+    best = max(rows, key=lambda row: row["speed_up"])
+    if best["ranks"] == 1 or best["speed_up"] < 1 + SAME:
+        return "No speed-up here: one rank was as fast as several"
+    beyond = [row["speed_up"] for row in rows if row["ranks"] > cores]
+    ends = bool(beyond) and max(beyond) < (1 - SAME) * best["speed_up"]
+    if ends and best["ranks"] <= cores and best["speed_up"] >= 1.25:
+        return "Speed-up ends where the cores do"
+    return f"Up to {best['speed_up']:.1f} times as fast, on {best['ranks']} ranks"
 
 
 @style.one_panel(

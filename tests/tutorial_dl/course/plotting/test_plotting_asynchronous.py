@@ -31,6 +31,18 @@ def test_by_samples_and_by_seconds():
     assert left.get_yscale() == "log" and left.get_ylabel() == "validation loss"
 
 
+def test_below_each_other_with_the_legend_below_both():
+    figure = plotting.on_equal_terms(RUNS, samples=100, columns=1)
+    above, below = figure.axes
+    assert line(above, "downpour") == [[100, 200], [0.6, 0.3]]
+    assert line(below, "downpour") == [[0.5, 1], [0.6, 0.3]] and below.get_ylabel()
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [*RUNS, "the quickest run ends"]
+    assert legend.get_window_extent().y1 <= below.get_window_extent().y0
+    assert below.get_window_extent().y1 <= above.get_window_extent().y0
+
+
 def test_a_narrow_range_of_losses_has_three_labels_or_more():
     rows = [{"val_loss": loss, "seconds": 1.0} for loss in (1.4, 0.6, 0.27)]
     left, _ = plotting.on_equal_terms({"gem": rows}, 100).axes

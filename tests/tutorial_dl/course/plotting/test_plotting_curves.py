@@ -112,7 +112,7 @@ def test_error_factors_marks_the_bound():
     grid, predicted = line(ax, "predicted")
     np.testing.assert_array_equal(predicted, np.abs(1 - grid))
     assert grid[-1] > 2
-    np.testing.assert_array_equal(line(ax, "2 / λ_max")[0], [2, 2])
+    np.testing.assert_array_equal(line(ax, "2 / $λ_{max}$")[0], [2, 2])
 
 
 def test_paths_lie_on_the_contours_of_the_loss(loss, runs):

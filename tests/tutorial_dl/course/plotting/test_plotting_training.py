@@ -183,8 +183,43 @@ def test_taking_turns_is_said_where_ranks_do():
     assert ax.get_title(loc="left") == "Speed-up ends where the cores do"
     for cores in (4, 64):
         (ax,) = plotting.speed_up(ROWS, cores).axes
-        assert texts(ax) == [] and ax.get_title(loc="left") == "Speed-up by ranks"
+        assert texts(ax) == []
+        assert ax.get_title(loc="left") == "Up to 1.5 times as fast, on 2 ranks"
     assert texts(plotting.speed_up(ROWS, 1).axes[0]) == ["beyond 1 core: ranks take turns"]
+
+
+@pytest.mark.parametrize(
+    ("two", "four", "title"),
+    [
+        (1.5, 1.2, "Speed-up ends where the cores do"),
+        (1.5, 1.6, "Up to 1.6 times as fast, on 4 ranks"),
+        (1.5, 1.49, "Up to 1.5 times as fast, on 2 ranks"),
+        (1.1, 0.8, "Up to 1.1 times as fast, on 2 ranks"),
+        (1.02, 0.9, "No speed-up here: one rank was as fast as several"),
+        (0.7, 0.9, "No speed-up here: one rank was as fast as several"),
+    ],
+)
+def test_the_title_says_what_was_measured(two, four, title):
+    rows = [
+        ROWS[0],
+        row("dense", "synchronous", 2, two, 2),
+        row("dense", "synchronous", 4, four, 2),
+    ]
+    assert plotting.speed_up(rows, 2).axes[0].get_title(loc="left") == title
+
+
+def test_panels_may_lie_below_each_other_for_a_narrow_page():
+    beside, below = plotting.histories(RESULTS), plotting.histories(RESULTS, columns=1)
+    assert beside.get_figwidth() == 2 * below.get_figwidth()
+    assert [len(ax.get_lines()) for ax in below.axes] == [len(ax.get_lines()) for ax in beside.axes]
+
+
+def test_the_legend_of_speed_ups_lies_outside():
+    figure = plotting.speed_up(ROWS, 2)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().y1 <= figure.axes[0].get_window_extent().y0
+    assert "p times as fast" in [text.get_text() for text in legend.get_texts()]
 
 
 # Samples per second, and the parts of a step ---------------------------------------------------

@@ -1,0 +1,452 @@
+"""Every exercise takes its answer in every form in which a learner may give it.
+
+Each exercise is solved as three learners would: by the printed formula, with numpy, with loops. And
+each number is given as an int, a float, a numpy scalar, an array of no dimensions, a fraction.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from exercise_cells import one_line
+
+from tutorial_dl.course.exercises import check
+from tutorial_dl.layout import Layout
+from tutorial_dl.strategies import Rule
+
+# Numbers ---------------------------------------------------------------------------------------
+
+FORMS = (int, float, np.int64, np.float64, np.float32, np.array, Fraction, lambda x: np.array([x]))
+
+
+def whole(*answer):
+    """An answer of whole numbers, in all forms."""
+    kinds = [tuple(form(part) for part in answer) for form in FORMS]
+    kinds += [list(answer), np.array(answer)]
+    return [kind[0] for kind in kinds] if len(answer) == 1 else kinds
+
+
+# fmt: off
+NUMBERS = {
+    "01.degree": whole(5),
+    "02.rate": [2 / 73.93, 0.02705, np.float32(0.027)],
+    "03.units": [
+        *whole(71),
+        np.ceil(math.sqrt(math.pi**2 / (8 * 0.001)) * 2),  # numpy's ceil returns a float
+        math.ceil(2 / math.sqrt(8 * 0.001 / math.pi**2)),
+        next(n for n in range(1, 1000) if np.pi**2 * (2 / n) ** 2 / 8 <= 0.001),
+    ],
+    "04.half": [
+        *whole(20_000),
+        2e-6 / (1 / 10e9),
+        next(n for n in range(0, 100_000, 100) if n / 10e9 >= 2e-6),
+        20e3 * 1.0099,
+    ],
+    "05.crossover": [
+        22 * 2e-6 / (6.125 / 10e9),
+        Fraction(22 * 20_000) / Fraction(49, 8),
+        next(n for n in range(0, 10**6, 10) if 60e-6 + 1.875 * n / 10e9 < 16e-6 + 8 * n / 10e9),
+    ],
+    "06.ranks": [
+        *[(form(4), 5.72 / 3.33) for form in FORMS],
+        (4, Fraction(572, 333)), [4, 1.72], np.array([4, 1.718]),
+        (4.0, np.array(1.7177)),
+    ],
+    "07.trips": whole(11, 5),
+    "09.batches": [*whole(512, 8192), (2 ** np.log2(512), 64 * np.exp2(7.0)), (512, 8192.0)],
+    "11.plan": [
+        *[(1 + 250 / 160, form(10)) for form in FORMS],
+        (Fraction(41, 16), np.ceil(15 / (250 / 160))), [2.56, 10], np.array([2.5625, 10]),
+    ],
+    "12.workers": whole(6, 4),
+    "13.moving_rates": [
+        (0.75, 1.5), (3 / 4, 3 / 2), (Fraction(3, 4), Fraction(3, 2)), np.array([0.75, 1.5]),
+        [np.float32(0.75), 1.5], (0.75, np.array(1.5)),
+    ],
+    "14.kappa": [
+        (9 / 8, 0.5), (Fraction(9, 8), Fraction(1, 2)), (1.125, 5 * (1 - 0.9)), [1.125, 0.5],
+        np.array([1.125, 0.5]),
+    ],
+    "15.choice": [*whole(2, 7, 2), *whole(2, 8, 2)],
+}
+# fmt: on
+
+
+# Functions -------------------------------------------------------------------------------------
+
+
+def ridge_by_formula(A, y, strength):
+    return np.linalg.inv(A.T @ A / len(y) + strength * np.eye(A.shape[1])) @ (A.T @ y) / len(y)
+
+
+def ridge_by_more_samples(A, y, strength):
+    s, k = A.shape
+    more = np.concatenate([A, np.sqrt(s * strength) * np.identity(k)])
+    return np.linalg.lstsq(more, np.concatenate([y, np.zeros(k)]))[0].tolist()
+
+
+def ridge_by_descent(A, y, strength):
+    s, k = A.shape
+    w = np.zeros(k)
+    rate = 1 / (np.linalg.eigvalsh(A.T @ A)[-1] / s + strength)
+    for _ in range(60_000):
+        w -= rate * (A.T @ (A @ w - y) / s + strength * w)
+    return w
+
+
+def ridge_by_elimination(A, y, strength):
+    """Gauss's, with loops and lists."""
+    s, k = A.shape
+    M = [[sum(A[n, i] * A[n, j] for n in range(s)) for j in range(k)] for i in range(k)]
+    b = [sum(A[n, i] * y[n] for n in range(s)) for i in range(k)]
+    for i in range(k):
+        M[i][i] += s * strength
+    for i in range(k):
+        for j in range(i + 1, k):
+            factor = M[j][i] / M[i][i]
+            b[j] -= factor * b[i]
+            for n in range(i, k):
+                M[j][n] -= factor * M[i][n]
+    w = [0.0] * k
+    for i in reversed(range(k)):
+        w[i] = (b[i] - sum(M[i][j] * w[j] for j in range(i + 1, k))) / M[i][i]
+    return w
+
+
+def descent_by_formula(A, y, w, eta, steps):
+    for _ in range(steps):
+        w = w - eta * 2 / len(y) * A.T @ (A @ w - y)
+    return w
+
+
+def descent_in_place(A, y, w, eta, steps):
+    while steps:
+        w -= 2 * eta * (A.T @ (A @ w - y)) / A.shape[0]
+        steps -= 1
+    return w
+
+
+def descent_in_loops(A, y, w, eta, steps):
+    (s, k), w = A.shape, list(w)
+    for _ in range(steps):
+        off = [sum(A[n, j] * w[j] for j in range(k)) - y[n] for n in range(s)]
+        w = [w[j] - eta * 2 / s * sum(off[n] * A[n, j] for n in range(s)) for j in range(k)]
+    return tuple(w)
+
+
+def descent_with_the_hessian(A, y, w, eta, steps):
+    H, b = 2 / len(y) * A.T @ A, 2 / len(y) * A.T @ y
+    for _ in range(steps):
+        w = (np.eye(len(w)) - eta * H) @ w + eta * b
+    return w
+
+
+def backward_by_formula(x, y, W1, b1, W2, b2):
+    z = x @ W1 + b1
+    a = np.maximum(z, 0)
+    delta_f = 2 / len(x) * (a @ W2 + b2 - y)
+    delta_z = (delta_f @ W2.T) * (z > 0)
+    return x.T @ delta_z, delta_z.sum(axis=0), a.T @ delta_f, delta_f.sum(axis=0)
+
+
+def backward_with_where(x, y, W1, b1, W2, b2):
+    a = np.clip(x.dot(W1) + b1, 0, None)
+    error = 2 * (a.dot(W2) + b2 - y) / x.shape[0]
+    back = np.where(a > 0, error * W2[:, 0], 0)
+    ones = np.ones(len(x))
+    return [x.T @ back, ones @ back, np.einsum("sn,so->no", a, error), error.sum(0)]
+
+
+def backward_in_loops(x, y, W1, b1, W2, b2):
+    (s, _), n = x.shape, len(b1)
+    dW1, db1, dW2, db2 = (np.zeros_like(array) for array in (W1, b1, W2, b2))
+    for k in range(s):
+        a = [max(0.0, x[k, 0] * W1[0, i] + b1[i]) for i in range(n)]
+        off = sum(a[i] * W2[i, 0] for i in range(n)) + b2[0] - y[k, 0]
+        db2[0] += 2 * off / s
+        for i in range(n):
+            dW2[i, 0] += 2 * off * a[i] / s
+            if a[i] > 0:
+                db1[i] += 2 * off * W2[i, 0] / s
+                dW1[0, i] += 2 * off * W2[i, 0] * x[k, 0] / s
+    return dW1, db1, dW2, db2
+
+
+def warm_by_formula(step, start, rate, steps):
+    return rate if step >= steps else start + (rate - start) * step / steps
+
+
+def warm_with_numpy(step, start, rate, steps):
+    return np.interp(step, [0, steps], [start, rate]) if steps else rate
+
+
+def warm_with_a_fraction(step, start, rate, steps):
+    done = min(1.0, step / steps) if steps > 0 else 1.0
+    return np.array((1 - done) * start + done * rate)
+
+
+def warm_in_a_loop(step, start, rate, steps):
+    if step >= steps:
+        return rate
+    now = start
+    for _ in range(step):
+        now += (rate - start) / steps
+    return now
+
+
+def combine_by_formula(counts, means, variances):
+    weights = counts[:, None] / counts.sum()
+    mean = (weights * means).sum(axis=0)
+    return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0)
+
+
+def combine_as_one_array(counts, means, variances):
+    mean = np.average(means, axis=0, weights=counts)
+    return np.stack([mean, np.average(variances + (means - mean) ** 2, axis=0, weights=counts)])
+
+
+def combine_in_loops(counts, means, variances):
+    s, p, C = counts.sum(), *means.shape
+    mean = [sum(float(counts[i]) * float(means[i, c]) for i in range(p)) / s for c in range(C)]
+    spread = [
+        sum(counts[i] * (variances[i, c] + (float(means[i, c]) - mean[c]) ** 2) for i in range(p))
+        / s
+        for c in range(C)
+    ]
+    return [mean, spread]
+
+
+def combine_in_float64(counts, means, variances):
+    m, v = means.astype(np.float64), variances.astype(np.float64)
+    mean = counts @ m / counts.sum()
+    return mean, counts @ (v + (m - mean) ** 2) / counts.sum()
+
+
+def answer_by_cases(workers, compute, serve):
+    if workers <= 1 + compute / serve:
+        return serve
+    return workers * serve - compute
+
+
+def answer_with_numpy(workers, compute, serve):
+    return np.maximum(serve, workers * serve - compute)
+
+
+def answer_by_simulation(workers, compute, serve):
+    comes, free = [compute] * workers, 0.0
+    for _ in range(200 * workers):
+        worker = min(range(workers), key=comes.__getitem__)
+        free = max(free, comes[worker]) + serve
+        took = free - comes[worker]
+        comes[worker] = free + compute
+    return took
+
+
+def delayed_in_a_list(eta, tau, x0, steps):
+    x = [x0]
+    for t in range(steps):
+        x.append(x[t] - eta * x[max(0, t - tau)])
+    return x
+
+
+def delayed_in_an_array(eta, tau, x0, steps):
+    x = np.full(tau + steps + 1, x0)
+    for t in range(tau, tau + steps):
+        x[t + 1] = x[t] - eta * x[t - tau]
+    return x[tau:]
+
+
+def delayed_in_a_dict(eta, tau, x0, steps):
+    x = {t: x0 for t in range(-tau, 1)}
+    for t in range(steps):
+        x[t + 1] = x[t] - eta * x[t - tau]
+    return tuple(x[t] for t in range(steps + 1))
+
+
+def commit_by_formula(g, m, theta, s, eta, mu, kappa):
+    D = -eta * g
+    new = mu * m + D
+    pi = np.clip((kappa * abs(new) - abs(theta - s)) / (abs(D) + 1e-12), 0, 5)
+    return pi * D, new
+
+
+def commit_with_where(g, m, theta, s, eta, mu, kappa):
+    D = -eta * g
+    m = mu * m + D
+    left = kappa * np.abs(m) - np.abs(theta - s)
+    there = D != 0
+    pi = np.divide(left, np.abs(D), out=np.zeros_like(D), where=there)
+    return [np.where(there, pi.clip(0, 5) * D, 0), m]
+
+
+def commit_without_a_division(g, m, theta, s, eta, mu, kappa):
+    """pi |D| is what is left, from 0 to 5 |D|."""
+    D = -eta * g
+    m = mu * m + D
+    length = np.minimum(np.maximum(kappa * np.abs(m) - np.abs(theta - s), 0), 5 * np.abs(D))
+    return np.array([length * np.sign(D), m])
+
+
+def commit_in_a_loop(g, m, theta, s, eta, mu, kappa):
+    moved, new = [], []
+    for gi, mi, ti, si in zip(g, m, theta, s, strict=True):
+        D = -eta * gi
+        new.append(mu * mi + D)
+        pi = (kappa * abs(new[-1]) - abs(ti - si)) / abs(D) if D else 0
+        moved.append(min(max(pi, 0), 5) * D)
+    return moved, new
+
+
+def path_by_the_worker(roles, rank):
+    own = roles[rank]
+    passed = [rank]
+    if own.device:
+        passed += [r.rank for r in roles if r.worker == own.worker and r.device == 0]
+    while roles[passed[-1]].master is not None:
+        passed.append(roles[passed[-1]].master)
+    return passed
+
+
+def path_by_recursion(roles, rank):
+    own = roles[rank]
+    if own.role == "worker" and own.device > 0:
+        first = next(r.rank for r in roles if r.worker == own.worker and r.device == 0)
+        return (rank, *path_by_recursion(roles, first))
+    return (rank,) if own.master is None else (rank, *path_by_recursion(roles, own.master))
+
+
+def path_with_numpy(roles, rank):
+    workers = np.array([-1 if r.worker is None else r.worker for r in roles])
+    mates = np.flatnonzero(workers == roles[rank].worker)
+    first = min(mates, key=lambda r: roles[r].device)
+    passed = [rank] if rank == first else [rank, first]
+    while (master := roles[passed[-1]].master) is not None:
+        passed.append(master)
+    return np.array(passed, dtype=float)
+
+
+def ring_to_the_left(comm, x):
+    p, r = comm.size, comm.rank
+    chunks, incoming = np.array_split(x, p), np.zeros(-(-len(x) // p))
+    for step in range(2 * p - 2):
+        out, mine = chunks[(r + step) % p], chunks[(r + step + 1) % p]
+        comm.Sendrecv(out, (r - 1) % p, recvbuf=incoming, source=(r + 1) % p)
+        if step < p - 1:
+            mine += incoming[: len(mine)]
+        else:
+            mine[:] = incoming[: len(mine)]
+
+
+def ring_with_slices(comm, x):
+    """With bounds in place of views, and mpi4py's positions and other names."""
+    p, r = comm.Get_size(), comm.Get_rank()
+    ends = [len(x) * k // p for k in range(p + 1)]
+    for step in range(2 * (p - 1)):
+        a, b = (r - step) % p, (r - step - 1) % p
+        incoming = np.empty(ends[b + 1] - ends[b])
+        comm.Sendrecv(x[ends[a] : ends[a + 1]].copy(), (r + 1) % p, 0, incoming, (r - 1) % p, 0)
+        for i, value in enumerate(incoming):
+            x[ends[b] + i] = value + (x[ends[b] + i] if step < p - 1 else 0)
+    return x
+
+
+class Springs(Rule):
+    def step(self, x, g, server, due):
+        if due:
+            server.push(x, into=x)
+        x -= self.rate * g
+
+    def serve(self, center, sent, answer):
+        d = 0.9 / self.workers * (sent - center)
+        center += d
+        answer[:] = sent - d
+
+
+class SpringsThatSendTheForce(Springs):
+    """The answer is d itself; the worker subtracts it."""
+
+    def step(self, x, g, server, due):
+        d = np.zeros_like(x)
+        if due:
+            server.push(x, into=d)
+        x[:] = x - d - self.rate * g
+
+    def serve(self, center, sent, answer):
+        alpha = 0.9 / self.workers
+        np.subtract(sent, center, out=answer)
+        answer *= alpha
+        center += answer
+
+
+class SpringsInLoops(Springs):
+    def serve(self, center, sent, answer):
+        for i in range(len(center)):
+            d = 0.9 * (sent[i] - center[i]) / self.workers
+            center[i] = center[i] + d
+            answer[i] = sent[i] - d
+
+
+FUNCTIONS = {
+    "01.ridge": [ridge_by_formula, ridge_by_more_samples, ridge_by_descent, ridge_by_elimination],
+    "02.descent": [
+        descent_by_formula, descent_in_place, descent_in_loops, descent_with_the_hessian,
+    ],
+    "03.backward": [backward_by_formula, backward_with_where, backward_in_loops],
+    "07.ring": [ring_to_the_left, ring_with_slices],
+    "09.warm_up": [warm_by_formula, warm_with_numpy, warm_with_a_fraction, warm_in_a_loop],
+    "10.combine": [
+        combine_by_formula, combine_as_one_array, combine_in_loops, combine_in_float64,
+    ],
+    "11.answer": [answer_by_cases, answer_with_numpy, answer_by_simulation],
+    "12.delayed": [delayed_in_a_list, delayed_in_an_array, delayed_in_a_dict],
+    "13.springs": [Springs, SpringsThatSendTheForce, SpringsInLoops],
+    "14.commit": [
+        commit_by_formula, commit_with_where, commit_without_a_division, commit_in_a_loop,
+    ],
+    "15.path": [path_by_the_worker, path_by_recursion, path_with_numpy],
+}  # fmt: skip
+
+ANSWERS = [
+    pytest.param(name, answer, id=f"{name}-{getattr(answer, '__name__', repr(answer))}")
+    for name, answers in (NUMBERS | FUNCTIONS).items()
+    for answer in answers
+]
+
+
+@pytest.mark.parametrize(("exercise", "answer"), ANSWERS)
+def test_it_is_right(exercise, answer, capsys):
+    check(exercise, answer)
+    one_line(capsys, "correct: ")
+
+
+def test_the_layouts_of_the_path_are_those_of_the_notebook():
+    """The exercise asks for no other layout than those that the notebook has shown."""
+    from notebook_cells import Notebook
+
+    from tutorial_dl.course.exercises import notebook_15
+
+    shown = set()
+
+    class Seen(Layout):
+        def __post_init__(self):
+            super().__post_init__()
+            shown.add((self.masters, self.workers, self.devices, self.groups, self.folds))
+
+    notebook = Notebook("15")
+    for code in notebook.cells("code")[1:3]:
+        exec("import numpy as np\nfrom tutorial_dl.layout import hub_ranks, worker_ranks\n" + code,
+             {"Layout": Seen})  # fmt: skip
+    asked = set()
+
+    class Asked(Layout):
+        def __post_init__(self):
+            super().__post_init__()
+            asked.add((self.masters, self.workers, self.devices, self.groups, self.folds))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(notebook_15, "Layout", Asked)
+        assert check("15.path", path_by_the_worker) is True
+    assert asked and asked <= shown

@@ -1,0 +1,67 @@
+"""The end of a program: every letter is received before MPI_Finalize, and nobody waits for long."""
+
+from numba_kernels import launch
+
+SECONDS = 120
+
+# The check is registered before the first team, so it runs after what teams do at the end.
+PROGRAM = """
+import atexit, sys, time
+from mpi4py import MPI
+
+boxes = []
+
+def check():
+    MPI.COMM_WORLD.barrier()  # all letters are on their way, if not here
+    end, left = time.monotonic() + 0.3, 0
+    while time.monotonic() < end:
+        left += sum(box.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG) for box in boxes)
+    print(left, flush=True)
+
+atexit.register(check)
+from numba_kernels import Team
+from numba_kernels.team.world import world_of
+
+team = Team()
+boxes += [world_of(team.comm).letters, team.letters]
+part = team.split(team.rank % 2)
+boxes.append(part.letters)
+dropped = Team()
+boxes.append(dropped.letters)
+team.barrier()
+del dropped
+"""
+FAILS = """
+if team.rank == 1:
+    raise ValueError("of rank 1")
+team.barrier()
+"""
+
+
+def test_every_letter_is_received_at_the_end():
+    done = launch.run_ranks(3, ["-c", PROGRAM], timeout=SECONDS, capture=True)
+    assert done.stdout.split() == ["0"] * 3, done.stderr
+
+
+def test_after_a_failure_too():
+    done = launch.run_ranks(3, ["-c", PROGRAM + FAILS], timeout=SECONDS, capture=True)
+    assert done.stdout.split() == ["0"] * 3, done.stderr
+    assert "ValueError: of rank 1" in done.stderr
+
+
+def test_a_rank_that_was_killed_is_not_waited_for():
+    """The others see that its process has ended, and end at once."""
+    program = (
+        "import os, sys, signal, time\n"
+        "from numba_kernels import Team, launch\n"
+        "from numba_kernels.team import failure\n"
+        "failure.END_SECONDS = 1e6\n"
+        "team = Team()\n"
+        "launch.can_be_lost()\n"
+        "team.barrier()\n"
+        "if team.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import atexit; atexit._run_exitfuncs()\n"
+        "print('ended', flush=True); os._exit(0)\n"
+    )
+    done = launch.run_ranks(3, ["-c", program], timeout=SECONDS, capture=True, survive=True)
+    assert done.stdout.split() == ["ended"] * 2, done.stderr

@@ -1,0 +1,134 @@
+"""What `train` prints and writes in the end, and the rehearsal before it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tutorial_dl.cli import applying, train_result
+from tutorial_dl.cli.outcome import outcome
+from tutorial_dl.training.progress import TERMINAL
+
+RESULT = {
+    "model": "dense", "strategy": "serial", "ranks": 1, "loss": 0.25, "val_loss": 0.5,
+    "val_accuracy": 0.75, "samples_per_second": 228249.4, "seconds": 4.5, "history": [{}, {}],
+}  # fmt: skip
+
+
+def test_the_result_is_one_line_with_the_model_and_what_its_numbers_are():
+    assert train_result.in_words(RESULT) == (
+        "dense, serial on 1 rank: loss 0.2500, validation loss 0.5000, validation accuracy 0.7500; "
+        "trained for 4.50 s, 228,249 samples/s after the first epoch"
+    )
+    short = RESULT | {"ranks": 2, "val_loss": None, "val_accuracy": None, "history": [{}]}
+    assert train_result.in_words(short) == (
+        "dense, serial on 2 ranks: loss 0.2500; trained for 4.50 s, 228,249 samples/s"
+    )
+
+
+def test_in_a_terminal_the_result_follows_the_bar_on_its_way(capsys, monkeypatch):
+    train_result.write(RESULT, None)
+    assert capsys.readouterr().out.startswith("dense, serial")
+    monkeypatch.setenv(TERMINAL, "both")
+    train_result.write(RESULT, None)
+    seen = capsys.readouterr()
+    assert seen.err.startswith("dense, serial") and not seen.out
+    monkeypatch.setenv(TERMINAL, "1")  # `train > result.txt`
+    train_result.write(RESULT, None)
+    assert capsys.readouterr().out.startswith("dense, serial")
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.3, 1.0, 1e-7, 0.05])
+def test_float32_numbers_are_written_as_they_were_given(rate):
+    assert train_result.shortest(float(np.float32(rate))) == rate
+    assert train_result.shortest(rate) == rate
+    assert train_result.shortest(1 / 3) == 1 / 3  # no float32
+
+
+def test_what_predict_says():
+    assert (
+        applying.in_words({"": np.zeros((360, 10))}) == "outputs for 360 samples, shape (360, 10)"
+    )
+    two = {"a": np.zeros((1, 2)), "b": np.zeros((1, 3))}
+    assert applying.in_words(two) == "outputs for 1 sample, shapes a (1, 2), b (1, 3)"
+
+
+# Sentences about the runs of `run` ------------------------------------------------------------
+
+
+def row(strategy, ranks, speed_up, loss=0.05, accuracy=0.98, model="dense"):
+    return {
+        "model": model, "strategy": strategy, "ranks": ranks, "speed_up": speed_up,
+        "val_loss": loss, "val_accuracy": accuracy,
+    }  # fmt: skip
+
+
+def test_sentences_are_computed_from_the_rows():
+    rows = [
+        row("serial", 1, 1.0), row("synchronous", 1, 1.1), row("synchronous", 2, 1.62, 0.0501),
+        row("synchronous", 4, 1.2), row("downpour", 3, 1.9, 0.06, 0.97),
+        row("elastic_averaging", 3, 1.9, 0.04, 0.99),
+        row("serial", 1, 1.0, 0.1, model="cnn"), row("synchronous", 2, 0.72, 0.1, model="cnn"),
+    ]  # fmt: skip
+    assert outcome(rows, 2, 0.1) == [
+        "Model dense: 2 ranks trained 1.6 times as fast as one process.",
+        "Model cnn: one process was faster than several ranks (2 ranks: 0.72 times).",
+        "All synchronous runs ended with the loss of one process, to within 0.2%.",
+        "Of the asynchronous strategies, elastic averaging ended with the lowest validation loss, "
+        "0.040 (one process: 0.050); their accuracies are 0.970 to 0.990 (one process: 0.980).",
+    ]
+    rows[2] |= {"speed_up": 1.01, "val_loss": 0.06}
+    rows[3]["speed_up"] = 0.9
+    said = outcome(rows[:4], 2, 5.0)
+    assert said == [
+        "Model dense: 2 ranks were about as fast as one process.",
+        "Losses of synchronous runs differ from those of one process by up to 20%.",
+        "Other programs kept up to 2.0 of 2 cores busy meanwhile, so times and speed-ups are not "
+        "those of a quiet machine.",
+    ]
+    assert outcome(rows[:1], 2, 0.0) == []
+
+
+# The rehearsal --------------------------------------------------------------------------------
+
+RULES = ("synchronous", "downpour", "elastic_averaging", "gradient_energy_matching", "hogwild")
+
+
+def rehearsed():
+    """Kernels that are compiled or loaded before training counts, and after that."""
+    from numba_kernels.jit.cache import KernelCache
+    from tutorial_dl import Team
+    from tutorial_dl.cli.train import trainer_of
+    from tutorial_dl.config import RunConfig
+
+    made, of_cache = [], KernelCache.load_overload
+    team, found = Team(), {}
+
+    def counted(self, sig, context):
+        made.append(sig)
+        return of_cache(self, sig, context)
+
+    KernelCache.load_overload = counted
+    try:
+        for rule in RULES:
+            config = RunConfig.of(
+                strategy=rule, epochs=2, batch_size=256, quiet=True, rehearse=True, patience=1,
+                optimizer="sgd", learning_rate=0.1,
+            )  # fmt: skip
+            made.clear()
+            trainer = trainer_of(config, team)
+            before = len(made)
+            trainer.fit_to(2)
+            found[rule] = [before, len(made) - before, len(trainer.history.epochs)]
+    finally:
+        KernelCache.load_overload = of_cache
+    every = team.allgather(np.array([found[rule] for rule in RULES]).ravel())
+    if team.rank == 0:
+        print(json.dumps(np.reshape(every, (team.size, len(RULES), 3)).tolist()))
+
+
+def test_all_is_compiled_before_training_counts(on_ranks):
+    counts = np.array(json.loads(on_ranks(3, rehearsed, fresh=True)))  # (ranks, rules, 3)
+    assert (counts[:, 0, 0] > 0).all()  # the first rule's kernels at least
+    assert not counts[..., 1].any(), dict(zip(RULES, counts[..., 1].T.tolist(), strict=True))
+    assert (counts[..., 2] == 2).all()  # the rehearsal does not count

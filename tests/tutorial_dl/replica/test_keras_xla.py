@@ -1,0 +1,132 @@
+"""Steps compiled by XLA: the numbers of the graph, its random draws, and what XLA can't compile."""
+
+import numpy as np
+import pytest
+from keras_networks import IMAGES, LABELS, VALUES, compiled, keras, layers, tf
+
+from tutorial_dl import replica
+from tutorial_dl.runtime.compilation import check_way
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+SEQUENCES = np.random.default_rng(5).standard_normal((13, 6, 3)).astype(np.float32)
+SEQUENCES[:, 4:] = 0  # what a mask leaves out
+FLAT = IMAGES.reshape(13, -1)
+WAYS = ("graph", "xla")
+
+
+def dense():
+    x = inputs = keras.Input((36,))
+    x = layers.Dropout(0.4)(layers.Dense(5, "relu")(x))
+    x = layers.GaussianNoise(0.3)(layers.SpatialDropout1D(0.5)(layers.Reshape((5, 1))(x)))
+    return compiled(inputs, layers.Dense(3, "softmax")(layers.Flatten()(x))), FLAT, LABELS
+
+
+def convolutional():
+    x = inputs = keras.Input((6, 6, 1))
+    x = layers.MaxPooling2D()(layers.BatchNormalization()(layers.Conv2D(4, 3)(x)))
+    return compiled(inputs, layers.Dense(3, "softmax")(layers.Flatten()(x))), IMAGES, LABELS
+
+
+def recurrent():
+    x = inputs = keras.Input((6, 3))
+    x = layers.LSTM(4, dropout=0.3)(layers.Masking()(x))
+    return compiled(inputs, layers.Dense(3, "softmax")(x)), SEQUENCES, LABELS
+
+
+def two_inputs():
+    image, flat = keras.Input((6, 6, 1)), keras.Input((36,))
+    x = layers.Concatenate()([layers.Flatten()(image), layers.Dense(4, "tanh")(flat)])
+    model = compiled([image, flat], layers.Dense(2)(x), loss="mse", metrics=["mae"])
+    return model, (IMAGES, FLAT), VALUES
+
+
+def made(build):
+    keras.utils.set_random_seed(3)
+    model, x, y = build()
+    return replica.of(model), (x, y)
+
+
+def part(batch, n):
+    return keras.tree.map_structure(lambda a: a[:n], batch)
+
+
+@pytest.mark.parametrize("build", [dense, convolutional, recurrent, two_inputs])
+def test_the_numbers_and_draws_of_a_graph(build):
+    """Losses, gradients, moving statistics and metrics, over several steps and a shorter batch."""
+    found = []
+    for way in ("graph", "xla"):
+        r, batch = made(build)
+        r.trained = {}
+        r.compile_by("gradient", way, 13)
+        r.compile_by("evaluation", way, 13)
+        assert r.compiled == {"gradient": way, "evaluation": way}
+        losses, gradients = [], []
+        for n in (13, 13, 7):
+            losses.append(r.compute_gradient(part(batch, n))[0])
+            gradients.append(r.gradient.copy())
+            r.parameters -= 0.1 * r.gradient
+        found.append([losses, *gradients, r.state, *r.evaluate([batch]).values()])
+        metrics = r.metrics_of(r.trained)
+        found[-1] += [metrics[name] for name in metrics if name != "loss"]
+        graphs = [str(graph.graph.as_graph_def()) for graph, *_ in r._functions.values()]
+        by_xla = sum("_XlaMustCompile" in graph for graph in graphs)
+        assert by_xla == (2 if way == "xla" else 0)  # not for 7 samples
+    for expected, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_measuring_leaves_no_trace():
+    (first, batch), (second, _) = made(dense), made(dense)
+    times = [second.seconds_by(w, h, batch) for w in ("gradient", "evaluation") for h in WAYS]
+    assert min(times) > 0
+    assert second.compiled == {"gradient": "graph", "evaluation": "graph"}
+    assert second.compute_gradient(batch) == first.compute_gradient(batch)
+    np.testing.assert_array_equal(second.gradient, first.gradient)
+    np.testing.assert_array_equal(second.random, first.random)
+
+
+def test_what_xla_can_not_compile_stays_a_graph(capfd):
+    class CallsPython(layers.Layer):
+        def call(self, x):
+            return tf.ensure_shape(tf.numpy_function(lambda a: a, [x], tf.float32), x.shape)
+
+    class Draws(layers.Layer):
+        def call(self, x):
+            return x + keras.random.gamma(keras.ops.shape(x), 1.0, seed=self.seeds)
+
+        def build(self, shape):
+            self.seeds = keras.random.SeedGenerator(1)
+
+    for kind in (CallsPython, Draws):
+        inputs = keras.Input((36,))
+        r = replica.of(compiled(inputs, layers.Dense(3, "softmax")(kind()(inputs))))
+        batch = FLAT, LABELS
+        assert r.compiles and r.seconds_by("gradient", "graph", batch) > 0
+        assert r.seconds_by("gradient", "xla", batch) is None
+        assert r.compute_gradient(batch)[1] == 13
+    assert not capfd.readouterr().err
+
+
+def test_models_whose_errors_xla_would_hide_are_not_compiled_by_choice():
+    inputs = keras.Input((5,), dtype="int64")
+    x = layers.GlobalAveragePooling1D()(layers.Embedding(20, 4)(inputs))
+    model = compiled(inputs, layers.Dense(3, "softmax")(x))
+    r = replica.of(model)
+    assert not r.compiles
+    check_way("xla", r)  # but where a user asks for it
+    model.compile(loss="mse", run_eagerly=True)
+    eager = replica.of(model)
+    assert eager.compiled == {"gradient": "eager", "evaluation": "eager"} and not eager.compiles
+    with pytest.raises(ValueError, match=r"does not fit this model: .*run_eagerly"):
+        check_way("xla", eager)
+
+
+def test_numpy_models_have_no_choice():
+    from tutorial_dl.replica import SoftmaxReplica
+
+    with pytest.raises(ValueError, match="compile='xla' does not fit this model: it is no Keras"):
+        check_way("xla", SoftmaxReplica(3, 2))
+    with pytest.raises(ValueError, match="unknown compile 'jit'; choose one of auto, graph, xla"):
+        check_way("jit", SoftmaxReplica(3, 2))
+    check_way("auto", SoftmaxReplica(3, 2))

@@ -1,0 +1,91 @@
+"""Choosing how a model is computed: all ranks alike, as measured, and as a checkpoint says."""
+
+import pytest
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+
+def trainer_of(team, times, **options):
+    """A Trainer of a small network whose ranks "measure" these times, in seconds per batch."""
+    import keras
+    import numpy as np
+
+    from tutorial_dl import Trainer, replica
+
+    keras.utils.set_random_seed(5)
+    layers = [keras.layers.Dense(4, "tanh"), keras.layers.Dropout(0.3), keras.layers.Dense(2)]
+    model = keras.Sequential([keras.Input((3,)), *layers])
+    model.compile("sgd", "mse")
+    mine, asked = replica.of(model), []
+
+    def seconds_by(what, how, batch):
+        asked.append((what, how, len(batch[0])))
+        return times[what][how][team.rank]
+
+    mine.seconds_by = seconds_by
+    x = np.random.default_rng(2).random((64, 3), np.float32)
+    data = (x[:52], x[:52, :2]), (x[52:], x[52:, :2])
+    return Trainer(mine, data, team=team, batch_size=16, progress=False, **options), asked
+
+
+def chooses(folder):
+    from pathlib import Path
+
+    from tutorial_dl import Team
+
+    team = Team()
+    slowly, quick, slow, never = [5.0, 9.0], [1.0, 8.0], [1.0, 9.0], [1.0, None]
+    times = {
+        "gradient": {"graph": slowly, "xla": quick},
+        "evaluation": {"graph": slowly, "xla": slow},
+    }
+    # 4 batches of 8 samples per rank, and 6 samples to evaluate; the slowest rank decides.
+    one, asked = trainer_of(team, times, checkpoint=Path(folder, "a"))
+    one.fit(1)
+    assert one.replica.compiled == {"gradient": "xla", "evaluation": "graph"}
+    graph, xla = ("evaluation", "graph", 6), ("evaluation", "xla", 6)
+    assert asked == [("gradient", "graph", 8), ("gradient", "xla", 8), graph], asked
+    one.fit(2)  # long enough for evaluation, too
+    assert asked[3:] == [graph, xla], asked
+    again, asked = trainer_of(team, {}, checkpoint=Path(folder, "a"))
+    again.resume()
+    again.fit_to(4)
+    assert again.replica.compiled == one.replica.compiled and not asked
+    one.fit(1)
+    assert (again.replica.parameters == one.replica.parameters).all(), "not the same bits"
+    # A rank that can't, a run that is too short, and what a user asks for
+    times["gradient"] = {"graph": [5.0, 9.0], "xla": never}
+    other, _ = trainer_of(team, times)
+    other.fit(1)
+    assert other.replica.compiled["gradient"] == "graph"
+    times["gradient"] = {"graph": [0.1, 0.2], "xla": [0.0, 0.0]}
+    short, asked = trainer_of(team, times)
+    short.fit(1)
+    assert short.replica.compiled["gradient"] == "graph" and "xla" not in str(asked[:1])
+    told, asked = trainer_of(team, times, compile="xla")
+    told.fit(1)
+    assert told.replica.compiled == {"gradient": "xla", "evaluation": "xla"} and not asked
+    plain, _ = trainer_of(team, times, compile="graph")
+    plain.fit(1)
+    ours, theirs = told.history.last["loss"], plain.history.last["loss"]
+    assert ours == pytest.approx(theirs, rel=1e-5)  # dropout included
+
+
+def test_all_ranks_choose_alike_and_a_resumed_run_goes_on_so(on_ranks, tmp_path):
+    on_ranks(2, chooses, str(tmp_path), keras=True)
+
+
+def with_a_master():
+    from tutorial_dl import Team
+
+    team = Team()
+    graph, quick = [9.0] * 3, [1.0] * 3
+    times = {key: {"graph": graph, "xla": quick} for key in ("gradient", "evaluation")}
+    one, asked = trainer_of(team, times, strategy="downpour")
+    one.fit(1)
+    assert one.replica.compiled["gradient"] == "xla" and ("gradient", "xla", 16) in asked
+    one.fit(1)
+
+
+def test_workers_of_a_master_choose_alike(on_ranks):
+    on_ranks(3, with_a_master, keras=True)

@@ -1,0 +1,121 @@
+"""What is shown while a Trainer trains: a bar in a terminal, a table and a curve in a notebook."""
+
+import re
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+
+from tutorial_dl.training import History, progress
+from tutorial_dl.training.notebook_progress import NotebookProgress, curve
+
+
+def trainer_of(**options):
+    from tutorial_dl import Trainer, data, models
+
+    curve = data.load("curve")
+    return Trainer(models.curve(curve), curve, "serial", "sgd", batch_size=32, **options)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_bar_names_epochs_and_fits_the_terminal(capfd, monkeypatch, columns):
+    monkeypatch.setenv(progress.TERMINAL, "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    trainer_of().fit(3)
+    drawn = capfd.readouterr().err
+    assert drawn.endswith("\n")  # what is printed next begins a line
+    lines = [line for line in re.split("[\r\n]", drawn) if line]
+    assert max(map(len, lines)) < columns and lines[0].startswith("epoch 1 of 3:")
+    assert lines[-1].startswith("epoch 3 of 3: 100%|")
+    assert columns < 80 or "val_loss" in lines[-1]
+
+
+# In a notebook ---------------------------------------------------------------------------------
+
+
+class Display:
+    """Stands for IPython's display and its handle; notes what is shown, and when."""
+
+    def __init__(self, clock):
+        self.clock, self.shown = clock, []
+
+    def __call__(self, what, display_id):
+        assert display_id
+        self.update(what)
+        return self
+
+    def update(self, what):
+        self.shown.append((self.clock.now, repr(what), what._repr_html_()))
+
+
+def row(epoch):
+    value = 1 / epoch
+    return {"epoch": epoch, "loss": value, "val_loss": 2 * value, "samples_per_second": 2e5}
+
+
+def trained(epochs, seconds, before=0, steps=4, samples=100):
+    """What is displayed in a run whose epochs take so many seconds each."""
+    clock = SimpleNamespace(now=0.0)
+    history = History([row(epoch + 1) for epoch in range(before)])
+    dataset = SimpleNamespace(train=range(samples))
+    run = SimpleNamespace(history=history, dataset=dataset)
+    display = Display(clock)
+    plan = progress.Plan("synchronous on 4 ranks", run, epochs)
+    with NotebookProgress(plan, display, lambda: clock.now) as shown:
+        for epoch in range(before, before + epochs):
+            for _ in range(steps):
+                clock.now += seconds / steps
+                shown.update(samples // steps)
+            history.epochs.append(row(epoch + 1))
+            shown.set_postfix({})
+    return display.shown
+
+
+def test_the_display_is_renewed_at_most_once_per_second():
+    quick = trained(epochs=100, seconds=0.1)  # 10 s
+    times = [now for now, *_ in quick]
+    gaps = [b - a for a, b in pairwise(times[:-1])]
+    assert min(gaps) >= 1 and len(times) <= 12
+    slow = trained(epochs=2, seconds=40.0)
+    assert [now for now, *_ in slow] == [0, 10, 20, 30, 40, 50, 60, 70, 80, 80]
+
+
+def test_it_shows_the_epoch_a_table_and_a_curve():
+    shown = trained(epochs=4, seconds=8.0, before=2)
+    _, text, page = shown[0]
+    assert text.startswith("synchronous on 4 ranks, epoch 3 of 6, 0 s")
+    halfway = next(one for one in shown if one[0] == 16 + 2)  # a quarter of the third of four
+    assert "epoch 5 of 6, 18 s, about 14 s left: epoch 4, loss 0.25, val_loss 0.5" in halfway[1]
+    assert '<progress value="0.562"' in halfway[2] and halfway[2].count("<polyline") == 2
+    _, text, page = shown[-1]
+    assert "epoch 6 of 6, 32.0 s" in text and "<progress" not in page
+    assert page.count("<tr>") == 1 + 6 and "<td>0.1667</td><td>0.3333</td><td>200,000</td>" in page
+
+
+def test_a_long_table_shows_the_newest_epochs():
+    *_, (_, _, page) = trained(epochs=25, seconds=2.0)
+    assert "… 15 earlier" in page and "<td>25</td>" in page and "<td>15</td>" not in page
+
+
+def test_the_curve_has_its_points_where_the_losses_are():
+    """On a logarithmic scale a loss that halves in each epoch is a straight line."""
+    rows = [{"epoch": e, "loss": 2.0**-e, "learning_rate": 0.1} for e in range(1, 5)]
+    (points,) = re.findall('points="([^"]*)"', curve(rows))
+    points = [tuple(map(float, one.split(","))) for one in points.split()]
+    x, y = zip(*points, strict=True)
+    assert y == (10, 40, 70, 100) and [b - a for a, b in pairwise(x)] == [100] * 3
+    assert curve([{"epoch": 1, "a_loss": 1.0}] * 2) == ""  # several players
+    assert "<polyline" in curve([{"epoch": 1, "loss": 0.0}, {"epoch": 2, "loss": 0.0}])
+
+
+def test_which_of_them_a_trainer_shows(monkeypatch, capfd):
+    trainer = trainer_of()
+    kinds = []
+    for shell, terminal in ((None, ""), (None, "1"), ("ZMQInteractiveShell", "")):
+        monkeypatch.setenv(progress.TERMINAL, terminal)
+        interactive = type(shell, (), {})() if shell else None
+        fake = SimpleNamespace(get_ipython=lambda it=interactive: it)
+        monkeypatch.setitem(progress.sys.modules, "IPython", fake)
+        kinds.append(type(progress.progress("", trainer.run, 1, True)).__name__)
+    assert kinds == ["EpochLines", "Bar", "NotebookProgress"]
+    assert type(progress.progress("", trainer.run, 1, False)) is progress.Nothing
