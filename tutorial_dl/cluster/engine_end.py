@@ -1,25 +1,24 @@
 """How an engine in a batch job ends when it is told to: at once, and without leaving anything.
 
-An engine that ends in order waits in MPI_Finalize for all ranks and for the launcher. But when a
-job is cancelled, the launcher ends first, so engines would wait until the batch system kills them.
-So at SIGTERM an idle engine closes what Python keeps open, and ends without MPI_Finalize; one that
-runs a cell, perhaps in a call that nothing can interrupt, ends as programs do by default.
+The last thing that an engine does is to wait in MPI_Finalize for all ranks and for the launcher.
+But when a job is cancelled, the launcher ends first, so engines would wait until the batch system
+kills them. So at SIGTERM an idle engine ends in order, which closes what Python keeps open, but is
+ended if that takes long. One that runs a cell, perhaps in a call that nothing can interrupt, ends
+at once, as programs do by default.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import gc
-import io
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 from .batch_job import OF_A_JOB
 
-SECONDS = 2  # for functions that run at exit; then the engine ends in any case
+SECONDS = 2  # to end in order
 SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$", re.MULTILINE)
 
 
@@ -28,31 +27,25 @@ class Ending:
 
     def __init__(self) -> None:
         self._in_job = any(map(OF_A_JOB.fullmatch, os.environ))
+        self._in_order = signal.getsignal(signal.SIGTERM)  # ipyparallel's handler
         unlink_segments()
         self.idle()
 
     def idle(self) -> None:
         if self._in_job:
-            signal.signal(signal.SIGTERM, leave)
+            signal.signal(signal.SIGTERM, self._leave)
 
     def busy(self) -> None:
         if self._in_job:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-
-def leave(number: int, frame: object) -> None:
-    """End this process at once, after closing its files."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(SECONDS)
-    try:
-        atexit._run_exitfuncs()  # MPI_Finalize is not one of them: mpi4py registers it in C
-        for each in gc.get_objects():
-            if isinstance(each, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-                # It is closed, or its disk is full, or the signal came while it was written.
-                with contextlib.suppress(ValueError, OSError, RuntimeError):
-                    each.flush()
-    finally:
-        os._exit(128 + number)
+    def _leave(self, number: int, frame: object) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # which ends the process wherever it is
+        signal.alarm(SECONDS)
+        if callable(self._in_order):
+            self._in_order(number, frame)
+        else:
+            sys.exit(128 + number)
 
 
 def unlink_segments() -> None:

@@ -36,7 +36,7 @@ while True:
     [
         ("idle", True, 128 + signal.SIGTERM, "written"),
         ("busy", True, -signal.SIGTERM, ""),
-        ("stuck at exit", True, -signal.SIGALRM, ""),
+        ("stuck at exit", True, -signal.SIGALRM, None),  # as in MPI_Finalize
         ("idle", False, -signal.SIGTERM, ""),  # as it was before: Python's default
     ],
 )
@@ -52,5 +52,6 @@ def test_sigterm(how, job, status, written, tmp_path):
         assert process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.wait(300) == status
-    assert (tmp_path / "text").read_text() == written
-    assert (tmp_path / "at_exit").read_text() == ("closed" if written else "")
+    if written is not None:
+        assert (tmp_path / "text").read_text() == written
+        assert (tmp_path / "at_exit").read_text() == ("closed" if written else "")

@@ -183,6 +183,7 @@ def test_scripts_line_by_line(system, tmp_path):
         "export A=1",
     ]
     assert "export OMP_NUM_THREADS=2" in rest and "export NUMBA_NUM_THREADS=2" in rest
+    assert "export UCX_TLS=${UCX_TLS-^sysv}" in rest  # unless the user has chosen
     assert ("export SRUN_CPUS_PER_TASK=2" in rest) == (system == "slurm")
     launcher = {"slurm": "srun --mpi=pmix --ntasks=10"}.get(
         system, f"{launch.find_mpiexec()} -n 10"
