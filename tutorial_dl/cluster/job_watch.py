@@ -45,7 +45,8 @@ class JobWatch:
     """Watches the job of a client's cluster in a thread, while the client is connected.
 
     Attributes:
-        why: Why the job has ended, such as "job 31 was cancelled by root"; None while it runs.
+        why: Why the job has ended, such as "job 31 was cancelled by root", or which engines of a
+            job that runs are cut off; None otherwise.
     """
 
     def __init__(self, job: Job, client, connection: Path, deaths: Deaths, hosts: Sequence[str]):
@@ -72,22 +73,38 @@ class JobWatch:
 
     def _watch(self) -> None:
         since, ask_at = None, 0.0
-        while self.client.connected and self.why is None:
+        while self.client.connected and (self.why is None or self._runs):
             if asked := self._asked.wait(LOOK):  # a cell waits for the answer
                 self._asked.clear()
                 ask_at = 0.0
             log, missing = job_end.official(self.job), self._missing()
+            if self._runs and missing == 0:
+                self._is_back()
             if not (asked or missing or self._sign(log)):
                 since = None
                 continue
             now = time.monotonic()
             since = since or now
-            if now >= ask_at or self._is_cut_off():
-                self.why = self._ended(log) or self._cut_off()
+            if now >= ask_at or (self._is_cut_off() and not self._runs):
+                self._find_out(log)
                 ask_at = time.monotonic() + (ASK_EVERY if now - since < PATIENCE else LESS_OFTEN)
+
+    def _find_out(self, log: str) -> None:
+        """Ask what is so, and tell the cell that runs if it can't go on."""
+        if why := self._ended(log):
+            self.why, self._runs = why, False
+        elif self.why is None:
+            self.why = self._cut_off()
         if self.why is not None:
             self._decided.set()
             self.deaths.happened.set()  # ends the cell that runs
+
+    def _is_back(self) -> None:
+        """The engines that were cut off have connected again, so cells may run."""
+        self.why, self._runs = None, False
+        self._decided.clear()
+        if not self.deaths.first:
+            self.deaths.happened.clear()
 
     def _sign(self, log: str) -> bool:
         return (

@@ -6,6 +6,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -133,6 +134,28 @@ def test_a_node_that_is_cut_off_while_the_job_runs(watched):
         "ranks 1, 2 on n2 lost the connection to the controller, though job 7 runs: "
         "c.restart() gives new engines (variables are lost)"
     )
+    watched.state = "NODE_FAIL"  # now the batch system knows, too
+    deadline = time.monotonic() + SECONDS
+    while watch.lost(False)[0].startswith("ranks 1, 2"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert watch.lost(False)[0].startswith("job 7 ended because a node failed: c.restart() submits")
+
+
+def test_engines_that_connect_again(watched):
+    watch = watched.start()
+    watched.engines[2].close()
+    watched.accepted[2].close()
+    assert "1 of 3 engines lost the connection" in watched.ends(watch)  # all of them answer
+    watched.engines.append(socket.create_connection(("127.0.0.1", watched.port)))
+    watched.accepted.append(watched.server.accept()[0])
+    deadline = time.monotonic() + SECONDS
+    while watch.lost(False) or watched.deaths.happened.is_set():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    watched.state = "CANCELLED"
+    (watched.folder / "job.head").write_text(CANCELLED)
+    assert watched.ends(watch).startswith("job 7 was cancelled: ")
 
 
 def test_a_controller_that_ended_is_no_end_of_the_job(watched):
