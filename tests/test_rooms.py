@@ -27,10 +27,10 @@ OF_OTHERS = {
     "Numba's compile cache": {"_cache", "_rebuild", "_reduce"},
     "IPython": {"_last_traceback"},
     "Keras": {
-        "_accumulated_gradients", "_compile_loss", "_compile_metrics", "_flat_losses",
-        "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker", "_path",
-        "_resolve_auto_jit_compile", "_trainable_variables", "_use_weight_decay", "_user_metrics",
-        "_user_weighted_metrics", "_value",
+        "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
+        "_flat_losses", "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",
+        "_path", "_resolve_auto_jit_compile", "_trainable_variables", "_u_product",
+        "_use_weight_decay", "_user_metrics", "_user_weighted_metrics", "_value",
     },
 }  # fmt: skip
 

@@ -45,12 +45,13 @@ class Nadam(Adam):
 
     def hyper(self, step: int) -> np.ndarray:
         eta, b1 = self.learning_rate, self.beta_1
-        u, product = self._warm_up(step)
-        u_next, product_next = self._warm_up(step + 1)
+        u, product = self.warmed_up(step)
+        u_next, product_next = self.warmed_up(step + 1)
         of_m, of_g = eta * u_next / (1 - product_next), eta * (1 - u) / (1 - product)
         unbias = 1 / np.sqrt(1 - self.beta_2**step)
         return np.array([of_m, of_g, b1, self.beta_2, self.epsilon, unbias], np.float64)
 
-    def _warm_up(self, t: int) -> tuple[float, float]:
+    def warmed_up(self, t: int) -> tuple[float, float]:
+        """u[t] and P[t] of the module's docstring."""
         u = self.beta_1 * (1 - 0.5 * 0.96**t)
         return u, self.beta_1**t * WARM_UP[min(t, WARM_UP.size) - 1]

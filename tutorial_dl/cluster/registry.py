@@ -11,14 +11,18 @@ Nothing heavy is imported, so `python -m tutorial_dl cluster list` answers at on
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
+import errno
 import itertools
 import json
 import os
 import re
 import shutil
 import socket
+import stat
+import tempfile
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -30,6 +34,7 @@ from .batch_job import Job
 from .lease import FILE as LEASE
 
 PREFIX = "profile_tutorial_dl_"
+NEEDED = 2**18  # bytes that a cluster's files and logs take, and some more
 ABANDONED = 60.0  # seconds after which a folder without a record is removed
 
 
@@ -77,9 +82,14 @@ class Record:
     def save(self) -> None:
         """Write the record atomically, because other processes may read it now."""
         half = self.path / "cluster.json.new"
-        with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(dataclasses.asdict(self), file)
-        os.replace(half, self.path / "cluster.json")
+        try:
+            with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                json.dump(dataclasses.asdict(self), file)
+            os.replace(half, self.path / "cluster.json")
+        except OSError as error:  # of a full disk, it does not name the path
+            with contextlib.suppress(OSError):
+                half.unlink()
+            raise _unwritable(half, error) from None
 
     def state(self) -> str:
         """ "running", "starting" or "dead"; "on HOST" if only that host can tell."""
@@ -115,12 +125,52 @@ def alive(named: list[float]) -> bool:
 
 
 def home() -> Path:
-    """The folder that holds the clusters' folders."""
+    """The folder that holds the clusters' folders; raises ClusterError if it can't be written."""
+    if not _can_make(Path(os.environ.get("IPYTHONDIR") or Path.home() / ".ipython")):
+        # IPython would make another temporary folder in each process, and remove none of them.
+        os.environ["IPYTHONDIR"] = str(_temporary_home())
     from IPython.paths import get_ipython_dir  # takes 0.1 s
 
     folder = Path(get_ipython_dir())
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
     return folder
+
+
+def _can_make(folder: Path) -> bool:
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+def _temporary_home() -> Path:
+    """A private folder for clusters, the same in all processes of the user; it does not stay."""
+    folder = Path(tempfile.gettempdir(), f"tutorial_dl-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise ClusterError(f"{folder} must be a folder that only you can enter: remove it")
+    atexit.register(_remove_unused, folder)
+    return folder
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove the folder of clusters if there are none left."""
+    deadline = time.monotonic() + 5.0  # guards remove the folders of their clusters at the end
+    while any(folder.glob(PREFIX + "*")) and time.monotonic() < deadline:
+        if any(record is not None and record.keep for record in map(read, folder.iterdir())):
+            return
+        time.sleep(0.05)
+    if not any(folder.glob(PREFIX + "*")):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unwritable(path: Path, error: OSError) -> ClusterError:
+    return ClusterError(
+        f"cannot write {path}: {error.strerror}; make room there, or set IPYTHONDIR to another "
+        "folder"
+    )
 
 
 def read(folder: Path) -> Record | None:
@@ -159,7 +209,15 @@ def take_folder(name: str | None, stem: str) -> tuple[str, Path]:
         candidate = name or (stem if number == 1 else f"{stem}-{number}")
         folder = home() / (PREFIX + candidate)
         with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
+            try:
+                folder.mkdir(mode=0o700)  # atomic: of two processes, only one succeeds
+            except FileExistsError:
+                raise
+            except OSError as error:
+                raise _unwritable(folder, error) from None
+            if os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize < NEEDED:
+                folder.rmdir()
+                raise _unwritable(folder, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
             return candidate, folder
         if name is not None:
             raise ClusterError(

@@ -132,4 +132,4 @@ def _fill(optimizer: Any, replica, trained: TrainedBy) -> None:
         for segment, variable in zip(replica.segments, variables, strict=True):
             variable.assign(segment.of(slot))
     if isinstance(ours, Nadam):
-        optimizer._u_product.assign(ours._warm_up(trained.updates)[1])
+        optimizer._u_product.assign(ours.warmed_up(trained.updates)[1])

@@ -44,6 +44,8 @@ def _draw(ax, history, name: str, number: int, alone: bool) -> None:
         if points:
             marker = "o" if len(points) == 1 else ""  # a line of one point can't be seen
             look = {"color": style.colour(kind if alone else number), "marker": marker}
+            if not alone and number == 0:  # a band, which other lines that coincide do not hide
+                look |= {"linewidth": 6, "alpha": 0.35}
             ax.plot(*zip(*points, strict=True), linestyle=style.LINES[kind], **look)
 
 
@@ -61,4 +63,7 @@ def _legend(histories: Mapping[str, object]) -> list:
     if alone:
         return handles
     names = enumerate(histories)
-    return [Line2D([], [], label=name, color=style.colour(n)) for n, name in names] + handles
+    bands = [{"linewidth": 6, "alpha": 0.35} if n == 0 else {} for n in range(len(histories))]
+    return [
+        Line2D([], [], label=name, color=style.colour(n), **bands[n]) for n, name in names
+    ] + handles

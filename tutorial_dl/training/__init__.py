@@ -2,7 +2,8 @@
 
 trainer.py    `Trainer`, a thin front; setup.py makes one of a RunConfig (config.py)
 optimizer_choice.py, schedules.py  the optimizer, and learning rates by step
-callbacks.py, keras_callbacks.py   what is called after each epoch; log.py, progress.py: rows of it
+callbacks.py, keras_callbacks.py   what is called after each epoch; log.py: a file of its rows
+progress.py, notebook_progress.py, progress_plan.py  what rank 0 shows meanwhile
 timeline.py   what every rank does when; prediction.py how fast training should be
 """
 

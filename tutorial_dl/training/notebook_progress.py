@@ -10,7 +10,7 @@ import math
 import time
 
 from ..runtime.history import in_words
-from .progress import Nothing, Plan
+from .progress_plan import Nothing, Plan
 
 ROWS = 10  # of the table, the newest epochs
 WIDTH, HEIGHT = 360, 142  # of the curve
@@ -103,7 +103,8 @@ def table(rows: list[dict[str, float]]) -> str:
         "<tr>" + "".join(f"<td>{text}</td>" for text in cells(row).values()) + "</tr>"
         for row in rows[-ROWS:]
     )
-    return f"<table><tr>{head}</tr>{earlier}{body}</table>"
+    rows_of_page = f"<tr>{head}</tr>{earlier}{body}"
+    return f'<div style="overflow-x: auto"><table>{rows_of_page}</table></div>'
 
 
 def curve(rows: list[dict[str, float]]) -> str:

@@ -11,7 +11,8 @@ import sys
 
 from tqdm import tqdm
 
-from ..data import Stream
+from .notebook_progress import NotebookProgress
+from .progress_plan import Nothing, Plan
 
 LINE = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}, {rate_fmt}{postfix}"
 # The launcher sets it if its own stderr is a terminal (that of a rank is mpiexec's pipe), and to
@@ -33,8 +34,6 @@ def progress(words: str, run, epochs: int, shows: bool):
     if os.environ.get(TERMINAL) or sys.stderr.isatty():
         return Bar(plan)
     if in_notebook():
-        from .notebook_progress import NotebookProgress
-
         return NotebookProgress(plan)
     return EpochLines(plan)
 
@@ -45,48 +44,6 @@ def in_notebook() -> bool:
         return False
     shell = sys.modules["IPython"].get_ipython()
     return type(shell).__name__ == "ZMQInteractiveShell"
-
-
-class Plan:
-    """What is to be trained, and how far that is.
-
-    Attributes:
-        words: What trains.
-        epochs: The number of epochs when all is done, those of before included.
-        samples: In an epoch; None or 0 for a stream of unknown length.
-    """
-
-    def __init__(self, words: str, run, epochs: int):
-        self.words, self.run = words, run
-        self.before = len(run.history.epochs)
-        self.epochs = self.before + epochs
-        train = run.dataset.train
-        self.samples = train.samples if isinstance(train, Stream) else len(train)
-
-    @property
-    def done(self) -> int:
-        return len(self.run.history.epochs)
-
-    @property
-    def where(self) -> str:
-        """The epoch that is being trained, or was the last."""
-        return f"epoch {min(self.done + 1, self.epochs)} of {self.epochs}"
-
-
-class Nothing:
-    """Shows nothing."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, samples: int) -> None:
-        pass
-
-    def set_postfix(self, values: dict[str, str], refresh: bool = True) -> None:
-        pass
 
 
 class Bar(Nothing):

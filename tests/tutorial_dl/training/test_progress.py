@@ -8,6 +8,7 @@ import pytest
 
 from tutorial_dl.training import History, progress
 from tutorial_dl.training.notebook_progress import NotebookProgress, curve
+from tutorial_dl.training.progress_plan import Nothing, Plan
 
 
 def trainer_of(**options):
@@ -60,7 +61,7 @@ def trained(epochs, seconds, before=0, steps=4, samples=100):
     dataset = SimpleNamespace(train=range(samples))
     run = SimpleNamespace(history=history, dataset=dataset)
     display = Display(clock)
-    plan = progress.Plan("synchronous on 4 ranks", run, epochs)
+    plan = Plan("synchronous on 4 ranks", run, epochs)
     with NotebookProgress(plan, display, lambda: clock.now) as shown:
         for epoch in range(before, before + epochs):
             for _ in range(steps):
@@ -118,4 +119,4 @@ def test_which_of_them_a_trainer_shows(monkeypatch, capfd):
         monkeypatch.setitem(progress.sys.modules, "IPython", fake)
         kinds.append(type(progress.progress("", trainer.run, 1, True)).__name__)
     assert kinds == ["EpochLines", "Bar", "NotebookProgress"]
-    assert type(progress.progress("", trainer.run, 1, False)) is progress.Nothing
+    assert type(progress.progress("", trainer.run, 1, False)) is Nothing
