@@ -1,6 +1,7 @@
 # make run    train on handwritten digits by each strategy, and write report.html
 # make test   all tests, in four processes (JOBS=1: in one)
 # make soak   bounds on times, and repetition; run it alone on a quiet machine
+# make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine
 # make lint   check style and format
@@ -18,7 +19,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Tests start hundreds of processes; let the first one keep the bytecode of our files for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test soak lab bench lint clean
+.PHONY: install run test soak sites lab bench lint clean
 
 install: $(DONE)
 
@@ -40,6 +41,9 @@ test: install
 
 soak: install
 	@$(PY) -m pytest tests/soak
+
+sites: install
+	@$(PY) -m pytest tests/sites
 
 lab: install
 	@$(VENV)/bin/jupyter lab $(shell [ "$$(id -u)" = 0 ] && echo --allow-root) notebooks

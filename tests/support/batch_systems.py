@@ -1,6 +1,7 @@
 """Slurm, PBS and LSF for tests: programs with their names that run the submitted script here.
 
-`install(folder)` writes sbatch, squeue, scancel, srun; qsub, qstat, qdel; bsub, bjobs, bkill. A job
+`install(folder)` writes sbatch, squeue, scontrol, scancel, srun; qsub, qstat, qdel; bsub, bjobs,
+bkill. They answer with the words of the real programs, also after a job was cancelled. A job
 is a folder JOBS/<id> with the script, the pid of its session and, at the end, its status. As on a
 real system, a job is a process of its own, in a session of its own, that only the batch system
 ends. srun calls mpiexec. A file JOBS/hold keeps new jobs waiting in the queue.
@@ -57,9 +58,17 @@ def state(number, waiting, running):
     return running if (job / "running").exists() else waiting
 
 
+def ended(cancelled, otherwise):
+    return cancelled if (JOBS / words[-1].split(".")[0] / "cancelled").exists() else otherwise
+
+
 def cancel(number):
     job = JOBS / number.split(".")[0]
     (job / "cancelled").touch()
+    if me == "scancel":
+        head = re.search(r"(?m)^#SBATCH --output=(\\S+)", (job / "script").read_text())[1]
+        with open(head, "a") as out:
+            print("slurmstepd-n1: error: *** JOB %s ON n1 CANCELLED AT noon ***" % number, file=out)
     pid = int((job / "pid").read_text())
     for one in (signal.SIGTERM, signal.SIGKILL):
         try:
@@ -80,13 +89,21 @@ elif me == "squeue":
     if now is None:
         sys.exit("slurm_load_jobs error: Invalid job id specified")
     print(now)
+elif me == "scontrol":
+    now = state(words[-1], "PENDING", "RUNNING") or ended("CANCELLED", "FAILED")
+    print("JobId=" + words[-1] + " JobState=" + now + " Reason=None TimeLimit=01:00:00 NodeList=n1")
 elif me == "qstat":
     now = state(words[-1], "Q", "R")
+    if now is None and "-x" in words:
+        how = ended("terminated", "failed"), ended("271", "3")
+        now = "F\\n    comment = Job run at noon on (n1) and %s\\n    Exit_status = %s" % how
     if now is None:
         sys.exit("qstat: Unknown Job Id " + words[-1])
     print("Job Id: " + words[-1] + "\\n    Job_Name = x\\n    job_state = " + now)
 elif me == "bjobs":
     now = state(words[-1], "PEND", "RUN")
+    if now is None and "-l" in words:
+        now = ended("noon: Exited; TERM_OWNER: job killed by owner.", "noon: Exited with code 3.")
     if now is None:
         sys.exit("Job <" + words[-1] + "> is not found")
     print(now)
@@ -98,7 +115,8 @@ elif me == "srun":
     first = words.index(command[0])
     os.execvp({mpiexec!r}, [{mpiexec!r}, "-n", ranks, *words[first:]])
 '''
-NAMES = ["sbatch", "squeue", "scancel", "srun", "qsub", "qstat", "qdel", "bsub", "bjobs", "bkill"]
+NAMES = ["sbatch", "squeue", "scontrol", "scancel", "srun"]
+NAMES += ["qsub", "qstat", "qdel", "bsub", "bjobs", "bkill"]
 
 
 def install(folder: Path, mpiexec: str) -> Path:

@@ -25,6 +25,8 @@ class System(NamedTuple):
     state: tuple[str, ...]  # followed by the id
     unknown: str  # output of `state` for a job that has ended and been forgotten
     ended: str  # states of a job that will not run any more
+    never: str  # states of a waiting job that no waiting can help
+    report: tuple[str, ...]  # followed by the id: what is known of a job, also soon after its end
     cancel: tuple[str, ...]  # followed by the id
 
 
@@ -34,7 +36,12 @@ SYSTEMS = {
         r"^(\d+)(?:;\S+)?\s*$",  # "id;cluster" with several clusters
         ("squeue", "--noheader", "--format=%T (%r)", "--jobs"),
         r"Invalid job id",
-        r"^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE)",
+        r"^(COMPLET|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|BOOT_FAIL|DEADLINE|PREEMPTED)",
+        # Slurm's manual, "Job reasons": those that neither other jobs nor time change.
+        r"^PENDING \((Partition(Config|TimeLimit|NodeLimit)|BadConstraints|Invalid(Account|QOS)"
+        r"|DependencyNeverSatisfied|AccountNotAllowed|QOSNotAllowed|QOSMin\w+"
+        r"|(Assoc|QOS)Max\w+PerJob(Limit)?)\)",
+        ("scontrol", "show", "job", "--oneliner"),
         ("scancel",),
     ),
     "pbs": System(
@@ -43,6 +50,8 @@ SYSTEMS = {
         ("qstat", "-f"),
         r"[Uu]nknown [Jj]ob|has finished",
         r"^[CFE]\b",
+        r"^Q \(Can Never Run",
+        ("qstat", "-x", "-f"),
         ("qdel",),
     ),
     "lsf": System(
@@ -51,6 +60,8 @@ SYSTEMS = {
         ("bjobs", "-noheader", "-o", "stat"),
         r"is not found",
         r"^(DONE|EXIT)",
+        r"(?!)",  # bsub refuses such jobs
+        ("bjobs", "-l"),
         ("bkill",),
     ),
 }
@@ -105,8 +116,11 @@ class Job:
             return "unknown"
         said = done.stdout.strip()
         if self.system == "pbs":
+            comment = re.search(r"comment = (.*(?:\n\t.*)*)", said)  # long ones are folded
             found = re.search(r"job_state = (\S+)", said)
             said = found[1] if found else ""
+            if said == "Q" and comment:
+                said += f" ({comment[1].replace(chr(10) + chr(9), '')})"
         if re.search(of.unknown, done.stdout + done.stderr):
             return None
         if done.returncode != 0:
@@ -115,6 +129,23 @@ class Job:
             return None  # a job that ended a moment ago
         said = said.removesuffix(" (None)")  # no reason why it does not run yet
         return None if re.search(of.ended, said) else said or "unknown"
+
+    def can_never_run(self, state: str) -> bool:
+        """Whether a job in this state waits for something that will not come."""
+        return re.search(SYSTEMS[self.system].never, state) is not None
+
+    def report(self) -> str:
+        """What the batch system knows of the job, in its own words; "" if it does not answer."""
+        with contextlib.suppress(JobError):
+            return self.ask(SYSTEMS[self.system].report)
+        return ""
+
+    def ask(self, command: Sequence[str], about: str | None = None) -> str:
+        """The output of a command followed by the job's id, or by `about`; else JobError."""
+        done = _run([*command, about or self.number])
+        if done.returncode != 0:
+            raise JobError(f"{command[0]}: {' '.join(done.stderr.split())}")
+        return done.stdout
 
     def cancel(self) -> None:
         """Cancel the job, queued or running; does nothing if it has ended."""

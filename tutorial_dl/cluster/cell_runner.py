@@ -16,7 +16,9 @@ from . import cell_display, cell_status, engine_hooks
 from .cell_errors import OFFER, CellError, CellInterrupted, CellTimeout
 from .cell_output import Output
 from .engine_probe import PATIENCE, Asking
+from .job_watch import JobWatch
 from .process_watch import Deaths
+from .processes import connection_file
 from .rank_words import ranks
 from .running_cell import BLOCKED, Cell, positions
 
@@ -45,6 +47,9 @@ class Cells:
             installed.get(timeout=self.cluster.timeout)
         self.asking = Asking(self.client, folder)
         self.deaths.watch()
+        job, connection = self.cluster.job, connection_file(folder, "engine")
+        hosts = [host for host, *_ in self.cluster.places]
+        self.job = job and JobWatch(job, self.client, connection, self.deaths, hosts)
 
     def check(self, targets: Sequence[int]) -> None:
         """Raise CellError if `targets` can't run a cell: stopped, dead, or still blocked."""
@@ -78,6 +83,8 @@ class Cells:
         """Lines about engines whose processes have ended; empty if all live."""
         status = self.cluster.status()
         dead = [engine for engine in status if not engine.alive]
+        if self.job and (why := self.job.lost(bool(dead))):
+            return why
         if dead:
             local = any(self.cluster.places[engine.rank][1] for engine in dead)
             self.deaths.happened.wait(1.0 if local else 0.0)

@@ -31,6 +31,7 @@ import psutil
 
 from ..tensorflow_chatter import hide_tensorflow_chatter
 from .engine_activity import Shares, waits
+from .engine_end import Ending
 from .process_watch import pipe
 from .text_bars import text_bars
 
@@ -113,15 +114,18 @@ class Hooks:
         self.number: int | None = None
         self.cache = self.shell.compile.cache
         self.shell.compile.cache = self.cache_cell
+        self.ending = Ending()
         self.failures: dict[str, int] = {}  # by session of a client: its last cell that failed here
 
     def begin(self) -> None:
         self.running = True
         self.shares.begin()
+        self.ending.busy()
 
     def end(self) -> None:
         self.running = False
         self.shares.end()
+        self.ending.idle()
 
     def before_cell(self, info) -> None:
         from numba_kernels.team import failure, stall  # on the engine only: it starts MPI

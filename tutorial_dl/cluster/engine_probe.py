@@ -1,11 +1,14 @@
 """Ask engines what they are doing, without waiting for those that can't answer."""
 
+import contextlib
 import re
 import threading
 import time
 from collections.abc import Mapping
 from concurrent import futures
 from pathlib import Path
+
+from ipyparallel.error import NoEnginesRegistered
 
 from .engine_hooks import QUESTION, WRITE, Doing
 
@@ -53,7 +56,8 @@ class Asking:
         if not file.exists():
             return None  # don't send the signal: the engine has no handler for it
         before = file.stat().st_size
-        self.client.send_signal(int(WRITE), targets=rank, block=False)
+        with contextlib.suppress(NoEnginesRegistered, LookupError):  # it has ended meanwhile
+            self.client.send_signal(int(WRITE), targets=rank, block=False)
         end = time.monotonic() + 0.3
         while file.stat().st_size == before and time.monotonic() < end:
             time.sleep(0.01)

@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 import psutil
 
-from . import magics, processes, profile, registry, view
+from . import magics, mpi_launcher, processes, profile, registry, view
+from .batch_job import Job
 from .cell_runner import Cells
 from .client import Client
 from .lease import Lease
@@ -109,6 +110,11 @@ class Cluster(Variables):
         return self._profile.kind == "local"
 
     @property
+    def job(self) -> Job | None:
+        """The batch job that holds the engines; None if they are not in one of their own."""
+        return self._record.batch_job()
+
+    @property
     def connected(self) -> bool:
         """Whether the client is connected; False once the cluster was stopped."""
         return self.client is not None and self.client.connected
@@ -167,8 +173,7 @@ class Cluster(Variables):
             if (engine_id, size) != (rank, self.n):
                 raise ClusterError(
                     f"engine {engine_id} is rank {rank} of {size}, expected rank {engine_id} of "
-                    f"{self.n}: mpiexec and mpi4py may not belong to the same MPI; run "
-                    "python -m tutorial_dl doctor"
+                    f"{self.n}: {mpi_launcher.advice(self._profile.launcher)}"
                 )
         self._record.places = [
             [host, registry.process(pid) or [pid, 0.0], self.client.uuids[rank]]

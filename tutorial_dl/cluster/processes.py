@@ -16,7 +16,7 @@ from pathlib import Path
 
 from numba_kernels import launch
 
-from . import registry
+from . import mpi_launcher, registry
 from .batch_job import OF_A_JOB, last_lines
 from .profile import Profile
 
@@ -130,4 +130,5 @@ def ranks_in_allocation(profile: Profile, n: int) -> tuple[list[str], dict[str, 
     env = launch.rank_environment(n)
     env.update({name: str(profile.cores_per_rank) for name in launch.THREAD_VARIABLES})
     # The notebook's job step is bound to its cores; the new step must not inherit that.
-    return command, {k: v for k, v in env.items() if not k.startswith("SLURM_CPU_BIND")}
+    env = {k: v for k, v in env.items() if not k.startswith("SLURM_CPU_BIND")}
+    return mpi_launcher.command(command), env

@@ -3,7 +3,7 @@
     kind = "submit"   # a job of its own; or "allocation": in our own job; or "local"
     system = "slurm"
     queue = "short"
-    launcher = "srun --mpi=pmix --ntasks={n}"
+    launcher = "srun --mpi={pmi} --ntasks={n}"
 
 `start(profile="short")` looks for short.toml in the user's folder and then among those in this
 package; `start(profile="site/short.toml")` takes that file. Every key is checked when it is read;
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from .batch_job import SYSTEMS
+from .mpi_launcher import PLACE
 
 SHIPPED = Path(__file__).with_name("profiles")
 KINDS = ("local", "allocation", "submit")
@@ -89,7 +90,8 @@ class Profile:
         return shape | {"cores_per_rank": cores, "cores_per_node": per_node * cores}
 
     def fill(self, text: str, n: int) -> str:
-        return text.format_map(self.shape(n))
+        """`text` with values for `{...}`; `{pmi}` stays, because only the ranks' node can tell."""
+        return text.format_map(self.shape(n) | {"pmi": PLACE})
 
     def address(self) -> str:
         """The IPv4 address that the controller listens on."""
@@ -186,7 +188,8 @@ def check(empty: Profile, table: dict[str, Any]) -> Profile:
         try:
             profile.fill(getattr(profile, name), 1)
         except (KeyError, ValueError, IndexError):
-            known = ", ".join(f"{{{word}}}" for word in profile.shape(1))
+            words = [*profile.shape(1), *(["pmi"] if name == "launcher" else [])]
+            known = ", ".join(f"{{{word}}}" for word in words)
             right = f"only {known} in braces (write $NAME for shell variables)"
             raise profile.wrong(name, getattr(profile, name), right) from None
     if profile.launcher and "{n}" not in profile.launcher:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from IPython import get_ipython
 
-from . import lease, processes, submit
+from . import job_end, lease, mpi_launcher, processes, submit
 from .batch_job import Job
 from .processes import Guarded
 from .profile import Profile
@@ -120,7 +120,10 @@ class Parts:
                 problem = self._late()
             if problem is not None:
                 what, tail = problem
-                raise ClusterError("\n  ".join([f"{what}; the log ends with", *tail]))
+                if any(map(mpi_launcher.REFUSED.search, tail)):
+                    what, tail = f"the MPI library refuses the launcher: {mpi_launcher.REMEDY}", []
+                log = ["; the log ends with", *tail] if tail else [""]
+                raise ClusterError(what + "\n  ".join(log))
             time.sleep(0.02)
 
     def _ended(self) -> tuple[str, list[str]] | None:
@@ -133,7 +136,11 @@ class Parts:
             state = self.job.state()
             self._ask_at = time.monotonic() + ASK_EVERY
             if state is None:
-                return f"{self.job} ended before its engines were up", self.job.tail()
+                why = job_end.why(self.job, job_end.official(self.job), self.job.report())
+                return f"{why or f'{self.job} ended'} before its engines were up", self.job.tail()
+            if self.job.can_never_run(state):
+                ask = "ask for fewer ranks, less time or another queue in the profile"
+                return f"{self.job} can never run, it is {state}: {ask}", []
             self._job_state = state
         return None
 

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from numba_kernels import launch
+from numba_kernels.launch import privacy
 
-from . import processes
+from . import mpi_launcher, processes
 from .batch_job import Job, JobError
 from .profile import Profile
 from .registry import ClusterError, Record
@@ -58,15 +59,16 @@ def directives(profile: Profile, name: str, n: int, output: Path) -> list[str]:
     if profile.system == "slurm":
         head = [f"--job-name={name}", f"--output={output}", f"--nodes={shape['nodes']}"]
         head += [f"--ntasks={n}", f"--ntasks-per-node={shape['ranks_per_node']}"]
-        head += [f"--cpus-per-task={shape['cores_per_rank']}"]
+        # If a node fails, a job that starts again would find neither controller nor variables.
+        head += [f"--cpus-per-task={shape['cores_per_rank']}", "--no-requeue"]
         prefix, optional = "#SBATCH", ("--partition=", "--account=", "--time=")
     elif profile.system == "pbs":
         # -V: pass on the environment of the submitting process, as Slurm and LSF do by default.
-        head = [f"-N {name[:15]}", "-V", "-j oe", f"-o {output}"]
+        head = [f"-N {name[:15]}", "-V", "-r n", "-j oe", f"-o {output}"]
         head += [f"-l {profile.fill(profile.resources, n)}"]
         prefix, optional = "#PBS", ("-q ", "-A ", "-l walltime=")
     else:
-        head = [f"-J {name}", f"-o {output}", f"-n {n}"]
+        head = [f"-J {name}", "-rn", f"-o {output}", f"-n {n}"]
         head += [f'-R "span[ptile={shape["ranks_per_node"]}]"']
         if shape["cores_per_rank"] > 1:
             head += [f'-R "affinity[core({shape["cores_per_rank"]})]"']
@@ -82,10 +84,14 @@ def script(
 ) -> str:
     """The batch script of a job in which `profile`'s launcher starts `n` engines once."""
     threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
+    threads += [f"export {name}=${{{name}-{value}}}" for name, value in privacy.ANYWHERE.items()]
     if profile.system == "slurm":  # since 22.05, srun does not inherit this from the job
         threads += [f"export SRUN_CPUS_PER_TASK={profile.cores_per_rank}"]
     job = [sys.executable, "-I", "-S", str(IN_JOB), "--guard", str(launch.GUARD)]
     job += ["--connection", str(connection), "--"]
+    launcher = profile.fill(profile.launcher, n)
+    if mpi_launcher.PLACE in launcher:
+        job += [sys.executable, "-P", str(Path(mpi_launcher.__file__))]
     lines = [
         "#!/bin/bash",
         *directives(profile, name, n, log.with_suffix(".head")),
@@ -96,7 +102,7 @@ def script(
         *profile.setup,
         *threads,
         # exec replaces the shell, so that signals for the job reach it.
-        f"exec {shlex.join(job)} {profile.fill(profile.launcher, n)} {shlex.join(engine)}",
+        f"exec {shlex.join(job)} {launcher} {shlex.join(engine)}",
     ]
     return "\n".join(lines) + "\n"
 

@@ -342,3 +342,12 @@ def test_a_first_request_that_is_lost_is_sent_again():
     assert not list(results)
     with pytest.raises(ClusterError, match="gave no answer within 0 s"):
         answers(lambda: Asked(None), seconds=0)
+
+
+def test_engines_leave_no_name_in_shared_memory(shared_cluster):
+    """A rank that is killed can't remove it; MPICH keeps the name until MPI_Finalize."""
+    shared_cluster.run(
+        "maps = open('/proc/self/maps').read().splitlines()\n"
+        "held = [line for line in maps if '/mpich_shm_' in line]\n"
+        "assert all(line.endswith('(deleted)') for line in held), held"
+    )
