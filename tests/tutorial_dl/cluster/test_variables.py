@@ -46,6 +46,10 @@ def test_values_by_rank(shared_cluster):
     assert c["kept + comm.size"] == [3, 13, 23]
     assert [one["rank"] for one in c] == [0, 1, 2]
     assert repr(c[1:]).startswith("ranks 1, 2 of the cluster local")
+    assert c[3:]["rank"] == [] and c[[]].run(len, "ab") == []
+    c["times"] = 0
+    c[[0, 0]].run("times += 1")
+    assert c[[0, 0]]["times"] == [1, 1]
 
 
 def test_values_sent_to_ranks(shared_cluster):
