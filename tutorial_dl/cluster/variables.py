@@ -130,7 +130,9 @@ class Ranks:
             cell.wait(page, progress_after=seconds)
         except CellError as error:
             raise _without_our_name(error) from None
-        results = [_unpacked(rank, cell.replies[rank].parcel) for rank in self.numbers]
+        # The cell stays a while, and so would the messages, which may be large.
+        parcels_of = {rank: vars(reply).pop("parcel") for rank, reply in cell.replies.items()}
+        results = [_unpacked(rank, parcels_of[rank]) for rank in self.numbers]
         return results[0] if self.one else results
 
     def __repr__(self) -> str:
