@@ -228,11 +228,6 @@ def marks(number: int) -> dict[str, Any]:
     return {"color": colour(number), "marker": marker, "linestyle": "none"}
 
 
-def counted(number: int, what: str) -> str:
-    """The number and its noun: 1 rank, 2 ranks."""
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def predicted_measured(
     ax: Axes, x: Numbers, predicted: Numbers, measured: Numbers, labels=("predicted", "measured")
 ) -> None:

@@ -7,6 +7,8 @@ import sys
 import pytest
 import slurm_site
 
+from tutorial_dl.cluster import registry
+
 SECONDS = 120
 CLUSTER = """
 from tutorial_dl import cluster
@@ -41,7 +43,7 @@ def left(folder) -> set[str]:
 
 def test_a_full_home_is_named(tmp_path):
     done = run(tmp_path, "full", ["-c", CLUSTER])
-    folder = tmp_path / "home" / ".ipython" / "tutorial_dl_local"
+    folder = tmp_path / "home" / ".ipython" / f"{registry.PREFIX}local"
     says = f"cannot write {folder}: No space left on device; make room there, or set IPYTHONDIR"
     assert says in done.stderr.splitlines()[-1] and not left(tmp_path)
 

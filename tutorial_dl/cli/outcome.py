@@ -1,6 +1,6 @@
 """What came out of `python -m tutorial_dl run`, in sentences that are computed from its rows."""
 
-from ..figure_style import counted
+from ..words import counted
 
 IN_STEP = ("serial", "synchronous")  # all ranks make the updates that one process makes
 SAME = 0.05  # speeds and losses that differ by less, relatively, count as the same

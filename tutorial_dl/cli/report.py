@@ -10,7 +10,7 @@ from numba_kernels import launch
 
 from .. import __version__
 from ..course import plotting
-from ..figure_style import counted
+from ..words import counted
 from .outcome import IN_STEP
 
 COLUMNS = {

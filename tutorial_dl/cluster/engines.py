@@ -165,7 +165,8 @@ class Cluster(Variables):
     def _connect(self) -> None:
         file = processes.connection_file(self._record.run, "client")
         # The logger is that of the application: IPython's in a terminal, a kernel's in a notebook.
-        traitlets.log.get_logger().addFilter(_says_nothing_of_signing)
+        logger = traitlets.log.get_logger()
+        getattr(logger, "logger", logger).addFilter(_says_nothing_of_signing)
         self.client = Client(str(file), timeout=min(self.timeout, 60))
 
     def _note_places(self) -> None:

@@ -3,7 +3,6 @@
 foundations/  curve fitting, descent, and the theory that notebooks compare measurements with
 exercises/    the checks of the notebooks' exercises
 plotting/     their figures
-words.py      numbers with their nouns
 measure.py    latencies and bandwidths; traffic.py: how many bytes an algorithm moves
 virtual_ranks.py  ranks for learners' functions: as threads, or with a limit on every wait
 overlap.py    reducing gradients during the backward pass, which does not pay on one node

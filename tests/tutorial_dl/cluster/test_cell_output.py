@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import re
 
 import pytest
+from cell_messages import lines, message, output_of, png, shown, text
 
-from tutorial_dl.cluster import cell_display, cell_layout, rank_screen
+from tutorial_dl.cluster import cell_layout, rank_screen
 from tutorial_dl.cluster.cell_layout import layout, lines_of
 from tutorial_dl.cluster.cell_output import DISPLAYS, Output
-
-
-def message(kind: str, **content) -> dict:
-    """A message as an engine publishes it."""
-    return {"header": {"msg_type": kind}, "content": content}
-
-
-def text(said: str, name: str = "stdout") -> dict:
-    return message("stream", name=name, text=said)
-
-
-def shown(kind: str = "display_data", name: str | None = None, **data) -> dict:
-    """A message with something displayed, in the formats `text`, `png`, `html`, ..."""
-    types = {"text": "text/plain", "png": "image/png", "html": "text/html", "svg": "image/svg+xml"}
-    transient = {} if name is None else {"display_id": name}
-    bundle = {types.get(key, key): each for key, each in data.items()}
-    return message(kind, data=bundle, metadata={}, transient=transient)
-
-
-def output_of(**messages) -> Output:
-    """The output after these messages: r0=[...], r1=[...], each a string (stdout) or a message."""
-    output = Output(int(rank[1:]) for rank in messages)
-    for rank, each in messages.items():
-        for one in each:
-            output.receive(int(rank[1:]), text(one) if isinstance(one, str) else one)
-    return output
-
-
-def lines(groupby: str = "order", **messages) -> list[str]:
-    return lines_of(layout(output_of(**messages).snapshot(), groupby))
-
 
 # Folding and order ---------------------------------------------------------------------------
 
@@ -236,10 +205,6 @@ def test_displays_beyond_a_limit_are_counted():
 # Figures ------------------------------------------------------------------------------------
 
 
-def png(letter: str) -> str:
-    return base64.b64encode(letter.encode()).decode()
-
-
 def test_figures_of_ranks_form_a_grid():
     figures = {
         f"r{k}": [f"before {k}\n", shown(png=png(f"figure {k}"), text="<Figure>"), "after\n"]
@@ -304,148 +269,3 @@ def test_a_display_is_updated_and_cleared_as_in_a_notebook():
     waits = message("clear_output", wait=True)
     assert lines(r0=["a\n", waits]) == ["rank 0: a"]
     assert lines(r0=["a\n", waits, "b\n"], r1=["c\n"]) == ["rank 0: b", "rank 1: c"]
-
-
-# In a terminal, and in a notebook ------------------------------------------------------------
-
-
-def test_a_terminal_shows_whole_lines_as_they_come(capsys):
-    output, page = Output([0, 1]), cell_display.Terminal()
-    output.receive(0, text("early\n"))
-    page.follow(output, stream=True, groupby="order")
-    output.receive(1, text("10%\r20%\r"))
-    page.update()
-    assert capsys.readouterr().out == "rank 0: early\n"
-    output.receive(1, text("100%\nnot en"))
-    output.receive(0, text("bad\n", "stderr"))
-    output.receive(1, text("ded"))
-    for rank in (1, 0):
-        output.receive(rank, shown("execute_result", text="5"))
-    page.update()
-    said = capsys.readouterr()
-    assert said.out == "rank 1: 100%\n" and said.err == "rank 0: bad\n"
-    page.end()
-    assert capsys.readouterr().out == "rank 1: not ended\nranks 0, 1: 5\n"
-
-
-def test_a_terminal_that_does_not_stream_shows_all_at_the_end(capsys):
-    output, page = output_of(r0=["a\n"], r1=["a\n"]), cell_display.Terminal()
-    page.follow(output, stream=False, groupby="order")
-    page.update()
-    assert capsys.readouterr().out == ""
-    page.end()
-    assert capsys.readouterr().out == "ranks 0, 1: a\n"
-
-
-class Frontend:
-    """The outputs of a notebook's cell, as a front end keeps them."""
-
-    def __init__(self, monkeypatch, alone: bool = True):
-        self.shown: dict[str, dict] = {}
-        self.messages, self._clears = 0, False
-        monkeypatch.setattr(cell_display, "publish_display_data", self.publish)
-        monkeypatch.setattr(cell_display, "clear_output", self.clear)
-        monkeypatch.setattr(cell_display, "alone", lambda: alone)
-        monkeypatch.setattr(cell_display, "OFTEN", 0.0)
-
-    def publish(self, data, metadata, transient, update):
-        self.messages += 1
-        if self._clears:
-            self.shown, self._clears = {}, False
-        name = transient["display_id"]
-        assert (name in self.shown) == update
-        self.shown[name] = data
-
-    def clear(self, wait):
-        self._clears = wait
-        self.shown = self.shown if wait else {}
-
-    def text(self) -> list[str]:
-        return [data["text/plain"] for data in self.shown.values()]
-
-
-@pytest.fixture
-def notebook(monkeypatch):
-    return Frontend(monkeypatch)
-
-
-def following(output: Output, stream: bool = True) -> cell_display.Notebook:
-    page = cell_display.Notebook()
-    page.follow(output, stream, "order")
-    return page
-
-
-def update(page: cell_display.Notebook) -> None:
-    page._next = 0.0  # as if some time had passed
-    page.update()
-
-
-def test_a_notebook_has_one_text_that_is_replaced(notebook):
-    output = Output([0, 1])
-    page = following(output)
-    update(page)
-    assert notebook.messages == 0
-    output.receive(1, text("b\n"))
-    update(page)
-    output.receive(0, text("a\n"))
-    update(page)
-    assert notebook.text() == ["rank 0: a\nrank 1: b"] and notebook.messages == 2
-    page.end()
-    assert notebook.messages == 2  # nothing had changed
-
-
-def test_a_status_is_below_the_text_and_leaves_nothing(notebook):
-    output = Output([0])
-    page = following(output)
-    page.status("2 s: rank 0 computes")
-    assert notebook.text() == ["2 s: rank 0 computes"]
-    output.receive(0, text("a\n"))
-    update(page)
-    assert notebook.text() == ["rank 0: a\n2 s: rank 0 computes"]
-    page.end()
-    assert notebook.text() == ["rank 0: a"]
-
-
-@pytest.mark.parametrize("alone", [True, False])
-def test_a_status_with_no_output_leaves_nothing(monkeypatch, alone):
-    frontend = Frontend(monkeypatch, alone)
-    page = following(Output([0]))
-    page.status("2 s: rank 0 computes")
-    page.end()
-    # Other outputs of the same cell of the notebook must not be cleared.
-    assert frontend.text() == ([] if alone else [""])
-
-
-def test_figures_that_become_one_leave_no_gap(notebook):
-    output = Output([0, 1])
-    page = following(output)
-    output.receive(0, shown(**{"application/x": 1, "text": "W"}))
-    output.receive(1, shown(**{"application/x": 2, "text": "W"}, name="it"))
-    update(page)
-    assert len(notebook.text()) == 4
-    output.receive(1, shown("update_display_data", name="it", **{"application/x": 1, "text": "W"}))
-    page.end()
-    assert notebook.text() == ["ranks 0, 1:", "W"]
-
-
-def test_a_notebook_that_does_not_stream_shows_one_output(notebook):
-    output = output_of(r0=["a\n"])
-    page = following(output, stream=False)
-    update(page)
-    assert notebook.messages == 0
-    page.end()
-    assert notebook.text() == ["rank 0: a"] and notebook.messages == 1
-
-
-def test_updates_are_few(monkeypatch):
-    """A server drops output above a rate, and a page that changes all the time is not readable."""
-    frontend = Frontend(monkeypatch)
-    monkeypatch.setattr(cell_display, "OFTEN", 1000.0)
-    output = Output([0])
-    page = following(output)
-    for i in range(1000):
-        output.receive(0, text(f"{i}\n"))
-        page.update()
-    assert frontend.messages == 1
-    page.end()
-    assert frontend.messages == 2 and frontend.text()[0].splitlines()[-1] == "rank 0: 999"

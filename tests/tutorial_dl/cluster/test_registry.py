@@ -20,7 +20,7 @@ def own_home(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_named_and_nothing_stays(tmp_path, monkeypatch):
-    folder = tmp_path / "ipython" / "tutorial_dl_local"
+    folder = tmp_path / "ipython" / f"{registry.PREFIX}local"
     says = f"cannot write {folder}: No space left on device; make room there, or set IPYTHONDIR"
     with monkeypatch.context() as full:
         full.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=1, f_frsize=4096))

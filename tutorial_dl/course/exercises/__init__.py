@@ -22,7 +22,7 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any
 
-from tutorial_dl.course.words import counted
+from tutorial_dl.words import counted
 
 from .forms import (
     call,

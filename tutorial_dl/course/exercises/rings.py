@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tutorial_dl.course.words import counted
+from tutorial_dl.words import counted
 
 from .hints import NotYet
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tutorial_dl.course.foundations.least_squares import LeastSquares
-from tutorial_dl.course.words import counted
+from tutorial_dl.words import counted
 
 GROWTH = 1e12  # a loss above this multiple of the first one counts as divergence
 

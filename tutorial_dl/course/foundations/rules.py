@@ -45,7 +45,7 @@ unless C is clipped at `most` times eta g. (The rule is that of Hermans and Loup
 
 import numpy as np
 
-from tutorial_dl.course.words import counted
+from tutorial_dl.words import counted
 
 
 def delay_bound(tau: int, curvature: float = 1.0) -> float:

@@ -10,6 +10,7 @@ from matplotlib.ticker import EngFormatter
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.course.traffic import Trip, moved
+from tutorial_dl.words import counted
 
 SHADES = {
     does: {"facecolor": colour, "edgecolor": "#DDDDDD"}
@@ -40,7 +41,7 @@ def trips(plans: Mapping[str, Sequence[Trip]], vectors: Sequence[str]) -> style.
                     does += "w" * (name in trip.writes)
                     at = (column - 0.45, row - 0.42)
                     _cell(ax, at, (0.9, 0.84), does, 8, **SHADES[does], linewidth=0.8)
-            counts = f"{style.counted(len(plan), 'trip')}, {moved(plan)} numbers per weight"
+            counts = f"{counted(len(plan), 'trip')}, {moved(plan)} numbers per weight"
             ax.set_title(f"{title}:\n{counts}", fontsize=10)
             ax.set(xlim=(-0.6, len(vectors) - 0.4), ylim=(rows - 0.4, -0.6))
             ax.set_xticks(range(len(vectors)), [f"${name}$" for name in vectors])

@@ -7,6 +7,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
+from tutorial_dl.words import counted
 
 # Staleness -------------------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ def kept_pace(
     with style.panels(1, len(runs), width=5.0, height=3.8, sharey=True) as (figure, axes):
         for ax, (name, paths), title in zip(axes[0], runs.items(), titles, strict=True):
             for number, (workers, x) in enumerate(paths.items()):
-                label = style.counted(workers, "worker")
+                label = counted(workers, "worker")
                 ax.plot(x, linewidth=1.4, label=label, **style.line(number))
             ax.plot(single, color=style.GREY, linewidth=4, alpha=0.4, label="one process", zorder=0)
             ax.set(title=f"{name}: {title}", xlabel="rounds (steps of each worker)", yscale="log")

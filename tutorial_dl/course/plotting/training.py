@@ -7,6 +7,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Numbers
+from tutorial_dl.words import counted
 
 SAME = 0.05  # losses that differ by less, relatively, count as the same curve
 
@@ -42,7 +43,7 @@ def histories(results: list[dict], columns: int | None = None) -> style.Figure:
                     shift = (number - 1) * every // (len(runs) - 1)
                     marker = style.MARKERS[number % len(style.MARKERS)]
                     look |= {"linewidth": 1.2, "marker": marker, "markevery": (shift, every)}
-                label = f"{run['strategy']}, {style.counted(run['ranks'], 'rank')}"
+                label = f"{run['strategy']}, {counted(run['ranks'], 'rank')}"
                 ax.plot(epochs, losses, label=label, **look)
             losses = [[row["val_loss"] for row in run["history"]] for run in runs]
             same = len(runs) > 1 and len({len(of_run) for of_run in losses}) == 1
@@ -79,7 +80,7 @@ def speed_up(rows: list[dict], cores: int) -> style.Figure:
             look = {"markersize": 7, "markeredgecolor": "white", "label": f"{model}, measured"}
             ax.plot(*zip(*measured, strict=True), **look, **style.marks(number))
         if most > cores:
-            words = f"beyond {style.counted(cores, 'core')}: ranks take turns"
+            words = f"beyond {counted(cores, 'core')}: ranks take turns"
             ax.axvspan(cores, most + 0.2, color="#EEEEEE", zorder=0)
             where = {"transform": ax.get_xaxis_transform(), "va": "bottom"}
             ax.text(cores + 0.08, 0.02, words, color=style.GREY, **where)
@@ -126,12 +127,12 @@ def throughput(ax, ranks: Sequence[int], predicted: Numbers, measured: Numbers, 
             ax.text(x + shift, height, _thousands(height), ha="center", va="bottom", size=9)
     crowded = [x for x, p in zip(at, ranks, strict=True) if p > cores]
     if crowded:
-        words = f"more ranks than\nthe {style.counted(cores, 'core')}"
+        words = f"more ranks than\nthe {counted(cores, 'core')}"
         ax.axvspan(crowded[0] - 0.5, at[-1] + 0.5, color="#EEEEEE", zorder=0)
         where = {"transform": ax.get_xaxis_transform(), "va": "top"}
         ax.text(crowded[0] - 0.46, 0.98, words, size=9, **where)
     ax.set(xlim=(-0.5, at[-1] + 0.5), ylim=(0, 1.3 * max(*predicted, *measured)))
-    ax.set_xticks(at, [style.counted(p, "rank") for p in ranks])
+    ax.set_xticks(at, [counted(p, "rank") for p in ranks])
     ax.yaxis.set_major_formatter(lambda value, _: _thousands(value))
     ax.grid(visible=False, axis="x")
 
@@ -172,7 +173,7 @@ def step_parts(
                 [1e3 * predicted[p]] * 2, [at[0] - 0.5, at[-1] + 0.5], color=style.PREDICTED,
                 linewidth=2, label="T(p), predicted" if p == min(seconds) else None,
             )  # fmt: skip
-            labels += [f"{style.counted(p, 'rank')}: rank 0", *map(str, range(1, p))]
+            labels += [f"{counted(p, 'rank')}: rank 0", *map(str, range(1, p))]
             places += list(at)
             y = at[-1] + 1.7
         ax.set_yticks(places, labels)
