@@ -26,6 +26,7 @@ OF_OTHERS = {
     "mpi4py": {"_addressof", "_handleof", "_sizeof", "_typedict"},
     "Numba's compile cache": {"_cache", "_rebuild", "_reduce"},
     "IPython": {"_filename_map", "_last_traceback", "_render_traceback_"},
+    "ipykernel": {"_supports_kernel_subshells"},
     "Keras": {
         "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
         "_flat_losses", "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",

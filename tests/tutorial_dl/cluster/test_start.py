@@ -244,7 +244,7 @@ def test_importing_the_package_in_a_script_does_not_load_ipython():
 def test_nothing_is_said_of_signing_in_a_terminal(monkeypatch, caplog):
     """IPython's application has a logger of its own."""
     logger = logging.getLogger("an application")
-    monkeypatch.setattr(traitlets.log, "_logger", logger)
+    monkeypatch.setattr(traitlets.log, "get_logger", lambda: logger)
     said = "Message signing is disabled.  This is insecure and not recommended!"
     monkeypatch.setattr(engines, "Client", lambda *_, **options: logger.warning(said))
     engines.Cluster(registry.Record("it", 2, "local.toml", "/nowhere"), LOCAL, 60.0)._connect()
