@@ -7,12 +7,13 @@ processes to the others: ranks of one world have the variable of a rank, and bel
 """
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from ..errors import ranks_in_words
 from ..launcher import local_ranks
-from .stall import GONE, STOPPED, Watch, state
+from .stall import GONE, LOOK, STOPPED, Watch, state
 
 NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "ALPS_APP_PE")
 MARK = "numba_kernels-begins"
@@ -80,11 +81,19 @@ def _has_mark(pid: int) -> bool:
 class FirstWatch(Watch):
     """Watches the wait for all ranks to begin the world."""
 
+    _here: tuple[float, dict] = (float("-inf"), {})  # when `here` looked, and what it saw
+
+    def here(self) -> dict[int, tuple[int, bool]]:
+        """Return `ranks_here()`, which reads a file per process, of at most LOOK seconds ago."""
+        if time.monotonic() - self._here[0] > LOOK:
+            self._here = time.monotonic(), ranks_here()
+        return self._here[1]
+
     def look(self, waited: float) -> None:
         if waited <= self.tell_at or self.team.size == 1:
             return
         self.tell_at *= 2
-        here, late = ranks_here(), self.unheard()
+        here, late = self.here(), self.unheard()
         first = min((rank for rank, (_, begun) in here.items() if begun), default=self.team.rank)
         if late and self.team.rank == first:
             self.late = late
@@ -97,15 +106,12 @@ class FirstWatch(Watch):
             names = ranks_in_words(late, said.get)
             self.tell(f"{names} {has} not begun to make the team, for {waited:.0f} s")
 
-    def missing(self) -> list[int]:
-        return self.unheard()
-
     def unheard(self) -> list[int]:
         """Return the ranks that have not begun, of those on this machine."""
-        found, size = ranks_here(), self.team.size
+        found, size = self.here(), self.team.size
         here = range(size) if local_ranks() == size else found
         return sorted(rank for rank in here if not found.get(rank, (0, False))[1])
 
     def starts(self, rank: int) -> bool:
-        pid, _ = ranks_here().get(rank, (None, False))
+        pid, _ = self.here().get(rank, (None, False))
         return pid is not None and state(pid) not in (*GONE, *STOPPED)

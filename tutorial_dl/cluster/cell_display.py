@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 import uuid
@@ -9,7 +10,7 @@ import uuid
 from IPython import get_ipython
 from IPython.display import clear_output, publish_display_data
 
-from .cell_layout import Bundle, layout, lines_of
+from .cell_layout import Bundle, colours, layout, lines_of
 from .cell_output import Output, Rich, as_text
 from .rank_screen import CONTROL
 
@@ -142,7 +143,8 @@ class Terminal(Page):
 
     def status(self, text: str) -> None:
         if text != self._status and self.shows_status():
-            line = "; ".join(text.splitlines())
+            # A line that the terminal wraps could not be removed again.
+            line = "; ".join(text.splitlines())[: shutil.get_terminal_size().columns - 1]
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
             self._status = text
 
@@ -166,6 +168,7 @@ class Terminal(Page):
     def _print(self, rank: int, name: str, line: str) -> None:
         self.status("")
         line = CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2])
+        line = colours(line, {}, name)  # they end with the line
         print(f"rank {rank}: {line}", file=getattr(sys, name, sys.stdout), flush=True)
 
     def end(self) -> None:

@@ -178,6 +178,7 @@ def _begins(rows: list[Row], partial: int, longer: list[Row]) -> int | None:
 def _labelled(chain: Shared, most: int) -> Iterable[tuple[str, str]]:
     """(label, line) of the lines of a chain, of which at most about `most` are shown."""
     rows, counts = chain.rows, chain.counts
+    longest = max(sorted(counts), key=counts.__getitem__)  # the first rank that has printed all
     first = last = len(rows)  # lines that are not shown
     if len(rows) > most + 1:
         first, last = most // 2, len(rows) - (most - most // 2)
@@ -189,7 +190,7 @@ def _labelled(chain: Shared, most: int) -> Iterable[tuple[str, str]]:
                 continue
             hidden = rows[first:last]
             count = sum(1 if row.name else int(row.text) for row in hidden)
-            name, line = "stdout", f"... {count:,} lines more; c.output({min(counts)}) has them"
+            name, line = "stdout", f"... {count:,} lines more; c.output({longest}) has them"
         elif not name:
             name, line = "stdout", f"... {int(text):,} lines, which were not kept"
         else:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import NamedTuple
 
 import psutil
@@ -111,6 +111,7 @@ class Hooks:
         kernel.control_handlers[QUESTION] = self.answer
         kernel.finish_metadata = self.finish_reply
         kernel.should_handle = self.should_handle
+        let_cells_await(kernel)
         self.number: int | None = None
         self.cache = self.shell.compile.cache
         self.shell.compile.cache = self.cache_cell
@@ -220,6 +221,17 @@ class Hooks:
                 line = frame.f_lineno or 0  # the outermost counts: functions may be older
             frame = frame.f_back
         return call if len(call) <= LONGEST else call[: LONGEST - 3] + "...", line
+
+
+def let_cells_await(kernel) -> None:
+    """Let cells with `await` at the top level run; else they would never end.
+
+    For these, ipykernel 7 asks its thread of the shell channel which thread runs cells. Engines
+    have no such thread, and the error goes to a log instead of a reply.
+    """
+    if getattr(kernel, "shell_channel_thread", True) is None:
+        type(kernel)._supports_kernel_subshells = False  # as before; it looks for the thread
+        kernel.shell_channel_thread = SimpleNamespace(parent_thread=threading.main_thread())
 
 
 def severity(error: BaseException) -> Severity:

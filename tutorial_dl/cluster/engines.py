@@ -23,6 +23,7 @@ import time
 from typing import NamedTuple
 
 import psutil
+import traitlets.log
 
 from . import magics, mpi_launcher, processes, profile, registry, view
 from .batch_job import Job
@@ -163,7 +164,9 @@ class Cluster(Variables):
 
     def _connect(self) -> None:
         file = processes.connection_file(self._record.run, "client")
-        logging.getLogger("traitlets").addFilter(_says_nothing_of_signing)
+        # The logger is that of the application: IPython's in a terminal, a kernel's in a notebook.
+        logger = traitlets.log.get_logger()
+        getattr(logger, "logger", logger).addFilter(_says_nothing_of_signing)
         self.client = Client(str(file), timeout=min(self.timeout, 60))
 
     def _note_places(self) -> None:

@@ -27,9 +27,9 @@ from pathlib import Path
 
 from . import job_end
 from .batch_job import Job
-from .cell_errors import ranks
 from .engine_hooks import QUESTION
 from .process_watch import Deaths
+from .rank_words import ranks
 
 ANSWER = 1.5  # seconds for engines to answer, to find out which have no connection
 CUT_OFF = 2.0  # seconds after which a connection that was lost counts as lost for good

@@ -33,7 +33,7 @@ class ClusterMagics(ParallelMagics):
         targets = self.view.targets if targets is None else targets
         if self.verbose:
             print(f"{'Parallel' if block else 'Async parallel'} execution on engine(s): {targets}")
-        page = cell_display.page()
+        page = shown.pop("page", None) or cell_display.page()
         own = {
             "stream_output": self.stream_output,
             "progress_after": self.progress_after_seconds,
@@ -114,9 +114,10 @@ class ClusterMagics(ParallelMagics):
             raise UsageError(f"--timeout must be more than 0 seconds, got {args.timeout:g}")
         ranks = which_ranks("all" if args.ranks is None else args.ranks, self.cluster.n)
         cell = numbered("mpi", line, cell)
-        self.cluster.cells.free(ranks, args.timeout, cell_display.page())
+        page = cell_display.page()
+        self.cluster.cells.free(ranks, args.timeout, page)  # so that the drawing can begin
         with drawn(self.cluster.cells, ranks) if args.trace else contextlib.nullcontext():
-            self.parallel_execute(cell, block=True, targets=ranks, timeout=args.timeout)
+            self.parallel_execute(cell, block=True, targets=ranks, timeout=args.timeout, page=page)
 
 
 def numbered(magic: str, line: str, cell: str) -> str:

@@ -141,7 +141,8 @@ def home() -> Path:
 
 
 def _can_make(folder: Path) -> bool:
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    # Not Path.exists: it raises PermissionError below a folder of another user.
+    there = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
     return os.access(there, os.W_OK | os.X_OK)
 
 

@@ -106,7 +106,8 @@ class Ranks:
             CellError: If a rank failed; it says which and why. CellTimeout after `timeout`.
             ValueError: If `timeout` is not above 0.
         """
-        self.cluster.cells.run(code, self.numbers, timeout)
+        if self.numbers:
+            self.cluster.cells.run(code, list(dict.fromkeys(self.numbers)), timeout)
 
     def _ask(self, request: tuple, timeout: float | None = None) -> Any:
         """Send a request, wait for its end, and return the results."""
@@ -117,16 +118,21 @@ class Ranks:
         except CannotSend as error:
             raise CellError([_not_sent(request, str(error))]) from None
         sources, _ = parcels.pack(_sources(files))
-        former = {rank: cells.now[rank] for rank in self.numbers if rank in cells.now}
-        cells.free(self.numbers, timeout)
-        cell = cells.submit(CODE, self.numbers, timeout, buffers=[*sources, *buffers])
+        numbers = list(dict.fromkeys(self.numbers))  # each rank once
+        if not numbers:
+            return []
+        former = {rank: cells.now[rank] for rank in numbers if rank in cells.now}
+        cells.free(numbers, timeout)
+        page, seconds = _naming_the_busy(cells, former), ClusterMagics.progress_after_seconds
+        status = page.shows_status() and seconds >= 0
+        cell = cells.submit(CODE, numbers, timeout, status, buffers=[*sources, *buffers])
         try:
-            cell.wait(
-                _naming_the_busy(cells, former), progress_after=ClusterMagics.progress_after_seconds
-            )
+            cell.wait(page, progress_after=seconds)
         except CellError as error:
             raise _without_our_name(error) from None
-        results = [_unpacked(rank, cell.replies[rank].parcel) for rank in self.numbers]
+        # The cell stays a while, and so would the messages, which may be large.
+        parcels_of = {rank: vars(reply).pop("parcel") for rank, reply in cell.replies.items()}
+        results = [_unpacked(rank, parcels_of[rank]) for rank in self.numbers]
         return results[0] if self.one else results
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
 """Waits while a team is made: who has not come is reported, and named when time is up."""
 
 import re
+from types import SimpleNamespace
 
 from numba_kernels import launch
 
@@ -119,3 +120,18 @@ def test_before_there_is_any_mailbox(tmp_path):
             zero,
         )
         assert others == ["1: ", "2: ", "3: "]
+
+
+def test_the_machines_processes_are_read_now_and_then(monkeypatch):
+    from numba_kernels.team import siblings
+
+    looks, now = [], [100.0]
+    monkeypatch.setattr(siblings, "ranks_here", lambda: looks.append(1) or {1: (1, False)})
+    monkeypatch.setattr(siblings, "local_ranks", lambda: 2)
+    monkeypatch.setattr(siblings.time, "monotonic", lambda: now[0])
+    watch = siblings.FirstWatch(SimpleNamespace(rank=0, size=2))
+    for _ in range(1000):  # a wait beyond its limit asks all the time
+        assert watch.unheard() == [0, 1] and watch.starts(1)
+    assert len(looks) == 1
+    now[0] += 1.0
+    assert watch.starts(1) and len(looks) == 2

@@ -28,6 +28,19 @@ def test_a_terminal_shows_whole_lines_as_they_come(capsys):
     assert capsys.readouterr().out == "rank 1: not ended\nranks 0, 1: 5\n"
 
 
+def test_colours_and_statuses_stay_within_a_terminals_line(capsys, monkeypatch):
+    output, page = Output([0]), cell_display.Terminal()
+    monkeypatch.setattr(page, "shows_status", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    page.follow(output, stream=True, groupby="order")
+    output.receive(0, text("\x1b[31mred\nplain\n"))
+    page.update()
+    page.status("12 s: rank 0\ncomputes and computes")
+    said = capsys.readouterr()
+    assert said.out == "rank 0: \x1b[31mred\x1b[0m\nrank 0: plain\n"
+    assert said.err == "\r\x1b[K12 s: rank 0; compu"  # one column is left for the cursor
+
+
 def test_a_terminal_that_does_not_stream_shows_all_at_the_end(capsys):
     output, page = output_of(r0=["a\n"], r1=["a\n"]), cell_display.Terminal()
     page.follow(output, stream=False, groupby="order")

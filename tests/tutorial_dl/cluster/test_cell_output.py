@@ -156,6 +156,12 @@ def test_a_thousand_lines_are_cut_with_a_count():
     assert output_of(r1=[printed]).text(1) == printed.rstrip("\n")
 
 
+def test_the_rank_that_is_named_has_all_lines():
+    got = lines(r0=["line 0\n"], r1=["".join(f"line {i}\n" for i in range(1000))])
+    assert got[0] == "ranks 0, 1: line 0"
+    assert "rank 1:     ... 900 lines more; c.output(1) has them" in got
+
+
 def test_ranks_that_differ_share_the_lines_that_are_shown():
     printed = {f"r{k}": ["".join(f"{i} of {k}\n" for i in range(1000))] for k in range(8)}
     got = lines(**printed)

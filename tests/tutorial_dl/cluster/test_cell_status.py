@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -15,7 +16,7 @@ from tutorial_dl.cluster import cell_display, cell_runner
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 from tutorial_dl.cluster.cell_status import status
 from tutorial_dl.cluster.engine_hooks import Doing
-from tutorial_dl.cluster.magics import numbered
+from tutorial_dl.cluster.magics import ClusterMagics, numbered
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
 
@@ -86,6 +87,26 @@ def test_ranks_report_no_long_wait_where_the_notebook_shows_it(team):
     team.cells.submit("from numba_kernels.team import stall", status=True).wait()
     team.cells.submit("assert not stall.reports", status=True).wait()
     team.run("assert stall.reports")
+
+
+def test_calls_and_variables_report_as_cells_do(team, monkeypatch):
+    team.run("from numba_kernels.team import stall")
+    for shows in (True, False):
+        monkeypatch.setattr(cell_display.Terminal, "shows_status", lambda page, shows=shows: shows)
+        monkeypatch.setattr(cell_display.Terminal, "status", lambda page, text: None)
+        assert team["stall.reports"] == [not shows] * 3
+
+
+def test_mpi_shows_the_wait_before_it_and_the_cell_in_one_place():
+    pages = []
+    cells = SimpleNamespace(free=lambda ranks, timeout, page: pages.append(page))
+    magics = SimpleNamespace(
+        cluster=SimpleNamespace(n=2, cells=cells),
+        cell_mpi=ClusterMagics.cell_mpi,
+        parallel_execute=lambda cell, page, **how: pages.append(page),
+    )
+    ClusterMagics.cell_mpi(magics, "", "pass")
+    assert len(pages) == 2 and pages[0] is pages[1]
 
 
 # After a stop -----------------------------------------------------------------------------------

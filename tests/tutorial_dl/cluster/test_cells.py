@@ -159,6 +159,16 @@ def test_output_comes_once_and_before_the_end(shared_cluster, capsys, tmp_path):
     assert captured.out.count("once") == 1 and "ZeroDivisionError" not in captured.err
 
 
+def test_a_cell_may_await(shared_cluster, capsys):
+    slept = "import asyncio\nawait asyncio.sleep(0.01)\n"
+    shared_cluster.run(f"{slept}awaited = rank", timeout=30)
+    assert shared_cluster["awaited"] == [0, 1, 2]
+    summary = failing(shared_cluster, f"{slept}assert rank != 1, 'one'\nTeam().barrier()")
+    assert summary[0] == "rank 1: AssertionError: one"
+    with pytest.raises(CellTimeout, match="3 of 3 ranks stopped, variables are kept"):
+        shared_cluster.run("await asyncio.sleep(300)", timeout=0.5)
+
+
 def test_a_computing_rank_is_not_interrupted(shared_cluster, capfd):
     code = "done = False\nif rank == 1: raise ValueError('early')\nif rank == 0: time.sleep(5)\n"
     summary = failing(shared_cluster, code + "done = True")

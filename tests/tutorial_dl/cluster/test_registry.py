@@ -59,3 +59,17 @@ def test_a_home_that_cannot_be_written(tmp_path, monkeypatch):
 
 def test_a_folder_can_be_made_below_one_that_can_be_written(tmp_path):
     assert registry._can_make(tmp_path) and registry._can_make(tmp_path / "a" / "b")
+
+
+def test_a_home_below_a_folder_that_is_another_users(tmp_path, monkeypatch):
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0)
+    inner = locked / "home" / ".ipython"
+    real, effective, saved = os.getresuid()
+    if effective == 0:  # root may go anywhere
+        os.setresuid(65534, 65534, 0)
+    try:
+        assert not registry._can_make(inner)
+    finally:
+        os.setresuid(real, effective, saved)
+        locked.chmod(0o700)

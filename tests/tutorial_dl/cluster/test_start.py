@@ -5,6 +5,7 @@ Nothing here starts a process.
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import IPython
 import psutil
 import pytest
+import traitlets.log
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -237,3 +239,13 @@ def test_px_without_a_cluster_says_how_to_start_one(monkeypatch):
 def test_importing_the_package_in_a_script_does_not_load_ipython():
     program = "import sys, tutorial_dl.cluster; assert 'IPython' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_nothing_is_said_of_signing_in_a_terminal(monkeypatch, caplog):
+    """IPython's application has a logger of its own."""
+    logger = logging.getLogger("an application")
+    monkeypatch.setattr(traitlets.log, "_logger", logger)
+    said = "Message signing is disabled.  This is insecure and not recommended!"
+    monkeypatch.setattr(engines, "Client", lambda *_, **options: logger.warning(said))
+    engines.Cluster(registry.Record("it", 2, "local.toml", "/nowhere"), LOCAL, 60.0)._connect()
+    assert not caplog.records

@@ -46,12 +46,18 @@ def test_values_by_rank(shared_cluster):
     assert c["kept + comm.size"] == [3, 13, 23]
     assert [one["rank"] for one in c] == [0, 1, 2]
     assert repr(c[1:]).startswith("ranks 1, 2 of the cluster local")
+    assert c[3:]["rank"] == [] and c[[]].run(len, "ab") == []
+    c["times"] = 0
+    c[[0, 0]].run("times += 1")
+    assert c[[0, 0]]["times"] == [1, 1]
 
 
 def test_values_sent_to_ranks(shared_cluster):
     c, array = shared_cluster, np.arange(20_000.0)  # more than parcels.LARGE
     c["x"] = array
     assert all((each == array).all() for each in c["x"]) and c["x.sum()"] == [array.sum()] * 3
+    replies = c.cells.now[0].replies.values()  # they stay, without the arrays
+    assert not any(hasattr(reply, "parcel") for reply in replies)
     c["x[0]"] = 7  # the ranks' own copies can be written to, as can what comes back
     back = c["x"][1]
     back[1] = 8
