@@ -32,6 +32,7 @@ ONCE = {
 KEPT = {
     ("numba_kernels.allreduce.dispatch", "_SEEN"),
     ("numba_kernels.team.regrouping", "_left_behind"),
+    ("numba_kernels.team.failure", "ended"),
     ("tutorial_dl.interop.horovod.elastic.callbacks", "_iterators"),
     ("tutorial_dl.replica.tensorflow_graph", "_kept"),
 }

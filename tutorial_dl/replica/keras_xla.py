@@ -37,6 +37,8 @@ class KerasXla(KerasSteps):
             return "its ranks communicate while they compute a gradient"
         if self._own_step:
             return "its class has a train_step of its own"
+        if self.changes_parameters:
+            return "its SpectralNormalization changes weights while it computes"
         return "it keeps states between batches" if self.fixed_batch else ""
 
     @property
@@ -62,10 +64,11 @@ class KerasXla(KerasSteps):
         if how == "xla":
             self._by_xla[STEPS[what]] = samples
 
-    def seconds_by(self, what: str, how: str, batch: Batch) -> float | None:
+    def seconds_by(self, what: str, how: str, batch: Batch, once: bool = False) -> float | None:
         """The median time of a step on this batch; it leaves no trace in the model.
 
         Measure "graph" first. None: XLA can't compile the step, or computes something else.
+        `once`: the time of one call, after the one that traces the graph.
         """
         before = dict(self._by_xla)
         self.compile_by(what, how, len(keras.tree.flatten(batch[0])[0]))
@@ -81,7 +84,7 @@ class KerasXla(KerasSteps):
                     if not self._alike(self._expected.pop(what), found):
                         return None
             with unchanged(self.model):
-                return _median_seconds(lambda: self._run(step, arrays))
+                return _median_seconds(lambda: self._run(step, arrays), 1 if once else MOST)
         except Exception:  # of any kind, from TensorFlow, the model, or DrawsDiffer
             if how == "graph":
                 raise
@@ -104,9 +107,9 @@ class KerasXla(KerasSteps):
         )
 
 
-def _median_seconds(call: Callable) -> float:
+def _median_seconds(call: Callable, most: int) -> float:
     taken: list[float] = []
-    while len(taken) < LEAST or (sum(taken) < SECONDS and len(taken) < MOST):
+    while len(taken) < min(LEAST, most) or (sum(taken) < SECONDS and len(taken) < most):
         began = time.perf_counter()
         call()
         taken.append(time.perf_counter() - began)

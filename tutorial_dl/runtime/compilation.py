@@ -17,7 +17,8 @@ from ..data.dataset import Data, share
 from ..data.streams import Stream
 
 WAYS = ("auto", "graph", "xla")
-WORTH = 10.0  # seconds of one step's graph in this run, from which on XLA is tried
+# XLA is tried from so many calls on, if TensorFlow's graph takes so many seconds for them.
+CALLS, WORTH = 50, 10.0
 BETTER = 0.95  # of the graph's time that XLA may take
 
 
@@ -55,12 +56,13 @@ def choose(run, loop, epochs: int, tell: bool) -> None:
 def _fastest(run, player, what: str, samples: int, count: int | None, tell: bool) -> str | None:
     """ "graph" or "xla"; None: the run is too short to find out."""
     replica, team = player.replica, run.team
-    if not _all(team, bool(replica.compiles and count)):
+    if not _all(team, bool(replica.compiles and count and count >= CALLS)):
         return None
     batch = _batch(run, player, what, samples)
-    graph = _slowest(team, replica.seconds_by(what, "graph", batch))
-    if graph * count < WORTH:
+    once = _slowest(team, replica.seconds_by(what, "graph", batch, once=True))
+    if once * count < WORTH:
         return None
+    graph = _slowest(team, replica.seconds_by(what, "graph", batch))
     xla = _slowest(team, replica.seconds_by(what, "xla", batch))
     way = "xla" if xla < BETTER * graph else "graph"
     if tell and team.rank == 0:

@@ -122,6 +122,12 @@ def test_models_whose_errors_xla_would_hide_are_not_compiled_by_choice():
         check_way("xla", eager)
 
 
+def test_measuring_would_change_a_model_with_spectral_normalisation():
+    inputs = keras.Input((36,))
+    normalised = layers.SpectralNormalization(layers.Dense(3, "softmax"))(inputs)
+    assert not replica.of(compiled(inputs, normalised)).compiles
+
+
 def test_numpy_models_have_no_choice():
     from tutorial_dl.replica import SoftmaxReplica
 

@@ -260,7 +260,7 @@ right, turns = trainer.replica.compute_gradient, []
 
 def wrong(batch):
     turns.append(1)
-    if team.rank == 2 and len(turns) == 30:
+    if team.rank == 2 and len(turns) == 5:  # few, as other workers may be faster
         raise Fault("by purpose")
     return right(batch)
 

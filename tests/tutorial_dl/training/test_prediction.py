@@ -160,7 +160,8 @@ def profile_of_a_model_of_ours():
     assert (trainer.replica.parameters == before).all()
     c, u = measured["gradient_seconds"], measured["update_seconds"]
     faster = speed_up(4, **measured, parameters=before.size, cores=4, bytes_per_second=np.inf)
-    assert faster == pytest.approx((c[1] + u) / (c[4] + u / 4)) and min(*c.values(), u) > 0
+    quarter = max(c[4], c[1] / 4)  # it may have been measured as less, on a busy machine
+    assert faster == pytest.approx((c[1] + u) / (quarter + u / 4)) and min(*c.values(), u) > 0
 
 
 def test_the_profile_of_a_model_of_ours(on_ranks):
