@@ -187,7 +187,10 @@ class Hooks:
 
     def answer(self, stream, identity, question) -> None:
         """Called in the control thread."""
-        content = self.doing()._asdict()
+        try:
+            content = self.doing()._asdict()
+        except Exception:  # the main thread has changed what is looked at; the next answer is right
+            content = Doing("running", "", 0, False, 0.0, 0, 0.0)._asdict()
         self.kernel.session.send(stream, "doing_reply", content, question, ident=identity)
 
     def doing(self) -> Doing:

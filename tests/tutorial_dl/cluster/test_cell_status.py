@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from tutorial_dl.cluster import cell_display, cell_runner
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 from tutorial_dl.cluster.cell_status import status
-from tutorial_dl.cluster.engine_hooks import Doing
+from tutorial_dl.cluster.engine_hooks import Doing, Hooks
 from tutorial_dl.cluster.magics import ClusterMagics, numbered
 
 OFFER = "c.restart() gives new engines (their variables are lost)"
@@ -245,3 +245,13 @@ def test_all_that_a_rank_has_printed(shared_cluster, capsys):
     assert said[-3:] == [f"rank {rank}: {rank}" for rank in range(3)]
     with pytest.raises(ValueError, match="rank must be from 0 to 2, got 3"):
         shared_cluster.output(3)
+
+
+def test_an_engine_answers_whatever_its_main_thread_does_meanwhile():
+    """Otherwise its question would stay open, and no other would be asked."""
+    hooks, sent = object.__new__(Hooks), []
+    session = SimpleNamespace(send=lambda stream, kind, content, *_, **__: sent.append(content))
+    hooks.kernel = SimpleNamespace(session=session)
+    hooks.doing = lambda: {}["changed size during iteration"]
+    hooks.answer(None, b"", {})
+    assert Doing(**sent[0]).state == "running"
