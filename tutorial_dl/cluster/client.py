@@ -7,6 +7,7 @@ two classes here derive from ipyparallel's to reach its private names, and no ot
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -32,6 +33,19 @@ class Client(ipp.Client):
     def ranks_of(self, targets) -> list[int]:
         """The ranks that `targets` means, in any form that ipyparallel accepts."""
         return self._build_targets(targets)[1]
+
+    def wait_for_first_output(self, rank: int, seconds: float = 10.0) -> bool:
+        """Wait until an idle engine's output arrives; False after `seconds`.
+
+        The subscription to what engines publish is made in the background when the client connects,
+        and what they publish before that is lost: a cell's output, and the message that it is over.
+        """
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            asked = self[rank].execute("", silent=False, block=False)
+            if asked.wait(1.0) and asked.wait_for_output(0.3):
+                return True
+        return False
 
     def ask(self, rank: int, question: str) -> Future | None:
         """Send a question to an engine's control thread; None if the engine is not connected."""

@@ -194,7 +194,14 @@ class Cluster(Variables):
             self._lease = Lease(record.path)
         self._connect()
         self._activate()
+        self._hear()
         return len({uuid for _, _, uuid in record.places} - set(self.client.uuids.values()))
+
+    def _hear(self) -> None:
+        """Wait until what engines print arrives here; only an idle engine can be asked for it."""
+        doing = self.cells.asking.ask(list(self.client.ids), {}, 1.0)
+        for rank in [rank for rank, each in doing.items() if each.state == "idle"][:1]:
+            self.client.wait_for_first_output(rank)
 
     def follow(self, record: Record) -> bool:
         """Whether `record` is of this cluster; connects again if another notebook restarted it."""
@@ -205,6 +212,7 @@ class Cluster(Variables):
             self._record = record
             self._connect()
             self._activate()
+            self._hear()
         return True
 
     def _activate(self, install: bool = False) -> None:

@@ -289,8 +289,8 @@ def test_from_a_terminal():
     [entry] = json.loads(command("list", "--json").stdout)
     assert entry["name"] == "demo" and entry["n"] == 2
     c = cluster.join("demo")
-    c.client[:].execute("from mpi4py import MPI; n = MPI.COMM_WORLD.allreduce(1)", block=True)
-    assert c.client[:]["n"] == [2, 2]
+    c.run("from mpi4py import MPI; n = MPI.COMM_WORLD.allreduce(1)", timeout=600)
+    assert c["n"] == [2, 2]
     found = processes(c._record)
     assert command("stop", "demo").stdout == "stopped demo\n"
     assert_gone(found)
@@ -369,4 +369,4 @@ def restarts(times):
             with clock.seconds("a restart"):
                 c.restart()
             c.client[:].execute("n = MPI.COMM_WORLD.allreduce(1)", block=True)
-            assert c.client[:]["n"] == [2, 2]
+            assert c["n"] == [2, 2]

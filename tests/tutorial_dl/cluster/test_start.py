@@ -21,6 +21,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from numba_kernels import launch
 from tutorial_dl import cluster
 from tutorial_dl.cluster import before_start, capacity, engines, magics, notebook, registry
+from tutorial_dl.cluster.client import Client
 from tutorial_dl.cluster.profile import Profile, check
 
 pytestmark = pytest.mark.usefixtures("private")
@@ -249,3 +250,32 @@ def test_nothing_is_said_of_signing_in_a_terminal(monkeypatch, caplog):
     monkeypatch.setattr(engines, "Client", lambda *_, **options: logger.warning(said))
     engines.Cluster(registry.Record("it", 2, "local.toml", "/nowhere"), LOCAL, 60.0)._connect()
     assert not caplog.records
+
+
+def test_a_client_that_joins_waits_until_output_arrives():
+    """What an engine publishes before the subscription is there is lost, so it is asked again."""
+    arrives, asked = iter([False, False, True]), []
+
+    def execute(code, silent, block):
+        asked.append(code)
+        return SimpleNamespace(wait=lambda _: True, wait_for_output=lambda _: next(arrives))
+
+    assert Client.wait_for_first_output({1: SimpleNamespace(execute=execute)}, 1, 600)
+    assert asked == [""] * 3
+
+
+def test_only_an_idle_engine_is_asked_for_output():
+    heard = []
+    states = {0: "running", 1: "idle", 2: "idle"}
+    asking = SimpleNamespace(
+        ask=lambda ranks, codes, seconds: {
+            rank: SimpleNamespace(state=states[rank]) for rank in ranks
+        }
+    )
+    joined = object.__new__(engines.Cluster)
+    joined.cells = SimpleNamespace(asking=asking)
+    joined.client = SimpleNamespace(ids=[0, 1, 2], wait_for_first_output=heard.append)
+    joined._hear()
+    states.update({1: "running", 2: "running"})
+    joined._hear()
+    assert heard == [1]
