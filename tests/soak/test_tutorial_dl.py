@@ -217,6 +217,5 @@ def test_wrong_answers_of_exercises_hang_nobody(tests, on_ranks, bound, capsys, 
             )
             tests("test_07_exercises").test_wrong_rings(capsys, *wrong)
         else:
-            of = tests("test_08_exercises")
-            of.test_the_function_with_the_bug_fails_on_every_rank_and_hangs_on_none(on_ranks)
+            tests("test_answers_on_ranks").test_wrong_answers(on_ranks, "08.sums")
     bound(f"a wrong answer of notebook {exercise} is told", 10 if exercise == "07" else 40)

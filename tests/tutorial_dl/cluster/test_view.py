@@ -60,7 +60,9 @@ def test_states_of_engines(tmp_path, monkeypatch):
             rows = engine_states.rows(c, shares)
             times = [dict(zip(view.KINDS, row.shares, strict=False)) for row in rows]
             waits = [each.get("waiting", 0.0) > 0 for each in times]
-            return [row.state for row in rows] == states and waits == [True, False, True] and rows
+            known = all(row.shares for row in rows)
+            right = [row.state for row in rows] == states and waits == [True, False, True]
+            return known and right and rows
 
         table = until(wait_for_one)
         assert table[0].call == "team.barrier() (line 3)"
