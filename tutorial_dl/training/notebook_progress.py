@@ -14,7 +14,7 @@ from .progress_plan import Nothing, Plan
 
 ROWS = 10  # of the table, the newest epochs
 WIDTH, HEIGHT = 360, 142  # of the curve
-# Of the field's colours these two can be seen on white and on black.
+# Both can be seen on white and on black.
 COLOURS = {"loss": "#2C8CCB", "val_loss": "#E69F00"}
 NAMES = {"loss": "loss in training", "val_loss": "loss in validation"}
 SECONDS = 1.0  # from one renewal to the next
@@ -56,7 +56,7 @@ class NotebookProgress(Nothing):
 
     @property
     def share(self) -> float:
-        """Of all samples, those that have been trained on; 0 for a stream of unknown length."""
+        """The share of all samples that was trained on; 0 for a stream of unknown length."""
         total = (self.plan.samples or 0) * (self.plan.epochs - self.plan.before)
         return min(1.0, self.samples / total) if total else 0.0
 

@@ -68,7 +68,7 @@ class Shown:
         self.pages.append(table._repr_html_())
         return lambda table: self.pages.append(table._repr_html_())
 
-    def seconds(self, n: int) -> int:
+    def updates_in(self, n: int) -> int:
         """Let n seconds pass; returns how many updates they brought."""
         before = len(self.pages)
         for _ in range(n):
@@ -134,15 +134,15 @@ def test_a_cluster_that_is_not_there_is_not_dead(phase, said):
 def test_a_view_outlives_ten_minutes_and_is_seldom_updated_while_nothing_happens():
     c = FakeCluster()
     shown = Shown(c)
-    assert 600 / view.IDLE <= shown.seconds(600) <= 600 / view.IDLE + 2
-    while not shown.seconds(1):
+    assert 600 / view.IDLE <= shown.updates_in(600) <= 600 / view.IDLE + 2
+    while not shown.updates_in(1):
         pass
     c.sent, c.answers[1] = True, doing()  # just after an update
-    assert shown.seconds(3) == 3 and "computing" in shown.last
+    assert shown.updates_in(3) == 3 and "computing" in shown.last
     c.sent, c.answers[1] = False, IDLE
-    shown.seconds(2)
+    shown.updates_in(2)
     assert "computing" not in shown.last and "4 of 4 engines alive" in shown.last
-    assert 9 <= shown.seconds(50) <= 11
+    assert 9 <= shown.updates_in(50) <= 11
 
 
 def test_cells_of_others_are_seen():
@@ -150,14 +150,14 @@ def test_cells_of_others_are_seen():
     c = FakeCluster()
     shown = Shown(c)
     c.answers[2] = doing()
-    shown.seconds(6)
-    assert "computing" in shown.last and shown.seconds(5) == 5
+    shown.updates_in(6)
+    assert "computing" in shown.last and shown.updates_in(5) == 5
 
 
 def test_what_happens_is_shown_within_a_second():
     c = FakeCluster()
     shown = Shown(c)
-    shown.seconds(1)
+    shown.updates_in(1)
     for phase, words in [
         ("restarting", "its engines are starting"),
         ("running", "4 of 4 engines alive"),
@@ -165,24 +165,24 @@ def test_what_happens_is_shown_within_a_second():
         ("running", "4 of 4 engines alive"),
     ]:
         c.phase = phase
-        assert shown.seconds(1) == 1 and words in shown.last
+        assert shown.updates_in(1) == 1 and words in shown.last
     c.alive, c.cells.deaths.first = [False] * 4, [2]
-    assert shown.seconds(1) == 1 and "0 of 4 engines alive" in shown.last
+    assert shown.updates_in(1) == 1 and "0 of 4 engines alive" in shown.last
     assert "dead: has ended" in shown.last
 
 
 def test_a_stopped_cluster_ages_its_view_until_it_is_started_again():
     c = FakeCluster()
     shown = Shown(c)
-    shown.seconds(1)
+    shown.updates_in(1)
     c.phase = "left"
-    assert shown.seconds(60) == 1 and "this notebook has left the cluster" in shown.last
+    assert shown.updates_in(60) == 1 and "this notebook has left the cluster" in shown.last
     c.phase = "stopped"  # by another notebook
-    assert shown.seconds(60) == 1
+    assert shown.updates_in(60) == 1
     assert "last updated" in shown.last and "the cluster was stopped" in shown.last
     assert 'class="old"' in shown.pages[-1] and "dead" not in shown.last
     c.phase = "restarting"
-    assert shown.seconds(1) == 1 and "last updated" not in shown.last
+    assert shown.updates_in(1) == 1 and "last updated" not in shown.last
 
 
 def test_a_newer_view_ends_an_older_one():
@@ -191,7 +191,7 @@ def test_a_newer_view_ends_an_older_one():
     shown.live.end("a newer view was shown")
     assert "last updated" in shown.last and "a newer view was shown" in shown.last
     c.sent = True
-    assert shown.seconds(100) == 0
+    assert shown.updates_in(100) == 0
     shown.live.end("again")  # only once
     assert len(shown.pages) == 2
 
@@ -219,7 +219,7 @@ def test_an_update_that_does_not_come_is_seen_on_the_page():
     late = float(re.search(r"--late: (\d+)s", shown.pages[-1])[1])
     assert view.IDLE < late < 60
     c.answers[0] = doing()
-    shown.seconds(6)
+    shown.updates_in(6)
     late = float(re.search(r"--late: (\d+)s", shown.pages[-1])[1])
     assert view.EVERY < late < 10
     assert re.search(r"no news since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", shown.last)
