@@ -157,7 +157,7 @@ class Notebook:
             code, output_hook=messages.append, timeout=SECONDS, allow_stdin=False
         )["content"]
         seconds = time.monotonic() - sent[0] if sent else None
-        return reply, "".join(map(shown, messages)), messages, seconds
+        return reply, shown(messages), messages, seconds
 
     def ok(self, code: str) -> str:
         reply, text, _, _ = self.run(code)
@@ -165,9 +165,23 @@ class Notebook:
         return text
 
 
-def shown(message) -> str:
-    content = message["content"]
-    return content.get("text", "") + content.get("data", {}).get("text/plain", "")
+def shown(messages) -> str:
+    """What a notebook shows in the end: a display that is updated is replaced where it stands."""
+    texts: dict[object, str] = {}
+    for number, message in enumerate(messages):
+        content = message["content"]
+        name = content.get("transient", {}).get("display_id") or number
+        texts[name] = content.get("text", "") + content.get("data", {}).get("text/plain", "")
+    return "".join(texts.values())
+
+
+def test_a_display_that_is_updated_is_shown_once():
+    first, update = (
+        {"content": {"data": {"text/plain": text}, "transient": {"display_id": "cell"}}}
+        for text in ("rank 2: b", "rank 0: a\nrank 2: b")
+    )
+    printed = {"content": {"name": "stdout", "text": "c"}}
+    assert shown([first, printed, update]) == "rank 0: a\nrank 2: bc"
 
 
 @pytest.fixture(scope="module")
