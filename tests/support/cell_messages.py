@@ -1,4 +1,4 @@
-"""Messages of engines as a cell receives them, without any engine."""
+"""Messages of engines as a cell receives them, without any engine; those of a kernel as text."""
 
 from __future__ import annotations
 
@@ -40,3 +40,13 @@ def lines(groupby: str = "order", **messages) -> list[str]:
 
 def png(letter: str) -> str:
     return base64.b64encode(letter.encode()).decode()
+
+
+def text_at_end(messages) -> str:
+    """What a notebook shows after a kernel's messages: an updated display stands where it was."""
+    texts: dict[object, str] = {}
+    for number, message in enumerate(messages):
+        content = message["content"]
+        name = content.get("transient", {}).get("display_id") or number
+        texts[name] = content.get("text", "") + content.get("data", {}).get("text/plain", "")
+    return "".join(texts.values())

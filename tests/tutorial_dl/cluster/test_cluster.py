@@ -17,6 +17,7 @@ import psutil
 import pytest
 import stranger
 import zmq
+from cell_messages import text_at_end
 
 from numba_kernels import launch
 from tutorial_dl import cluster
@@ -282,16 +283,12 @@ print(json.dumps([e.pid for e in c.status()]))
 def run_notebook(kernel, cells: str) -> list[str]:
     printed = []
     for cell in cells.split("---\n"):
-        text = []
-
-        def collect(message, text=text):
-            content = message["content"]
-            if message["msg_type"] in ("stream", "display_data"):
-                text.append(content.get("text") or content["data"]["text/plain"])
-
-        reply = kernel.execute_interactive(cell.strip(), output_hook=collect, timeout=SECONDS)
+        messages = []
+        reply = kernel.execute_interactive(
+            cell.strip(), output_hook=messages.append, timeout=SECONDS
+        )
         assert reply["content"]["status"] == "ok", reply["content"]
-        printed.append("".join(text))
+        printed.append(text_at_end(messages))
     return printed
 
 

@@ -11,6 +11,7 @@ import time
 
 import clock
 import pytest
+from cell_messages import text_at_end
 from IPython.core.error import UsageError
 
 from tutorial_dl import cluster
@@ -157,22 +158,12 @@ class Notebook:
             code, output_hook=messages.append, timeout=SECONDS, allow_stdin=False
         )["content"]
         seconds = time.monotonic() - sent[0] if sent else None
-        return reply, shown(messages), messages, seconds
+        return reply, text_at_end(messages), messages, seconds
 
     def ok(self, code: str) -> str:
         reply, text, _, _ = self.run(code)
         assert reply["status"] == "ok", "\n".join(reply["traceback"])
         return text
-
-
-def shown(messages) -> str:
-    """What a notebook shows in the end: a display that is updated is replaced where it stands."""
-    texts: dict[object, str] = {}
-    for number, message in enumerate(messages):
-        content = message["content"]
-        name = content.get("transient", {}).get("display_id") or number
-        texts[name] = content.get("text", "") + content.get("data", {}).get("text/plain", "")
-    return "".join(texts.values())
 
 
 def test_a_display_that_is_updated_is_shown_once():
@@ -181,7 +172,7 @@ def test_a_display_that_is_updated_is_shown_once():
         for text in ("rank 2: b", "rank 0: a\nrank 2: b")
     )
     printed = {"content": {"name": "stdout", "text": "c"}}
-    assert shown([first, printed, update]) == "rank 0: a\nrank 2: bc"
+    assert text_at_end([first, printed, update]) == "rank 0: a\nrank 2: bc"
 
 
 @pytest.fixture(scope="module")
