@@ -6,6 +6,7 @@ threads per rank must be set before numpy, Numba or TensorFlow is imported.
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from .launcher import local_ranks
@@ -19,17 +20,39 @@ THREAD_VARIABLES = (
     "TF_NUM_INTRAOP_THREADS",
     "TF_NUM_INTEROP_THREADS",
 )
+GROUPS, MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+
+
+def cgroups(controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's cgroups, from its own to the outermost that is visible.
+
+    `controller` is "cpu" or "memory", which version 1 of cgroups keeps apart.
+    """
+    with contextlib.suppress(OSError):
+        for line in GROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue  # version 2 has no names here
+            root = MOUNTED / controller if controllers else MOUNTED
+            inner = root / path.lstrip("/")
+            yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(root))
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, by its affinity and its container's quota."""
+    """Return how many cores this process may use, by its affinity and the quotas of its cgroups."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux
         cores = os.cpu_count() or 1
-    with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        cores = min(cores, -(-int(quota) // int(period)))  # rounded up; ValueError for "max"
+    for group in cgroups("cpu"):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = (group / "cpu.max").read_text().split()
+            cores = min(cores, -(-int(quota) // int(period)))  # rounded up; ValueError for "max"
+        with contextlib.suppress(OSError, ValueError):  # version 1
+            quota = int((group / "cpu.cfs_quota_us").read_text())
+            if quota > 0:
+                period = int((group / "cpu.cfs_period_us").read_text())
+                cores = min(cores, -(-quota // period))
     return max(1, cores)
 
 

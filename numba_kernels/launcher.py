@@ -35,13 +35,14 @@ COUNTS = (
 )
 # Set by MPICH's two mpiexec, Hydra and gforker, and not by srun, which sets PMI_SIZE as well.
 OF_MPIEXEC = ("MPI_LOCALNRANKS", "MPI_UNIVERSE_SIZE")
-# MPI libraries, and the name that srun has for what each speaks.
-FAMILIES = {
-    "Open MPI": "pmix",
-    "Cray MPICH": "cray_shasta",
-    "MVAPICH": "pmi2",
-    "Intel(R) MPI": "pmi2",
-    "MPICH": "pmi2",
+# MPI libraries, as they name themselves, and the protocols (PMI) by which their ranks find each
+# other under srun: srun's names, the best first.
+PROTOCOLS = {
+    "Open MPI": ("pmix", "pmi2"),
+    "Cray MPICH": ("cray_shasta", "pmi2"),
+    "MVAPICH": ("pmi2",),
+    "Intel(R) MPI": ("pmi2",),
+    "MPICH": ("pmi2",),
 }
 RANKS_ONLY = (
     ("aprun", "ALPS_APP_PE"),
@@ -49,6 +50,8 @@ RANKS_ONLY = (
     ("mpiexec", "PMI_RANK"),
     ("prun", "PMIX_RANK"),
 )
+# All variables that hold a rank; Slurm's comes last, as it may be that of an outer job step.
+RANKS = (*(rank for _, _, rank in COUNTS), *(name for _, name in RANKS_ONLY), "SLURM_PROCID")
 
 
 def launched() -> Launched | None:
@@ -116,6 +119,11 @@ def local_ranks() -> int:
     return max(1, tasks[node]) if node < len(tasks) else 1
 
 
+def family_of(library: str) -> str | None:
+    """Return the key of PROTOCOLS for an MPI library's name or version text; None if unknown."""
+    return next((name for name in PROTOCOLS if name.lower() in library.lower()), None)
+
+
 def alone(library: str) -> str | None:
     """Return what is wrong if this process is one of several, but MPI's world has one rank.
 
@@ -125,12 +133,11 @@ def alone(library: str) -> str | None:
     found = launched()
     if found is None or found.ranks < 2:
         return None
-    text = library.lower()
-    family = next((name for name in FAMILIES if name.lower() in text), "MPICH")
+    family = family_of(library) or "MPICH"
     version = re.search(r"\d+\.\d+[.\w]*", library)
     loads = f"{family} {version.group()}" if version else family
     if found.by == "srun":
-        remedy = f"use `srun --mpi={FAMILIES[family]}`, or mpiexec in the job"
+        remedy = f"use `srun --mpi={PROTOCOLS[family][0]}`, or mpiexec in the job"
     elif found.by.startswith("mpiexec"):
         own = os.path.join(sys.prefix, "bin", "mpiexec")
         remedy = f"use the mpiexec of {family}"

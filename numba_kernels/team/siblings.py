@@ -12,10 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..errors import ranks_in_words
-from ..launcher import local_ranks
+from ..launcher import RANKS, local_ranks
 from .stall import GONE, LOOK, STOPPED, Watch, state
 
-NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", "ALPS_APP_PE")
 MARK = "numba_kernels-begins"
 
 
@@ -34,7 +33,7 @@ class Begun:
 
 def ranks_here() -> dict[int, tuple[int, bool]]:
     """Return {rank: (pid, whether it has begun)} of this world's ranks on this machine."""
-    name = next((each for each in NAMES if each in os.environ), None)
+    name = next((each for each in RANKS if each in os.environ), None)
     found: dict[int, tuple[int, bool]] = {}
     launcher = _launcher(os.getpid(), name)
     for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if name else ()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from modules import load
 
-cells, view = load("test_cells"), load("test_view")
+cells, lost, view = load("test_cells"), load("test_lost_engines"), load("test_view")
 # The fixtures of those files.
 team_cluster = cells.team_cluster
 notebook = view.notebook
@@ -60,23 +60,23 @@ def test_timeout(shared_cluster, bound):
     ],
 )
 def test_a_lost_rank_is_named(own_cluster, bound, ends, how):
-    cells.test_a_lost_rank_is_named(own_cluster, ends, how)
+    lost.test_a_lost_rank_is_named(own_cluster, ends, how)
     bound("a lost rank is named", 6)
     bound("a lost rank is named by the next cell", 1)
 
 
 def test_a_rank_lost_between_cells(own_cluster, bound):
-    cells.test_a_rank_lost_between_cells_is_named(own_cluster)
+    lost.test_a_rank_lost_between_cells_is_named(own_cluster)
     bound("a rank lost between cells is named", 1.5)
 
 
 def test_a_dead_controller(own_cluster, bound):
-    cells.test_a_dead_controller_is_no_end(own_cluster)
+    lost.test_a_dead_controller_is_no_end(own_cluster)
     bound("a cell ends with its controller", 6)
 
 
 def test_restarts_of_a_notebook(own_cluster, bound):
-    cells.test_restart_again_and_again(own_cluster)
+    lost.test_restart_again_and_again(own_cluster)
     bound("a restart", 15)
 
 

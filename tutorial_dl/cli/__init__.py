@@ -1,4 +1,5 @@
 """The command line, `python -m tutorial_dl`: one file per command, listed in commands.py.
 
-train_result.py and report.py are the output of `train` and `run`; errors.py is how they fail.
+train_result.py is the output of `train`; report.py and outcome.py are that of `run`; errors.py is
+how they fail. kernel_ports.py is a check of `doctor`, and flags.py changes what --help shows.
 """

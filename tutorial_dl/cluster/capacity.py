@@ -6,21 +6,18 @@ The limits of a container or a batch job count: affinity, and the cgroups of thi
 import contextlib
 import os
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
-from numba_kernels import launch
+from numba_kernels import environment
 
+from ..words import counted
 from .profile import Profile
 from .registry import ClusterError
 
 MOST_PER_CORE = 8  # ranks; the notebooks start up to seven on two cores
 ENGINE = 0.1e9  # bytes of an engine with numpy and Numba: 82 to 89 MB of its own, a part of 50 MB
 TENSORFLOW = 0.5e9  # bytes that TensorFlow adds to it: 0.3 GB, a part of 0.5 GB, and a model
-
-GROUPS, MOUNTED = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def judge(n: int, of: Profile, freed: float = 0.0) -> None:
@@ -31,7 +28,7 @@ def judge(n: int, of: Profile, freed: float = 0.0) -> None:
     """
     cores, where = _cores(of)
     if cores is not None and n > MOST_PER_CORE * cores:
-        many = f"{where} {cores} core{'s'[: cores != 1]}, so at most {MOST_PER_CORE * cores}"
+        many = f"{where} {counted(cores, 'core')}, so at most {MOST_PER_CORE * cores}"
         raise ClusterError(
             f"{n} engines are too many: {many} ({MOST_PER_CORE} per core); {_needs(n)}; {FORCE}"
         )
@@ -59,7 +56,7 @@ def _gigabytes(size: float) -> str:
 def _cores(of: Profile) -> tuple[int | None, str]:
     """The cores that engines of this profile share, and what has them; None if unknown."""
     if of.kind == "local":
-        return usable_cores(), "this machine has"
+        return environment.usable_cores(), "this machine has"
     if of.kind == "allocation":
         nodes = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # "4(x2),2" for 4, 4, 2
         parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part) for part in nodes.split(",")]
@@ -68,25 +65,10 @@ def _cores(of: Profile) -> tuple[int | None, str]:
     return None, ""
 
 
-def usable_cores() -> int:
-    """The cores of this process by its affinity and the quotas of all its cgroups."""
-    cores = launch.usable_cores()
-    for group in _groups("cpu"):
-        with contextlib.suppress(OSError, ValueError):
-            quota, period = (group / "cpu.max").read_text().split()
-            cores = min(cores, -(-int(quota) // int(period)))  # rounded up; ValueError for "max"
-        with contextlib.suppress(OSError, ValueError):  # version 1
-            quota = int((group / "cpu.cfs_quota_us").read_text())
-            if quota > 0:
-                period = int((group / "cpu.cfs_period_us").read_text())
-                cores = min(cores, -(-quota // period))
-    return max(1, cores)
-
-
 def free_memory() -> float:
     """Bytes that this process and its children may still use, by the machine and its cgroups."""
     free = psutil.virtual_memory().available
-    for group in _groups("memory"):
+    for group in environment.cgroups("memory"):
         for most, used, cache in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # version 1
@@ -96,15 +78,3 @@ def free_memory() -> float:
                 found = re.search(rf"^{cache} (\d+)$", (group / "memory.stat").read_text(), re.M)
                 free = min(free, limit - taken + int(found[1] if found else 0))
     return free
-
-
-def _groups(controller: str) -> Iterator[Path]:
-    """The folders of this process's cgroups, from its own to the outermost that is visible."""
-    with contextlib.suppress(OSError):
-        for line in GROUPS.read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if controllers and controller not in controllers.split(","):
-                continue  # version 2 has no names here
-            root = MOUNTED / controller if controllers else MOUNTED
-            inner = root / path.lstrip("/")
-            yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(root))

@@ -20,7 +20,7 @@ from .job_watch import JobWatch
 from .process_watch import Deaths
 from .processes import connection_file
 from .rank_words import ranks
-from .running_cell import BLOCKED, Cell, positions
+from .running_cell import BLOCKED, Cell, positions, still
 
 WAITS = "this cell runs when they are done; the stop button ends the wait"
 ENDING = 2.0  # seconds that a rank gets to end a cell that was given up on it
@@ -34,9 +34,11 @@ class Cells:
         self.done: list[str] = []  # source of the cells that succeeded, for `imports`
         self.now: dict[int, Cell] = {}  # by rank: the cell sent to it last
         self.left: dict[int, Cell] = {}  # by rank: a cell that was given up and still blocks it
+        self.deaths: Deaths | None = None
 
     def attach(self, folder: Path, install: bool = True) -> None:
         """Set up for new engines, once they answer; `install`: they are idle and have no hooks."""
+        self.detach()
         self.client, self.now, self.left = self.cluster.client, {}, {}
         places = enumerate(self.cluster.places)
         self.deaths = Deaths(
@@ -50,6 +52,11 @@ class Cells:
         job, connection = self.cluster.job, connection_file(folder, "engine")
         hosts = [host for host, *_ in self.cluster.places]
         self.job = job and JobWatch(job, self.client, connection, self.deaths, hosts)
+
+    def detach(self) -> None:
+        """Watch the engines' processes no more."""
+        if self.deaths is not None:
+            self.deaths.leave()
 
     def check(self, targets: Sequence[int]) -> None:
         """Raise CellError if `targets` can't run a cell: stopped, dead, or still blocked."""
@@ -151,17 +158,7 @@ class Cells:
         answers = self.asking.ask(list(left), codes, 0.3)
         if stuck := {rank: doing for rank, doing in answers.items() if doing.blocked > BLOCKED}:
             raise CellError([*positions(stuck, "are still"), OFFER])
-        groups: dict[str, list[int]] = {}
-        for rank in left:
-            number, doing = self.left[rank].number, answers.get(rank)
-            where = f" in cell In[{number}]" if number is not None else ""
-            if doing is not None:
-                where += f", {doing.where()}" if where else f" in {doing.where()}"
-            groups.setdefault(where, []).append(rank)
-        return [
-            f"{ranks(group)} still {cell_status.verb('compute', group)}{where}"
-            for where, group in groups.items()
-        ]
+        return still({rank: self.left[rank] for rank in left}, answers)
 
     def run(self, code: str, targets="all", timeout: float | None = None) -> None:
         """Run a cell and wait for it, after the ranks have ended the one before."""
@@ -192,6 +189,7 @@ class Cells:
         before = [self.now[rank] for rank in chosen if rank in self.now]
         waiting = [cell.reported for cell in before if cell.pending() and not cell.waited]
         about = {engine_hooks.CELL: number, engine_hooks.REPORTED: min(waiting, default=number - 1)}
+        earlier = {rank: self.now[rank] for rank in chosen if rank in self.now}
         about[engine_hooks.STATUS] = status
         about[engine_hooks.NUMBER] = number_here()
         output = Output(chosen)
@@ -199,7 +197,7 @@ class Cells:
         cell = Cell(
             self, code, result, output,
             timeout=timeout, reported=about[engine_hooks.REPORTED],
-            number=about[engine_hooks.NUMBER],
+            number=about[engine_hooks.NUMBER], earlier=earlier,
         )  # fmt: skip
         self.now.update(dict.fromkeys(chosen, cell))
         return cell

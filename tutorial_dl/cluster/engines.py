@@ -25,6 +25,7 @@ from typing import NamedTuple
 import psutil
 import traitlets.log
 
+from ..words import counted
 from . import magics, mpi_launcher, processes, profile, registry, view
 from .batch_job import Job
 from .cell_runner import Cells
@@ -267,7 +268,7 @@ class Cluster(Variables):
         kept = (
             "imports were run again, other variables are gone" if imports else "variables are gone"
         )
-        print(f"{engines(self.n, 'new ')} after {time.monotonic() - began:.0f} s; {kept}")
+        print(f"{counted(self.n, 'new engine')} after {time.monotonic() - began:.0f} s; {kept}")
 
     @one_line
     def stop(self) -> None:
@@ -280,7 +281,7 @@ class Cluster(Variables):
         print(
             f"{self.name} was stopped before"
             if gone
-            else f"stopped {engines(self.n)} of {self.name}"
+            else f"stopped {counted(self.n, 'engine')} of {self.name}"
         )
 
     def end(self) -> None:
@@ -317,6 +318,7 @@ class Cluster(Variables):
         if running() is self:
             remember(None)
         atexit.unregister(self._at_exit)
+        self.cells.detach()
         if self.client is not None:
             self.client.close()
         if self._lease is not None:
@@ -338,10 +340,6 @@ class Cluster(Variables):
 def _says_nothing_of_signing(message: logging.LogRecord) -> bool:
     """Drop ipyparallel's warning that encrypted connections are not signed as well."""
     return "Message signing is disabled" not in message.getMessage()
-
-
-def engines(n: int, which: str = "") -> str:
-    return f"{n} {which}engine{'s'[: n != 1]}"
 
 
 def _lives(process: psutil.Process) -> bool:

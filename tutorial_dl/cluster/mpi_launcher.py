@@ -14,17 +14,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from numba_kernels import launch
+from numba_kernels import launch, launcher
 
 PLACE = "{pmi}"
-# By MPI library: what it speaks, the best first.
-SPOKEN = {
-    "MPICH": ("pmi2",),
-    "CRAY MPICH": ("cray_shasta", "pmi2"),
-    "MVAPICH": ("pmi2",),
-    "Intel(R) MPI Library": ("pmi2",),
-    "Open MPI": ("pmix", "pmi2"),
-}
 # The first line that a rank of MPICH or Open MPI prints if it can't use the launcher's protocol.
 REFUSED = re.compile(
     r"unsupported PMI version|not built with SLURM's PMI support|PMI.*[Ii]nit.* (?:failed|error)"
@@ -57,7 +49,8 @@ def offered(srun: str) -> list[str]:
 
 def choose(library: str, plugins: Sequence[str]) -> str | None:
     """The protocol for ranks of this MPI library; None if srun has none that it speaks."""
-    return next((one for one in SPOKEN.get(library, ()) if one in plugins), None)
+    spoken = launcher.PROTOCOLS.get(launcher.family_of(library), ())
+    return next((one for one in spoken if one in plugins), None)
 
 
 def resolve(words: Sequence[str], library: str, plugins: Sequence[str], mpiexec: str) -> list[str]:

@@ -8,6 +8,7 @@ import psutil
 
 from numba_kernels import launch
 
+from ..words import counted
 from . import capacity, engines, magics, registry
 from .engines import Cluster
 from .one_line import one_line
@@ -71,7 +72,7 @@ def start(
     cluster = _beside(old, n, of, timeout, name, keep)
     threads = launch.threads_per_rank(n) if of.kind == "local" else of.cores_per_rank
     print(
-        f"{engines.engines(n)} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
+        f"{counted(n, 'engine')} = MPI rank{'s 0 to ' + str(n - 1) if n > 1 else ' 0'} "
         f"({launch.mpi_library().name}), {threads} thread{'s'[: threads > 1]} each; "
         "%%px runs on all of them"
     )
@@ -125,7 +126,7 @@ def _go_on_with(cluster: Cluster | None) -> None:
     """Make %%px run on a cluster that another one has not replaced."""
     if cluster is not None and cluster.connected:
         magics.activate(cluster)
-        print(f"{cluster.name} of {engines.engines(cluster.n)} still runs; %%px runs on it")
+        print(f"{cluster.name} of {counted(cluster.n, 'engine')} still runs; %%px runs on it")
 
 
 @one_line
@@ -170,7 +171,7 @@ def join(name: str | None = None) -> Cluster:
 
 
 def _joined(record: Record) -> str:
-    return f"joined {record.name}: {engines.engines(record.n)}; %%px runs on all of them"
+    return f"joined {record.name}: {counted(record.n, 'engine')}; %%px runs on all of them"
 
 
 def _let_go(cluster: Cluster | None) -> None:
@@ -180,7 +181,7 @@ def _let_go(cluster: Cluster | None) -> None:
         print(f"leaving the cluster {cluster.name}, which keeps running")
         cluster.disconnect()
     else:
-        print(f"stopping the cluster of {engines.engines(cluster.n)} that was running")
+        print(f"stopping the cluster of {counted(cluster.n, 'engine')} that was running")
         cluster.end()
 
 

@@ -44,6 +44,8 @@ class Deaths:
         self.how = "has ended"
         self.happened = threading.Event()
         self._ends: dict[int, int] = {}  # reading ends of pipes, by rank
+        self._over, self._leave = os.pipe()  # the latter is closed to end the watch
+        self._watches = False
         for rank in processes:
             with contextlib.suppress(FileExistsError, PermissionError):  # joined; no pipes there
                 os.mkfifo(pipe(folder, rank), 0o600)
@@ -52,18 +54,31 @@ class Deaths:
 
     def watch(self) -> None:
         """Begin to watch, once the engines have opened their pipes."""
+        self._watches = True
         threading.Thread(target=self._watch, name="deaths", daemon=True).start()
+
+    def leave(self) -> None:
+        """End the watch, if that has not happened; the processes are left as they are."""
+        if self._leave is not None:
+            os.close(self._leave)
+            self._leave = None
+            if not self._watches:
+                self._close()
+
+    def _close(self) -> None:
+        for end in (self._over, *self._ends.values()):
+            os.close(end)
 
     def _watch(self) -> None:
         ranks, pids = {}, {}
         with contextlib.ExitStack() as at_end:
-            for end in self._ends.values():
-                at_end.callback(os.close, end)
+            at_end.callback(self._close)
             try:
                 # epoll lists events in the order in which they happened, however late we look; the
                 # first process and those that mpiexec ends may end only 1 ms apart. A process
                 # closes its files, which mpiexec notices, shortly before it counts as ended.
                 queue = at_end.enter_context(select.epoll())
+                queue.register(self._over, select.EPOLLHUP)  # once the other end is closed
                 for rank, process in self.processes.items():
                     pids[rank] = os.pidfd_open(process.pid)
                     at_end.callback(os.close, pids[rank])
@@ -76,10 +91,14 @@ class Deaths:
             except (AttributeError, OSError):  # not Linux, or older than 5.3
                 processes = self.processes.items()
                 while not (dead := [rank for rank, one in processes if not one.is_running()]):
+                    if self._leave is None:
+                        return None
                     time.sleep(0.1)
                 return self._died(dead)
             if ranks:
                 [(descriptor, _)] = queue.poll(maxevents=1)
+                if descriptor == self._over:
+                    return None
                 rank = ranks[descriptor]
                 select.select([pids[rank]], [], [], 1.0)
                 self._died([rank], exit_status(self.processes[rank].pid, pids[rank]))

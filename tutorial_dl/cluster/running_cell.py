@@ -9,6 +9,8 @@ A cell is over when all its ranks are done. It also ends, with an error, when
 A rank that goes on computing after another one failed may continue, and the notebook says so.
 """
 
+from __future__ import annotations
+
 import contextlib
 import sys
 import time
@@ -29,13 +31,16 @@ GRACE = 3.0  # seconds after the first failure (or an interrupt) until hanging r
 BLOCKED = 1.5  # seconds without a response in a raw MPI call before it counts as blocked
 STALL = 10.0  # seconds after which a cell that hangs without a failure is reported
 LOOK = 0.1  # seconds between two polls
+SOON = 1.0  # seconds after which a cell that has to wait for an earlier one says so
 STOP = "the stop button ends the cell"
+EARLIER = "this cell runs after it; the stop button ends both"
 
 
 class Cell:
     """One cell that was sent to engines, after the end of cell number `reported` was reported.
 
-    `number` is that of the notebook's cell, as in "In[12]"; None in a script.
+    `number` is that of the notebook's cell, as in "In[12]"; None in a script. `earlier` are the
+    cells that were sent to the ranks before this one.
     """
 
     def __init__(
@@ -48,10 +53,12 @@ class Cell:
         timeout: float | None = None,
         reported: int = 0,
         number: int | None = None,
+        earlier: Mapping[int, Cell] | None = None,
     ):
         self.cells, self.code, self.result, self.output = cells, code, result, output
         self.timeout, self.reported, self.number = timeout, reported, number
         self.waited = False  # whether `wait` has seen its end
+        self._earlier = {k: cell for k, cell in (earlier or {}).items() if k in cell.pending()}
         self.replies = result.replies
         self.were: dict[int, Doing] = {}  # where ranks were when they were interrupted
         result.cell = self  # for %pxresult
@@ -99,6 +106,7 @@ class Cell:
             with contextlib.suppress(KeyboardInterrupt):  # a second one: do not wait
                 self._interrupt(signal_on_interrupt)
         self.waited = True  # also if a further Ctrl-C ends what follows
+        self._earlier = {}
         said = [reply.output for reply in self.replies.values() if reply.done()]
         # Output may arrive after the reply; after the stop button, don't wait long for it.
         futures.wait(said, timeout=0.3 if reason else 1.0)
@@ -117,6 +125,7 @@ class Cell:
         """Wait until all ranks are done or blocked forever; False if the time was up before."""
         began = time.monotonic()
         failed, next_look, told, report = None, began, False, ""
+        told_of_earlier = False
         shows = status_after >= 0 and page.shows_status()
         next_status = began + status_after if shows else float("inf")
         while self._lives():
@@ -127,7 +136,12 @@ class Cell:
             page.update()
             if now >= next_status and self._lives():
                 next_status = now + cell_status.EVERY
-                page.status(f"{now - began:.0f} s: {report or self._status()}")
+                lines = report or "\n".join(self._waits_for_earlier()) or self._status()
+                page.status(f"{now - began:.0f} s: {lines}")
+            if not (shows or told_of_earlier) and now - began > SOON:
+                told_of_earlier = True
+                if lines := self._waits_for_earlier():
+                    print("\n".join(lines), file=sys.stderr, flush=True)
             if failed is None and self.failures():
                 failed = now
             since = began + STALL - GRACE if failed is None else failed
@@ -156,6 +170,15 @@ class Cell:
         stopped = [rank for rank in pending if rank not in answers and self.cells.stopped(rank)]
         done = self.replies.keys() - set(pending)
         return cell_status.status(answers, pending, done, stopped)
+
+    def _waits_for_earlier(self) -> list[str]:
+        """Lines that say which ranks still run an earlier cell; none if this one has begun."""
+        self._earlier = {k: cell for k, cell in self._earlier.items() if k in cell.pending()}
+        if not self._earlier:
+            return []
+        codes = {rank: cell.code for rank, cell in self._earlier.items()}
+        answers = self.cells.asking.ask(list(codes), codes, 0.3)
+        return [*still(self._earlier, answers), EARLIER]
 
     def _ask(self, seconds: float = 0.3) -> dict[int, Doing]:
         pending = self.pending()
@@ -211,6 +234,21 @@ class Cell:
         silent = [rank for rank in self.pending() if rank not in answers]
         unknown = [f"{ranks(silent)}: still computing, position unknown"] if silent else []
         return positions(answers) + unknown
+
+
+def still(cells: Mapping[int, Cell], answers: Mapping[int, Doing]) -> list[str]:
+    """One line per position of ranks that still run these cells, by rank."""
+    groups: dict[str, list[int]] = {}
+    for rank, cell in cells.items():
+        doing = answers.get(rank)
+        where = f" in cell In[{cell.number}]" if cell.number is not None else ""
+        if doing is not None:
+            where += f", {doing.where()}" if where else f" in {doing.where()}"
+        groups.setdefault(where, []).append(rank)
+    return [
+        f"{ranks(group)} still {cell_status.verb('compute', group)}{where}"
+        for where, group in groups.items()
+    ]
 
 
 def positions(answers: Mapping[int, Doing], verb: str = "are") -> list[str]:

@@ -10,8 +10,6 @@ import ast
 import inspect
 import linecache
 import operator
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,9 +22,6 @@ from .magics import ClusterMagics
 from .one_line import one_line
 from .parcels import CannotSend
 from .rank_words import ranks
-from .running_cell import positions
-
-SOON = 1.0  # seconds after which a rank that does not answer is named
 
 
 class Ranks:
@@ -62,6 +57,14 @@ class Ranks:
         right = f"del c[{name!r}]: the brackets take a variable's name in quotes"
         _check(name, "exec", right, before="del ")
         self._ask(("delete", name.strip()))
+
+    def __contains__(self, name: str) -> bool:
+        """Whether each of these ranks has the variable `name`."""
+        return all(Ranks(self.cluster, self.numbers)[f"{name!r} in globals()"])
+
+    def __len__(self) -> int:
+        """The number of ranks."""
+        return len(self.numbers)
 
     @one_line
     def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
@@ -121,9 +124,8 @@ class Ranks:
         numbers = list(dict.fromkeys(self.numbers))  # each rank once
         if not numbers:
             return []
-        former = {rank: cells.now[rank] for rank in numbers if rank in cells.now}
         cells.free(numbers, timeout)
-        page, seconds = _naming_the_busy(cells, former), ClusterMagics.progress_after_seconds
+        page, seconds = cell_display.page(), ClusterMagics.progress_after_seconds
         status = page.shows_status() and seconds >= 0
         cell = cells.submit(CODE, numbers, timeout, status, buffers=[*sources, *buffers])
         try:
@@ -159,6 +161,12 @@ class Variables:
 
     def __delitem__(self, name: str) -> None:
         del self._all()[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._all()
+
+    def __len__(self) -> int:
+        return self.n
 
     def run(self, work: Callable | str, *args, timeout: float | None = None, **kwargs) -> Any:
         if isinstance(work, str):
@@ -275,27 +283,6 @@ def _sources(files: set[str]) -> dict[str, tuple[str, str]]:
         if label is not None:
             found[file] = label[1], "".join(linecache.getlines(file))
     return found
-
-
-def _naming_the_busy(cells, former: dict) -> cell_display.Page:
-    """A page for a cell that says, once, which ranks still run their `former` cell after SOON."""
-    page, due = cell_display.page(), time.monotonic() + SOON
-    show, told = page.update, False
-
-    def update() -> None:  # called all the time while the cell runs
-        nonlocal told
-        show()
-        busy = [rank for rank, cell in former.items() if rank in cell.pending()]
-        if told or not busy or time.monotonic() < due:
-            return
-        told = True
-        answers = cells.asking.ask(busy, {rank: former[rank].code for rank in busy}, SOON)
-        lines = positions(answers) or [f"{ranks(busy)}: position unknown"]
-        lines.append("waiting for the end of this earlier cell; the stop button ends it")
-        print("\n".join(lines), file=sys.stderr, flush=True)
-
-    page.update = update
-    return page
 
 
 def _unpacked(rank: int, parcel: Sequence) -> Any:

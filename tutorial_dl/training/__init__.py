@@ -4,7 +4,8 @@ trainer.py    `Trainer`, a thin front; setup.py makes one of a RunConfig (config
 optimizer_choice.py, schedules.py  the optimizer, and learning rates by step
 callbacks.py, keras_callbacks.py   what is called after each epoch; log.py: a file of its rows
 progress.py, notebook_progress.py, progress_plan.py  what rank 0 shows meanwhile
-timeline.py   what every rank does when; prediction.py how fast training should be
+timeline.py   what every rank does when; span_kinds.py, timeline_figure.py: how it is drawn
+prediction.py how fast training should be
 """
 
 import lazy_loader

@@ -83,6 +83,17 @@ def test_a_running_cell_says_who_waits_for_whom(team, tmp_path):
     assert said[-1] == "ranks 0, 1 wait in barrier for rank 2; rank 2 computes"
 
 
+def test_a_cell_that_waits_for_an_earlier_one_says_so(shared_cluster, tmp_path, capsys):
+    go = tmp_path / "go"
+    page = Statuses(lambda text: go.touch() if "rank 1 still computes" in text else None)
+    wait = f"for _ in range(3000):\n    if os.path.exists({str(go)!r}): break\n    time.sleep(0.01)"
+    shared_cluster.cells.submit(f"import os\n{wait}", [1])
+    shared_cluster.cells.submit("pass").wait(page, progress_after=0)
+    said = [re.sub(r"^\d+ s: ", "", text) for text in page.said]
+    assert re.match(r"rank 1 still computes in .*\nthis cell runs after it; the stop", said[-1])
+    assert capsys.readouterr().err == ""  # it is said in one place
+
+
 def test_ranks_report_no_long_wait_where_the_notebook_shows_it(team):
     team.cells.submit("from numba_kernels.team import stall", status=True).wait()
     team.cells.submit("assert not stall.reports", status=True).wait()

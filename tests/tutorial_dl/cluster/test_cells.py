@@ -9,14 +9,12 @@ import threading
 import time
 
 import clock
-import psutil
 import pytest
+from cell_faults import OFFER, failing
 
-from tutorial_dl import cluster
 from tutorial_dl.cluster.cell_errors import ANSI, CellError, CellInterrupted, CellTimeout
 
 SECONDS = 300
-OFFER = "c.restart() gives new engines (their variables are lost)"
 TEAM = "team = Team(); x = team.empty(1000, 'float32'); x[:] = 1; team.allreduce(x);"
 
 
@@ -27,13 +25,6 @@ def team_cluster(request, shared_cluster):
     shared_cluster.run(variable.format(request.param == "window"))
     yield shared_cluster
     shared_cluster.run("del os.environ['NUMBA_KERNELS_WINDOW']")
-
-
-def failing(c, code: str, kind: type = CellError, took: str = "", **options) -> list[str]:
-    """The lines of the error that a cell must end with; `took` labels its seconds."""
-    with pytest.raises(kind) as error, clock.seconds(took):
-        c.run(code, **{"timeout": 300, **options})  # so that a test cannot hang
-    return error.value.summary
 
 
 @contextlib.contextmanager
@@ -356,100 +347,3 @@ def test_timeout(shared_cluster):
     shared_cluster.run("pass", timeout=300)
     with pytest.raises(ValueError, match="timeout must be more than 0 seconds, got 0"):
         shared_cluster.run("pass", timeout=0)
-
-
-# An engine's process ends ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "ends, how",
-    [
-        ("os.kill(os.getpid(), 9)", "was killed by signal 9 (SIGKILL)"),
-        ("os.kill(os.getpid(), 11)", "was killed by signal 11 (SIGSEGV)"),
-        ("os._exit(3)", "ended with exit status 3"),
-        ("os._exit(0)", "ended with exit status 0"),
-    ],
-)
-def test_a_lost_rank_is_named(own_cluster, ends, how):
-    c = own_cluster
-    lost = c.status()[1]
-    expected = [
-        f"rank 1 (pid {lost.pid} on {lost.host}) {how}",
-        f"the MPI world of all 2 ranks ended with it: {OFFER}",
-    ]
-    code = f"import os\ntime.sleep(1)\nif rank == 1: {ends}\ncomm.Barrier()"
-    assert failing(c, code, took="a lost rank is named") == expected
-    assert failing(c, "print(1)", took="a lost rank is named by the next cell") == expected
-
-
-def test_a_rank_lost_between_cells_is_named(own_cluster):
-    victim = own_cluster.status()[1]
-    os.kill(victim.pid, signal.SIGKILL)
-    assert own_cluster.cells.deaths.happened.wait(300)
-    summary = failing(own_cluster, "print(1)", took="a rank lost between cells is named")
-    assert (
-        summary[0] == f"rank 1 (pid {victim.pid} on {victim.host}) was killed by signal 9 (SIGKILL)"
-    )
-
-
-def controllers_guard(c) -> int:
-    """The pid of the guard that removes the cluster's folder."""
-    for process in psutil.Process().children():
-        words = process.cmdline()
-        if "--remove" in words and str(c._record.run).startswith(
-            words[words.index("--remove") + 1]
-        ):
-            return process.pid
-    raise AssertionError
-
-
-def test_a_dead_controller_is_no_end(own_cluster):
-    """Engines end with their controller, so the cell ends; a restart works."""
-    [controller] = [
-        process
-        for process in psutil.Process(controllers_guard(own_cluster)).children()
-        if "ipyparallel.controller" in process.cmdline()
-    ]
-    timer = threading.Timer(1.0, controller.kill)
-    timer.start()
-    summary = failing(own_cluster, "time.sleep(100)", took="a cell ends with its controller")
-    assert summary[-1].endswith(OFFER)
-    own_cluster.restart()
-    own_cluster.run("pass")
-
-
-@pytest.mark.usefixtures("private")
-def test_a_stopped_cluster_says_so():
-    with cluster.start(n=1, timeout=SECONDS) as c:
-        c.stop()
-        summary = failing(c, "print(1)")
-        assert summary == [f"this cluster was stopped: {OFFER}"]
-
-
-# Restart ---------------------------------------------------------------------------------------
-
-
-def test_restart_again_and_again(own_cluster):
-    for state in ("blocked", "computing", "dead"):  # of idle engines; the next test has others
-        with contextlib.suppress(CellError, CellTimeout):
-            if state == "dead":
-                os.kill(own_cluster.status()[0].pid, signal.SIGKILL)
-            elif state != "idle":
-                code = "MPI.COMM_WORLD.recv()" if state == "blocked" else "while True: pass"
-                own_cluster.client[:].execute(f"from mpi4py import MPI\n{code}", block=False)
-                time.sleep(0.5)
-        with clock.seconds("a restart"):
-            own_cluster.restart()
-        own_cluster.run("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
-
-
-def test_restart_runs_imports_again(own_cluster):
-    c = own_cluster
-    c.run("import json as j, os\nfrom math import pi\nif True: import uuid\ndef f(): import abc")
-    c.run("%matplotlib inline\nimport bisect\ny = 1")
-    failing(c, "import decimal\n1 / 0")
-    c.restart(imports=True)
-    c.run("assert j.dumps and os.path and pi > 3 and bisect.bisect and np.ones and MPI.COMM_WORLD")
-    c.run("gone = {'uuid', 'abc', 'decimal', 'y', 'f', 'rank'} & set(globals()); assert not gone")
-    c.restart()
-    c.run("assert 'j' not in globals()")

@@ -9,9 +9,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import clock
+import numpy as np
 import psutil
 import pytest
 from ipyparallel.cluster import ClusterManager
@@ -141,6 +143,23 @@ def test_a_second_notebook_joins_restarts_and_leaves():
         assert first.end() == 0  # it was started without keep, so it ends with its kernel
         assert_gone(found)
     assert cluster.list() == []
+
+
+def held() -> np.ndarray:
+    """How many threads and descriptors this process has."""
+    return np.array([threading.active_count(), len(os.listdir("/proc/self/fd"))])
+
+
+def test_leaving_gives_back_what_joining_took():
+    with other("c = cluster.start(n=2)"):
+        cluster.join().leave()  # libraries keep some things from their first use on
+        before = held()
+        for _ in range(3):
+            cluster.join().leave()
+        end = time.monotonic() + 60
+        while (held() > before).any() and time.monotonic() < end:
+            time.sleep(0.05)  # threads end on their own
+        assert (held() <= before).all()
 
 
 def test_stop_by_one_who_joined_ends_it_for_all():

@@ -6,6 +6,7 @@ Nothing here starts a process.
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ import traitlets.log
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-from numba_kernels import launch
+from numba_kernels import environment
 from tutorial_dl import cluster
 from tutorial_dl.cluster import before_start, capacity, engines, magics, notebook, registry
 from tutorial_dl.cluster.client import Client
@@ -35,12 +36,12 @@ def machine(monkeypatch, tmp_path):
     """Sets the cores and the available memory of the machine; it has no cgroups."""
 
     def of(cores: int, available: float) -> None:
-        monkeypatch.setattr(launch, "usable_cores", lambda: cores)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
         memory = SimpleNamespace(available=available)
         monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
 
-    monkeypatch.setattr(capacity, "GROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(capacity, "MOUNTED", tmp_path / "mounted")
+    monkeypatch.setattr(environment, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(environment, "MOUNTED", tmp_path / "mounted")
     of(2, 20 * GB)
     return of
 
@@ -110,12 +111,12 @@ VERSION_1 = {
 )
 def test_limits_of_a_container_count(machine, lines, folders):
     machine(8, 20 * GB)
-    capacity.GROUPS.write_text(lines)
+    environment.GROUPS.write_text(lines)
     for folder, files in folders.items():
-        (capacity.MOUNTED / folder).mkdir(parents=True, exist_ok=True)
+        (environment.MOUNTED / folder).mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            (capacity.MOUNTED / folder / name).write_text(text + "\n")
-    assert capacity.usable_cores() == 2  # 1.5, rounded up
+            (environment.MOUNTED / folder / name).write_text(text + "\n")
+    assert environment.usable_cores() == 2  # 1.5, rounded up
     assert capacity.free_memory() == 2 * GB  # 4 - 3, and 1 of files that may be dropped
 
 

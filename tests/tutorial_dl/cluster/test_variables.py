@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tutorial_dl.cluster import engines, hints, parcels, variables
+from tutorial_dl.cluster import engines, hints, parcels, running_cell
 from tutorial_dl.cluster.cell_errors import CellError, CellInterrupted, CellTimeout
 from tutorial_dl.cluster.profile import Profile
 from tutorial_dl.cluster.registry import Record
@@ -46,6 +46,10 @@ def test_values_by_rank(shared_cluster):
     assert c["kept + comm.size"] == [3, 13, 23]
     assert [one["rank"] for one in c] == [0, 1, 2]
     assert repr(c[1:]).startswith("ranks 1, 2 of the cluster local")
+    assert len(c) == 3 and len(c[1:]) == 2
+    assert "rank" in c and "rank" in c[1] and "missing" not in c
+    c[1].run("only_here = 1")
+    assert "only_here" in c[1] and "only_here" not in c[0] and "only_here" not in c
     assert c[3:]["rank"] == [] and c[[]].run(len, "ab") == []
     c["times"] = 0
     c[[0, 0]].run("times += 1")
@@ -132,23 +136,40 @@ def test_a_stopped_cluster_says_so():
         assert line.startswith("this cluster was stopped: c.restart() gives new engines")
 
 
-def test_a_busy_rank_is_named(shared_cluster, monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize("ask", [lambda c: c["rank"], lambda c: c.run("rank")])
+def test_a_cell_says_which_rank_still_runs_an_earlier_one(
+    ask, shared_cluster, monkeypatch, capsys, tmp_path
+):
     c, end = shared_cluster, tmp_path / "end"
-    named = variables.positions
+    words = running_cell.still
 
-    def and_ends(answers):
+    def and_ends(cells, answers):
         end.touch()
-        return named(answers)
+        return words(cells, answers)
 
-    monkeypatch.setattr(variables, "positions", and_ends)
-    monkeypatch.setattr(variables, "SOON", 0.3)
-    wait = f"import os\nwhile not os.path.exists({str(end)!r}): time.sleep(0.01)"
+    monkeypatch.setattr(running_cell, "still", and_ends)
+    monkeypatch.setattr(running_cell, "SOON", 0.3)
+    wait = (
+        f"import os\nfor _ in range(3000):\n    if os.path.exists({str(end)!r}): break\n"
+        "    time.sleep(0.01)"
+    )
     c.cells.submit(wait, [1])
-    assert c["rank"] == [0, 1, 2]
+    assert ask(c) in ([0, 1, 2], None)
     c["time.sleep(0.5)"]  # slow, but not busy with another cell
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("rank 1 is in ")  # not rank 0, nor 2
-    assert second == "waiting for the end of this earlier cell; the stop button ends it"
+    assert first.startswith("rank 1 still computes in ")  # not rank 0, nor 2
+    assert second == "this cell runs after it; the stop button ends both"
+
+
+def test_the_stop_button_ends_a_cell_and_the_one_before_it(shared_cluster, monkeypatch):
+    c = shared_cluster
+    first = c.cells.submit("ended = False\ntry: time.sleep(30)\nfinally: ended = True", [1])
+    monkeypatch.setattr(running_cell, "SOON", 0.0)
+    monkeypatch.setattr(running_cell, "still", lambda *_: signal.raise_signal(signal.SIGINT) or [])
+    with pytest.raises(CellInterrupted):
+        c[1].run("never = True")
+    assert not first.pending()
+    assert c[1]["ended"] is True and c[1]["'never' in globals()"] is False
 
 
 # Functions -------------------------------------------------------------------------------------
