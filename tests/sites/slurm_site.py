@@ -29,8 +29,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = ("n1", "n2")
 USER, UID = "student", 61000
-PROGRAMS = ["munged", "slurmctld", "slurmd", "srun", "unshare", "nsenter", "setpriv"]
-INSTALL = "apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge"
+PROGRAMS = ["ip", "munged", "slurmctld", "slurmd", "srun", "unshare", "nsenter", "setpriv"]
+INSTALL = "apt-get install -y --no-install-recommends iproute2 slurmctld slurmd slurm-client munge"
 
 CONF = """\
 ClusterName=tests

@@ -13,7 +13,8 @@ view.py, tables.py        its table of engines; engine_states.py, rank_words.py:
 registry.py, lease.py     which clusters there are, and how long one stays
 profile.py, submit.py     how and where engines run; mpi_launcher.py: by which launcher
 batch_job.py              a job of a batch system; job_runner.py: within it; job_watch.py,
-                          job_end.py: whether it has ended, and why
+                          job_end.py: whether it has ended, and why; heartbeats.py: a node that is
+                          cut off
 startup.py, processes.py  the processes of a cluster; process_watch.py: which of them ended first
 client.py                 ipyparallel's client
 engine_hooks.py           on the engines: what they do, with engine_activity.py and text_bars.py;

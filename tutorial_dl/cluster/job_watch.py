@@ -10,8 +10,9 @@ for signs of an end. Only when there is one it asks the batch system, which must
 - The controller has unregistered an engine.
 - An engine's process is gone (process_watch.py, if it runs on this machine).
 
-A node that is cut off takes the batch system minutes to notice. Then the connections, which stay
-lost, and the engines that give no answer are all there is, and enough for an error.
+A node that is cut off takes the batch system minutes to notice. Then the connections, which end
+soon (heartbeats.py) and stay lost, and the engines that give no answer are all there is, and enough
+for an error.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from .engine_hooks import QUESTION
 from .process_watch import Deaths
 from .rank_words import ranks
 
-ANSWER = 1.5  # seconds for engines to answer, to find out which have no connection
-CUT_OFF = 2.0  # seconds after which a connection that was lost counts as lost for good
+# Seconds after which a connection that was lost counts as lost for good, and an engine that has not
+# answered meanwhile as one that has lost it.
+CUT_OFF = 2.0
 LOOK = 0.5  # seconds between two looks for a sign
 ASK_EVERY = 2.5  # seconds between two questions to the batch system while there is a sign ...
 LESS_OFTEN = 30.0  # ... and after PATIENCE, if the job runs in spite of it
@@ -59,6 +61,7 @@ class JobWatch:
         self._port = port(connection)
         self._connections = connections(self._port)  # None: the controller is elsewhere
         self._cut: float | None = None  # since when connections have been lost
+        self._questions: dict[int, futures.Future | None] = {}  # sent to the engines then, by rank
         threading.Thread(target=self._watch, name="job", daemon=True).start()
 
     def lost(self, engine_gone: bool) -> list[str]:
@@ -119,7 +122,11 @@ class JobWatch:
             return 0
         now = connections(self._port)
         missing = max(0, self._connections - now) if now is not None else -1
-        self._cut = (self._cut or time.monotonic()) if missing > 0 else None
+        if missing <= 0:
+            self._cut = None
+        elif self._cut is None:
+            self._cut = time.monotonic()
+            self._questions = {rank: self.client.ask(rank, QUESTION) for rank in self.client.uuids}
         return missing
 
     def _is_cut_off(self) -> bool:
@@ -129,9 +136,8 @@ class JobWatch:
         """Which engines have no connection any more, though the job runs; None if all have."""
         if self.deaths.first or not self._is_cut_off():
             return None
-        asked = {rank: self.client.ask(rank, QUESTION) for rank in self.client.uuids}
-        futures.wait([question for question in asked.values() if question], timeout=ANSWER)
-        silent = [rank for rank, question in asked.items() if not (question and question.done())]
+        asked = self._questions.items()
+        silent = [rank for rank, question in asked if not (question and question.done())]
         missing = self._missing()
         if missing <= 0:
             return None

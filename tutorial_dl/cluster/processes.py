@@ -80,7 +80,7 @@ def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
     """ipyparallel's controller, which writes its connection files into `run`/security."""
     address = profile.address()
     return [
-        *(sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={run}"),
+        *(sys.executable, "-m", *program("controller", profile), f"--profile-dir={run}"),
         *(f"--ip={address}", f"--location={address}"),
         f"--IPController.enable_curve={profile.encrypt}",
         f"--ports={','.join(map(str, ports))}",
@@ -97,10 +97,16 @@ def connection_file(run: Path, who: str) -> Path:
     return run / "security" / f"ipcontroller-{who}.json"
 
 
-def engine(run: Path) -> list[str]:
+def program(which: str, profile: Profile) -> list[str]:
+    """The module that is the "controller" or an "engine", and its first arguments."""
+    ours = ["tutorial_dl.cluster.heartbeats", which]
+    return [f"ipyparallel.{which}"] if profile.kind == "local" else ours
+
+
+def engine(run: Path, profile: Profile) -> list[str]:
     """An ipyparallel engine, which uses its MPI rank as its id."""
     return [
-        *(sys.executable, "-m", "ipyparallel.engine", "--mpi", f"--profile-dir={run}"),
+        *(sys.executable, "-m", *program("engine", profile), "--mpi", f"--profile-dir={run}"),
         f"--file={connection_file(run, 'engine')}",
         "--timeout=30",  # seconds for the controller to answer; 5 are too few on a loaded machine
     ]

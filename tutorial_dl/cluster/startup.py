@@ -93,7 +93,7 @@ class Parts:
             else:
                 command, env = processes.ranks_in_allocation(of, self.n)
             self.engines = Guarded(
-                [*command, *processes.engine(record.run)],
+                [*command, *processes.engine(record.run, of)],
                 [int(pid) for pid, _ in [*record.watch, record.controller]],
                 record.run / "engines.log",
                 env=env,

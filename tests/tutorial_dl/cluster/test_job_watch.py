@@ -40,12 +40,7 @@ class Watched:
         self.folder, self.state, self.asked = folder, "RUNNING", []
         self.answered = threading.Event()
         monkeypatch.setattr(batch_job, "_run", self._run)
-        for name, seconds in {
-            "LOOK": 0.05,
-            "CUT_OFF": 0.2,
-            "ANSWER": 0.1,
-            "ASK_EVERY": 0.1,
-        }.items():
+        for name, seconds in {"LOOK": 0.05, "CUT_OFF": 0.2, "ASK_EVERY": 0.1}.items():
             monkeypatch.setattr(job_watch, name, seconds)
         self.client = Client()
         self.deaths = SimpleNamespace(happened=threading.Event(), first=[])

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 from site_profiles import submits, write
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import batch_job, profile, submit
+from tutorial_dl.cluster import batch_job, heartbeats, processes, profile, submit
 
 SYSTEMS = ("slurm", "pbs", "lsf")
 
@@ -193,6 +194,24 @@ def test_scripts_line_by_line(system, tmp_path):
         f"--connection /f/c.json -- {launcher} python -m ipyparallel.engine --mpi"
     )
     assert text.count("ipyparallel.engine") == 1  # started once: no job array
+
+
+@pytest.mark.parametrize("which", ["controller", "engine"])
+def test_only_engines_on_other_machines_need_other_heartbeats(which, tmp_path):
+    local, away = profile.load("local"), profile.load(submits("slurm"))
+    assert processes.program(which, local) == [f"ipyparallel.{which}"]
+    assert processes.program(which, away) == ["tutorial_dl.cluster.heartbeats", which]
+    for of, words in ((local, [f"ipyparallel.{which}"]), (away, processes.program(which, away))):
+        command = {
+            "controller": processes.controller(tmp_path, of, [1]),
+            "engine": processes.engine(tmp_path, of),
+        }[which]
+        assert command[1 : 2 + len(words)] == ["-m", *words]
+
+
+def test_connections_for_heartbeats_have_a_limit():
+    with heartbeats.Context() as context, context.socket(zmq.PUB) as one:
+        assert one.getsockopt(zmq.TCP_MAXRT) == heartbeats.UNACKNOWLEDGED
 
 
 def test_a_job_does_not_take_itself_for_the_one_it_was_submitted_from(monkeypatch):
