@@ -94,7 +94,7 @@ def test_a_node_that_crashes(ends, slurm, bound):
     seconds, [line] = ends(crash)
     slurm.back("n2")
     assert re.match(r"ranks 2, 3 on n2 lost the connection to the controller, though job", line)
-    bound("from a node's crash to the CellError", seconds, 6.0)
+    bound("from a node's crash to the CellError", seconds, 5.0)
 
 
 def test_the_time_limit(ends, bound):
