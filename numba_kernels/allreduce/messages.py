@@ -65,6 +65,36 @@ def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> 
 
 
 @compiled
+def post(link, outgoing, to, incoming, source):
+    """Begin the exchange that `exchange`, called with the same arguments, waits for."""
+    handles, words, ranks, _, _, _ = link
+    size = handles.itemsize
+    requests = handles.ctypes.data + SEND * size
+    words[POSTED] = 1
+    # The receive first, so that MPI delivers the message straight to its place.
+    if source >= 0:
+        Irecv(
+            incoming.ctypes.data,
+            incoming.size,
+            handles[DATATYPE],
+            ranks[source],
+            words[ANY_TAG],
+            handles[COMM],
+            requests + size,
+        )
+    if to >= 0:
+        Isend(
+            outgoing.ctypes.data,
+            outgoing.size,
+            handles[DATATYPE],
+            ranks[to],
+            words[TAG],
+            handles[COMM],
+            requests,
+        )
+
+
+@compiled
 def exchange(link, outgoing, to, incoming, source):
     """Send `outgoing` to number `to` while receiving `incoming` from number `source`. Resumable.
 
@@ -72,31 +102,9 @@ def exchange(link, outgoing, to, incoming, source):
     if that rank made a different call.
     """
     handles, words, ranks, status, flag, patience = link
-    size = handles.itemsize
-    requests = handles.ctypes.data + SEND * size
+    requests = handles.ctypes.data + SEND * handles.itemsize
     if not words[POSTED]:
-        words[POSTED] = 1
-        # The receive first, so that MPI delivers the message straight to its place.
-        if source >= 0:
-            Irecv(
-                incoming.ctypes.data,
-                incoming.size,
-                handles[DATATYPE],
-                ranks[source],
-                words[ANY_TAG],
-                handles[COMM],
-                requests + size,
-            )
-        if to >= 0:
-            Isend(
-                outgoing.ctypes.data,
-                outgoing.size,
-                handles[DATATYPE],
-                ranks[to],
-                words[TAG],
-                handles[COMM],
-                requests,
-            )
+        post(link, outgoing, to, incoming, source)
     tries = 0
     started = Wtime()
     while True:
