@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from ..jit import mpi_functions as mpi
 from ..jit.compile import compiled
-from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Irecv, Isend, Testall, Wtime
+from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Cancel, Irecv, Isend, Testall, Wtime
 from ..jit.yielding import nap, yielded
 from ..shared.board import READY, WAIT
 from ..spans import MESSAGE, began, ended
@@ -134,6 +134,7 @@ class Abandoned:
     def __init__(self, link: Link, buffers):
         self.requests, self.buffers = link.handles[[SEND, RECEIVE]].copy(), buffers
         self._flag, self._status = np.zeros(1, np.int32), np.zeros_like(link.status)
+        self._open = self.requests[1] != link.handles[NO_REQUEST]  # a receive that may be cancelled
         link.handles[[SEND, RECEIVE]] = link.handles[NO_REQUEST]
         link.words[POSTED] = 0
 
@@ -141,6 +142,12 @@ class Abandoned:
         if not self._flag[0]:
             _test(self.requests, self._flag, self._status)
         return bool(self._flag[0])
+
+    def give_up(self) -> None:
+        """Cancel the receive, because nothing is sent any more that could arrive in it."""
+        if self._open:
+            _cancel(self.requests)
+            self._open = False
 
     def received(self) -> MPI.Status:
         status = MPI.Status()
@@ -156,6 +163,7 @@ class Flush:
     Messages between two ranks do not overtake each other. So when each rank has sent a last
     message, MARK, to every other one, and all ranks have received up to the marks, no message is in
     flight any more: none that a later receive could match, and none whose buffer MPI still needs.
+    A mark ends one receive of those that this rank left in flight; the others are cancelled then.
     """
 
     def __init__(self, comm: MPI.Comm, abandoned: list[Abandoned]):
@@ -166,6 +174,8 @@ class Flush:
 
     def missing(self) -> set[int]:
         """Make progress; return the ranks whose messages have not arrived (this one: its own)."""
+        for each in [] if self.open else self.abandoned:
+            each.give_up()
         for each in [each for each in self.abandoned if each.over()]:
             self.abandoned.remove(each)
             status = each.received()
@@ -185,3 +195,8 @@ class Flush:
 @compiled
 def _test(handles, flag, status):
     Testall(2, handles.ctypes.data, flag.ctypes.data, status.ctypes.data)
+
+
+@compiled
+def _cancel(handles):
+    Cancel(handles.ctypes.data + handles.itemsize)

@@ -19,10 +19,12 @@ KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
     "predictions": (("predictions", 3, 0.8),),
     "step": (("step", 3, 0.4),),
+    "step-between-nodes": (("step_between", 3, 1.5),),
     "parameter-server": (("parameter_server", 3, 1.0),),
     "optimizers": (("optimizers", 1, 0.6),),
 }
 ALONE = "optimizers"  # measured on one rank
+BETWEEN = "step-between-nodes"  # measured on two nodes of two ranks (two_nodes.py)
 FULL = 2  # factor of --full on the number of starts
 SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
 
@@ -102,7 +104,7 @@ def measure(options) -> dict:
     about = facts()
     rows, starts = [], {}
     for kind in KINDS if options.what == "all" else [options.what]:
-        ranks = 1 if kind == ALONE else options.ranks
+        ranks = {ALONE: 1, BETWEEN: 4}.get(kind, options.ranks)
         for part, times, share in KINDS[kind]:
             starts[part] = times * (FULL if options.full else 1)
             seconds = options.seconds * share / starts[part]
@@ -135,13 +137,18 @@ def one_run(part: str, ranks: int, seconds: float, full: bool) -> list[dict]:
 
     `part` is a module with a function `rows`: its name in this package, or its full name.
     """
+    from . import two_nodes
+
     one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
     limit = 120 + 5 * seconds  # includes importing, compiling, and slow peers
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
         call = f"one_start{(part, str(file), seconds, full)}"
         code = f"from numba_kernels.bench import one_start; {call}"
-        done = launch.run_ranks(ranks, ["-c", code], env=one_thread, timeout=limit)
+        if part == "step_between":
+            done = two_nodes.run(ranks // 2, ["-c", code], one_thread, limit)
+        else:
+            done = launch.run_ranks(ranks, ["-c", code], env=one_thread, timeout=limit)
         if done.returncode:
             raise ValueError(f"bench {part} on {ranks} ranks ended with status {done.returncode}")
         return json.loads(file.read_text())

@@ -39,7 +39,7 @@ WIDTH = 4  # exchanges in flight
 PIECE = 16 * TILE  # elements
 ALL, REDUCE, SPREAD = range(3)  # what the kernel does: all of the step, or its parts 1 or 3
 TO, SOURCE = range(2)  # columns of `rows`
-PIECES, FIRST, LAST, ALONE, DONE, BEGUN = range(6)  # in `numbers`
+SIZE, PIECES, FIRST, LAST, ALONE, DONE, BEGUN = range(7)  # in `numbers`
 LOOK = 0.1  # seconds after which the kernel returns to Python though messages arrive
 
 
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     """
 
     rows: np.ndarray  # (exchanges per piece, 2) int64
-    numbers: np.ndarray  # (6,) int64
+    numbers: np.ndarray  # (7,) int64
     order: np.ndarray  # (nodes,) int64: the line of `sums` of each node
     sums: np.ndarray  # (exchanges + 1, 2) float64: [samples, sum of losses]; the last: this node's
     raw: np.ndarray  # the same memory in the gradient's dtype
@@ -66,8 +66,9 @@ def plan(team, nodes: list[tuple[int, ...]], n: int, dtype) -> Plan:
     sums = np.zeros((len(rows) + 1, 2))
     sources = np.flatnonzero(rows[:, SOURCE] >= 0)
     longest = max(np.subtract(*team.slice_of(n, rank)[::-1]) for rank in range(team.size))
-    numbers = np.zeros(6, np.int64)
-    numbers[[PIECES, FIRST, LAST]] = -(-longest // PIECE), sources[0], sources[-1]
+    numbers = np.zeros(7, np.int64)
+    numbers[[SIZE, PIECES]] = PIECE, -(-longest // PIECE)
+    numbers[[FIRST, LAST]] = sources[[0, -1]]
     numbers[ALONE] = len(nodes[here]) == 1
     return Plan(rows, numbers, order, sums, sums.view(dtype), pool_of(team))
 
@@ -138,7 +139,7 @@ def exchange_all(
     link, rank, ranks, does, plan, node, incoming, gradient, parameters, how, sums, own
 ):
     rows, numbers, _, told, raw, pool, nowhere = plan
-    a_piece, n, started = rows.shape[0], gradient.size, Wtime()
+    a_piece, n, width, started = rows.shape[0], gradient.size, numbers[SIZE], Wtime()
     # Exchanges in their order: sums of samples, sums of gradients piece by piece, then weights.
     heads = 0 if does == SPREAD else a_piece
     sent = 0 if does == SPREAD else heads + a_piece * numbers[PIECES]
@@ -160,14 +161,14 @@ def exchange_all(
             if at < heads:
                 post(one, raw[a_piece], to, raw[row], source)
             else:
-                start, end = piece_of(low, high, piece)
-                theirs, until = piece_of(*bounds(n, ranks, max(to, 0)), piece)
+                start, end = piece_of(low, high, piece, width)
+                theirs, until = piece_of(*bounds(n, ranks, max(to, 0)), piece, width)
                 to = to if theirs < until else -1
                 source = source if start < end else -1
                 if at < sent:
                     if to >= 0 and not numbers[ALONE] and told[a_piece, 0] > 0:
                         sum_on_node(node, gradient, theirs, until, told[a_piece], nowhere)
-                    into = arriving(incoming, at, end - start)
+                    into = arriving(incoming, at * width, end - start)
                     post(one, gradient[theirs:until], to, into, source)
                 else:
                     if does == SPREAD and row == numbers[FIRST]:
@@ -177,8 +178,8 @@ def exchange_all(
         at = numbers[DONE]
         piece, row = (at - sent) // a_piece if at >= sent else at // a_piece - 1, at % a_piece
         to, source = rows[row, TO], rows[row, SOURCE]
-        start, end = piece_of(low, high, piece)
-        theirs, until = piece_of(*bounds(n, ranks, max(to, 0)), piece)
+        start, end = piece_of(low, high, piece, width)
+        theirs, until = piece_of(*bounds(n, ranks, max(to, 0)), piece, width)
         if at < heads:
             expected = source
         elif at < sent:
@@ -191,7 +192,7 @@ def exchange_all(
         if at == heads - 1:
             add_up_nodes(plan, sums)
         elif heads <= at < sent and expected >= 0 and sums[0] > 0:
-            into = arriving(incoming, at, end - start)
+            into = arriving(incoming, at * width, end - start)
             use(node, plan, row, does, gradient, parameters, how, sums, own, low, start, into)
         elif at >= sent and expected >= 0:
             to_node(node, numbers, gradient, parameters, theirs, until)
@@ -201,15 +202,15 @@ def exchange_all(
 
 
 @compiled
-def piece_of(low, high, number):
-    start = min(low + number * PIECE, high)
-    return start, min(start + PIECE, high)
+def piece_of(low, high, number, size):
+    start = min(low + number * size, high)
+    return start, min(start + size, high)
 
 
 @compiled
-def arriving(incoming, at, size):
-    """Return the memory in which the sum of exchange number `at` arrives."""
-    return incoming[at % WIDTH * PIECE :][:size]
+def arriving(incoming, start, size):
+    """Return the memory in which a piece arrives; exchange `at` begins at `at` pieces."""
+    return incoming[start % incoming.size :][:size]
 
 
 @compiled

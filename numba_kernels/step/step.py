@@ -48,7 +48,7 @@ from ..allreduce import calls
 from ..optimizers.base import Optimizer, check_range
 from ..optimizers.clipping import clip_factor, squared_length
 from ..spans import announces
-from .between import ALL, BEGUN, DONE, PIECE, REDUCE, SPREAD, WIDTH, between, plan
+from .between import ALL, BEGUN, DONE, REDUCE, SIZE, SPREAD, WIDTH, between, plan
 from .kernels import hand_out, meet, part, reduce, step, weigh
 
 
@@ -220,7 +220,8 @@ class Step:
     def _between(self, does: int) -> None:
         team, w, g, state = self.team, self.parameters, self.gradient, self.state
         self.plan.numbers[[DONE, BEGUN]] = 0
-        incoming = team.scratch(WIDTH * PIECE, g.dtype)
+        width = WIDTH * int(self.plan.numbers[SIZE])
+        incoming = team.scratch(width, g.dtype)[:width]
         how = state.slots, self.optimizer.rule, self.optimizer.hyper(state.step + 1), self.factor
         more = does, self.plan, team.node_array, incoming, g, w, how, self._sums, self.own
         team.by_messages(self.call, w.size, w.dtype, between, more)
