@@ -29,8 +29,9 @@ The weights may lie in
 - any other memory: new weights go through the rows of the gradient, and each rank copies its row to
   its weights after the second barrier
 
-With messages the step is a reduce-scatter, an update of this rank's slice, and an allgather of the
-weights. Dividing the optimizer state among the ranks is known as ZeRO stage 1 (Rajbhandari et al.,
+Between nodes, one rank of each node sends its node's sum of a slice to the rank that owns the
+slice, and gets its new weights (between.py). Ranks without common memory each count as a node.
+Dividing the optimizer state among the ranks is known as ZeRO stage 1 (Rajbhandari et al.,
 arXiv 1910.02054).
 
 LARS, LAMB and clipping need norms over the slices of several ranks before any weight can change.

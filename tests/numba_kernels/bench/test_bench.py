@@ -140,6 +140,26 @@ def test_step_prints_json(tmp_path, no_peers):
     assert "<svg" in file.read_text()
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_without_namespaces_ranks_share_a_memory_and_the_row_says_so(monkeypatch, allowed):
+    """`allowed`: this may be root with all tools, but namespaces can't be made nevertheless."""
+    from numba_kernels.bench import two_nodes
+
+    tried, started = [], []
+
+    def refuse(self, words):
+        tried.append(self.folder)
+        raise subprocess.CalledProcessError(1, words)
+
+    monkeypatch.setattr(two_nodes, "possible", lambda: allowed)
+    monkeypatch.setattr(two_nodes.TwoNodes, "_do", refuse)
+    monkeypatch.setattr(two_nodes.launch, "run_ranks", lambda *a, **o: started.append((a, o)))
+    two_nodes.run(2, ["-c", ""], {"A": "1"}, 9)
+    env = {"A": "1", two_nodes.LABEL: "2 nodes of one memory", "NUMBA_KERNELS_NODE": "2"}
+    assert started == [((4, ["-c", ""]), {"env": env, "timeout": 9})]
+    assert len(tried) == allowed and not any(folder.exists() for folder in tried)
+
+
 def rows_of_optimizers():
     """Check the rows of a machine without Keras and torch."""
     from numba_kernels.bench import optimizers as bench_of
