@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class TwoNodes:
                     self._do(f"ip -n {name} link set {device} up")
                 limit = f"tbf rate {RATE} burst 64kb latency 50ms"
                 self._do(f"ip netns exec {name} tc qdisc add dev {CABLE} root {limit}")
+            self._wait_until_up()
         except BaseException:
             self.__exit__()
             raise
@@ -69,8 +71,16 @@ class TwoNodes:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
         shutil.rmtree(self.folder)
 
-    def _do(self, words: str) -> None:
-        subprocess.run(words.split(), check=True, capture_output=True)
+    def _do(self, words: str) -> str:
+        return subprocess.run(words.split(), check=True, capture_output=True, text=True).stdout
+
+    def _wait_until_up(self) -> None:
+        """UCX takes a device only when Linux says that it is up, up to a second after it is set."""
+        end = time.monotonic() + 10
+        while not all("state UP" in self._do(f"ip -n {n} link show {CABLE}") for n in self.names):
+            if time.monotonic() > end:
+                raise subprocess.CalledProcessError(1, "waiting for the link")
+            time.sleep(0.02)
 
     def run(self, per_node: int, argv: Sequence[str], env: dict, timeout: float):
         """As `launch.run_ranks` with `per_node` ranks on each node."""
