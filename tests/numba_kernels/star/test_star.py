@@ -298,30 +298,33 @@ def test_a_leaf_helps(on_ranks):
 
 
 def rules():
+    """Each rule, and each form of those that have several."""
     from numba_kernels import optimizers
 
-    named = [getattr(optimizers, name) for name in ("SGD", "Adam", "AdamW", "LARS", "LAMB", "Lion")]
-    return [kind() for kind in named] + [optimizers.SGD(0.1, momentum=0.9, nesterov=True)]
+    forms = [(0.9, False), (0.0, True), (0.9, True)]
+    of_rmsprop = [optimizers.RMSprop(momentum=mu, centered=centered) for mu, centered in forms]
+    return [*map(optimizers.get, optimizers.NAMES), *of_rmsprop]
 
 
 @pytest.mark.parametrize("rule", rules(), ids=str)
 def test_served(rule):
-    """One pass over tiles gives the same bits as an update and a copy."""
+    """One pass gives the same bits as an update and a copy, wherever the answer is written."""
     from numba_kernels.optimizers.serve import serve
 
     n, chance = 10_037, np.random.default_rng(3)
     weights = chance.standard_normal(n).astype("float32")
-    expected, answer = weights.copy(), np.zeros(n, "float32")
+    expected, apart = weights.copy(), np.zeros(n, "float32")
     segments = [0, 17, 5000, 9000]
     state, other = (rule.init(n, segments=segments) for _ in range(2))
-    for k in range(5):
+    for k, form in enumerate(("apart", "over", "apart", "over", "not wanted", "over")):
         g = chance.standard_normal(n).astype("float32")
-        if k == 3:
-            answer = g  # the answer takes the place of the request
-        rule.update(expected, g.copy(), other)
-        serve(rule, weights, g, state, answer if k != 4 else None)
+        before = g.copy()
+        answer = {"apart": apart, "over": g, "not wanted": None}[form]
+        serve(rule, weights, g, state, answer)
+        rule.update(expected, before, other)
         assert (weights == expected).all() and (state.slots == other.slots).all()
-        assert k == 4 or (answer == expected).all()
-    assert state.step == 5
+        assert answer is None or (answer == expected).all()
+        assert form == "over" or (g == before).all(), "the gradient was changed"
+        assert state.step == k + 1
     with pytest.raises(ValueError, match="the answer is float32"):
-        serve(rule, weights, g, state, answer[1:])
+        serve(rule, weights, g, state, apart[1:])
