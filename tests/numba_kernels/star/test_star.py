@@ -257,7 +257,9 @@ def test_wrong_arguments(on_ranks, env):
 
 
 def helped():
-    """A request that the leaf helps to serve gives the same bits."""
+    """Requests that leaves help to serve give the bits of serial updates, in the order served."""
+    from zlib import crc32
+
     from numba_kernels import Team, optimizers
     from numba_kernels.optimizers.serve import serve
     from numba_kernels.star import helping
@@ -265,36 +267,39 @@ def helped():
 
     team, n, turns = Team(), 1_500_007, 4
     source = np.random.default_rng(1).standard_normal(n).astype("float32")
-    chunks = {"apart": 0, "in place": 0, "swapped": 0}  # chunks that the leaf has taken
+    chunks = {"apart": 0, "in place": 0, "swapped": 0}  # chunks that leaves have taken
     for rule in (optimizers.SGD(0.1), optimizers.Adam(), optimizers.RMSprop(momentum=0.5)):
         for form in chunks:
             star = Star(team, n, n, in_place=form == "in place", kept=5 * n)
-            expected, alone = np.zeros(n, "float32"), rule.init(n)
             if team.rank == 0:
+                expected, alone = np.zeros(n, "float32"), rule.init(n)
+                assert star._memory is not None, "leaves can't help"
                 weights, state = star.keep(n), rule.init(n)
                 star.adopt(state)
-                for k in range(turns):
+                for _ in range(turns * (team.size - 1)):
                     leaf = star.next(60)
+                    factor = star.words(leaf)[0]
                     serve(rule, weights, star.sent(leaf), state, star.answer_vector(leaf))
-                    rule.update(expected, (k + 1) * source, alone)
+                    rule.update(expected, np.float32(factor) * source, alone)
                     assert (weights == expected).all() and (state.slots == alone.slots).all()
                     assert (star.answer_vector(leaf) == expected).all()
                     chunks[form] += star._star[helping.LEFT]
-                    star.answer(leaf)
+                    star.answer(leaf, [crc32(expected)])
             else:
                 for k in range(turns):
-                    np.multiply(source, k + 1, out=star.out)
-                    star.ask(swap=form == "swapped")
-                    rule.update(expected, (k + 1) * source, alone)
-                    assert (star.into == expected).all(), (str(rule), form, k)
+                    factor = k + team.rank
+                    np.multiply(source, np.float32(factor), out=star.out)
+                    words = star.ask([factor], swap=form == "swapped")
+                    assert crc32(star.into) == words[0], (str(rule), form, k)
             star.close()
     if team.rank == 0 and star._alone:  # each rank has its own core
-        assert all(chunks.values()), f"the leaf took no part: {chunks}"
+        assert all(chunks.values()), f"no leaf took part: {chunks}"
     team.barrier()
 
 
-def test_a_leaf_helps(on_ranks):
-    on_ranks(2, helped, env=WINDOW)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_leaves_help(on_ranks, ranks):
+    on_ranks(ranks, helped, env=WINDOW)
 
 
 def rules():
