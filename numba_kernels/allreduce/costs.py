@@ -27,7 +27,7 @@ messages; tests compare the two.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 
 from .machine import UNMEASURED, Curve, Machine, straight
 from .schedules import SCHEDULES, folding
@@ -90,16 +90,17 @@ def staged(n, p, machine):
 def two_level(n, p, machine):
     """The faster of its two ways, see `between_nodes`."""
     nodes = machine.nodes if machine.nodes and p == machine.ranks else p // machine.per_node
-    return min(_ways(n, nodes, machine).values())
+    short = machine.leaders is not None and n <= machine.leaders.sizes[-1]
+    return min(_ways(n, nodes, machine, short).values())
 
 
-def _ways(n, nodes, machine):
-    """Return {way: seconds} of two_level.py."""
+def _ways(n, nodes, machine, short):
+    """Return {way: seconds} of two_level.py; `short`: the leaders can take the vector."""
     lanes, q = _of_lanes(machine), machine.per_node
     # Half an allreduce within the node before the messages, half after.
     inside = machine.call + machine.inside(n) if machine.inside else 0.0
     ways = {name: inside + predict(name, n / q, nodes, lanes) for name in SAME_BITS}
-    if machine.leaders and n <= machine.leaders.sizes[-1]:
+    if machine.leaders and short:
         alone = replace(machine, exchange=machine.single, message=machine.single)
         ways["leaders"] = machine.leaders(n) + predict("recursive_doubling", n, nodes, alone)
     return ways
@@ -123,6 +124,7 @@ _all = (
 )  # fmt: skip
 COSTS: dict[str, Cost] = {cost.__name__: cost for cost in _all}
 BY_MESSAGES = tuple(SCHEDULES)
+CLEARLY = 1.3  # as fast must lanes be to replace the leaders
 SAME_BITS = ("recursive_doubling", "rabenseifner", "pairwise")  # as two_level.py uses them
 
 
@@ -149,10 +151,15 @@ def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEAS
 
 
 @lru_cache(maxsize=10_000)
-def between_nodes(nbytes: float, nodes: int, machine: Machine) -> str:
-    """Return how two_level reduces `nbytes`: "leaders", or one of SAME_BITS for the lanes."""
-    ways = _ways(nbytes, nodes, machine)
-    return min(ways, key=ways.__getitem__)
+def between_nodes(nbytes: float, nodes: int, machine: Machine, short: bool) -> str:
+    """Return how two_level reduces `nbytes`: "leaders", or one of SAME_BITS for the lanes.
+
+    `short`: the vector is short enough for the leaders.
+    """
+    ways = _ways(nbytes, nodes, machine, short)
+    fastest = min(ways, key=ways.__getitem__)
+    # Short times are noisy. Where the lanes gain, they gain a factor of about their number.
+    return "leaders" if ways.get("leaders", inf) < CLEARLY * ways[fastest] else fastest
 
 
 @lru_cache(maxsize=10_000)

@@ -71,7 +71,8 @@ def plan(team, call: int, x: np.ndarray) -> str:
         return "leaders" if several and x.nbytes <= SHORT else "recursive_doubling"
     if team.machine.message is costs.UNMEASURED.message:
         learning.learn(team, call, x.size)
-    return costs.between_nodes(x.nbytes, len(team.nodes), team.machine)
+    short = x.nbytes <= leaders.LONGEST
+    return costs.between_nodes(x.nbytes, len(team.nodes), team.machine, short)
 
 
 class Lanes:
