@@ -22,6 +22,7 @@ from ..shared.board import COUNT, READY, all_arrived, arrive, release, released
 from ..shared.node_array import AT, LEAD, PATIENCE, RANK, SPINS, board_of
 from ..shared.stage import lead_stage
 from .elementwise import combine, copy, divide
+from .messages import link_at
 from .recursive_doubling import farthest_first
 
 LONGEST = LEAD  # bytes: what fits in the stage
@@ -29,12 +30,25 @@ FAR = 1 << 32  # -FAR - 1 - rank: the call of a rank on another node differs
 
 
 @compiled
-def allreduce(node, link, call, rank, ranks, x, incoming, op, divisor):
+def allreduce(node, handles, wire, call, x, incoming, op, divisor):
     """Reduce `x`, at most LONGEST bytes, in place. Resumable.
 
-    `link`, `rank` and `ranks` are those of the leaders' route, and `incoming` is scratch like `x`;
-    the other ranks of the node don't look at them.
+    `handles` and `wire` (messages.addresses) are those of the leaders' route, and `incoming` is
+    scratch like `x`; the other ranks of the node don't look at them.
     """
+    link, rank, ranks = link_at(handles, wire)
+    return lead(node, link, call, rank, ranks, x, incoming, op, divisor)
+
+
+@compiled
+def on_node(node, handles, wire, call, x, incoming, op, divisor):
+    """The node's part alone: every node reduces for itself. It is timed by measure.py."""
+    link, _, _ = link_at(handles, wire)
+    return lead(node, link, call, 0, 1, x, incoming, op, divisor)
+
+
+@compiled
+def lead(node, link, call, rank, ranks, x, incoming, op, divisor):
     board, place = board_of(node), node[RANK]
     turn = board[place, COUNT] + (node[AT] == 0)
     if node[AT] == 0:
@@ -63,9 +77,3 @@ def allreduce(node, link, call, rank, ranks, x, incoming, op, divisor):
         copy(lead_stage(node, x, 0, turn), x)
         release(board, place)
     return done
-
-
-@compiled
-def on_node(node, link, call, rank, ranks, x, incoming, op, divisor):
-    """The node's part alone: every node reduces for itself. It is timed by measure.py."""
-    return allreduce(node, link, call, 0, 1, x, incoming, op, divisor)

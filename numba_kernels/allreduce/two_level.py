@@ -24,6 +24,7 @@ from . import costs, leaders, learning, pairwise, rabenseifner, recursive_doubli
 from . import staged as through_stage
 from .elementwise import bounds
 from .gather import allgather
+from .messages import addresses
 
 # Between nodes: by name as in costs.py. All add in the same order, so the choice changes no bits.
 BETWEEN = {
@@ -80,13 +81,16 @@ class Lanes:
 
     `nodes` are the ranks of every node, in order; this rank is at `place` of nodes[here]. `route`
     makes a `messages.Route` between given ranks; as an attribute, it is None on a rank without a
-    lane.
+    lane. `everyone` is the route between all ranks.
     """
 
-    def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route):
+    def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route, everyone):
         self.count = min(map(len, nodes))
         self.idle = len(nodes[here]) - self.count
         self.route = route([node[place] for node in nodes]) if place < self.count else None
+        # For leaders.py: (link, addresses); those of a rank that is no leader are never looked at.
+        own = self.route if place == 0 else everyone
+        self.leading = own.link, addresses(own)
 
     def edges(self, n: int) -> np.ndarray:
         """Where lanes begin and end; a rank of this node without a lane gets an empty one."""

@@ -62,6 +62,17 @@ def pointer(typingctx, address, like):
 
 
 @intrinsic
+def pointer_to(typingctx, address, kind):
+    """Return `address` as a pointer to numbers of the NumPy type `kind`."""
+    target = types.CPointer(kind.instance_type)
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(target))
+
+    return target(types.intp, kind), generate
+
+
+@intrinsic
 def wide_pointer(typingctx, address, like):
     """Return `address` as a pointer to `like`'s dtype, or to float32 if that is a half."""
     kind = types.CPointer(types.float32 if like.dtype in (FLOAT16, BFLOAT16) else like.dtype)

@@ -115,15 +115,15 @@ class Waiting(Failing):
     def by_leaders(self, kernel, call: int, x: np.ndarray, *arguments) -> None:
         """Run a resumable kernel on the node whose first rank also exchanges messages (leaders.py).
 
-        Its arguments are the node array, the leaders' link, call, rank, ranks, x and `arguments`.
+        Its arguments are the node array, what messages.link_at needs, call, x and `arguments`.
         """
         self.ready()
-        link, *numbers = self.lanes.route if self.place == 0 else self.routes[0]
+        link, wire = self.lanes.leading
         self.count += 1
         self.node_array[AT] = link.words[messages.AT] = 0
         link.words[messages.TAG] = calls.tag(call, x.size, self.count)
         link.handles[messages.DATATYPE] = mpi.datatype(x.dtype)
-        all_of_it = (self.node_array, link, call, *numbers, x, *arguments)
+        all_of_it = (self.node_array, link.handles, wire, call, x, *arguments)
         done = kernel(*all_of_it)
         if done != READY:
             self._wait(call, x.size, done, kernel, all_of_it)

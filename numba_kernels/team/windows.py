@@ -51,7 +51,7 @@ def find_node(team, shared: bool, patience: float) -> None:
         return team.routes[-1]
 
     route(range(team.size))
-    team.lanes = Lanes(nodes, here, place, route)
+    team.lanes = Lanes(nodes, here, place, route, team.routes[0])
 
 
 def ranks_a_node(ranks: int) -> int:
