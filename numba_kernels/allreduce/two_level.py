@@ -44,8 +44,10 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int) -> None:
         return
     edges = team.lanes.edges(x.size)
     inside = divisor if team.single_node else 1  # a mean is divided once, at the end
-    alone = len(team.node) == 1
-    if alone:
+    alone, flat = len(team.node) == 1, max(map(len, team.nodes)) == 1
+    if flat:
+        pass  # the messages are the first thing that all ranks do, and are numbered so
+    elif alone:
         team.skip()
     elif not team.on_node(shared_memory.reduce_scatter, call, x, edges, op, inside):
         team.on_node(through_stage.allreduce, call, x, edges, op, inside, False)
@@ -56,7 +58,9 @@ def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int) -> None:
         team.by_messages(call, x.size, x.dtype, BETWEEN[way], arguments, team.lanes.route)
     else:
         team.skip()
-    if alone:
+    if flat:
+        pass
+    elif alone:
         team.skip()
     elif not team.on_node(shared_memory.allgather, call, x, edges):
         team.on_node(allgather, call, x, edges)
