@@ -11,10 +11,9 @@ from ..team.team import Team
 from .rows import row
 from .step import contestants, name_of
 from .timing import interleaved, net
-from .two_nodes import LABEL
+from .two_nodes import BYTES_PER_SECOND, LABEL
 
 SIZES = (100_000, 1_000_000, 10_000_000)
-BYTES_PER_SECOND = 1e9 / 8  # of the link, each way
 
 
 def rows(seconds: float, full: bool) -> list[dict]:

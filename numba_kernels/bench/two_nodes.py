@@ -20,9 +20,10 @@ from .. import launch
 from ..launch.mpiexec import FAMILIES, mpi_library
 from ..launch.ranks import guarded, rank_environment
 
-RATE = "1gbit"
+RATE, BYTES_PER_SECOND = "1gbit", 1e9 / 8  # of the link, each way
 ADDRESSES = "10.77.8.1", "10.77.8.2"  # in the namespaces only
 CABLE = "cable"
+LABEL = "NUMBA_KERNELS_BENCH_NODES"  # an environment variable: how the nodes are made
 EMULATED, PRETENDED = "2 nodes, 1 Gbit/s", "2 nodes of one memory"
 
 # mpiexec calls it as it would call ssh, with a host and a command for its shell.
@@ -110,6 +111,3 @@ def run(per_node: int, argv: Sequence[str], env: dict, timeout: float):
             pass  # a container may have no right to make namespaces
     env = env | {LABEL: PRETENDED, "NUMBA_KERNELS_NODE": str(per_node)}
     return launch.run_ranks(2 * per_node, argv, env=env, timeout=timeout)
-
-
-LABEL = "NUMBA_KERNELS_BENCH_NODES"

@@ -245,7 +245,7 @@ def between_two_nodes():
             check(one, "bytes")
             assert one["ranks"] == 4 and one["peer"].endswith(" Allreduce")
         assert {(one["what"], one["algorithm"], one["bytes"]) for one in rows} == {
-            (f"allreduce between two nodes, {how}", ours, size)
+            (f"allreduce, several nodes, {how}", ours, size)
             for how in ("full cycle", "repeated call")
             for ours in ("auto", "auto (window)")
             for size in sizes
@@ -257,8 +257,11 @@ def test_between_nodes(on_ranks):
     on_ranks(4, between_two_nodes, env={"NUMBA_KERNELS_NODE": "2"})
 
 
-def test_between_nodes_starts_two_nodes(monkeypatch):
+def test_between_nodes_starts_two_nodes(monkeypatch, capsys):
+    from numba_kernels.bench import two_nodes
+
     started = []
+    monkeypatch.setattr(two_nodes, "possible", lambda: False)
 
     def run_ranks(ranks, command, env, timeout):
         started.append((ranks, env.get("NUMBA_KERNELS_NODE")))
@@ -268,6 +271,7 @@ def test_between_nodes_starts_two_nodes(monkeypatch):
     for what in ("between-nodes", "step"):
         assert bench.main(["bench", what, "-n", "3"]) == 2
     assert started == [(6, "3"), (3, None)]
+    assert "bench between_nodes on 6 ranks ended with status 3" in capsys.readouterr().err
     assert "  8 B  " in table(RESULT | {"rows": [RESULT["rows"][0] | {"bytes": 8}]})
 
 
