@@ -1,4 +1,4 @@
-"""Learn the link between nodes, at a team's first call for which it matters. Users call nothing.
+"""Learn the link between nodes, at a team's first call for which it matters. Users need not ask.
 
     lane      all lanes at once exchange vectors with their counterparts on the next node
     single    one rank per node does; the others wait
@@ -8,8 +8,8 @@
 
 Each is timed with vectors of SIZES bytes, the shortest first, and after each size all ranks agree
 on the times (slowest rank, fastest round) and on whether to go on: a slow link is known after a few
-messages. It takes 10 to 50 ms, not counting the loading of compiled code. (measure.py measures
-more, and longer, for predictions.)
+messages. It takes 10 to 60 ms, or some 250 times the latency of a slow link, not counting the
+loading of compiled code. (measure.py measures more, and longer, for predictions.)
 
 The ranks run ordinary collectives, in the name of the call in which they learn. So a failure or a
 different call of another rank is noticed as in any call.

@@ -103,11 +103,10 @@ class Step:
         first, last = team.slice_of(parameters.size)
         self.mine = slice(first, last)
         self.state = optimizer.init(last - first, parameters.dtype, segments, first)
-        windows = team.peers(self.gradient) is not None
-        self.shared = team.size > 1 and windows and team.single_node
+        nodes = self._nodes()
+        self.shared = len(nodes) == 1 < team.size
         self.plan = None
-        if team.size > 1 and not self.shared:
-            nodes = self._nodes(windows)
+        if len(nodes) > 1:
             self.plan = plan(team, nodes, parameters.size, parameters.dtype)
             self._met = len(nodes) < team.size  # the ranks of a node meet at a barrier
         self.call = calls.encode("step", parameters.dtype)
@@ -116,13 +115,16 @@ class Step:
         if self._norms:  # memory for the allreduce of sums of squares
             self._squares = team.empty(2 * max(1, self.state.layers), np.float64).reshape(-1, 2)
 
-    def _nodes(self, windows: bool) -> list[tuple[int, ...]]:
-        """The ranks that reduce together: a node's, or each alone if gradients lie elsewhere."""
-        if not self.team.single_node:
-            mine = np.array([windows or len(self.team.node) == 1], np.int64)
-            if self.team.allreduce(mine, "min")[0]:
-                return self.team.nodes
-        return [(rank,) for rank in range(self.team.size)]
+    def _nodes(self) -> list[tuple[int, ...]]:
+        """The ranks that reduce together: a node's, or each alone if any gradient lies elsewhere.
+
+        All ranks must decide alike, or some would wait for messages and others at a barrier.
+        """
+        team = self.team
+        mine = len(team.node) == 1 or team.peers(self.gradient) is not None
+        if team.allreduce(np.array([mine], np.int64), "min")[0]:
+            return team.nodes
+        return [(rank,) for rank in range(team.size)]
 
     @property
     def takes_own(self) -> bool:

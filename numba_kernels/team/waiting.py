@@ -107,10 +107,7 @@ class Waiting(Failing):
         link.words[messages.AT] = 0
         link.words[messages.TAG] = calls.tag(call, length, self.count)
         link.handles[messages.DATATYPE] = mpi.datatype(dtype)
-        all_of_it = (link, *numbers, *arguments)
-        done = kernel(*all_of_it)
-        if done != READY:
-            self._wait(call, length, done, kernel, all_of_it)
+        self._exchange(call, length, kernel, (link, *numbers, *arguments))
 
     def by_leaders(self, kernel, call: int, x: np.ndarray, *arguments) -> None:
         """Run a resumable kernel on the node whose first rank also exchanges messages (leaders.py).
@@ -124,9 +121,16 @@ class Waiting(Failing):
         link.words[messages.TAG] = calls.tag(call, x.size, self.count)
         link.handles[messages.DATATYPE] = mpi.datatype(x.dtype)
         all_of_it = (self.node_array, link.handles, wire, call, x, *arguments)
-        done = kernel(*all_of_it)
+        self._exchange(call, x.size, kernel, all_of_it)
+
+    def _exchange(self, call: int, length: int, kernel, arguments: tuple) -> None:
+        # Noted before it runs: Ctrl-C may end this call as soon as the kernel returns, and MPI
+        # still writes to what is in flight.
+        self.buffers = arguments
+        done = kernel(*arguments)
         if done != READY:
-            self._wait(call, x.size, done, kernel, all_of_it)
+            self._wait(call, length, done, kernel, arguments)
+        self.buffers = ()
 
     def set_operation(self, handle: int) -> None:
         self.routes[0].link.handles[messages.OP] = handle

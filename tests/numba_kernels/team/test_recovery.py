@@ -84,6 +84,45 @@ def test_late_messages(on_ranks, ranks):
     on_ranks(ranks, late_messages)
 
 
+def interrupted_at_once():
+    """Ctrl-C before this rank waits: arrays of messages in flight live until they have arrived."""
+    import weakref
+    from unittest import mock
+
+    from mpi4py import MPI
+
+    from numba_kernels import PeerError, Team
+
+    team = Team()
+
+    def reduce(algorithm):
+        x = np.ones(300_000, "float32")  # its messages wait for their receiver
+        arrays.append(weakref.ref(x))
+        team.allreduce(x, algorithm=algorithm)
+
+    for algorithm in ("ring", "rabenseifner"):
+        arrays = []
+        if team.rank == 1:
+            ctrl_c = mock.patch.object(team, "_wait", side_effect=KeyboardInterrupt)
+            with ctrl_c, pytest.raises(KeyboardInterrupt):
+                reduce(algorithm)
+            assert arrays[0]() is not None, algorithm
+            MPI.COMM_WORLD.Barrier()
+        else:
+            MPI.COMM_WORLD.Barrier()  # rank 1 has been interrupted while it waited for this one
+            with pytest.raises(PeerError, match="rank 1"):
+                reduce(algorithm)
+        team.recover(120)
+        x = np.ones(500, "float32")
+        assert (team.allreduce(x, algorithm=algorithm) == team.size).all()
+        team.barrier()
+    assert not team.abandoned and not team.buffers
+
+
+def test_interrupt_before_it_waits(on_ranks):
+    on_ranks(2, interrupted_at_once, env={"NUMBA_KERNELS_WINDOW": "0"})
+
+
 def missing():
     """An error names a rank that does not call recover(); when it does, all ranks continue."""
     from mpi4py import MPI
