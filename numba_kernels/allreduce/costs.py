@@ -158,7 +158,8 @@ def between_nodes(nbytes: float, nodes: int, machine: Machine, short: bool) -> s
     """
     ways = _ways(nbytes, nodes, machine, short)
     fastest = min(ways, key=ways.__getitem__)
-    # Short times are noisy. Where the lanes gain, they gain a factor of about their number.
+    # Short times are noisy. Lanes that gain anything gain much: up to as many times as there are
+    # lanes.
     return "leaders" if ways.get("leaders", inf) < CLEARLY * ways[fastest] else fastest
 
 

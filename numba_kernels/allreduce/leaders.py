@@ -11,10 +11,10 @@ announces the result, for which the others wait.
              rank 3            x --> stage
 
 Cost with q ranks on each of k nodes: one arrival and one release on the node + the leader's q n
-bytes through the caches and (q-1) n gamma + log2(k) (alpha + n beta). Any message that a node needs
-crosses the network once. two_level.py sends as many bytes and has q ranks add and send at once, but
-it needs four barriers; so this is for short vectors. See Thakur, Rabenseifner and Gropp, Int. J.
-High Perform. Comput. Appl. 19 (2005), section 6.
+bytes through the caches and (q-1) n gamma + log2(k) (alpha + n beta). two_level.py sends as many
+bytes and has q ranks add and send at once, but it needs four barriers; so this is for short
+vectors. See Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19 (2005),
+section 6.
 """
 
 from ..jit.compile import compiled

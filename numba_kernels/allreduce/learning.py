@@ -48,9 +48,11 @@ def learn(team, call: int, length: int) -> None:
         for _ in range(ROUNDS):
             times = [seconds_of(team, call, length, *named, size, calls) for named in runs]
             rounds.append(agree(team, call, length, np.array(times)))
+            spent += calls * rounds[-1].sum()
+            if spent > BUDGET and len(rounds) > 1:
+                break
         names = [name for name, _ in runs]
         table.append(dict(zip(names, np.min(rounds, axis=0).tolist(), strict=True)))
-        spent += calls * np.sum(rounds)
         if spent > BUDGET and len(table) >= LEAST:
             break
     team.machine = machine_of(table, team)

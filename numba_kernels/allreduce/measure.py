@@ -1,6 +1,6 @@
 """Measure how long messages, additions and reductions take on this machine, for costs.py.
 
-    team.machine = costs.measure(team)      # by all ranks; "auto" uses these numbers from then on
+    team.machine = costs.measure(team)      # by all ranks; "auto" uses it until a recovery
 
 Everything is timed under the conditions of an allreduce: the vector sent has just been added to,
 the vector added has just arrived, all ranks exchange at the same time, and ranks that take no part

@@ -39,8 +39,8 @@ HYPER, NUMBERS = 24, 8  # float64
 LEFT = MINE  # in the hub's array: chunks that the leaf has taken
 CHUNK = 16384  # elements
 LEAST = 4 * CHUNK  # elements from which help is worth its cost
-GIVE_UP = 1.0  # seconds that the hub waits for the chunks of a leaf that was stopped, and
-STARVED = 30.0  # of one that runs
+GIVE_UP = 1.0  # seconds that the hub waits for the chunks of a leaf that was stopped
+STARVED = 30.0  # seconds that it waits for those of a leaf that runs
 
 
 @compiled
