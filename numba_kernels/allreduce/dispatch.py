@@ -28,7 +28,8 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
     """Replace `x` by its reduction over all ranks of `team`, in place, and return it.
 
     The result is the same, bit for bit, on all ranks, and in every run with the same ranks. (Only
-    the sign of a NaN may differ between nodes.)
+    the sign of a NaN may differ between nodes, and with "min" and "max" that of a zero, if some
+    ranks have 0.0 and others -0.0.)
 
     Args:
         team: the Team whose ranks take part; every rank must make the same call.

@@ -26,22 +26,19 @@ def bounds(n, parts, i):
 @compiled
 def combine(op, into, other):
     """into = into (op) other, element by element. A NaN on either side gives NaN.
-
-    The least or greatest of zeros is +0.0, because ranks meet 0.0 and -0.0 in different orders.
     If `other` holds halves, they are widened and `into` is float32: halves are summed in float32.
     """
-    zero = into.dtype.type(0)
     if op == SUM:
         for i in range(into.size):
             into[i] += widen(other[i])
     elif op == MIN:
         for i in range(into.size):
             a, b = into[i], widen(other[i])
-            into[i] = (a if a < b or a != a else b) + zero
+            into[i] = a if a < b or a != a else b
     elif op == MAX:
         for i in range(into.size):
             a, b = into[i], widen(other[i])
-            into[i] = (a if a > b or a != a else b) + zero
+            into[i] = a if a > b or a != a else b
     else:
         for i in range(into.size):
             into[i] *= widen(other[i])

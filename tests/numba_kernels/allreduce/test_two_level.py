@@ -38,13 +38,6 @@ def all_ways(dtypes):
         two_level.plan = plan
         assert len(seen) == 1, (n, dtype, op)
         np.testing.assert_allclose(x, right, atol=p * 3e-6)
-    for way, op in itertools.product([*two_level.BETWEEN, "leaders"], ("min", "max")):
-        if way == "leaders" and max(map(len, team.nodes)) == 1:
-            continue
-        two_level.plan = lambda *_, way=way: way
-        x = np.where((np.arange(700) + team.rank) % 2, 0.0, -0.0)  # zeros of either sign
-        digests.note(team.allreduce(x, op), f"{op} of zeros, {way}")
-    two_level.plan = plan
     digests.check()
 
 
