@@ -30,6 +30,7 @@ from . import privacy
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
+FORKED = Path(__file__).with_name("forked_rank.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
 
@@ -71,6 +72,26 @@ def guarded(
     return [sys.executable, "-I", "-S", str(GUARD), *options, "--", *command]
 
 
+def can_fork() -> bool:
+    """Return whether a fork server can work here: Linux 5.3 or newer."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def forked(command: Sequence[str], folder: str) -> list[str]:
+    """Return the command that stands for rank `command` (python -m ...) in mpiexec's command."""
+    return [sys.executable, "-I", "-S", str(FORKED), f"{folder}/socket", *command]
+
+
+def serving(preload: str, folder: str, command: Sequence[str]) -> list[str]:
+    """Return `command`, an mpiexec of `forked` ranks, with the server that forks them."""
+    module = "numba_kernels.launch.fork_server"
+    return [sys.executable, "-m", module, preload, f"{folder}/socket", *command]
+
+
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
     """Write bytes unchanged to sys.stdout or sys.stderr, which may be a notebook's."""
     if stream is None:
@@ -96,6 +117,7 @@ def run_ranks(
     grace: float = 5.0,
     survive: bool = False,
     least: int | None = None,
+    preload: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
 
@@ -113,6 +135,8 @@ def run_ranks(
         least: if any rank dies, rank 0 too, let the others continue while so many of them are left.
             The `returncode` is 0 if so many ranks ended with status 0, or else that of a rank that
             failed. The ranks end without MPI_Finalize, which would wait for all of them.
+        preload: a module that imports what the program will import, apart from MPI: it is imported
+            once, and the ranks are forked from there (fork_server.py). ARGV must begin with -m.
 
     Raises:
         LaunchError: there is no matching mpiexec, or this process is already a rank.
@@ -126,11 +150,17 @@ def run_ranks(
         )
     if least is not None and not 1 <= least <= n:
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
-    command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
+    command, remove = [sys.executable, *argv], None
+    if preload is not None and n > 1 and can_fork():
+        remove = tempfile.mkdtemp(prefix="fork-")
+        command = forked(command, remove)
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive or least is not None else None
     if ends is not None:
         numbers = [str(ends), str(n), str(least or 0)]
-        command[3:3] = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers]
+        command = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers, *command]
+    command = [find_mpiexec(), "-n", str(n), *command]
+    if remove is not None:
+        command = serving(preload, remove, command)
     environment = rank_environment(n, env)
     if least is not None:
         environment["MPI4PY_RC_FINALIZE"] = "0"
@@ -148,7 +178,7 @@ def run_ranks(
             before[number] = signal.signal(number, forward)
     try:
         process = subprocess.Popen(
-            guarded(command, os.getpid(), grace=grace),
+            guarded(command, os.getpid(), grace=grace, remove=remove),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
