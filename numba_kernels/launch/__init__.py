@@ -4,6 +4,8 @@ ranks.py            runs a Python program on n ranks, and shows what they print
 mpiexec.py          which MPI mpi4py loads, and which mpiexec belongs to it
 guard.py            a small process that ends all processes below it
 privacy.py          settings with which MPI offers nothing to others
+fork_server.py      imports what ranks need once, and forks them
+forked_rank.py      stands for a forked rank towards mpiexec
 rank_supervisor.py  a small process per rank, which keeps its place when the rank is killed
 """
 
@@ -25,9 +27,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=["guard", "mpiexec", "privacy"],
     submod_attrs={
         "mpiexec": ["LaunchError", "environment_without_ranks", "find_mpiexec", "mpi_library"],
-        "ranks": ["GUARD", "can_be_lost", "guarded", "rank_environment", "run_ranks"],
+        "ranks": [
+            "GUARD", "can_be_lost", "fork_folder", "forked", "guarded", "rank_environment",
+            "run_ranks", "serving",
+        ],
     },
-)
+)  # fmt: skip
 __all__ += [
     "MOST_RANKS", "THREAD_VARIABLES", "check_ranks", "launched", "local_ranks", "rank",
     "set_threads", "thread_environment", "threads_per_rank", "under_mpi", "usable_cores",

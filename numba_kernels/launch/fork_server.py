@@ -1,11 +1,12 @@
 """Imports a program's modules once, and forks the ranks of this machine from there.
 
-    python -m numba_kernels.launch.fork_server MODULE SOCKET COMMAND ...
+    python -m numba_kernels.launch.fork_server MODULE FOLDER COMMAND ...
 
 COMMAND is an mpiexec that starts forked_rank.py for every rank. While it does, this process imports
-MODULE, which imports what all ranks will need. Then each forked_rank.py asks by SOCKET for its rank:
-a child of this process, with the files, the environment and the arguments that mpiexec has given to
-forked_rank.py, which stands for the rank towards mpiexec.
+MODULE, which imports what all ranks will need. Then each forked_rank.py asks by FOLDER/socket for
+its rank: a child of this process, with the files, the environment and the arguments that mpiexec
+has given to forked_rank.py, which stands for the rank towards mpiexec. While there is a file
+FOLDER/wait, no rank is started. FOLDER is its owner's alone (mode 0700).
 
 A fork has one thread only, and locks that other threads held stay locked. So ranks are forked only
 while this process has a single thread and has loaded neither MPI nor a GPU's driver; otherwise each
@@ -35,6 +36,7 @@ from .guard import PR_SET_PDEATHSIG, prctl
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LENGTH = 8  # bytes that hold the length of a request
+HELD = 20  # milliseconds between two looks for FOLDER/wait
 BLAS = "OPENBLAS_NUM_THREADS"  # OpenBLAS starts threads when it is loaded
 
 
@@ -106,7 +108,7 @@ def become(task: Task, descriptors: list[int]) -> None:
 
 
 def set_blas_threads(number: str) -> None:
-    """Give the copies of OpenBLAS that are loaded the threads that they would have by themselves."""
+    """Give the loaded copies of OpenBLAS the threads that they would have by themselves."""
     with open("/proc/self/maps", errors="replace") as maps:
         files = set(re.findall(r"(/\S*openblas\S*\.so\S*)$", maps.read(), re.MULTILINE))
     for library in map(ctypes.CDLL, files):
@@ -120,8 +122,8 @@ def set_blas_threads(number: str) -> None:
 class Server:
     """Forks ranks, and tells each one's forked_rank.py how it ended."""
 
-    def __init__(self, listener: socket.socket, command: list[str]):
-        self.listener = listener
+    def __init__(self, listener: socket.socket, wait: str, command: list[str]):
+        self.listener, self.wait = listener, wait
         self.received: list[int] = []
         self.process: subprocess.Popen | None = None
         for number in FORWARDED:
@@ -153,9 +155,10 @@ class Server:
                 return self.process.returncode
             ready = select.poll()
             clients = {each.fileno(): pid for pid, each in self.of.items() if each is not None}
-            for each in (self.wake, self.listener.fileno(), *clients):
+            held = os.path.exists(self.wait)
+            for each in (self.wake, *clients, *([] if held else [self.listener.fileno()])):
                 ready.register(each, select.POLLIN)
-            for each, _ in ready.poll():
+            for each, _ in ready.poll(HELD if held else None):
                 if each == self.wake:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake, 4096)
@@ -244,11 +247,11 @@ def preload(module: str) -> str:
 
 
 def main() -> None:
-    module, path, *command = sys.argv[1:]
+    module, folder, *command = sys.argv[1:]
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
+    listener.bind(f"{folder}/socket")
     listener.listen(1024)
-    server = Server(listener, command)
+    server = Server(listener, f"{folder}/wait", command)
     found = server.serve(preload(module))
     if isinstance(found, int):
         sys.exit(found if found >= 0 else 128 - found)

@@ -32,7 +32,7 @@ def ask(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
         first = b"%*d" % (LENGTH, len(request))
         socket.send_fds(connection, [first], numbers)
         connection.sendall(request)
-        answer, descriptors, _, _ = socket.recv_fds(connection, 64, 1)
+        _, descriptors, _, _ = socket.recv_fds(connection, 64, 1)
     except OSError:
         return None
     if not descriptors:

@@ -30,6 +30,7 @@ from . import privacy
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
+LONGEST_SOCKET = 107  # bytes in the path of a Unix socket
 FORKED = Path(__file__).with_name("forked_rank.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
@@ -72,13 +73,17 @@ def guarded(
     return [sys.executable, "-I", "-S", str(GUARD), *options, "--", *command]
 
 
-def can_fork() -> bool:
-    """Return whether a fork server can work here: Linux 5.3 or newer."""
+def fork_folder() -> str | None:
+    """Return a new folder for a fork server; None if none can work here (before Linux 5.3)."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
-        return False
-    return True
+        return None
+    folder = tempfile.mkdtemp(prefix="fork-")
+    if len(os.fsencode(folder)) < LONGEST_SOCKET - len("/socket"):
+        return folder
+    os.rmdir(folder)
+    return None
 
 
 def forked(command: Sequence[str], folder: str) -> list[str]:
@@ -89,7 +94,7 @@ def forked(command: Sequence[str], folder: str) -> list[str]:
 def serving(preload: str, folder: str, command: Sequence[str]) -> list[str]:
     """Return `command`, an mpiexec of `forked` ranks, with the server that forks them."""
     module = "numba_kernels.launch.fork_server"
-    return [sys.executable, "-m", module, preload, f"{folder}/socket", *command]
+    return [sys.executable, "-m", module, preload, folder, *command]
 
 
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
@@ -151,8 +156,7 @@ def run_ranks(
     if least is not None and not 1 <= least <= n:
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
     command, remove = [sys.executable, *argv], None
-    if preload is not None and n > 1 and can_fork():
-        remove = tempfile.mkdtemp(prefix="fork-")
+    if preload is not None and n > 1 and (remove := fork_folder()):
         command = forked(command, remove)
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive or least is not None else None
     if ends is not None:
