@@ -37,8 +37,8 @@ def ask(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
         return None
     if not descriptors:
         return None
-    for number in numbers[3:]:
-        os.close(number)
+    # PMI_FD stays open here, too: were it closed with the rank, before this process ends with the
+    # rank's status, mpiexec would kill this process, and that would be the status.
     return connection, descriptors[0]
 
 
