@@ -37,7 +37,7 @@ class Later(types.ModuleType):
 def light() -> Iterator[None]:
     """See above; does nothing if Keras is imported already."""
     keras = sys.modules.get("keras")
-    if keras is not None and not keras.__spec__._initializing:
+    if keras is not None and hasattr(keras, "version"):  # its last line, so it is complete
         yield
         return
     installed = keras is not None or importlib.util.find_spec("keras") is not None
