@@ -27,14 +27,14 @@ messages; tests compare the two.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from math import log2
+from math import inf, log2
 
 from .machine import UNMEASURED, Curve, Machine, straight
 from .schedules import SCHEDULES, folding
 
 __all__ = [  # the machine is part of what users of costs call
-    "UNMEASURED", "Curve", "Machine", "best", "between", "bus_bandwidth", "measure", "predict",
-    "straight",
+    "UNMEASURED", "Curve", "Machine", "best", "between_nodes", "bus_bandwidth", "measure",
+    "predict", "straight",
 ]  # fmt: skip
 
 Cost = Callable[[float, int, Machine], float]
@@ -68,6 +68,10 @@ def folded(n, p, machine):
     return 2 * machine.message(n) + machine.add(n) if folding(p)[1] else 0.0
 
 
+def pairwise(n, p, machine):
+    return ring(n, p, machine)
+
+
 def _levels(p: int) -> int:
     """log2 of the ranks that remain when the extra ones are folded in."""
     return folding(p)[0].bit_length() - 1
@@ -84,10 +88,22 @@ def staged(n, p, machine):
 
 
 def two_level(n, p, machine):
-    """Half an allreduce within the node before the messages, half after; assumes equal nodes."""
-    q = machine.per_node
+    """The faster of its two ways, see `between_nodes`."""
+    nodes = machine.nodes if machine.nodes and p == machine.ranks else p // machine.per_node
+    short = machine.leaders is not None and n <= machine.leaders.sizes[-1]
+    return min(_ways(n, nodes, machine, short).values())
+
+
+def _ways(n, nodes, machine, short):
+    """Return {way: seconds} of two_level.py; `short`: the leaders can take the vector."""
+    lanes, q = _of_lanes(machine), machine.per_node
+    # Half an allreduce within the node before the messages, half after.
     inside = machine.call + machine.inside(n) if machine.inside else 0.0
-    return inside + predict(between(n, p, machine), n / q, p // q, _of_lanes(machine))
+    ways = {name: inside + predict(name, n / q, nodes, lanes) for name in SAME_BITS}
+    if machine.leaders and short:
+        alone = replace(machine, exchange=machine.single, message=machine.single)
+        ways["leaders"] = machine.leaders(n) + predict("recursive_doubling", n, nodes, alone)
+    return ways
 
 
 def _of_lanes(machine: Machine) -> Machine:
@@ -102,9 +118,14 @@ def mpi(n, p, machine):
     return machine.library(n) * log2(p) / log2(machine.ranks)
 
 
-_all = (naive, tree, ring, recursive_doubling, rabenseifner, shared_memory, staged, two_level, mpi)
+_all = (
+    naive, tree, ring, recursive_doubling, rabenseifner, shared_memory, staged, two_level, mpi,
+    pairwise,
+)  # fmt: skip
 COSTS: dict[str, Cost] = {cost.__name__: cost for cost in _all}
 BY_MESSAGES = tuple(SCHEDULES)
+CLEARLY = 1.3  # as fast must lanes be to replace the leaders
+SAME_BITS = ("recursive_doubling", "rabenseifner", "pairwise")  # as two_level.py uses them
 
 
 def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEASURED) -> float:
@@ -125,21 +146,28 @@ def predict(algorithm: str, nbytes: float, ranks: int, machine: Machine = UNMEAS
     }  # fmt: skip
     if needed.get(algorithm, machine) is None:
         raise ValueError(f"the cost of {algorithm} is unknown; call costs.measure(team) first")
-    called = machine.call if algorithm in BY_MESSAGES else 0.0
+    called = machine.call if algorithm in (*BY_MESSAGES, *SAME_BITS) else 0.0
     return called + COSTS[algorithm](nbytes, int(ranks), machine)
 
 
 @lru_cache(maxsize=10_000)
-def between(nbytes: float, ranks: int, machine: Machine) -> str:
-    """Return the fastest algorithm for the lanes of two_level: nbytes/q over ranks/q nodes."""
-    q = machine.per_node
-    lanes = _of_lanes(machine)
-    return min(BY_MESSAGES, key=lambda name: predict(name, nbytes / q, ranks // q, lanes))
+def between_nodes(nbytes: float, nodes: int, machine: Machine, short: bool) -> str:
+    """Return how two_level reduces `nbytes`: "leaders", or one of SAME_BITS for the lanes.
+
+    `short`: the vector is short enough for the leaders.
+    """
+    ways = _ways(nbytes, nodes, machine, short)
+    fastest = min(ways, key=ways.__getitem__)
+    # Short times are noisy. Where the lanes gain, they gain a factor of about their number.
+    return "leaders" if ways.get("leaders", inf) < CLEARLY * ways[fastest] else fastest
 
 
 @lru_cache(maxsize=10_000)
 def best(nbytes: float, ranks: int, machine: Machine) -> str:
-    """Return the algorithm that "auto" takes if not all ranks share memory."""
+    """Return the algorithm that should be the fastest if not all ranks share memory.
+
+    "auto" takes two_level always, as its bits don't depend on measured times.
+    """
     names = [*BY_MESSAGES]
     if machine.library:
         names.append("mpi")

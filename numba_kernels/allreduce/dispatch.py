@@ -6,7 +6,6 @@ from ..jit.halves import carried, is_half
 from ..shared.node_array import SHORT
 from . import (
     calls,
-    costs,
     mpi,
     naive,
     rabenseifner,
@@ -64,11 +63,10 @@ def allreduce(team, x: np.ndarray, op: str = "sum", algorithm: str = "auto") -> 
         return x
     wide = team.widened(flat)
     if algorithm == "auto":
-        algorithm = costs.best(wide.nbytes, team.size, team.machine)
+        algorithm = "two_level"
     call = calls.encode("allreduce", x.dtype, op, algorithm=algorithm)
     if algorithm == "two_level":
-        between = MESSAGES[costs.between(wide.nbytes, team.size, team.machine)]
-        two_level.allreduce(team, call, wide, number, divisor, between)
+        two_level.allreduce(team, call, wide, number, divisor)
     else:
         incoming = wide if algorithm == "mpi" else team.scratch(wide.size, wide.dtype)
         if algorithm == "mpi":

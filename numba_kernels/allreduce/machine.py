@@ -33,10 +33,13 @@ class Machine:
     staged: Curve | None = None  # allreduce of an ordinary array, all ranks on one node
     inside: Curve | None = None  # the same in each node: a reduce-scatter and an allgather
     lane: Curve | None = None  # exchange between nodes, all ranks at once
+    single: Curve | None = None  # exchange between nodes, one rank of each
+    leaders: Curve | None = None  # the node's part of leaders.py
     library: Curve | None = None  # the MPI library's allreduce
     call: float = 0.0  # seconds that a call takes besides its messages
     ranks: int = 0  # that took part
     per_node: int = 1  # smallest number of ranks on a node
+    nodes: int = 0  # 0: ranks / per_node
 
 
 def straight(alpha: float, beta: float, gamma: float) -> Machine:

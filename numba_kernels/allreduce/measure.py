@@ -12,7 +12,9 @@ library changes protocol, and of more ranks than cores. A straight line does not
     add            an exchange followed by x += the vector received, minus the exchange alone
     call           the smallest exchange in a call by itself, minus the same in a call of many
     lane           an exchange between counterparts on different nodes, all ranks at once
+    single         the same of one rank per node
     inside         reduce-scatter, then allgather, within each node, as two_level does
+    leaders        what leaders.py does within each node
     window, staged, library: allreduces, as users call them
 
 Two alternatives gave worse predictions: sending a vector that has not been written since (it is
@@ -27,7 +29,8 @@ import numpy as np
 
 from ..jit.compile import compiled
 from ..shared.board import READY
-from . import calls, gather, staged
+from ..shared.node_array import LEAD
+from . import calls, gather, leaders, staged
 from .elementwise import SUM, combine
 from .machine import Curve, Machine
 from .messages import AT, exchange
@@ -71,10 +74,11 @@ def machine_of(seconds: dict[str, np.ndarray], team) -> Machine:
     )
     alpha, beta = fit(seconds["message"])
     gamma = _slope(seconds["add"])
-    curves = {name: Curve(SIZES, tuple(map(float, s))) for name, s in seconds.items()}
+    curves = {name: Curve(SIZES[: len(s)], tuple(map(float, s))) for name, s in seconds.items()}
     return Machine(
-        alpha, beta, gamma, **curves, call=call, ranks=team.size, per_node=team.lanes.count
-    )
+        alpha, beta, gamma, **curves, call=call, ranks=team.size, per_node=team.lanes.count,
+        nodes=len(team.nodes),
+    )  # fmt: skip
 
 
 def fit(seconds: np.ndarray) -> tuple[float, float]:
@@ -96,33 +100,18 @@ def _slope(seconds: np.ndarray) -> float:
 
 def _contestants(team, x, incoming, window):
     """Yield (name, function) of everything that is timed with vectors of this length."""
-    edges = team.lanes.edges(x.size)
     call = calls.encode("measure", x.dtype)
-
-    def messages(kernel, *arguments, route=None):
-        def run(times):
-            team.by_messages(call, x.size, x.dtype, kernel, (x, incoming, times, *arguments), route)
-
-        return run
 
     def one_by_one(times):
         for _ in range(times):
-            messages(around, False)(1)
+            team.by_messages(call, x.size, x.dtype, around, (x, incoming, 1, False))
 
-    def additions(times):
-        for _ in range(times):
-            combine(SUM, x, incoming)
+    def each(kernel, *arguments):
+        def run(times):
+            all_of_it = (x, incoming, times, *arguments)
+            team.by_messages(call, x.size, x.dtype, kernel, all_of_it)
 
-    def lane(times):
-        if team.lanes.route:
-            messages(around, False, route=team.lanes.route)(times)
-        else:
-            team.skip()
-
-    def inside(times):
-        for _ in range(times):
-            team.on_node(staged.allreduce, call, x, edges, SUM, 1, False)
-            team.on_node(gather.allgather, call, x, edges)
+        return run
 
     def allreduce(x, algorithm):
         def run(times):
@@ -133,18 +122,51 @@ def _contestants(team, x, incoming, window):
 
     if x.nbytes == SIZES[0]:
         yield "called", one_by_one
-    yield "message", messages(back_and_forth)
-    yield "exchange", messages(around, False)
-    yield "exchange and add", messages(around, True)
-    yield "add", additions
+    yield "message", each(back_and_forth)
+    yield "exchange", each(around, False)
+    yield "exchange and add", each(around, True)
     yield "library", allreduce(x, "mpi")
     if team.single_node:
         yield "window", allreduce(window, "shared_memory")
         yield "staged", allreduce(x, "shared_memory")
-    if team.lanes.count > 1:
+    yield from contestants(team, x, incoming, call, x.size)
+
+
+def contestants(team, x, incoming, call: int, length: int):
+    """Yield those of which two_level consists, as parts of the collective (`call`, `length`)."""
+    edges = team.lanes.edges(x.size)
+
+    def additions(times):
+        for _ in range(times):
+            combine(SUM, x, incoming)
+
+    def exchanges(takes_part):
+        def run(times):
+            if takes_part:
+                arguments = (x, incoming, times, False)
+                team.by_messages(call, length, x.dtype, around, arguments, team.lanes.route)
+            else:
+                team.skip()
+
+        return run
+
+    def inside(times):
+        for _ in range(times):
+            team.on_node(staged.allreduce, call, x, edges, SUM, 1, False, length=length)
+            team.on_node(gather.allgather, call, x, edges, length=length)
+
+    def lead(times):
+        for _ in range(times):
+            team.by_leaders(leaders.on_node, call, x, incoming, SUM, 1)
+
+    yield "add", additions
+    if max(map(len, team.nodes)) > 1:
         yield "inside", inside
+        if x.nbytes <= LEAD:
+            yield "leaders", lead
     if len(team.nodes) > 1:
-        yield "lane", lane
+        yield "lane", exchanges(team.lanes.route is not None)
+        yield "single", exchanges(team.place == 0)
 
 
 @compiled

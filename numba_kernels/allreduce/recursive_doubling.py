@@ -23,6 +23,20 @@ from .messages import AT, exchange
 @compiled
 def allreduce(link, rank, ranks, x, incoming, op, divisor):
     """Reduce `x` over the ranks in place; `incoming` is scratch of x's length. Resumable."""
+    return _double(link, rank, ranks, x, incoming, op, divisor, False)
+
+
+@compiled
+def farthest_first(link, rank, ranks, x, incoming, op, divisor):
+    """The same in the opposite order of rounds, which adds in the order of rabenseifner.py.
+
+    So the bits of a result do not depend on which of the two made it.
+    """
+    return _double(link, rank, ranks, x, incoming, op, divisor, True)
+
+
+@compiled
+def _double(link, rank, ranks, x, incoming, op, divisor, reverse):
     words = link.words
     group = group_of(ranks)
     extra = ranks - group
@@ -33,7 +47,8 @@ def allreduce(link, rank, ranks, x, incoming, op, divisor):
     if place >= 0:
         theirs = incoming[: x.size]
         while 1 << (words[AT] - 1) < group:
-            partner = rank_of(place ^ (1 << (words[AT] - 1)), extra)
+            distance = group >> words[AT] if reverse else 1 << (words[AT] - 1)
+            partner = rank_of(place ^ distance, extra)
             done = exchange(link, x, partner, theirs, partner)
             if done != READY:
                 return done

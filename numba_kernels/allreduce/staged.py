@@ -82,10 +82,12 @@ def reduce_piece(node, x, edges, width, number, op, divisor, give):
         end = min(start + TILE, high)
         at, until = rank * width + start - low, rank * width + end - low
         result = tile[: end - start]
-        convert(result, x[start:end])
-        for peer in range(ranks):
-            if peer != rank:
-                combine(op, result, on_stage(node, x, peer, number)[at:until])
+        for peer in range(ranks):  # in the order of ranks, as in a window
+            theirs = x[start:end] if peer == rank else on_stage(node, x, peer, number)[at:until]
+            if peer == 0:
+                convert(result, theirs)
+            else:
+                combine(op, result, theirs)
         divide(result, divisor)
         convert(x[start:end], result)
         if give:

@@ -14,29 +14,70 @@ the other nodes, and distributes the result on its node.
 Cost with q ranks on each of k nodes: 2(q-1)/q n through the node's memory, and q allreduces of n/q
 between k ranks at once, which share the network. Every byte leaves a node once, not q times.
 Thakur, Rabenseifner and Gropp (2005), section 6; Jain et al., EuroMPI 2018, for the lanes.
+
+Short vectors take another way, with the same bits: leaders.py. `plan` chooses.
 """
 
 import numpy as np
 
-from . import shared_memory, staged
+from . import costs, leaders, learning, pairwise, rabenseifner, recursive_doubling, shared_memory
+from . import staged as through_stage
 from .elementwise import bounds
 from .gather import allgather
+from .messages import addresses
+
+# Between nodes: by name as in costs.py. All add in the same order, so the choice changes no bits.
+BETWEEN = {
+    "recursive_doubling": recursive_doubling.farthest_first,
+    "rabenseifner": rabenseifner.allreduce,
+    "pairwise": pairwise.allreduce,
+}
+SHORT = 2048  # bytes: up to here, the fewest messages are the fastest on any link
 
 
-def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int, between) -> None:
-    """Reduce the flat `x` in place; `between` is the allreduce kernel to use between nodes."""
+def allreduce(team, call: int, x: np.ndarray, op: int, divisor: int) -> None:
+    """Reduce the flat `x` in place."""
+    way = plan(team, call, x)
+    if way == "leaders":
+        incoming = team.scratch(x.size, x.dtype)
+        team.by_leaders(leaders.allreduce, call, x, incoming, op, divisor)
+        return
     edges = team.lanes.edges(x.size)
     inside = divisor if team.single_node else 1  # a mean is divided once, at the end
-    if not team.on_node(shared_memory.reduce_scatter, call, x, edges, op, inside):
-        team.on_node(staged.allreduce, call, x, edges, op, inside, False)
+    alone, flat = len(team.node) == 1, max(map(len, team.nodes)) == 1
+    if flat:
+        pass  # the messages are the first thing that all ranks do, and are numbered so
+    elif alone:
+        team.skip()
+    elif not team.on_node(shared_memory.reduce_scatter, call, x, edges, op, inside):
+        team.on_node(through_stage.allreduce, call, x, edges, op, inside, False)
     if team.lanes.route and not team.single_node:
         lane = x[slice(*edges[team.place : team.place + 2])]
-        arguments = (lane, team.scratch(lane.size, x.dtype), op, divisor)
-        team.by_messages(call, x.size, x.dtype, between, arguments, team.lanes.route)
+        incoming = team.scratch(pairwise.scratch_of(lane.size, len(team.nodes)), x.dtype)
+        arguments = (lane, incoming, op, divisor)
+        team.by_messages(call, x.size, x.dtype, BETWEEN[way], arguments, team.lanes.route)
     else:
         team.skip()
-    if not team.on_node(shared_memory.allgather, call, x, edges):
+    if flat:
+        pass
+    elif alone:
+        team.skip()
+    elif not team.on_node(shared_memory.allgather, call, x, edges):
         team.on_node(allgather, call, x, edges)
+
+
+def plan(team, call: int, x: np.ndarray) -> str:
+    """Return "leaders", or the key of BETWEEN for lanes; the same on all ranks.
+
+    The first vector for which it matters has the team learn its link (learning.py).
+    """
+    if team.single_node or x.nbytes <= SHORT:
+        several = max(map(len, team.nodes)) > 1  # ranks on some node
+        return "leaders" if several and x.nbytes <= SHORT else "recursive_doubling"
+    if team.machine.message is costs.UNMEASURED.message:
+        learning.learn(team, call, x.size)
+    short = x.nbytes <= leaders.LONGEST
+    return costs.between_nodes(x.nbytes, len(team.nodes), team.machine, short)
 
 
 class Lanes:
@@ -44,13 +85,16 @@ class Lanes:
 
     `nodes` are the ranks of every node, in order; this rank is at `place` of nodes[here]. `route`
     makes a `messages.Route` between given ranks; as an attribute, it is None on a rank without a
-    lane.
+    lane. `everyone` is the route between all ranks.
     """
 
-    def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route):
+    def __init__(self, nodes: list[tuple[int, ...]], here: int, place: int, route, everyone):
         self.count = min(map(len, nodes))
         self.idle = len(nodes[here]) - self.count
         self.route = route([node[place] for node in nodes]) if place < self.count else None
+        # For leaders.py: (link, addresses); those of a rank that is no leader are never looked at.
+        own = self.route if place == 0 else everyone
+        self.leading = own.link, addresses(own)
 
     def edges(self, n: int) -> np.ndarray:
         """Where lanes begin and end; a rank of this node without a lane gets an empty one."""

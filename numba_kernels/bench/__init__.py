@@ -17,12 +17,14 @@ from .plot import ENDINGS, figure_of
 # name: parts, each (file, how many times its ranks are started, its fraction of --seconds).
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
+    "between-nodes": (("between_nodes", 3, 1.0),),
     "predictions": (("predictions", 3, 0.8),),
     "step": (("step", 3, 0.4),),
     "parameter-server": (("parameter_server", 3, 1.0),),
     "optimizers": (("optimizers", 1, 0.6),),
 }
 ALONE = "optimizers"  # measured on one rank
+NODES = "between-nodes"  # measured on two emulated nodes of -n ranks each
 FULL = 2  # factor of --full on the number of starts
 SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
 
@@ -37,7 +39,8 @@ def main(words: list[str] | None = None) -> int:
         "bench", help="Measure the kernels and their alternatives, interleaved, and show medians."
     )
     bench.add_argument("what", choices=[*KINDS, "all"], help="The kernels to measure.")
-    bench.add_argument("-n", "--ranks", type=int, default=2, help="Ranks to start (default 2).")
+    ranks = "Ranks to start (default 2); for between-nodes, on each of two emulated nodes."
+    bench.add_argument("-n", "--ranks", type=int, default=2, help=ranks)
     bench.add_argument("--json", metavar="FILE", help="Write the rows to FILE; - prints them.")
     plot = "Plot the rows to FILE, .png, .svg or .pdf (default: beside the --json FILE)."
     bench.add_argument("--plot", metavar="FILE", help=plot)
@@ -102,11 +105,13 @@ def measure(options) -> dict:
     about = facts()
     rows, starts = [], {}
     for kind in KINDS if options.what == "all" else [options.what]:
-        ranks = 1 if kind == ALONE else options.ranks
+        ranks = {ALONE: 1, NODES: 2 * options.ranks}.get(kind, options.ranks)
+        per_node = options.ranks if kind == NODES else None
         for part, times, share in KINDS[kind]:
             starts[part] = times * (FULL if options.full else 1)
             seconds = options.seconds * share / starts[part]
-            of_part = [one_run(part, ranks, seconds, options.full) for _ in range(starts[part])]
+            call = part, ranks, seconds, options.full, per_node
+            of_part = [one_run(*call) for _ in range(starts[part])]
             rows += merge(of_part)
     return about(starts, rows)
 
@@ -130,18 +135,23 @@ def facts() -> Callable[[dict, list], dict]:
     return about
 
 
-def one_run(part: str, ranks: int, seconds: float, full: bool) -> list[dict]:
+def one_run(
+    part: str, ranks: int, seconds: float, full: bool, per_node: int | None = None
+) -> list[dict]:
     """Start the ranks once, measure for `seconds`, and return the rows.
 
     `part` is a module with a function `rows`: its name in this package, or its full name.
+    `per_node` ranks count as one node; None: all of this machine.
     """
-    one_thread = dict.fromkeys(launch.THREAD_VARIABLES, "1")
+    env = dict.fromkeys(launch.THREAD_VARIABLES, "1")
+    if per_node:
+        env["NUMBA_KERNELS_NODE"] = str(per_node)
     limit = 120 + 5 * seconds  # includes importing, compiling, and slow peers
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
         call = f"one_start{(part, str(file), seconds, full)}"
         code = f"from numba_kernels.bench import one_start; {call}"
-        done = launch.run_ranks(ranks, ["-c", code], env=one_thread, timeout=limit)
+        done = launch.run_ranks(ranks, ["-c", code], env=env, timeout=limit)
         if done.returncode:
             raise ValueError(f"bench {part} on {ranks} ranks ended with status {done.returncode}")
         return json.loads(file.read_text())

@@ -79,7 +79,9 @@ def best_of_messages(rows: list[dict]) -> list[dict]:
 
 
 def size_of(one: dict) -> str:
-    """Format the size of a row: 64 KiB, 1,200,000."""
+    """Format the size of a row: 8 B, 64 KiB, 1,200,000."""
+    if one.get("bytes", 1024) < 1024:
+        return f"{one['bytes']} B"
     return f"{one['bytes'] / 1024:,.0f} KiB" if "bytes" in one else f"{one['parameters']:,}"
 
 

@@ -17,7 +17,7 @@ from .base import Optimizer
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """hyper = [eta, rho, eps]; slots = [s, d]."""
     number, n = parameters.dtype.type, parameters.size
     eta, rho, eps = number(hyper[0]), number(hyper[1]), number(hyper[2])
@@ -29,6 +29,8 @@ def kernel(parameters, gradient, slots, start, hyper):
         u = g * np.sqrt(d[i] + eps) / np.sqrt(s[i] + eps)
         d[i] = rho * d[i] + rest * u * u
         parameters[i] -= eta * u
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

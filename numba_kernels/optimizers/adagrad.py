@@ -16,7 +16,7 @@ from .base import Optimizer, State
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """hyper = [eta, eps]; slots = [s]."""
     number, n = parameters.dtype.type, parameters.size
     eta, eps = number(hyper[0]), number(hyper[1])
@@ -25,6 +25,8 @@ def kernel(parameters, gradient, slots, start, hyper):
         g = gradient[i]
         s[i] += g * g
         parameters[i] -= eta * g / np.sqrt(s[i] + eps)
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

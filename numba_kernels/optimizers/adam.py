@@ -16,7 +16,7 @@ from .base import Optimizer
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """hyper = [a, b1, b2, eps] of this step; slots = [m, s]."""
     number, n = parameters.dtype.type, parameters.size
     a, b1, b2, eps = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
@@ -27,6 +27,8 @@ def kernel(parameters, gradient, slots, start, hyper):
         m[i] = b1 * m[i] + c1 * g
         s[i] = b2 * s[i] + c2 * g * g
         parameters[i] -= a * m[i] / (np.sqrt(s[i]) + eps)
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 An optimizer is a frozen dataclass of hyper-parameters. Its rule is one kernel,
 
-    kernel(parameters, gradient, slots, start, hyper)
+    kernel(parameters, gradient, slots, start, hyper, over=None)
 
 where `slots`, shape (k, n), holds k running averages, `hyper` holds the numbers of this step, and
 `start` is the column of `slots` that belongs to the first parameter. A kernel touches every element
 once, in place, and works on any slice, so each rank can update its own share (step.py, as in
-ZeRO).
+ZeRO). If `over` is True, it also writes the new parameters over the gradient (serve.py). Numba
+compiles a kernel once with and once without that: a test for None is decided by the type.
 
 LARS and LAMB scale the step of each layer by norms over the whole layer, so they take two passes:
 

@@ -48,7 +48,7 @@ def rate(hyper, squares):
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """Second pass; hyper = [rate of this layer, eta, b1, b2, eps, wd, 1 / (1 - b1^t),
     1 / sqrt(1 - b2^t)]; slots = [m, s], which contain the gradient already."""
     number, n = parameters.dtype.type, parameters.size
@@ -59,6 +59,8 @@ def kernel(parameters, gradient, slots, start, hyper):
         w = parameters[i]
         u = unbias_m * m[i] / (unbias_s * np.sqrt(s[i]) + eps) + wd * w
         parameters[i] = w - step * u
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def rate(hyper, squares):
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """Second pass; hyper = [eta lambda of this layer, eta, mu, wd, c]; slots = [v]."""
     number, n = parameters.dtype.type, parameters.size
     step, mu, wd = number(hyper[0]), number(hyper[2]), number(hyper[3])
@@ -49,6 +49,8 @@ def kernel(parameters, gradient, slots, start, hyper):
         w = parameters[i]
         v[i] = mu * v[i] + step * (gradient[i] + wd * w)
         parameters[i] = w - v[i]
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .base import Optimizer
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """hyper = [eta, b1, b2, wd]; slots = [m]."""
     number, n = parameters.dtype.type, parameters.size
     eta, b1, b2, wd = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
@@ -27,6 +27,8 @@ def kernel(parameters, gradient, slots, start, hyper):
         g, w = gradient[i], parameters[i]
         parameters[i] = w - eta * (np.sign(b1 * m[i] + c1 * g) + wd * w)
         m[i] = b2 * m[i] + c2 * g
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ WARM_UP = np.cumprod(1 - 0.5 * 0.96 ** np.arange(1, 1001))
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """hyper = [factor of m, of g, b1, b2, eps, 1 / sqrt(1 - b2^t)] of this step; slots = [m, s]."""
     number, n = parameters.dtype.type, parameters.size
     of_m, of_g, eps, unbias = number(hyper[0]), number(hyper[1]), number(hyper[4]), number(hyper[5])
@@ -35,6 +35,8 @@ def kernel(parameters, gradient, slots, start, hyper):
         m[i] = b1 * m[i] + c1 * g
         s[i] = b2 * s[i] + c2 * g * g
         parameters[i] -= (of_m * m[i] + of_g * g) / (unbias * np.sqrt(s[i]) + eps)
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

@@ -18,57 +18,65 @@ from .base import Optimizer
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """hyper = [eta, rho, mu, eps, 1 if centered]; slots = [s], then [v], then [a], as needed."""
     number, n = parameters.dtype.type, parameters.size
     eta, rho, mu, eps = number(hyper[0]), number(hyper[1]), number(hyper[2]), number(hyper[3])
     rest = number(1 - hyper[1])
     s, last = slots[0, start : start + n], slots[slots.shape[0] - 1, start : start + n]
     if mu == 0 and hyper[4] == 0:
-        plain(parameters, gradient, s, eta, rho, rest, eps)
+        plain(parameters, gradient, s, eta, rho, rest, eps, over)
     elif hyper[4] == 0:
-        momentum(parameters, gradient, s, last, eta, rho, rest, mu, eps)
+        momentum(parameters, gradient, s, last, eta, rho, rest, mu, eps, over)
     elif mu == 0:
-        centered(parameters, gradient, s, last, eta, rho, rest, eps)
+        centered(parameters, gradient, s, last, eta, rho, rest, eps, over)
     else:
         v = slots[1, start : start + n]
-        centered_momentum(parameters, gradient, s, v, last, eta, rho, rest, mu, eps)
+        centered_momentum(parameters, gradient, s, v, last, eta, rho, rest, mu, eps, over)
 
 
 @compiled
-def plain(parameters, gradient, s, eta, rho, rest, eps):
+def plain(parameters, gradient, s, eta, rho, rest, eps, over):
     for i in range(parameters.size):
         g = gradient[i]
         s[i] = rho * s[i] + rest * g * g
         parameters[i] -= eta * g / np.sqrt(s[i] + eps)
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @compiled
-def momentum(parameters, gradient, s, v, eta, rho, rest, mu, eps):
+def momentum(parameters, gradient, s, v, eta, rho, rest, mu, eps, over):
     for i in range(parameters.size):
         g = gradient[i]
         s[i] = rho * s[i] + rest * g * g
         v[i] = mu * v[i] + eta * g / np.sqrt(s[i] + eps)
         parameters[i] -= v[i]
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @compiled
-def centered(parameters, gradient, s, a, eta, rho, rest, eps):
+def centered(parameters, gradient, s, a, eta, rho, rest, eps, over):
     for i in range(parameters.size):
         g = gradient[i]
         s[i] = rho * s[i] + rest * g * g
         a[i] = rho * a[i] + rest * g
         parameters[i] -= eta * g / np.sqrt(positive(s[i] - a[i] * a[i]) + eps)
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @compiled
-def centered_momentum(parameters, gradient, s, v, a, eta, rho, rest, mu, eps):
+def centered_momentum(parameters, gradient, s, v, a, eta, rho, rest, mu, eps, over):
     for i in range(parameters.size):
         g = gradient[i]
         s[i] = rho * s[i] + rest * g * g
         a[i] = rho * a[i] + rest * g
         v[i] = mu * v[i] + eta * g / np.sqrt(positive(s[i] - a[i] * a[i]) + eps)
         parameters[i] -= v[i]
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @compiled

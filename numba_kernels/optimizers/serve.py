@@ -3,7 +3,8 @@
     for each tile:   w = update(w, sent, state);   answer = w
 
 It makes one pass: a tile of the weights is still in the cache when it is copied into the answer,
-which may lie in memory shared with the worker (star.py).
+which may lie in memory shared with the worker (star.py). If the answer takes the place of the
+gradient, the update itself writes both, element by element, and nothing is copied.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,10 @@ import numpy as np
 from ..jit.compile import compiled
 from ..jit.copying import copy
 from ..jit.denormals import flush_denormals, restore
-from ..shared.node_array import TILE
 from .base import NO_LAYERS, Optimizer, State, check_vectors
 from .switch import apply, set_rate
+
+TILE = 16384  # bytes of weights that are copied together; with the gradient, a first-level cache
 
 # One function per hub in this process whose leaves may help. It does the work of `serve`, or
 # returns False (hub.py).
@@ -58,12 +60,17 @@ def serve(
 @compiled
 def update_and_answer(rule, parameters, gradient, slots, pieces, hyper, squares, answer):
     """Do the work of `serve`; `pieces` and `squares` are as in optimizers/switch.py."""
-    before = flush_denormals()
+    before, tile = flush_denormals(), TILE // parameters.itemsize
+    over = answer.ctypes.data == gradient.ctypes.data and answer.strides == gradient.strides
     for i in range(pieces.shape[0]):
+        low, high = pieces[i, 0], pieces[i, 1]
         if squares.shape[0] > 0:
             set_rate(rule, hyper, squares[pieces[i, 2]])
-        for start in range(pieces[i, 0], pieces[i, 1], TILE):
-            end = min(start + TILE, pieces[i, 1])
+        if over:
+            apply(rule, parameters[low:high], gradient[low:high], slots, low, hyper, True)
+            continue
+        for start in range(low, high, tile):
+            end = min(start + tile, high)
             w = parameters[start:end]
             apply(rule, w, gradient[start:end], slots, start, hyper)
             copy(answer[start:end], w)

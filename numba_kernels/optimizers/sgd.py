@@ -14,35 +14,41 @@ from .base import Optimizer
 
 
 @compiled
-def kernel(parameters, gradient, slots, start, hyper):
+def kernel(parameters, gradient, slots, start, hyper, over=None):
     """hyper = [learning rate, momentum, 1 if Nesterov]; slots = [v], none without momentum."""
     eta, mu = parameters.dtype.type(hyper[0]), parameters.dtype.type(hyper[1])
     if mu == 0:
-        plain(parameters, gradient, eta)
+        plain(parameters, gradient, eta, over)
     elif hyper[2] == 0:
-        momentum(parameters, gradient, slots[0, start : start + parameters.size], eta, mu)
+        momentum(parameters, gradient, slots[0, start : start + parameters.size], eta, mu, over)
     else:
-        nesterov(parameters, gradient, slots[0, start : start + parameters.size], eta, mu)
+        nesterov(parameters, gradient, slots[0, start : start + parameters.size], eta, mu, over)
 
 
 @compiled
-def plain(parameters, gradient, eta):
+def plain(parameters, gradient, eta, over):
     for i in range(parameters.size):
         parameters[i] -= eta * gradient[i]
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @compiled
-def momentum(parameters, gradient, v, eta, mu):
+def momentum(parameters, gradient, v, eta, mu, over):
     for i in range(parameters.size):
         v[i] = mu * v[i] - eta * gradient[i]
         parameters[i] += v[i]
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @compiled
-def nesterov(parameters, gradient, v, eta, mu):
+def nesterov(parameters, gradient, v, eta, mu, over):
     for i in range(parameters.size):
         v[i] = mu * v[i] - eta * gradient[i]
         parameters[i] += mu * v[i] - eta * gradient[i]
+        if over is not None:
+            gradient[i] = parameters[i]
 
 
 @dataclass(frozen=True)

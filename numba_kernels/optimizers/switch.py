@@ -14,28 +14,31 @@ _lars_norms, _lamb_norms, _lars_rate, _lamb_rate = lars.norms, lamb.norms, lars.
 
 
 @compiled
-def apply(rule, parameters, gradient, slots, start, hyper):
-    """Run rule number `rule` over equally long slices; slots[:, start] is the first element's."""
+def apply(rule, parameters, gradient, slots, start, hyper, over=None):
+    """Run rule number `rule` over equally long slices; slots[:, start] is the first element's.
+
+    `over` is as in base.py.
+    """
     if rule == 0:
-        _sgd(parameters, gradient, slots, start, hyper)
+        _sgd(parameters, gradient, slots, start, hyper, over)
     elif rule == 1:
-        _adam(parameters, gradient, slots, start, hyper)
+        _adam(parameters, gradient, slots, start, hyper, over)
     elif rule == 2:
-        _adamw(parameters, gradient, slots, start, hyper)
+        _adamw(parameters, gradient, slots, start, hyper, over)
     elif rule == 3:
-        _nadam(parameters, gradient, slots, start, hyper)
+        _nadam(parameters, gradient, slots, start, hyper, over)
     elif rule == 4:
-        _adagrad(parameters, gradient, slots, start, hyper)
+        _adagrad(parameters, gradient, slots, start, hyper, over)
     elif rule == 5:
-        _adadelta(parameters, gradient, slots, start, hyper)
+        _adadelta(parameters, gradient, slots, start, hyper, over)
     elif rule == 6:
-        _rmsprop(parameters, gradient, slots, start, hyper)
+        _rmsprop(parameters, gradient, slots, start, hyper, over)
     elif rule == 7:
-        _lion(parameters, gradient, slots, start, hyper)
+        _lion(parameters, gradient, slots, start, hyper, over)
     elif rule == 8:
-        _lars(parameters, gradient, slots, start, hyper)
+        _lars(parameters, gradient, slots, start, hyper, over)
     elif rule == 9:
-        _lamb(parameters, gradient, slots, start, hyper)
+        _lamb(parameters, gradient, slots, start, hyper, over)
 
 
 @compiled

@@ -38,6 +38,7 @@ CALL = 1  # two alternating pairs (call, length and place)
 SAMPLES, LOSS = 5, 6  # float64, written before an arrival and read after it
 SLEEPING = 7
 NUMBER, WAITING, LENGTH = 8, 9, 10  # the call that a rank is waiting in, once it waits long
+RELEASED = 24  # the last count that the node's first rank released (in a cache line of its own)
 HELD = 16  # for so many waits this rank does not yield (yielding.py)
 YIELDS, YIELDING = 20, 1e-4  # yield at most 20 times, and for 0.1 ms, before sleeping
 LENGTHS = 1 << 40  # a length and the place of its array in the window share one word
@@ -63,38 +64,78 @@ def arrive(board, rank, call, length):
 def all_arrived(board, rank, spins, patience):
     """Wait for every rank's count: READY, WAIT, or -1 - peer for a peer whose call differs."""
     ranks = board.shape[0]
-    count = board[rank, COUNT]
     started = -1.0
     for peer in range(ranks):
-        address = board.ctypes.data + 8 * (peer * WORDS + COUNT)
-        tries = 0
-        while load_acquire(address) < count:
-            tries += 1
-            if tries == 1:
-                began()
-            if tries < spins:
-                relax()
-                continue
-            now = Wtime()
-            if started < 0:
-                started = now
-            soon = tries < spins + YIELDS and now - started < YIELDING
-            if soon and yielded(board[rank], HELD):
-                continue
-            board[rank, SLEEPING] = 1
-            fence()
-            seen = load_acquire(address)
-            if seen < count:
-                wait(address, seen, patience)
-            board[rank, SLEEPING] = 0
-            if Wtime() - started > 1e-6 * patience:
-                return WAIT
+        done, started = reached(board, rank, peer, COUNT, spins, patience, started)
+        if done != READY:
+            return done
     ended(FLAG)
-    turn = CALL + 2 * (count & 1)
     for peer in range(ranks):
-        if board[peer, turn] != board[rank, turn] or board[peer, turn + 1] != board[rank, turn + 1]:
+        if not alike(board, rank, peer):
             return -1 - peer
     return READY
+
+
+@compiled
+def release(board, rank):
+    """Let the ranks go on that wait in `released` for this rank, the node's first."""
+    address = board.ctypes.data + 8 * (rank * WORDS + RELEASED)
+    store_release(address, board[rank, COUNT])
+    fence()
+    for peer in range(board.shape[0]):
+        if board[peer, SLEEPING] != 0:
+            wake(address)
+            break
+
+
+@compiled
+def released(board, rank, spins, patience):
+    """Wait until the node's first rank releases this one: READY, WAIT or -1, as above."""
+    done, _ = reached(board, rank, 0, RELEASED, spins, patience, -1.0)
+    if done != READY:
+        return done
+    ended(FLAG)
+    return READY if alike(board, rank, 0) else -1
+
+
+@compiled
+def reached(board, rank, peer, word, spins, patience, started):
+    """Wait until that word of `peer` reaches this rank's count: (READY or WAIT, started).
+
+    `started`: when this rank's wait began, -1 if it has not yet waited for long.
+    """
+    count = board[rank, COUNT]
+    address = board.ctypes.data + 8 * (peer * WORDS + word)
+    tries = 0
+    while load_acquire(address) < count:
+        tries += 1
+        if tries == 1:
+            began()
+        if tries < spins:
+            relax()
+            continue
+        now = Wtime()
+        if started < 0:
+            started = now
+        soon = tries < spins + YIELDS and now - started < YIELDING
+        if soon and yielded(board[rank], HELD):
+            continue
+        board[rank, SLEEPING] = 1
+        fence()
+        seen = load_acquire(address)
+        if seen < count:
+            wait(address, seen, patience)
+        board[rank, SLEEPING] = 0
+        if Wtime() - started > 1e-6 * patience:
+            return WAIT, started
+    return READY, started
+
+
+@compiled
+def alike(board, rank, peer):
+    """Whether the calls of both ranks at this rank's count are the same."""
+    turn = CALL + 2 * (board[rank, COUNT] & 1)
+    return board[peer, turn] == board[rank, turn] and board[peer, turn + 1] == board[rank, turn + 1]
 
 
 @compiled

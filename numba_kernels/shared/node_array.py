@@ -19,11 +19,11 @@ LINE = 16  # elements: 64 bytes of float32; two ranks never share a cache line o
 TILE = 2048  # elements of scratch, which stay in the first-level cache
 
 # The stage: a staging buffer for arrays outside all windows (staged.py), with a part per rank. A
-# part has two buffers of SHORT bytes and two of CHUNK bytes, and its pages are not a power of two.
+# part has two buffers each of SHORT, CHUNK and LEAD bytes; its pages are not a power of two.
 # If there are more ranks than cores, a barrier costs more, so a piece fills all of CHUNK; otherwise
 # only CACHED bytes of it, which stay in the cache.
-SHORT, CHUNK, CACHED = 1 << 11, 1 << 20, 1 << 17
-STAGE_STRIDE = 2 * (SHORT + CHUNK) + 4096
+SHORT, CHUNK, CACHED, LEAD = 1 << 11, 1 << 20, 1 << 17, 1 << 16
+STAGE_STRIDE = 2 * (SHORT + CHUNK + LEAD) + 4096
 
 # Words of the array; PATIENCE is in microseconds; AT is the progress of a resumable kernel.
 BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE, PIECE = range(10)
@@ -59,6 +59,17 @@ def pointer(typingctx, address, like):
         return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
     return kind(types.intp, like), generate
+
+
+@intrinsic
+def pointer_to(typingctx, address, kind):
+    """Return `address` as a pointer to numbers of the NumPy type `kind`."""
+    target = types.CPointer(kind.instance_type)
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(target))
+
+    return target(types.intp, kind), generate
 
 
 @intrinsic

@@ -5,7 +5,7 @@ edges[i + 1]), cut into pieces of `width` elements; piece k of every slice uses 
 """
 
 from ..jit.compile import compiled
-from .node_array import CHUNK, SHORT, STAGE, STAGE_STRIDE, elements_at
+from .node_array import CHUNK, LEAD, SHORT, STAGE, STAGE_STRIDE, elements_at
 
 
 @compiled
@@ -33,3 +33,9 @@ def on_stage(node, x, rank, number):
 @compiled
 def short_stage(node, x, rank, turn):
     return elements_at(node[STAGE] + rank * STAGE_STRIDE + (turn & 1) * SHORT, x, x.size)
+
+
+@compiled
+def lead_stage(node, x, rank, turn):
+    start = node[STAGE] + rank * STAGE_STRIDE + 2 * (SHORT + CHUNK) + (turn & 1) * LEAD
+    return elements_at(start, x, x.size)

@@ -13,8 +13,9 @@ is the same, bit for bit, however the chunks are divided, as the rule works on e
 separately. The hub sees what the leaf wrote once it has seen DONE; the leaf sees what the hub wrote
 once it has seen ANSWERED.
 
-If the leaf sleeps, the hub takes all chunks. If a leaf is killed or stopped in the middle of a
-chunk, the hub continues without it: some of that chunk's weights miss this update, or get it late.
+If the leaf's core is busy, the hub takes all chunks, or waits for the leaf's last one. If a leaf is
+killed or stopped in the middle of a chunk, the hub continues without it: some of that chunk's
+weights miss this update, or get it late.
 """
 
 import numpy as np
@@ -38,7 +39,8 @@ HYPER, NUMBERS = 24, 8  # float64
 LEFT = MINE  # in the hub's array: chunks that the leaf has taken
 CHUNK = 16384  # elements
 LEAST = 4 * CHUNK  # elements from which help is worth its cost
-GIVE_UP = 1.0  # seconds that the hub waits for the leaf's chunks
+GIVE_UP = 1.0  # seconds that the hub waits for the chunks of a leaf that was stopped, and
+STARVED = 30.0  # of one that runs
 
 
 @compiled

@@ -10,7 +10,7 @@ from ..optimizers.serve import helpers
 from ..shared import window
 from ..shared.board import READY, WAIT
 from ..team.mailbox import LEFT, cause_first
-from ..team.stall import has_ended
+from ..team.stall import has_ended, state
 from . import doorbell, helping, message_ends, messages
 from .leaf import put
 from .memory_layout import AT, CONTROL, HEAD, PATIENCE, ROWS, SECOND, SWAP, WANTED
@@ -115,13 +115,22 @@ class Hub:
         starts = self._starts[self._places(leaf)]
         how = self._star, self._table, leaf, starts, self._memory, *vectors
         done = helping.together(*how)
-        end = time.monotonic() + helping.GIVE_UP if done == WAIT else None
+        began = time.monotonic() if done == WAIT else None
         while done == WAIT:
-            pid = self.team.pid(leaf)
-            if time.monotonic() > end or has_ended(pid):
+            if self._is_gone(leaf, time.monotonic() - began):
                 return True
             done = helping.together(*how)
         return done == READY
+
+    def _is_gone(self, leaf: int, waited: float) -> bool:
+        """Return whether to do without chunks that a leaf has held for `waited` seconds.
+
+        A leaf that has only lost its core to other ranks will finish them.
+        """
+        pid = self.team.pid(leaf)
+        if has_ended(pid) or waited > helping.STARVED:
+            return True
+        return waited > helping.GIVE_UP and (pid is None or state(pid) in ("T", "t"))
 
     def lost(self) -> dict[int, str]:
         """Return {leaf: reason} of leaves that have failed, left or ended since the last call.

@@ -99,7 +99,7 @@ class Star(Leaf, Hub):
         self._star[layout.PATIENCE] = team.patience
         self._star[layout.MINE] = self._row.ctypes.data
         self._star[layout.HUB] = rows.get(0, self._row).ctypes.data
-        self._memory = self._share(kept, near=0 in rows and self._alone) if kept else None
+        self._memory = self._share(kept, near=0 in rows) if kept else None
         if self.is_hub:
             self._be_hub(comm, rows)
         else:

@@ -82,7 +82,8 @@ class Watch:
             return self.absent
         counts = self.team.board[:, board.COUNT]
         mine = counts[self.team.place]
-        return [rank for rank, count in zip(self.team.node, counts, strict=True) if count < mine]
+        late = [rank for rank, count in zip(self.team.node, counts, strict=True) if count < mine]
+        return late or self.absent  # all have come: it waits for another node
 
     def look(self, waited: float) -> None:
         """Do what is due after `waited` seconds; it may raise MismatchError or PeerError."""

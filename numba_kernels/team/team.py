@@ -101,7 +101,7 @@ class Team(Waiting):
         self._edges: dict[int, np.ndarray] = {}
         self.shared = shared and os.environ.get("NUMBA_KERNELS_WINDOW", "1") != "0"
         windows.find_node(self, self.shared, PATIENCE)
-        self.machine = replace(UNMEASURED, per_node=self.lanes.count)
+        self._forget_machine()
         self.within = None  # from here on, failures are those of this team
 
     # Public methods
@@ -399,7 +399,11 @@ class Team(Waiting):
             self._scratch[dtype] = window.aligned(n, dtype)
         return self._scratch[dtype]
 
+    def _forget_machine(self) -> None:
+        self.machine = replace(UNMEASURED, per_node=self.lanes.count)
+
     def _agree(self) -> None:
+        self._forget_machine()  # some ranks may not have learned it before the failure
         # A call of `empty` may have succeeded on some of the ranks only.
         world = world_of(self.comm)
         told = world.letters.told if world else 0

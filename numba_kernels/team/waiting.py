@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from .. import spans
 from ..allreduce import calls, messages
+from ..allreduce.leaders import FAR
 from ..allreduce.mpi import FAILED as LIBRARY_FAILED
 from ..allreduce.shared_memory import ELSEWHERE
 from ..errors import DeadlineError, MismatchError
@@ -111,6 +112,22 @@ class Waiting(Failing):
         if done != READY:
             self._wait(call, length, done, kernel, all_of_it)
 
+    def by_leaders(self, kernel, call: int, x: np.ndarray, *arguments) -> None:
+        """Run a resumable kernel on the node whose first rank also exchanges messages (leaders.py).
+
+        Its arguments are the node array, what messages.link_at needs, call, x and `arguments`.
+        """
+        self.ready()
+        link, wire = self.lanes.leading
+        self.count += 1
+        self.node_array[AT] = link.words[messages.AT] = 0
+        link.words[messages.TAG] = calls.tag(call, x.size, self.count)
+        link.handles[messages.DATATYPE] = mpi.datatype(x.dtype)
+        all_of_it = (self.node_array, link.handles, wire, call, x, *arguments)
+        done = kernel(*all_of_it)
+        if done != READY:
+            self._wait(call, x.size, done, kernel, all_of_it)
+
     def set_operation(self, handle: int) -> None:
         self.routes[0].link.handles[messages.OP] = handle
 
@@ -151,6 +168,8 @@ class Waiting(Failing):
                     "an error: check that all ranks make the same call",
                 )
             if done != WAIT:
+                if done < -FAR:
+                    raise self.mismatch(-1 - FAR - done, self._ask(-1 - FAR - done))
                 if watch.on_board:
                     raise self.mismatch(self.node[-1 - done], self._call_of(-1 - done))
                 # a tag does not show the call

@@ -36,8 +36,10 @@ def find_node(team, shared: bool, patience: float) -> None:
         place, ranks, memory = 0, 1, np.zeros(shared_bytes(1), np.uint8)
     team.nodes, team.node, team.place = nodes, nodes[here], place
     team.single_node = len(nodes) == 1
-    cores = sum(int(word).bit_count() for word in np.bitwise_or.reduce(table[list(team.node), 2:]))
-    crowded = ranks > cores
+    # Ranks of several nodes may share this machine's cores where NUMBA_KERNELS_NODE makes nodes.
+    local = [team.rank, *team.processes]
+    cores = sum(int(word).bit_count() for word in np.bitwise_or.reduce(table[local, 2:]))
+    crowded = len(local) > cores
     team.board = memory[: ranks * WORDS * 8].view(np.int64).reshape(ranks, WORDS)
     team.window = window.Window(place, ranks)
     team.node_array, team.tile = node_array(
@@ -49,7 +51,7 @@ def find_node(team, shared: bool, patience: float) -> None:
         return team.routes[-1]
 
     route(range(team.size))
-    team.lanes = Lanes(nodes, here, place, route)
+    team.lanes = Lanes(nodes, here, place, route, team.routes[0])
 
 
 def ranks_a_node(ranks: int) -> int:

@@ -107,6 +107,8 @@ def arithmetic(loop: ast.For) -> frozenset[str]:
     kinds, left = set(), list(loop.body)
     while left:
         at = left.pop()
+        if isinstance(at, ast.Compare) and isinstance(at.ops[0], ast.Is | ast.IsNot):
+            continue  # decided when the loop is compiled
         kind = at.op if isinstance(at, ast.BinOp | ast.AugAssign) else at
         kinds |= {KINDS[type(kind)]} if type(kind) in KINDS else set()
         if isinstance(at, ast.Call):

@@ -5,6 +5,8 @@ measured in turn with these peers, in the same processes:
 
 - the gradient alone: a TensorFlow function from batch to loss and gradients, nothing else, on every
   rank at once. The time that a step takes beyond this is the cost of training together.
+  TensorFlow computes it the same way as in our step: by the faster of its graph and XLA, which the
+  Trainer finds out by measuring, too.
 - Keras in one process, on a batch as large as a rank's: `train_on_batch`, as its users call it, and
   the same step without overhead, a compiled `tf.function`. p ranks learn from p times as many
   samples per step.
@@ -28,6 +30,7 @@ from tutorial_dl import replica, strategies
 from tutorial_dl.bench import NETWORKS, Network
 from tutorial_dl.replica.consistency import check_same_weights
 from tutorial_dl.replica.keras_tensorflow import keras, tf
+from tutorial_dl.runtime.compilation import faster
 
 BATCHES = 16  # different batches, in turn
 GRADIENT = "the gradient alone"
@@ -51,17 +54,20 @@ def rows_of(team: Team, name: str, network: Network, seconds: float, bandwidth: 
     batches = cycle(network.batches(BATCHES, seed=team.rank))
     ours = strategies.Synchronous(team)
     mine = build(network)
-    ours.attach(replica.of(mine), Adam())
+    model = replica.of(mine)
+    way, *_ = faster(team, model, "gradient", next(batches))
+    model.compile_by("gradient", way, network.samples)
+    ours.attach(model, Adam())
     n = mine.count_params()
     nothing = dict.fromkeys(PLAIN, lambda batch: None)  # for the other ranks
     plain = plain_steps(network, build(network), build(network)) if team.rank == 0 else nothing
-    alone = graph(mine, network, list)
+    alone = graph(mine, network, list, by_xla=way == "xla")
     # In this order, no call finds the caches filled by the same call just before.
     calls = [lambda step=step: step(next(batches)) for step in (ours.step, alone, *plain.values())]
     times = interleaved(calls, partial(sleeping_barrier, team.comm), seconds).T
-    check_same_weights(team, ours.replica)
+    check_same_weights(team, model)
     samples = network.samples * team.size
-    key = (f"training step, {name}", team.size, {"parameters": n}, "synchronous adam", times[0])
+    key = (f"training step, {name}", team.size, {"parameters": n}, f"adam, by {way}", times[0])
     of_peers = (samples, network.samples, network.samples)
     found = []
     for peer, theirs, of_peer in zip((GRADIENT, *PLAIN), times[1:], of_peers, strict=True):
@@ -79,10 +85,10 @@ def build(network: Network):
     return model
 
 
-def graph(model, network: Network, finish):
+def graph(model, network: Network, finish, by_xla: bool = False):
     """A function batch -> loss: a TensorFlow graph of nothing but the gradient and `finish`."""
 
-    @tf.function
+    @tf.function(jit_compile=by_xla or None)
     def of_batch(x, y):
         with tf.GradientTape() as tape:
             loss = model.loss(y, model(x, training=True))

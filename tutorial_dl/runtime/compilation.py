@@ -62,12 +62,20 @@ def _fastest(run, player, what: str, samples: int, count: int | None, tell: bool
     once = _slowest(team, replica.seconds_by(what, "graph", batch, once=True))
     if once * count < WORTH:
         return None
-    graph = _slowest(team, replica.seconds_by(what, "graph", batch))
-    xla = _slowest(team, replica.seconds_by(what, "xla", batch))
-    way = "xla" if xla < BETTER * graph else "graph"
+    way, graph, xla = faster(team, replica, what, batch)
     if tell and team.rank == 0:
         print(run.label(player, _words(what, way, graph, xla), ": "), file=sys.stderr, flush=True)
     return way
+
+
+def faster(team, replica, what: str, batch: Any) -> tuple[str, float, float]:
+    """Measure both ways on each rank's batch: the faster, seconds by graph, and by XLA. Collective.
+
+    The seconds are those of the slowest rank; by XLA they are infinite if a rank can't use it.
+    """
+    graph = _slowest(team, replica.seconds_by(what, "graph", batch))
+    xla = _slowest(team, replica.seconds_by(what, "xla", batch))
+    return "xla" if xla < BETTER * graph else "graph", graph, xla
 
 
 def _all(team, yes: bool) -> bool:

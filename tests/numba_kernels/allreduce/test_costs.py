@@ -1,5 +1,7 @@
 """Cost formulas against results by hand, the measured machine, and the choice of an algorithm."""
 
+from dataclasses import replace
+
 import clock
 import numpy as np
 import pytest
@@ -45,10 +47,16 @@ def test_two_levels_by_hand():
         ranks=8, per_node=2,
     )  # fmt: skip
     # Recursive doubling sends 2 messages of N/2 bytes, Rabenseifner 4 with 1.5 (N/2) bytes in all.
-    assert costs.between(N, 8, machine) in ("rabenseifner", "ring")
+    assert costs.between_nodes(N, 4, machine, True) == "rabenseifner"
     lanes = 4 * 1 + 1.5 * 2 * N / 2
     assert costs.predict("two_level", N, 8, machine) == pytest.approx(2 * 0.25 + 5 + lanes)
     assert costs.best(N, 8, machine) == "two_level"
+    # Leaders send 2 messages of the whole vector, a second and a second per byte each.
+    leading = replace(machine, leaders=Curve((0, 2000), (3, 3)), single=Curve((0, 1), (1, 2)))
+    assert costs.predict("two_level", 4, 8, leading) == 3 + 0.25 + 2 * (1 + 4)
+    assert costs.between_nodes(4, 4, leading, True) == "leaders"
+    assert costs.between_nodes(4, 4, leading, False) == "recursive_doubling"
+    assert costs.between_nodes(N, 4, leading, True) == "rabenseifner"
     on_one_node = Machine(
         1, 1, 0, line.message, line.exchange, line.add, inside=inside, ranks=2, per_node=2
     )
@@ -148,7 +156,9 @@ def each_rank(ranks):
             curves += [machine.window, machine.staged]
             assert machine.lane is None
         else:
-            assert machine.window is None and machine.staged is None and machine.lane
+            assert machine.window is None and machine.staged is None
+            assert machine.lane and machine.single
+            assert (machine.leaders is None) == (max(map(len, team.nodes)) == 1)
         for curve in curves:
             assert len(curve.sizes) >= 7 and curve.sizes[-1] == 2**24 and min(curve.seconds) > 0
             # 16 MiB take longer than 1 KiB: no memory transfers terabytes per second.
@@ -192,9 +202,9 @@ def test_one_rank_has_nothing_to_measure(on_ranks):
 
 
 def chooses(kinds):
-    """`auto` uses the algorithm that is best on the given machine."""
-    from numba_kernels import Team, allreduce
-    from numba_kernels.allreduce import costs
+    """`auto` uses the algorithm that is best on the given machine, of those of the same bits."""
+    from numba_kernels import Team
+    from numba_kernels.allreduce import costs, two_level
 
     sent = []
 
@@ -205,8 +215,8 @@ def chooses(kinds):
 
         return run
 
-    for name, kernel in allreduce.MESSAGES.items():
-        allreduce.MESSAGES[name] = seen(name, kernel)
+    for name, kernel in two_level.BETWEEN.items():
+        two_level.BETWEEN[name] = seen(name, kernel)
     team = Team(shared=False)
     for machine, nbytes, right in kinds:
         team.machine = costs.straight(*machine)
@@ -223,7 +233,7 @@ def test_auto_takes_what_is_predicted_to_be_best(on_ranks):
         chooses,
         [
             (few_messages, 4096, ["recursive_doubling"]),
-            (few_bytes, 4096, ["ring", "rabenseifner"]),
+            (few_bytes, 4096, ["rabenseifner", "pairwise"]),
             ([1e-6, 1e-9, 0], 64, ["recursive_doubling"]),
             ([1e-6, 1e-9, 0], 2**20, ["rabenseifner"]),
         ],

@@ -215,6 +215,42 @@ def test_allreduce_in_full_and_with_gloo(on_ranks):
     on_ranks(2, allreduce_in_full)
 
 
+def between_two_nodes():
+    from numba_kernels.bench import between_nodes
+
+    between_nodes.BYTES, between_nodes.FULL_BYTES = (8, 65536), (8, 16, 65536)
+    for full, sizes in ((False, (8, 65536)), (True, (8, 16, 65536))):
+        rows = merge([between_nodes.rows(0.2, full)])
+        for one in rows:
+            check(one, "bytes")
+            assert one["ranks"] == 4 and one["peer"].endswith(" Allreduce")
+        assert {(one["what"], one["algorithm"], one["bytes"]) for one in rows} == {
+            (f"allreduce between two nodes, {how}", ours, size)
+            for how in ("full cycle", "repeated call")
+            for ours in ("auto", "auto (window)")
+            for size in sizes
+        }
+        assert len(rows) == 4 * len(sizes)
+
+
+def test_between_nodes(on_ranks):
+    on_ranks(4, between_two_nodes, env={"NUMBA_KERNELS_NODE": "2"})
+
+
+def test_between_nodes_starts_two_nodes(monkeypatch):
+    started = []
+
+    def run_ranks(ranks, command, env, timeout):
+        started.append((ranks, env.get("NUMBA_KERNELS_NODE")))
+        return subprocess.CompletedProcess([], 3)
+
+    monkeypatch.setattr(launch, "run_ranks", run_ranks)
+    for what in ("between-nodes", "step"):
+        assert bench.main(["bench", what, "-n", "3"]) == 2
+    assert started == [(6, "3"), (3, None)]
+    assert "  8 B  " in table(RESULT | {"rows": [RESULT["rows"][0] | {"bytes": 8}]})
+
+
 def test_merge():
     def one(what, algorithm, ours, theirs):
         size, us = {"bytes": 100}, 1e-6

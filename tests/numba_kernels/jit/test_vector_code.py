@@ -170,6 +170,7 @@ def entries(dtype):
     pieces, squares = np.zeros((1, 3), np.int64), np.zeros((1, 2))
     yield kernels.begin, (0, x, x, slots, pieces, hyper, squares)
     yield kernels.finish, (0, x, x, slots, pieces, hyper, squares)
+    yield kernels.apply, (0, x, x, slots, 0, hyper, True)
     yield clipping.squared_length, (x,)
     matrix, sums = np.zeros((8, 8), dtype), np.zeros((1, 3))
     yield adasum.measure, (x, x, pieces, sums)

@@ -257,7 +257,9 @@ def test_wrong_arguments(on_ranks, env):
 
 
 def helped():
-    """A request that the leaf helps to serve gives the same bits."""
+    """Requests that leaves help to serve give the bits of serial updates, in the order served."""
+    from zlib import crc32
+
     from numba_kernels import Team, optimizers
     from numba_kernels.optimizers.serve import serve
     from numba_kernels.star import helping
@@ -265,63 +267,69 @@ def helped():
 
     team, n, turns = Team(), 1_500_007, 4
     source = np.random.default_rng(1).standard_normal(n).astype("float32")
-    chunks = {"apart": 0, "in place": 0, "swapped": 0}  # chunks that the leaf has taken
+    chunks = {"apart": 0, "in place": 0, "swapped": 0}  # chunks that leaves have taken
     for rule in (optimizers.SGD(0.1), optimizers.Adam(), optimizers.RMSprop(momentum=0.5)):
         for form in chunks:
             star = Star(team, n, n, in_place=form == "in place", kept=5 * n)
-            expected, alone = np.zeros(n, "float32"), rule.init(n)
             if team.rank == 0:
+                expected, alone = np.zeros(n, "float32"), rule.init(n)
+                assert star._memory is not None, "leaves can't help"
                 weights, state = star.keep(n), rule.init(n)
                 star.adopt(state)
-                for k in range(turns):
+                for _ in range(turns * (team.size - 1)):
                     leaf = star.next(60)
+                    factor = star.words(leaf)[0]
                     serve(rule, weights, star.sent(leaf), state, star.answer_vector(leaf))
-                    rule.update(expected, (k + 1) * source, alone)
+                    rule.update(expected, np.float32(factor) * source, alone)
                     assert (weights == expected).all() and (state.slots == alone.slots).all()
                     assert (star.answer_vector(leaf) == expected).all()
                     chunks[form] += star._star[helping.LEFT]
-                    star.answer(leaf)
+                    star.answer(leaf, [crc32(expected)])
             else:
                 for k in range(turns):
-                    np.multiply(source, k + 1, out=star.out)
-                    star.ask(swap=form == "swapped")
-                    rule.update(expected, (k + 1) * source, alone)
-                    assert (star.into == expected).all(), (str(rule), form, k)
+                    factor = k + team.rank
+                    np.multiply(source, np.float32(factor), out=star.out)
+                    words = star.ask([factor], swap=form == "swapped")
+                    assert crc32(star.into) == words[0], (str(rule), form, k)
             star.close()
     if team.rank == 0 and star._alone:  # each rank has its own core
-        assert all(chunks.values()), f"the leaf took no part: {chunks}"
+        assert all(chunks.values()), f"no leaf took part: {chunks}"
     team.barrier()
 
 
-def test_a_leaf_helps(on_ranks):
-    on_ranks(2, helped, env=WINDOW)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_leaves_help(on_ranks, ranks):
+    on_ranks(ranks, helped, env=WINDOW)
 
 
 def rules():
+    """Each rule, and each form of those that have several."""
     from numba_kernels import optimizers
 
-    named = [getattr(optimizers, name) for name in ("SGD", "Adam", "AdamW", "LARS", "LAMB", "Lion")]
-    return [kind() for kind in named] + [optimizers.SGD(0.1, momentum=0.9, nesterov=True)]
+    forms = [(0.9, False), (0.0, True), (0.9, True)]
+    of_rmsprop = [optimizers.RMSprop(momentum=mu, centered=centered) for mu, centered in forms]
+    return [*map(optimizers.get, optimizers.NAMES), *of_rmsprop]
 
 
 @pytest.mark.parametrize("rule", rules(), ids=str)
 def test_served(rule):
-    """One pass over tiles gives the same bits as an update and a copy."""
+    """One pass gives the same bits as an update and a copy, wherever the answer is written."""
     from numba_kernels.optimizers.serve import serve
 
     n, chance = 10_037, np.random.default_rng(3)
     weights = chance.standard_normal(n).astype("float32")
-    expected, answer = weights.copy(), np.zeros(n, "float32")
+    expected, apart = weights.copy(), np.zeros(n, "float32")
     segments = [0, 17, 5000, 9000]
     state, other = (rule.init(n, segments=segments) for _ in range(2))
-    for k in range(5):
+    for k, form in enumerate(("apart", "over", "apart", "over", "not wanted", "over")):
         g = chance.standard_normal(n).astype("float32")
-        if k == 3:
-            answer = g  # the answer takes the place of the request
-        rule.update(expected, g.copy(), other)
-        serve(rule, weights, g, state, answer if k != 4 else None)
+        before = g.copy()
+        answer = {"apart": apart, "over": g, "not wanted": None}[form]
+        serve(rule, weights, g, state, answer)
+        rule.update(expected, before, other)
         assert (weights == expected).all() and (state.slots == other.slots).all()
-        assert k == 4 or (answer == expected).all()
-    assert state.step == 5
+        assert answer is None or (answer == expected).all()
+        assert form == "over" or (g == before).all(), "the gradient was changed"
+        assert state.step == k + 1
     with pytest.raises(ValueError, match="the answer is float32"):
-        serve(rule, weights, g, state, answer[1:])
+        serve(rule, weights, g, state, apart[1:])

@@ -4,8 +4,10 @@ import os
 import random
 import re
 import signal
+import subprocess
 import threading
 import time
+from types import SimpleNamespace
 
 import clock
 import pytest
@@ -163,6 +165,28 @@ def hub_is_stopped():
 
 def test_a_stopped_hub_is_reported(on_ranks):
     on_ranks(2, hub_is_stopped)
+
+
+def test_whose_chunks_a_hub_waits_for():
+    """It waits long for a leaf that lost its core, 1 s for a stopped one, and for no ended one."""
+    from numba_kernels.star.hub import Hub
+
+    with subprocess.Popen(["sleep", "600"]) as other:
+        pids = {1: os.getpid(), 2: other.pid, 3: None}
+        hub = SimpleNamespace(team=SimpleNamespace(pid=pids.get))
+
+        def gone(leaf):
+            return [Hub._is_gone(hub, leaf, waited) for waited in (0.5, 2.0, 40.0)]
+
+        try:
+            assert gone(1) == gone(2) == [False, False, True]
+            assert gone(3) == [False, True, True]
+            other.send_signal(signal.SIGSTOP)
+            os.waitpid(other.pid, os.WUNTRACED)
+            assert gone(2) == [False, True, True]
+        finally:
+            other.kill()
+    assert gone(2) == [True, True, True]
 
 
 def kills(seed):
