@@ -85,8 +85,8 @@ def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
         f"--IPController.enable_curve={profile.encrypt}",
         f"--ports={','.join(map(str, ports))}",
         # An engine is registered at the next heartbeat after its start, by default up to 3.5 s
-        # later. Use 0.2 s, and allow busy engines as much time as before.
-        *("--HeartMonitor.period=200", "--HeartMonitor.max_heartmonitor_misses=175"),
+        # later. Use 0.5 s, and allow busy engines as much time as before.
+        *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=70"),
         # 2 processes instead of 9, and 50 MB of memory instead of 80.
         "--IPController.use_threads=True",
     ]

@@ -3,11 +3,8 @@
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from IPython import get_ipython
-
-from numba_kernels import launch
 
 from . import job_end, lease, mpi_launcher, processes, submit
 from .batch_job import Job
@@ -16,7 +13,6 @@ from .profile import Profile
 from .registry import ClusterError, Record
 
 ASK_EVERY = 3.0  # seconds between two queries, so as not to load the batch system
-IMPORTS = "tutorial_dl.cluster.engine_imports"
 SHOW_EVERY = 0.5  # seconds between updates of the elapsed time; a new text shows at once
 
 
@@ -59,7 +55,6 @@ class Parts:
         self.engines: Guarded | None = None
         self.job: Job | None = None
         self._job_state, self._ask_at = "submitted", 0.0
-        self._held: Path | None = None  # while this file exists, the engines wait
 
     def start_watcher(self, record: Record) -> None:
         """Start the lease watcher, which the guards of the other parts then watch."""
@@ -82,52 +77,30 @@ class Parts:
         )
         record.controller = self.controller.named
         record.save()
-        if of.kind == "local":
-            self._prepare_engines(record, of)
         files = [processes.connection_file(run, who) for who in ("client", "engine")]
         self.wait(
             lambda: all(file.exists() for file in files),
             lambda: progress.update("starting the controller"),
         )
 
-    def _prepare_engines(self, record: Record, of: Profile) -> None:
-        """Let a fork server import what engines need, while the controller starts."""
-        folder = launch.fork_folder() if self.n > 1 else None
-        if folder is None:
-            return
-        self._held = Path(folder, "wait")
-        self._held.touch()
-        command, env = processes.ranks_here(self.n)
-        ranks = launch.forked(processes.engine(record.run, of), folder)
-        self._run_engines(
-            record, launch.serving(IMPORTS, folder, [*command, *ranks]), env, remove=folder
-        )
-
-    def _run_engines(self, record: Record, command, env, **of_guard) -> None:
-        self.engines = Guarded(
-            command,
-            [int(pid) for pid, _ in [*record.watch, record.controller]],
-            record.run / "engines.log",
-            env=env,
-            grace=1.0,
-            **of_guard,
-        )
-        record.engines = self.engines.named
-        record.save()
-
     def start_engines(self, record: Record, of: Profile, client, progress: Progress) -> None:
         """Start mpiexec or a job, and wait for its engines."""
         if of.kind == "submit":
             self.job = submit.engines(record, of, record.run)
-        elif self._held is not None:
-            self._held.unlink(missing_ok=True)
-            self._held = None
         else:
             if of.kind == "local":
                 command, env = processes.ranks_here(self.n)
             else:
                 command, env = processes.ranks_in_allocation(of, self.n)
-            self._run_engines(record, [*command, *processes.engine(record.run, of)], env)
+            self.engines = Guarded(
+                [*command, *processes.engine(record.run, of)],
+                [int(pid) for pid, _ in [*record.watch, record.controller]],
+                record.run / "engines.log",
+                env=env,
+                grace=1.0,
+            )
+            record.engines = self.engines.named
+            record.save()
 
         def show():
             connected = len(client.ids)
