@@ -6,7 +6,8 @@
 Parts of Keras import scikit-learn, scipy.stats and matplotlib where these are installed, and Keras
 imports all its parts. Within `light`, stand-ins take the place of those parts, which import them
 when an attribute is first asked for. They are in `sys.modules` only meanwhile, so that
-`from keras.wrappers import ...` later finds the part itself.
+`from keras.wrappers import ...` later finds the part itself. A version of Keras that has no such
+part never asks for one, and one that needs a part for its own import gets it.
 
 Python looks for cycles of garbage while it imports, where it finds none: a third of the time.
 """
@@ -26,11 +27,14 @@ class Later(types.ModuleType):
     """Stands for a module of the same name, which is imported for the first attribute."""
 
     def __getattr__(self, name: str):
-        if name.startswith("__"):  # the import system asks whether a module is complete
+        if name.startswith("__") and name != "__path__":  # __path__: a module below is imported
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(importlib.import_module(self.__name__), name)
+
+    def __dir__(self) -> list[str]:
+        return dir(importlib.import_module(self.__name__))
 
 
 @contextmanager

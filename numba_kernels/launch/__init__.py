@@ -27,12 +27,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submodules=["guard", "mpiexec", "privacy"],
     submod_attrs={
         "mpiexec": ["LaunchError", "environment_without_ranks", "find_mpiexec", "mpi_library"],
-        "ranks": [
-            "GUARD", "can_be_lost", "fork_folder", "forked", "guarded", "rank_environment",
-            "run_ranks", "serving",
-        ],
+        "ranks": ["GUARD", "can_be_lost", "guarded", "rank_environment", "run_ranks"],
     },
-)  # fmt: skip
+)
 __all__ += [
     "MOST_RANKS", "THREAD_VARIABLES", "check_ranks", "launched", "local_ranks", "rank",
     "set_threads", "thread_environment", "threads_per_rank", "under_mpi", "usable_cores",

@@ -5,14 +5,19 @@
 COMMAND is an mpiexec that starts forked_rank.py for every rank. While it does, this process imports
 MODULE, which imports what all ranks will need. Then each forked_rank.py asks by FOLDER/socket for
 its rank: a child of this process, with the files, the environment and the arguments that mpiexec
-has given to forked_rank.py, which stands for the rank towards mpiexec. While there is a file
-FOLDER/wait, no rank is started. FOLDER is its owner's alone (mode 0700).
+has given to forked_rank.py, which stands for the rank towards mpiexec. FOLDER is its owner's alone
+(mode 0700).
 
 A fork has one thread only, and locks that other threads held stay locked. So ranks are forked only
 while this process has a single thread and has loaded neither MPI nor a GPU's driver; otherwise each
 forked_rank.py becomes its rank in the usual way.
 
 No rank outlives this process (PR_SET_PDEATHSIG), and none its forked_rank.py.
+
+If mpiexec fails, this process ends with the status of the first rank that failed, or the number of
+its signal, as mpiexec usually does. Here mpiexec's own would often be 9, because it has killed the
+other ranks: Hydra leaves such a status out only if the rank's output has ended when it reaps the
+rank, and it reaps forked_rank.py, whose rank still has the output open for a moment.
 """
 
 import array
@@ -36,7 +41,6 @@ from .guard import PR_SET_PDEATHSIG, prctl
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LENGTH = 8  # bytes that hold the length of a request
-HELD = 20  # milliseconds between two looks for FOLDER/wait
 BLAS = "OPENBLAS_NUM_THREADS"  # OpenBLAS starts threads when it is loaded
 
 
@@ -83,7 +87,6 @@ def receive(connection: socket.socket) -> tuple[Task, list[int]]:
 
 def become(task: Task, descriptors: list[int]) -> None:
     """In the child: take the surroundings that mpiexec has made for the rank."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()  # as mpiexec does: Linux shares a busy machine between sessions
     high = [os.dup(each) for each in descriptors]  # out of the way of the numbers asked for
     while set(high) & set(task.numbers):
@@ -122,8 +125,9 @@ def set_blas_threads(number: str) -> None:
 class Server:
     """Forks ranks, and tells each one's forked_rank.py how it ended."""
 
-    def __init__(self, listener: socket.socket, wait: str, command: list[str]):
-        self.listener, self.wait = listener, wait
+    def __init__(self, listener: socket.socket, command: list[str]):
+        self.listener = listener
+        self.failed: int | None = None  # how the first rank that failed ended
         self.received: list[int] = []
         self.process: subprocess.Popen | None = None
         for number in FORWARDED:
@@ -150,15 +154,12 @@ class Server:
             while self.reap():
                 pass
             if self.process.returncode is not None:
-                for pid in self.of:
-                    os.kill(pid, signal.SIGKILL)
-                return self.process.returncode
+                return self.end()
             ready = select.poll()
             clients = {each.fileno(): pid for pid, each in self.of.items() if each is not None}
-            held = os.path.exists(self.wait)
-            for each in (self.wake, *clients, *([] if held else [self.listener.fileno()])):
+            for each in (self.wake, *clients, self.listener.fileno()):
                 ready.register(each, select.POLLIN)
-            for each, _ in ready.poll(HELD if held else None):
+            for each, _ in ready.poll():
                 if each == self.wake:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake, 4096)
@@ -178,9 +179,13 @@ class Server:
         except (ValueError, OSError):
             connection.close()
             return None
+        here = os.getpid()
         if problem:
             pid = 0
         elif (pid := os.fork()) == 0:
+            ends_with_parent()
+            if os.getppid() != here:  # it has ended already
+                os._exit(1)
             signal.set_wakeup_fd(-1)
             for number in (*FORWARDED, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
@@ -206,10 +211,10 @@ class Server:
             pass
         return None
 
-    def reap(self) -> bool:
+    def reap(self, options: int = os.WNOHANG) -> bool:
         """Collect a child that has ended, and tell its client; False if none has."""
         try:
-            pid, raw = os.waitpid(-1, os.WNOHANG)
+            pid, raw = os.waitpid(-1, options)
         except ChildProcessError:
             return False
         if pid == 0:
@@ -217,12 +222,31 @@ class Server:
         if pid == self.process.pid:
             self.process.returncode = os.waitstatus_to_exitcode(raw)
             return True
+        status = os.waitstatus_to_exitcode(raw)
         connection = self.of.pop(pid, None)
+        # A rank without a client is killed here, which is no failure of its own.
+        killed = connection is None and status == -signal.SIGKILL
+        if status and not killed and self.failed is None:
+            self.failed = status
         if connection is not None:
             with contextlib.suppress(OSError):
-                connection.sendall(b"%d\n" % os.waitstatus_to_exitcode(raw))
+                connection.sendall(b"%d\n" % status)
             connection.close()
         return True
+
+    def end(self) -> int:
+        """End the ranks that are left when COMMAND has ended; returns the exit status."""
+        for pid, connection in list(self.of.items()):
+            os.kill(pid, signal.SIGKILL)
+            if connection is not None:
+                connection.close()
+            self.of[pid] = None
+        while self.of and self.reap(0):
+            pass
+        status = self.process.returncode
+        if status > 0 and self.failed is not None:
+            return abs(self.failed)
+        return status if status >= 0 else 128 - status
 
 
 def ends_with_parent() -> None:
@@ -251,10 +275,10 @@ def main() -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{folder}/socket")
     listener.listen(1024)
-    server = Server(listener, f"{folder}/wait", command)
+    server = Server(listener, command)
     found = server.serve(preload(module))
     if isinstance(found, int):
-        sys.exit(found if found >= 0 else 128 - found)
+        sys.exit(found)
     task, descriptors = found
     become(task, descriptors)
     name, *arguments = task.argv

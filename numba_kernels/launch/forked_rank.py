@@ -19,9 +19,9 @@ LENGTH = 8  # as in fork_server.py
 
 def ask(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
     """A connection to the server and a descriptor of the rank; None if it forks none."""
-    numbers = [0, 1, 2]
-    if os.environ.get("PMI_FD", "").isdigit():
-        numbers.append(int(os.environ["PMI_FD"]))  # the connection to MPICH's process manager
+    if not os.environ.get("PMI_FD", "").isdigit():  # the connection to MPICH's process manager
+        return None
+    numbers = [0, 1, 2, int(os.environ["PMI_FD"])]
     umask = os.umask(0o077)
     os.umask(umask)
     cores = sorted(os.sched_getaffinity(0))
@@ -37,8 +37,10 @@ def ask(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
         return None
     if not descriptors:
         return None
-    # PMI_FD stays open here, too: were it closed with the rank, before this process ends with the
-    # rank's status, mpiexec would kill this process, and that would be the status.
+    # The connection ends with the rank, before this process. If Hydra has reaped a process before
+    # it notices that end, it lets the other ranks wait for ever. It may then kill this process, but
+    # the server knows how the rank has ended.
+    os.close(numbers[3])
     return connection, descriptors[0]
 
 
@@ -65,7 +67,8 @@ def main(path: str, command: list[str]) -> None:
         text = b"-9"
     status = int(text)
     if status < 0:
-        signal.signal(-status, signal.SIG_DFL) if -status not in (9, 19) else None
+        with contextlib.suppress(OSError):  # SIGKILL's cannot be set
+            signal.signal(-status, signal.SIG_DFL)
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has written its own

@@ -73,6 +73,14 @@ def guarded(
     return [sys.executable, "-I", "-S", str(GUARD), *options, "--", *command]
 
 
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether a fork server can start the ranks: MPICH's, on this machine, outside a job.
+
+    In a batch job, mpiexec may start ranks elsewhere, and those here belong to a step of the job.
+    """
+    return FAMILIES.get(mpi_library().name) == "MPICH" and privacy.stays_here(environment)
+
+
 def fork_folder() -> str | None:
     """Return a new folder for a fork server; None if none can work here (before Linux 5.3)."""
     try:
@@ -84,17 +92,6 @@ def fork_folder() -> str | None:
         return folder
     os.rmdir(folder)
     return None
-
-
-def forked(command: Sequence[str], folder: str) -> list[str]:
-    """Return the command that stands for rank `command` (python -m ...) in mpiexec's command."""
-    return [sys.executable, "-I", "-S", str(FORKED), f"{folder}/socket", *command]
-
-
-def serving(preload: str, folder: str, command: Sequence[str]) -> list[str]:
-    """Return `command`, an mpiexec of `forked` ranks, with the server that forks them."""
-    module = "numba_kernels.launch.fork_server"
-    return [sys.executable, "-m", module, preload, folder, *command]
 
 
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
@@ -141,7 +138,8 @@ def run_ranks(
             The `returncode` is 0 if so many ranks ended with status 0, or else that of a rank that
             failed. The ranks end without MPI_Finalize, which would wait for all of them.
         preload: a module that imports what the program will import, apart from MPI: it is imported
-            once, and the ranks are forked from there (fork_server.py). ARGV must begin with -m.
+            once, and the ranks are forked from there where `can_fork` allows it (fork_server.py).
+            ARGV must begin with -m.
 
     Raises:
         LaunchError: there is no matching mpiexec, or this process is already a rank.
@@ -156,16 +154,17 @@ def run_ranks(
     if least is not None and not 1 <= least <= n:
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
     command, remove = [sys.executable, *argv], None
-    if preload is not None and n > 1 and (remove := fork_folder()):
-        command = forked(command, remove)
+    environment = rank_environment(n, env)
+    if preload is not None and n > 1 and can_fork(environment) and (remove := fork_folder()):
+        command = [sys.executable, "-I", "-S", str(FORKED), f"{remove}/socket", *command]
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive or least is not None else None
     if ends is not None:
         numbers = [str(ends), str(n), str(least or 0)]
         command = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers, *command]
     command = [find_mpiexec(), "-n", str(n), *command]
     if remove is not None:
-        command = serving(preload, remove, command)
-    environment = rank_environment(n, env)
+        server = "numba_kernels.launch.fork_server"
+        command = [sys.executable, "-m", server, preload, remove, *command]
     if least is not None:
         environment["MPI4PY_RC_FINALIZE"] = "0"
     process: subprocess.Popen[bytes] | None = None
@@ -202,6 +201,8 @@ def run_ranks(
         if ends is not None:
             status = _status(ends, n, least, status)
             shutil.rmtree(ends, ignore_errors=True)
+        if remove is not None:  # if the guard was killed
+            shutil.rmtree(remove, ignore_errors=True)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
     if signals:  # SIGTERM: the ranks have ended, so now it has its usual effect on this process

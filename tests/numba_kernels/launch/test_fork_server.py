@@ -1,13 +1,21 @@
 """launch/fork_server.py: ranks that are forked from a process that has imported for all."""
 
+import contextlib
 import json
+import os
+import signal
+import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
+from subprocess import PIPE
 
+import psutil
 import pytest
 
 from numba_kernels import launch
-from numba_kernels.launch import fork_server
+from numba_kernels.launch import fork_server, guard, ranks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks as Linux does")
 
@@ -18,7 +26,10 @@ pid = os.getpid()
 import numpy
 """
 PROGRAM = """
-import ctypes, glob, json, os, signal, sys, threading
+import ctypes, json, os, signal, sys
+# Before MPI: files of the server, or of another rank
+OPEN = {each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")}
+OPEN -= {"0", "1", "2", os.environ["PMI_FD"]}
 what = sys.argv[1]
 if what == "last":
     from mpi4py import MPI
@@ -30,8 +41,17 @@ if what == "last":
         os.kill(os.getppid() if sys.argv[2] == "server" else os.getpid(), signal.SIGKILL)
     MPI.COMM_WORLD.recv(source=1)
 if what == "wait":
-    print("waits", flush=True)
-    signal.pause()
+    from pathlib import Path
+    from mpi4py import MPI
+    def note(number, frame):
+        Path(sys.argv[2], f"got-{MPI.COMM_WORLD.rank}").touch()
+        sys.exit()
+    signal.signal(signal.SIGINT, note)
+    new = Path(sys.argv[2], "new" + os.environ["PMI_RANK"])
+    new.write_text(str(os.getpid()))
+    new.rename(Path(sys.argv[2], os.environ["PMI_RANK"]))
+    while True:
+        signal.pause()
 import numpy as np
 from mpi4py import MPI
 here = sys.modules.get("preloaded")
@@ -40,7 +60,8 @@ answer = {
     "argv": sys.argv[1:], "cwd": os.getcwd(), "own": os.environ.get("OWN"),
     "by": os.environ.get("PRELOADED_BY"), "sum": MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank),
     "draw": int(np.random.randint(1 << 31)), "session": os.getsid(0) == os.getpid(),
-    "threads": os.environ["OPENBLAS_NUM_THREADS"],
+    "threads": os.environ["OPENBLAS_NUM_THREADS"], "umask": os.umask(0o77),
+    "cores": sorted(os.sched_getaffinity(0)), "open": len(set(os.listdir("/proc/self/fd")) & OPEN),
 }
 for line in open("/proc/self/maps"):
     if "numpy.libs/libscipy_openblas64" in line:
@@ -68,12 +89,15 @@ def run(tmp_path: Path):
 def test_forked_ranks_are_like_others(run):
     done = run("a", "b c", env={"OWN": "x", "OPENBLAS_NUM_THREADS": "3"}, n=3)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
+    os.umask(umask := os.umask(0))
     assert (done.returncode, len(rows), done.stderr) == (0, 3, "")
     for row in rows:
         assert row["forked"] and row["session"]
         assert row["by"] is None  # what the server's environment was changed to is not theirs
         assert (row["argv"], row["own"], row["sum"]) == (["a", "b c"], "x", 3)
         assert (row["cwd"], row["threads"], row.get("blas", 3)) == (str(Path.cwd()), "3", 3)
+        assert (row["umask"], row["open"]) == (umask, 0)
+        assert row["cores"] == sorted(os.sched_getaffinity(0))
     assert len({row["draw"] for row in rows}) == 3
 
 
@@ -90,12 +114,10 @@ def test_where_forking_is_not_safe_ranks_start_as_usual(run, more):
     assert [(row["forked"], row["sum"]) for row in rows] == [(False, 1)] * 2
 
 
-@pytest.mark.parametrize("how", ["status", "signal", "server"])
-def test_a_rank_that_ends_ends_all_with_its_status(run, how):
-    forked = run("last", how)
-    usual = run("last", how, preload=None) if how != "server" else None
-    assert forked.returncode == (usual.returncode if usual else 137)
-    assert forked.returncode != 0
+@pytest.mark.parametrize("how, status", [("status", 7), ("signal", 9), ("server", 137)])
+def test_a_rank_that_ends_ends_all_with_its_status(run, how, status):
+    """The status is that of ranks started as usual, where mpiexec leaves out what it killed."""
+    assert run("last", how).returncode == status
 
 
 def test_a_rank_may_be_lost_if_others_survive(run):
@@ -109,10 +131,76 @@ def test_a_rank_may_be_lost_if_others_survive(run):
     assert (done.returncode, done.stdout.split()) == (0, ["left"])
 
 
-def test_signals_reach_ranks(run):
-    with pytest.raises(Exception, match="2 ranks of python -m program wait") as raised:
-        run("wait", timeout=2)
-    assert raised.value.output.split() in (["waits"] * 2, ["waitswaits"])
+@pytest.fixture
+def waiting(run, tmp_path: Path):
+    """A process whose two ranks wait, and all processes below it by what they are."""
+    (tmp_path / "tmp").mkdir()
+    code = (
+        "from numba_kernels import launch\n"
+        f"launch.run_ranks(2, ['-m', 'program', 'wait', {str(tmp_path)!r}], preload='preloaded')"
+    )
+    path = f"{tmp_path}:{Path(launch.__file__).parents[2]}"
+    parent = psutil.Popen(
+        [sys.executable, "-c", code],
+        stdout=PIPE,
+        stderr=PIPE,
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path / "tmp")},
+    )
+    before = guard.segments()
+    while not all((tmp_path / rank).exists() for rank in "01"):
+        assert parent.poll() is None
+        time.sleep(0.02)
+    ranks = [psutil.Process(int((tmp_path / rank).read_text())) for rank in "01"]
+    below = parent.children(recursive=True)
+    [guarding] = parent.children()
+    [server] = guarding.children()
+    [mpiexec] = set(server.children()) - set(ranks)
+    client = mpiexec.children()[0].children()[1]
+    yield {"parent": parent, "guard": guarding, "server": server, "mpiexec": mpiexec,
+           "client": client, "rank": ranks[1], "all": [*below, parent]}  # fmt: skip
+    for each in (*below, parent):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    parent.communicate()
+    guard.remove_abandoned(before)  # if the guard was killed
+
+
+@pytest.mark.parametrize("what", ["parent", "guard", "server", "mpiexec", "client", "rank"])
+def test_if_one_is_killed_all_end(waiting, what, tmp_path: Path):
+    waiting[what].kill()
+    _, alive = psutil.wait_procs(waiting["all"], timeout=600)
+    assert not alive and not list((tmp_path / "tmp").glob("fork-*"))
+
+
+def test_signals_reach_ranks(waiting, tmp_path: Path):
+    waiting["parent"].send_signal(signal.SIGINT)
+    _, alive = psutil.wait_procs(waiting["all"], timeout=600)
+    assert not alive and len(list(tmp_path.glob("got-*"))) == 2
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_ranks_of_other_mpis_and_of_batch_jobs_start_as_usual(run, monkeypatch):
+    monkeypatch.setattr(ranks, "mpi_library", lambda: launch.mpiexec.Library("Open MPI", "5", ""))
+    assert not ranks.can_fork({})
+    monkeypatch.undo()
+    assert ranks.can_fork({}) and not ranks.can_fork({"SLURM_JOB_ID": "1"})
+    rows = run("x", env={"PBS_JOBID": "1"}).stdout.splitlines()
+    assert [json.loads(row)["forked"] for row in rows] == [False] * 2
+
+
+def test_a_process_of_another_process_manager_becomes_its_rank(tmp_path: Path):
+    """As under an srun or mpiexec without PMI_FD, or on a node where there is no server."""
+    command = [sys.executable, "-I", "-S", str(ranks.FORKED)]
+    program = [sys.executable, "-c", "print('itself')"]
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        server.listen()
+        for path, more in (("s", {"PMI_RANK": "0"}), ("none", {"PMI_FD": "2"})):
+            done = subprocess.run(
+                [*command, str(tmp_path / path), *program], stdout=PIPE, text=True, timeout=600,
+                env={**os.environ, **more},
+            )  # fmt: skip
+            assert done.stdout == "itself\n"
 
 
 def test_why_not_names_threads_and_gpu_drivers(monkeypatch):
