@@ -1,6 +1,7 @@
 """launch/fork_server.py: ranks that are forked from a process that has imported for all."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ PRELOADED = """
 import os
 os.environ["PRELOADED_BY"] = str(os.getpid())
 pid = os.getpid()
-import numpy
+import numpy.random
 """
 PROGRAM = """
 import ctypes, json, os, signal, sys
@@ -56,7 +57,8 @@ import numpy as np
 from mpi4py import MPI
 here = sys.modules.get("preloaded")
 answer = {
-    "forked": here is not None and here.pid == os.getppid() != os.getpid(),
+    "forked": b"fork_server" in open("/proc/self/cmdline", "rb").read(),
+    "preloaded": here is not None and here.pid == os.getppid(),
     "argv": sys.argv[1:], "cwd": os.getcwd(), "own": os.environ.get("OWN"),
     "by": os.environ.get("PRELOADED_BY"), "sum": MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank),
     "draw": int(np.random.randint(1 << 31)), "session": os.getsid(0) == os.getpid(),
@@ -92,7 +94,7 @@ def test_forked_ranks_are_like_others(run):
     os.umask(umask := os.umask(0))
     assert (done.returncode, len(rows), done.stderr) == (0, 3, "")
     for row in rows:
-        assert row["forked"] and row["session"]
+        assert row["forked"] and row["preloaded"] and row["session"]
         assert row["by"] is None  # what the server's environment was changed to is not theirs
         assert (row["argv"], row["own"], row["sum"]) == (["a", "b c"], "x", 3)
         assert (row["cwd"], row["threads"], row.get("blas", 3)) == (str(Path.cwd()), "3", 3)
@@ -165,9 +167,12 @@ def waiting(run, tmp_path: Path):
     guard.remove_abandoned(before)  # if the guard was killed
 
 
-@pytest.mark.parametrize("what", ["parent", "guard", "server", "mpiexec", "client", "rank"])
+@pytest.mark.parametrize(
+    "what", ["parent", "guard", "server", "mpiexec", "client", "rank", "guard client"]
+)
 def test_if_one_is_killed_all_end(waiting, what, tmp_path: Path):
-    waiting[what].kill()
+    for each in what.split():
+        waiting[each].kill()
     _, alive = psutil.wait_procs(waiting["all"], timeout=600)
     assert not alive and not list((tmp_path / "tmp").glob("fork-*"))
 
@@ -203,6 +208,14 @@ def test_a_process_of_another_process_manager_becomes_its_rank(tmp_path: Path):
             assert done.stdout == "itself\n"
 
 
-def test_why_not_names_threads_and_gpu_drivers(monkeypatch):
+def test_why_not_names_threads_mpi_and_gpu_drivers(monkeypatch):
     monkeypatch.setattr(fork_server.os, "listdir", lambda path: ["1", "2"])
     assert fork_server.why_not() == "2 threads"
+    monkeypatch.setattr(fork_server.os, "listdir", lambda path: ["1"])
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    assert fork_server.why_not() == "MPI is loaded"
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI")
+    for library, problem in (("libcuda.so.1", "a GPU's driver is loaded"), ("libc.so.6", "")):
+        maps = io.StringIO(f"7f00-7f01 r-xp 00000000 00:00 1 /usr/lib/{library}\n")
+        monkeypatch.setattr(fork_server, "open", lambda *_, maps=maps, **__: maps, raising=False)
+        assert fork_server.why_not() == problem
