@@ -20,7 +20,7 @@ from numba import carray
 
 from ..jit import mpi_functions as mpi
 from ..jit.compile import compiled
-from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Irecv, Isend, Testall, Wtime
+from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Cancel, Irecv, Isend, Testall, Wtime
 from ..jit.yielding import nap, yielded
 from ..shared.board import READY, WAIT
 from ..shared.node_array import pointer_to
@@ -89,6 +89,36 @@ def link_at(handles, wire):
 
 
 @compiled
+def post(link, outgoing, to, incoming, source):
+    """Begin the exchange that `exchange`, called with the same arguments, waits for."""
+    handles, words, ranks, _, _, _ = link
+    size = handles.itemsize
+    requests = handles.ctypes.data + SEND * size
+    words[POSTED] = 1
+    # The receive first, so that MPI delivers the message straight to its place.
+    if source >= 0:
+        Irecv(
+            incoming.ctypes.data,
+            incoming.size,
+            handles[DATATYPE],
+            ranks[source],
+            words[ANY_TAG],
+            handles[COMM],
+            requests + size,
+        )
+    if to >= 0:
+        Isend(
+            outgoing.ctypes.data,
+            outgoing.size,
+            handles[DATATYPE],
+            ranks[to],
+            words[TAG],
+            handles[COMM],
+            requests,
+        )
+
+
+@compiled
 def exchange(link, outgoing, to, incoming, source):
     """Send `outgoing` to number `to` while receiving `incoming` from number `source`. Resumable.
 
@@ -96,31 +126,9 @@ def exchange(link, outgoing, to, incoming, source):
     if that rank made a different call.
     """
     handles, words, ranks, status, flag, patience = link
-    size = handles.itemsize
-    requests = handles.ctypes.data + SEND * size
+    requests = handles.ctypes.data + SEND * handles.itemsize
     if not words[POSTED]:
-        words[POSTED] = 1
-        # The receive first, so that MPI delivers the message straight to its place.
-        if source >= 0:
-            Irecv(
-                incoming.ctypes.data,
-                incoming.size,
-                handles[DATATYPE],
-                ranks[source],
-                words[ANY_TAG],
-                handles[COMM],
-                requests + size,
-            )
-        if to >= 0:
-            Isend(
-                outgoing.ctypes.data,
-                outgoing.size,
-                handles[DATATYPE],
-                ranks[to],
-                words[TAG],
-                handles[COMM],
-                requests,
-            )
+        post(link, outgoing, to, incoming, source)
     tries = 0
     started = Wtime()
     while True:
@@ -150,6 +158,7 @@ class Abandoned:
     def __init__(self, link: Link, buffers):
         self.requests, self.buffers = link.handles[[SEND, RECEIVE]].copy(), buffers
         self._flag, self._status = np.zeros(1, np.int32), np.zeros_like(link.status)
+        self._open = self.requests[1] != link.handles[NO_REQUEST]  # a receive that may be cancelled
         link.handles[[SEND, RECEIVE]] = link.handles[NO_REQUEST]
         link.words[POSTED] = 0
 
@@ -157,6 +166,12 @@ class Abandoned:
         if not self._flag[0]:
             _test(self.requests, self._flag, self._status)
         return bool(self._flag[0])
+
+    def give_up(self) -> None:
+        """Cancel the receive, because nothing is sent any more that could arrive in it."""
+        if self._open:
+            _cancel(self.requests)
+            self._open = False
 
     def received(self) -> MPI.Status:
         status = MPI.Status()
@@ -172,6 +187,7 @@ class Flush:
     Messages between two ranks do not overtake each other. So when each rank has sent a last
     message, MARK, to every other one, and all ranks have received up to the marks, no message is in
     flight any more: none that a later receive could match, and none whose buffer MPI still needs.
+    A mark ends one receive of those that this rank left in flight; the others are cancelled then.
     """
 
     def __init__(self, comm: MPI.Comm, abandoned: list[Abandoned]):
@@ -182,6 +198,8 @@ class Flush:
 
     def missing(self) -> set[int]:
         """Make progress; return the ranks whose messages have not arrived (this one: its own)."""
+        for each in [] if self.open else self.abandoned:
+            each.give_up()
         for each in [each for each in self.abandoned if each.over()]:
             self.abandoned.remove(each)
             status = each.received()
@@ -201,3 +219,8 @@ class Flush:
 @compiled
 def _test(handles, flag, status):
     Testall(2, handles.ctypes.data, flag.ctypes.data, status.ctypes.data)
+
+
+@compiled
+def _cancel(handles):
+    Cancel(handles.ctypes.data + handles.itemsize)

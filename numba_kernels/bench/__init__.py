@@ -3,11 +3,13 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -17,14 +19,14 @@ from .plot import ENDINGS, figure_of
 # name: parts, each (file, how many times its ranks are started, its fraction of --seconds).
 KINDS = {
     "allreduce": (("allreduce", 3, 1.0),),
-    "between-nodes": (("between_nodes", 3, 1.0),),
+    "between-nodes": (("between_nodes", 3, 1.5), ("step_between", 3, 1.5)),
     "predictions": (("predictions", 3, 0.8),),
     "step": (("step", 3, 0.4),),
     "parameter-server": (("parameter_server", 3, 1.0),),
     "optimizers": (("optimizers", 1, 0.6),),
 }
 ALONE = "optimizers"  # measured on one rank
-NODES = "between-nodes"  # measured on two emulated nodes of -n ranks each
+NODES = "between-nodes"  # measured on two nodes of -n ranks each (two_nodes.py)
 FULL = 2  # factor of --full on the number of starts
 SECONDS, FULL_SECONDS = 20.0, 120.0  # of measuring, for all starts of a kind together
 
@@ -53,7 +55,8 @@ def main(words: list[str] | None = None) -> int:
         options.seconds = FULL_SECONDS if options.full else SECONDS
     try:
         plot = check_options(options)
-        result = measure(options)
+        with exits_on_sigterm():
+            result = measure(options)
         if options.json and options.json != "-":
             Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     except (ValueError, launch.LaunchError, OSError, subprocess.TimeoutExpired) as error:
@@ -69,6 +72,16 @@ def main(words: list[str] | None = None) -> int:
         except ImportError as error:
             print(f"cannot plot to {plot}: {error} (pip install matplotlib)", file=sys.stderr)
     return 0
+
+
+@contextmanager
+def exits_on_sigterm() -> Iterator[None]:
+    """In the body, SIGTERM raises SystemExit, so that folders and namespaces are removed."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def check_options(options) -> Path | None:
@@ -105,7 +118,7 @@ def measure(options) -> dict:
     about = facts()
     rows, starts = [], {}
     for kind in KINDS if options.what == "all" else [options.what]:
-        ranks = {ALONE: 1, NODES: 2 * options.ranks}.get(kind, options.ranks)
+        ranks = 1 if kind == ALONE else options.ranks
         per_node = options.ranks if kind == NODES else None
         for part, times, share in KINDS[kind]:
             starts[part] = times * (FULL if options.full else 1)
@@ -141,17 +154,21 @@ def one_run(
     """Start the ranks once, measure for `seconds`, and return the rows.
 
     `part` is a module with a function `rows`: its name in this package, or its full name.
-    `per_node` ranks count as one node; None: all of this machine.
+    `per_node`: start two nodes of so many ranks each, instead of `ranks` on this one.
     """
+    from . import two_nodes
+
     env = dict.fromkeys(launch.THREAD_VARIABLES, "1")
-    if per_node:
-        env["NUMBA_KERNELS_NODE"] = str(per_node)
     limit = 120 + 5 * seconds  # includes importing, compiling, and slow peers
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "rows.json")
         call = f"one_start{(part, str(file), seconds, full)}"
         code = f"from numba_kernels.bench import one_start; {call}"
-        done = launch.run_ranks(ranks, ["-c", code], env=env, timeout=limit)
+        if per_node:
+            ranks = 2 * per_node
+            done = two_nodes.run(per_node, ["-c", code], env, limit)
+        else:
+            done = launch.run_ranks(ranks, ["-c", code], env=env, timeout=limit)
         if done.returncode:
             raise ValueError(f"bench {part} on {ranks} ranks ended with status {done.returncode}")
         return json.loads(file.read_text())

@@ -1,11 +1,13 @@
 """Benchmark of allreduce between two nodes: ours by `auto` against the MPI library's.
 
-The nodes are emulated (NUMBA_KERNELS_NODE): ranks of different nodes exchange messages by the MPI
-library, which sends them through shared memory. So both sides use the same transport, and what
-differs is how many messages they send, and what they do within a node. The library knows of no
-nodes here and uses shared memory for all of it; on a real network both have longer messages.
+The ranks run as two_nodes.py says, and the rows' name tells how that was. Both sides use the same
+transport: what differs is how many messages they send, and what they do within a node. Where the
+nodes are only pretended, messages go through the memory of this machine, and the library, which
+knows of no nodes then, uses that memory for everything. The limit of these rows is the link: each
+node must send every number once, and receive it once.
 """
 
+import os
 from functools import partial
 
 import numpy as np
@@ -14,24 +16,23 @@ from mpi4py import MPI
 from ..team.team import Team
 from .allreduce import check
 from .rows import row
-from .timing import copy_bandwidth, interleaved, net, shares
+from .timing import interleaved, net, shares
+from .two_nodes import BYTES_PER_SECOND, LABEL
 
-BYTES = (8, 512, 4096, 16384, 65536, 2**20, 2**22, 2**24, 2**26)
+BYTES = (8, 512, 4096, 16384, 65536, 2**20, 2**22, 2**24)
 FULL_BYTES = tuple(2**k for k in range(3, 27))
-WHAT = "allreduce between two nodes"
 WINDOW, ORDINARY = "auto (window)", "auto"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
     team = Team()
-    bandwidth = copy_bandwidth(team.barrier)
     found: list[dict] = []
     for nbytes, left in shares((FULL_BYTES if full else BYTES)[::-1], seconds):
-        found[:0] = rows_of(team, nbytes, left, bandwidth)
+        found[:0] = rows_of(team, nbytes, left)
     return found
 
 
-def rows_of(team: Team, nbytes: int, seconds: float, bandwidth: float) -> list[dict]:
+def rows_of(team: Team, nbytes: int, seconds: float) -> list[dict]:
     n = nbytes // 4
     # Zeros, so that sums stay the same in repeated calls; np.full touches the pages.
     source, private, sink = (np.full(n, 0.0, np.float32) for _ in range(3))
@@ -60,10 +61,10 @@ def rows_of(team: Team, nbytes: int, seconds: float, bandwidth: float) -> list[d
     for name, whole, alone in zip(contestants, times[:3], times[3:], strict=True):
         full[name] = net(whole, empty[name], least=float(np.median(alone)))
         repeated[name] = alone
-    moved = 2 * team.size * nbytes  # every rank's vector is read once and written once
-    size = {"bytes": nbytes}
+    what, size = f"allreduce, {os.environ.get(LABEL, 'several nodes')}", {"bytes": nbytes}
+    link = nbytes, BYTES_PER_SECOND
     return [
-        row(f"{WHAT}, {how}", team.size, size, ours, of[ours], mpi, of[mpi], moved, bandwidth)
+        row(f"{what}, {how}", team.size, size, ours, of[ours], mpi, of[mpi], *link)
         for how, of in (("full cycle", full), ("repeated call", repeated))
         for ours in (WINDOW, ORDINARY)
     ]

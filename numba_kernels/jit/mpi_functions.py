@@ -41,6 +41,7 @@ Isend = _bind("MPI_Isend", _p, _i, _h, _i, _i, _h, _p)
 Irecv = _bind("MPI_Irecv", _p, _i, _h, _i, _i, _h, _p)
 #                    request flag status
 Test = _bind("MPI_Test", _p, _p, _p)
+Cancel = _bind("MPI_Cancel", _p)
 #                       count requests flag statuses
 Testall = _bind("MPI_Testall", _i, _p, _p, _p)
 #                                send receive count type operation comm request

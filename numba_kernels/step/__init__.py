@@ -2,6 +2,7 @@
 
 step.py     `Step`, which users call
 kernels.py  the compiled passes over the ranks' shared memory
+between.py  the compiled step between nodes, and whom each rank exchanges with
 """
 
 import lazy_loader

@@ -101,19 +101,35 @@ def hand_out(node, call, gradient, parameters, changed):
     first, _, _ = locate(node, gradient)
     if first == 0:
         return ELSEWHERE
-    to, apart, place = rows_for_weights(node, gradient, parameters)
-    board, rank, n = board_of(node), node[RANK], gradient.size
+    to, apart, _ = rows_for_weights(node, gradient, parameters)
+    n = gradient.size
+    if node[AT] == 0 and changed:
+        low, high = bounds(n, node[RANKS], node[RANK])
+        for start in range(low, high, TILE):
+            w = parameters[start : min(start + TILE, high)]
+            to_all(node, to, apart, gradient, start, w)
+    return part(node, call, gradient, parameters, changed)
+
+
+@compiled
+def meet(node, call, gradient, parameters, sums):
+    """The first barrier alone; `sums` becomes [samples, mean loss] of the node. Resumable."""
+    _, _, place = rows_for_weights(node, gradient, parameters)
+    return all_there(node, call, gradient.size + LENGTHS * place, sums)
+
+
+@compiled
+def part(node, call, gradient, parameters, changed):
+    """The last barrier, after which the new weights of the node are complete. Resumable."""
+    first, _, _ = locate(node, gradient)
+    to, _, place = rows_for_weights(node, gradient, parameters)
+    board, rank = board_of(node), node[RANK]
     if node[AT] == 0:
-        if changed:
-            low, high = bounds(n, node[RANKS], rank)
-            for start in range(low, high, TILE):
-                w = parameters[start : min(start + TILE, high)]
-                to_all(node, to, apart, gradient, start, w)
-        arrive(board, rank, call, n + LENGTHS * place)
+        arrive(board, rank, call, gradient.size + LENGTHS * place)
         node[AT] = 1
     done = all_arrived(board, rank, node[SPINS], node[PATIENCE])
-    if done == READY and changed and to == first:
-        copy(parameters, gradient)
+    if done == READY and changed and to == first and first != 0:
+        copy(parameters, gradient)  # the gradient's row now holds the new weights
     return done
 
 

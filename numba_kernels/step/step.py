@@ -29,8 +29,9 @@ The weights may lie in
 - any other memory: new weights go through the rows of the gradient, and each rank copies its row to
   its weights after the second barrier
 
-With messages the step is a reduce-scatter, an update of this rank's slice, and an allgather of the
-weights. Dividing the optimizer state among the ranks is known as ZeRO stage 1 (Rajbhandari et al.,
+Between nodes, one rank of each node sends its node's sum of a slice to the rank that owns the
+slice, and gets its new weights (between.py). Ranks without common memory each count as a node.
+Dividing the optimizer state among the ranks is known as ZeRO stage 1 (Rajbhandari et al.,
 arXiv 1910.02054).
 
 LARS, LAMB and clipping need norms over the slices of several ranks before any weight can change.
@@ -44,12 +45,12 @@ import math
 
 import numpy as np
 
-from ..allreduce import calls, ring
-from ..allreduce.elementwise import SUM
+from ..allreduce import calls
 from ..optimizers.base import Optimizer, check_range
 from ..optimizers.clipping import clip_factor, squared_length
 from ..spans import announces
-from .kernels import hand_out, reduce, step, weigh
+from .between import ALL, BEGUN, DONE, REDUCE, SIZE, SPREAD, WIDTH, between, plan
+from .kernels import hand_out, meet, part, reduce, step, weigh
 
 
 class Step:
@@ -102,16 +103,30 @@ class Step:
         first, last = team.slice_of(parameters.size)
         self.mine = slice(first, last)
         self.state = optimizer.init(last - first, parameters.dtype, segments, first)
-        self.shared = team.size > 1 and team.peers(self.gradient) is not None and team.single_node
+        windows = team.peers(self.gradient) is not None
+        self.shared = team.size > 1 and windows and team.single_node
+        self.plan = None
+        if team.size > 1 and not self.shared:
+            nodes = self._nodes(windows)
+            self.plan = plan(team, nodes, parameters.size, parameters.dtype)
+            self._met = len(nodes) < team.size  # the ranks of a node meet at a barrier
         self.call = calls.encode("step", parameters.dtype)
         self._sums = np.zeros(2)  # samples and mean loss
         self._norms = clip_norm is not None or self.state.layers > 0
         if self._norms:  # memory for the allreduce of sums of squares
             self._squares = team.empty(2 * max(1, self.state.layers), np.float64).reshape(-1, 2)
 
+    def _nodes(self, windows: bool) -> list[tuple[int, ...]]:
+        """The ranks that reduce together: a node's, or each alone if gradients lie elsewhere."""
+        if not self.team.single_node:
+            mine = np.array([windows or len(self.team.node) == 1], np.int64)
+            if self.team.allreduce(mine, "min")[0]:
+                return self.team.nodes
+        return [(rank,) for rank in range(self.team.size)]
+
     @property
     def takes_own(self) -> bool:
-        return self.shared and not self._norms
+        return self.team.size > 1 and not self._norms
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """Do one step; `gradient` and `loss` must be means over this rank's `samples`.
@@ -142,9 +157,14 @@ class Step:
 
     @announces("reduce + update")
     def _in_one_pass(self) -> None:
-        hyper = self.optimizer.hyper(self.state.step + 1)
-        how = self.state.slots, self.optimizer.rule, hyper
-        self._on_node(step, *how, self._sums, self.own, self.factor)
+        if self.shared:
+            hyper = self.optimizer.hyper(self.state.step + 1)
+            how = self.state.slots, self.optimizer.rule, hyper
+            self._on_node(step, *how, self._sums, self.own, self.factor)
+        else:
+            self._meet()
+            self._between(ALL)
+            self._part()
         self.state.step += int(self._sums[0] > 0)
 
     @announces("update")
@@ -169,31 +189,40 @@ class Step:
         """Reduce `_sums`, and this rank's slice of `gradient`, over all ranks."""
         if self.shared:
             self._on_node(reduce, self._sums, Step.own)
-        elif self.team.size > 1:
-            samples, loss = self._sums
-            total, loss = self.team.allreduce(np.array([samples, loss * samples]))
-            self._sums[:] = total, loss / total if total else 0.0
-            if not samples:
-                self.gradient[:] = 0  # without samples it may hold NaN, and NaN times 0 is NaN
-            if total:
-                weigh(self.gradient, samples / total)
-                incoming = self.team.scratch(
-                    self.gradient.size // self.team.size + 64, self.gradient.dtype
-                )
-                self._send(ring.reduce_scatter, self.gradient, incoming, SUM, 1)
+        else:
+            self._meet()
+            self._between(REDUCE)
 
     @announces("hand out")
     def _hand_out(self) -> None:
         if self.shared:
             self._on_node(hand_out, self._sums[0] > 0)
-        elif self.team.size > 1 and self._sums[0] > 0:
-            edges = self.team.edges(self.parameters.size)
-            self._send(ring.allgather, self.parameters, edges, 0)
+        else:
+            if self._sums[0] > 0:
+                self._between(SPREAD)
+            self._part()
 
     def _on_node(self, kernel, *arguments) -> None:
         self.team.on_node(kernel, self.call, self.gradient, self.parameters, *arguments)
 
-    def _send(self, kernel, *arguments) -> None:
-        self.team.by_messages(
-            self.call, self.parameters.size, self.parameters.dtype, kernel, arguments
-        )
+    # Between nodes
+
+    def _meet(self) -> None:
+        """The first barrier of each node; afterwards the plan has the node's sums."""
+        if self._met:
+            self._on_node(meet, self._sums)
+        samples, loss = self._sums
+        self.plan.sums[-1] = samples, samples * loss
+
+    def _part(self) -> None:
+        if self._met:
+            self._on_node(part, self._sums[0] > 0)
+
+    def _between(self, does: int) -> None:
+        team, w, g, state = self.team, self.parameters, self.gradient, self.state
+        self.plan.numbers[[DONE, BEGUN]] = 0
+        width = WIDTH * int(self.plan.numbers[SIZE])
+        incoming = team.scratch(width, g.dtype)[:width]
+        how = state.slots, self.optimizer.rule, self.optimizer.hyper(state.step + 1), self.factor
+        more = does, self.plan, team.node_array, incoming, g, w, how, self._sums, self.own
+        team.by_messages(self.call, w.size, w.dtype, between, more)

@@ -140,6 +140,26 @@ def test_step_prints_json(tmp_path, no_peers):
     assert "<svg" in file.read_text()
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_without_namespaces_ranks_share_a_memory_and_the_row_says_so(monkeypatch, allowed):
+    """`allowed`: this may be root with all tools, but namespaces can't be made nevertheless."""
+    from numba_kernels.bench import two_nodes
+
+    tried, started = [], []
+
+    def refuse(self, words):
+        tried.append(self.folder)
+        raise subprocess.CalledProcessError(1, words)
+
+    monkeypatch.setattr(two_nodes, "possible", lambda: allowed)
+    monkeypatch.setattr(two_nodes.TwoNodes, "_do", refuse)
+    monkeypatch.setattr(two_nodes.launch, "run_ranks", lambda *a, **o: started.append((a, o)))
+    two_nodes.run(2, ["-c", ""], {"A": "1"}, 9)
+    env = {"A": "1", two_nodes.LABEL: "2 nodes of one memory", "NUMBA_KERNELS_NODE": "2"}
+    assert started == [((4, ["-c", ""]), {"env": env, "timeout": 9})]
+    assert len(tried) == allowed and not any(folder.exists() for folder in tried)
+
+
 def rows_of_optimizers():
     """Check the rows of a machine without Keras and torch."""
     from numba_kernels.bench import optimizers as bench_of
@@ -225,7 +245,7 @@ def between_two_nodes():
             check(one, "bytes")
             assert one["ranks"] == 4 and one["peer"].endswith(" Allreduce")
         assert {(one["what"], one["algorithm"], one["bytes"]) for one in rows} == {
-            (f"allreduce between two nodes, {how}", ours, size)
+            (f"allreduce, several nodes, {how}", ours, size)
             for how in ("full cycle", "repeated call")
             for ours in ("auto", "auto (window)")
             for size in sizes
@@ -237,8 +257,11 @@ def test_between_nodes(on_ranks):
     on_ranks(4, between_two_nodes, env={"NUMBA_KERNELS_NODE": "2"})
 
 
-def test_between_nodes_starts_two_nodes(monkeypatch):
+def test_between_nodes_starts_two_nodes(monkeypatch, capsys):
+    from numba_kernels.bench import two_nodes
+
     started = []
+    monkeypatch.setattr(two_nodes, "possible", lambda: False)
 
     def run_ranks(ranks, command, env, timeout):
         started.append((ranks, env.get("NUMBA_KERNELS_NODE")))
@@ -248,6 +271,7 @@ def test_between_nodes_starts_two_nodes(monkeypatch):
     for what in ("between-nodes", "step"):
         assert bench.main(["bench", what, "-n", "3"]) == 2
     assert started == [(6, "3"), (3, None)]
+    assert "bench between_nodes on 6 ranks ended with status 3" in capsys.readouterr().err
     assert "  8 B  " in table(RESULT | {"rows": [RESULT["rows"][0] | {"bytes": 8}]})
 
 

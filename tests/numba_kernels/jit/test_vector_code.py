@@ -62,26 +62,33 @@ NO_ELEMENTS = {
         optimizers.lars: rate
         optimizers.rmsprop: positive
         shared.stage: piece
+        step.between: piece_of
     """,
     "a table, a board or an address, a few words for each rank": """
-        shared.board: arrive all_arrived meet
-        step.kernels: all_there add_up floats_of rows_for_weights
+        allreduce.messages: link_at
+        allreduce.pairwise: part
+        shared.board: arrive all_arrived meet release released reached alike
+        step.between: one_of arriving add_up_nodes
+        step.kernels: all_there add_up floats_of rows_for_weights meet part
         shared.node_array: row_of elements_at board_of tile_like locate
-        shared.stage: on_stage short_stage
+        shared.stage: on_stage short_stage lead_stage
         star.helping: offset
         star.doorbell: ask answer next_leaf rest
     """,
     "exchanges messages, and leaves elements to others": """
         allreduce.fold: fold unfold
         allreduce.gather: pairwise from_root
+        allreduce.leaders: allreduce on_node lead
         allreduce.measure: around back_and_forth
         allreduce.mpi: allreduce least greatest
         allreduce.naive: allreduce
+        allreduce.pairwise: allreduce add_up
         allreduce.rabenseifner: allreduce
-        allreduce.recursive_doubling: allreduce
+        allreduce.recursive_doubling: allreduce farthest_first _double
         allreduce.ring: allreduce reduce_scatter allgather
         allreduce.tree: allreduce down
-        allreduce.messages: exchange _test
+        allreduce.messages: exchange post _test _cancel
+        step.between: between exchange_all
         star.message_ends: receive send send_piece stream expect
     """,
     "goes from tile to tile or from layer to layer, and leaves elements to others": """
@@ -91,6 +98,7 @@ NO_ELEMENTS = {
         allreduce.staged: allreduce put_out reduce_piece take_in
         compression.adasum: measure join
         compression.powersgd: project lift add_product orthonormalise
+        step.between: sum_on_node use to_node
         step.kernels: step reduce hand_out average add_own layer_of to_all weigh
         optimizers.clipping: squared_length
         optimizers.switch: apply begin finish measure set_rate
@@ -117,6 +125,18 @@ def names(text):
     return [f"{file.strip()}.{name}" for file, of_file in lines for name in of_file.split()]
 
 
+class FirstOfTwo:
+    """What a plan of the step between nodes needs to know of a team of two ranks."""
+
+    rank, size = 0, 2
+
+    def __init__(self, route):
+        self.routes = [route]
+
+    def slice_of(self, n, rank):
+        return (0, n) if rank == 0 else (n, n)
+
+
 def entries(dtype):
     """The kernels that Python calls, with arguments of `dtype`; tests search their code."""
     from mpi4py import MPI
@@ -125,8 +145,10 @@ def entries(dtype):
         MESSAGES,
         elementwise,
         gather,
+        leaders,
         messages,
         mpi,
+        pairwise,
         ring,
         shared_memory,
         short,
@@ -136,11 +158,13 @@ def entries(dtype):
     from numba_kernels.optimizers import clipping
     from numba_kernels.optimizers import switch as kernels
     from numba_kernels.shared import node_array
+    from numba_kernels.step import between
     from numba_kernels.step import kernels as fused_kernels
 
     x, edges = np.zeros(8, CARRIERS.get(dtype, dtype)), np.zeros(2, np.int64)
     of_node, own = np.zeros(node_array.WORDS, np.int64), np.zeros((3, 0), np.int64)
-    link = messages.route(MPI.COMM_SELF, [0], 1, 0.0).link
+    route = messages.route(MPI.COMM_SELF, [0], 1, 0.0)
+    link = route.link
     yield shared_memory.allreduce, (of_node, 0, x, 0, 1)
     yield shared_memory.reduce_scatter, (of_node, 0, x, edges, 0, 1)
     yield short.allreduce, (of_node, 0, x, 0, 1)
@@ -157,6 +181,9 @@ def entries(dtype):
         yield gather.pairwise, (link, 0, 2, x, x, edges)
         yield gather.scatter, (of_node, 0, x, x, edges, 0)
         yield gather.from_root, (link, 0, 2, x, x, edges, 0)
+        yield pairwise.allreduce, (link, 0, 2, x, x, 0, 1)
+        wire = messages.addresses(route)
+        yield leaders.allreduce, (of_node, link.handles, wire, 0, x, x, 0, 1)
     if dtype in vector_code.HALVES:
         wide = np.zeros(8, np.float32)
         yield elementwise.convert, (x, wide)
@@ -186,6 +213,8 @@ def entries(dtype):
     yield fused_kernels.reduce, (of_node, 0, x, x, hyper, own)
     yield fused_kernels.hand_out, (of_node, 0, x, x, True)
     yield fused_kernels.weigh, (x, 0.5)
+    plan, how = between.plan(FirstOfTwo(route), [(0,), (1,)], 8, x.dtype), (slots, 0, hyper, 1.0)
+    yield between.between, (link, 0, 2, 0, plan, of_node, x, x, x, how, hyper, own)
 
 
 # The lists are complete

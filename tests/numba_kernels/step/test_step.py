@@ -5,70 +5,7 @@ import time
 
 import numpy as np
 import pytest
-
-
-def layers_of(n):
-    """Offsets of layers of several sizes; the third spans slices of 2, 3 and 4 ranks."""
-    return sorted({0, n // 50, n // 7, n // 7 + 2 * n // 3})
-
-
-def serial(rule, w, gradients, layers, clip):
-    """The weights of one process on the whole batch in float64 (tested in test_optimizers.py)."""
-    w = w.astype("f8")
-    state = rule.init(w.size, "f8", layers)
-    for g in gradients:
-        norm = np.sqrt((g**2).sum())
-        rule.update(w, g * (clip / norm) if clip and norm > clip else g, state)
-    return w
-
-
-def weights_in(team, place, n, dtype):
-    """Memory for weights: private, one row of the window per rank, or one row for all ranks."""
-    if place == "private":
-        return np.zeros(n, dtype)
-    return team.empty(n, dtype, common=place == "common")
-
-
-def compare(team, name, n, clip, dtype, window, place):
-    """Compare six rounds of one rule; `window`: gradients lie in the window."""
-    from rules import RULES
-
-    from numba_kernels.step.step import Step
-
-    p, rule, layers = team.size, RULES[name][0], layers_of(n)
-    generator = np.random.default_rng(n)
-    start = generator.normal(size=n).astype(dtype)
-    gradients = generator.normal(size=(6, p, n)).astype(dtype)
-    gradients[0] *= 0.01  # shorter than `clip`: left as it is
-    samples = generator.integers(0, 9, size=(6, p))
-    samples[2] = 0  # a round without any sample, and rounds where one rank has them all
-    samples[3], samples[4] = 0, 0
-    samples[3, 0] = samples[4, p - 1] = 5
-    samples[5] += 1
-    losses = generator.normal(size=(6, p))
-    w = weights_in(team, place, n, dtype)
-    w[:] = start  # with common memory, all ranks write the same
-    gradient = team.empty(n, dtype) if window else np.zeros(n, dtype)
-    step = Step(team, rule, w, gradient, layers, clip)
-    assert p == 1 or step.shared == (window and team.single_node)
-    whole = []
-    for g, s, loss in zip(gradients, samples, losses, strict=True):
-        gradient[:] = g[team.rank]
-        mean_loss, total = step(loss[team.rank], int(s[team.rank]))
-        assert total == s.sum()
-        if total:
-            whole.append((s[:, None] * g.astype("f8")).sum(axis=0) / total)
-            assert abs(mean_loss - (s * loss).sum() / total) < 1e-12
-        else:
-            assert mean_loss == 0
-    assert step.state.step == len(whole)
-    error = np.abs(w - serial(rule, start, whole, layers, clip)).max()
-    what = (name, n, clip, dtype, window, place, error)
-    assert error < (3e-6 if dtype == "float32" else 1e-14), what
-    assert (team.allgather(w) == w).all(), "ranks hold different weights"
-    # The ranks share the state: together they hold it once.
-    held = team.allreduce(np.array([step.state.slots.size], "f8"))
-    assert held[0] == rule.slots * n
+from steps import compare, weights_in
 
 
 def against_the_whole_batch():
@@ -144,8 +81,9 @@ def own_slice_elsewhere():
         assert np.abs(w - alone).max() < (3e-6 if dtype == "float32" else 1e-14)
 
 
-def test_own_slice_elsewhere(on_ranks):
-    on_ranks(3, own_slice_elsewhere)
+@pytest.mark.parametrize("node", ["3", "2", "1"])
+def test_own_slice_elsewhere(on_ranks, node):
+    on_ranks(3, own_slice_elsewhere, env={"NUMBA_KERNELS_NODE": node})
 
 
 def wherever_weights_are(names=None):
@@ -226,9 +164,10 @@ def never_half_done(place):
         g[:] = np.nan
 
 
+@pytest.mark.parametrize("node", ["3", "2"])
 @pytest.mark.parametrize("place", ["private", "rows", "common"])
-def test_never_half_done(on_ranks, place):
-    on_ranks(3, never_half_done, place)
+def test_never_half_done(on_ranks, place, node):
+    on_ranks(3, never_half_done, place, env={"NUMBA_KERNELS_NODE": node})
 
 
 def nan_is_seen():

@@ -103,10 +103,10 @@ def steps(late):
     from numba_kernels.step.step import Step
 
     team = Team()
-    n, here = 5000, team.single_node
+    n = 5000
     in_passes = {"reduce", "update", "hand out"}
     for rule, segments, names in (
-        (SGD(0.1), None, {"reduce + update"} if here else in_passes),
+        (SGD(0.1), None, {"reduce + update"}),
         (LAMB(0.1), [0, 1000], in_passes),
     ):
         w, g = team.empty(n), team.empty(n)

@@ -143,6 +143,39 @@ def test_on_another_number_of_ranks(on_ranks, tmp_path):
     on_ranks(3, on_other_ranks, str(tmp_path))
 
 
+def between_nodes(folder):
+    """A run on two nodes writes what a run on one node resumes from, and the other way round.
+
+    Its state is divided in the same way, and both end like a run of one process.
+    """
+    from unittest import mock
+
+    from tutorial_dl import Team
+
+    two = Team()
+    with mock.patch.dict(os.environ, NUMBA_KERNELS_NODE="3"):
+        one = Team()
+    assert (len(two.nodes), len(one.nodes)) == (2, 1)
+    alone = trainer(two.split(two.rank), rule="adam")
+    alone.fit(EPOCHS)
+    for number, (writes, reads) in enumerate(((two, one), (one, two))):
+        place = Path(folder, str(number))
+        run_until(trainer(writes, place, "adam", checkpoint_every=4), 19)
+        reads.recover()  # the cut has ended all calls of this process
+        resumed = trainer(reads, place, "adam", checkpoint_every=1000)
+        assert resumed.resume() and resumed.steps == 16
+        resumed.fit_to(EPOCHS)
+        assert resumed.steps == 33
+        np.testing.assert_allclose(
+            resumed.replica.parameters, alone.replica.parameters, atol=1e-4, rtol=0
+        )
+        assert (reads.allgather(resumed.replica.parameters) == resumed.replica.parameters).all()
+
+
+def test_between_one_node_and_two(on_ranks, tmp_path):
+    on_ranks(3, between_nodes, str(tmp_path), env={"NUMBA_KERNELS_NODE": "2"})
+
+
 def residuals(folder):
     """Residuals that ranks have not sent yet are neither lost nor doubled."""
     from tutorial_dl import Team
