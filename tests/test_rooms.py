@@ -91,8 +91,8 @@ for file in sorted(p for p in files if p.name != "__main__.py"):
     changes += [f"{module}: {name}" for name in before if before[name] != after[name]]
     before = after
 assert len(files) > 250 and not changes, changes
-rooms = ("interop.", "horovod.", "replica.keras", "replica.tensorflow", "bench.networks",
-         "bench.torch_ddp")
+rooms = ("interop.", "horovod.", "replica.keras", "replica.tensorflow", "cli.keras_ranks",
+         "bench.networks", "bench.torch_ddp")
 assert all(name.startswith(tuple("tutorial_dl." + r for r in rooms)) for name in without), without
 assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.trainer" in sys.modules
 """

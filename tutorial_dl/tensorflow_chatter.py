@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from .late_modules import light
+
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 CHATTER = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
@@ -59,8 +61,14 @@ def chatter_hidden() -> Iterator[None]:
 def quiet() -> Iterator[None]:
     """Around `import tensorflow`: hides its notices, and leaves the process as it was.
 
-    TensorFlow's log level is 2 meanwhile (errors only) unless the user has set it; 0 shows all.
+    TensorFlow's log level is 2 meanwhile (errors only) unless the user has set it; 0 shows all. It
+    imports half of what it imports otherwise (late_modules.py).
     """
+    with light():
+        yield from _hidden()
+
+
+def _hidden() -> Iterator[None]:
     if os.environ.get(LEVEL) == "0":
         yield
         return
@@ -78,7 +86,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Runs before Python's own finders: lets them find TensorFlow, and wraps its loading."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "tensorflow":
+        if name not in ("tensorflow", "keras"):  # Keras imports TensorFlow
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

@@ -4,6 +4,8 @@ ranks.py            runs a Python program on n ranks, and shows what they print
 mpiexec.py          which MPI mpi4py loads, and which mpiexec belongs to it
 guard.py            a small process that ends all processes below it
 privacy.py          settings with which MPI offers nothing to others
+fork_server.py      imports what ranks need once, and forks them
+forked_rank.py      stands for a forked rank towards mpiexec
 rank_supervisor.py  a small process per rank, which keeps its place when the rank is killed
 """
 

@@ -27,12 +27,17 @@ ON_THIS_MACHINE = {
 ELSEWHERE = re.compile(r"SLURM_JOB_?ID|PBS_(JOBID|NODEFILE)|LSB_JOBID|HYDRA_HOST_FILE|PE_HOSTFILE")
 
 
+def stays_here(env: Mapping[str, str]) -> bool:
+    """Return whether ranks stay on this machine: `env` names no batch job and no hosts."""
+    return not any(ELSEWHERE.fullmatch(name) for name in env)
+
+
 def settings(env: Mapping[str, str], here: bool | None = None) -> dict[str, str]:
     """Return variables for ranks that `env` lacks.
 
     `here`: the ranks stay on this machine; by default, unless `env` names a batch job or hosts.
     """
     if here is None:
-        here = not any(ELSEWHERE.fullmatch(name) for name in env)
+        here = stays_here(env)
     wanted = ON_THIS_MACHINE if here else ANYWHERE
     return {name: value for name, value in wanted.items() if name not in env}

@@ -30,6 +30,8 @@ from . import privacy
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
 
 GUARD = Path(__file__).with_name("guard.py")
+LONGEST_SOCKET = 107  # bytes in the path of a Unix socket
+FORKED = Path(__file__).with_name("forked_rank.py")
 SUPERVISOR = Path(__file__).with_name("rank_supervisor.py")
 
 
@@ -71,6 +73,27 @@ def guarded(
     return [sys.executable, "-I", "-S", str(GUARD), *options, "--", *command]
 
 
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether a fork server can start the ranks: MPICH's, on this machine, outside a job.
+
+    In a batch job, mpiexec may start ranks elsewhere, and those here belong to a step of the job.
+    """
+    return FAMILIES.get(mpi_library().name) == "MPICH" and privacy.stays_here(environment)
+
+
+def fork_folder() -> str | None:
+    """Return a new folder for a fork server; None if none can work here (before Linux 5.3)."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return None
+    folder = tempfile.mkdtemp(prefix="fork-")
+    if len(os.fsencode(folder)) < LONGEST_SOCKET - len("/socket"):
+        return folder
+    os.rmdir(folder)
+    return None
+
+
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
     """Write bytes unchanged to sys.stdout or sys.stderr, which may be a notebook's."""
     if stream is None:
@@ -96,6 +119,7 @@ def run_ranks(
     grace: float = 5.0,
     survive: bool = False,
     least: int | None = None,
+    preload: str | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run `python ARGV...` as `n` ranks of one MPI world, and wait for all of them.
 
@@ -113,6 +137,9 @@ def run_ranks(
         least: if any rank dies, rank 0 too, let the others continue while so many of them are left.
             The `returncode` is 0 if so many ranks ended with status 0, or else that of a rank that
             failed. The ranks end without MPI_Finalize, which would wait for all of them.
+        preload: a module that imports what the program will import, apart from MPI: it is imported
+            once, and the ranks are forked from there where `can_fork` allows it (fork_server.py).
+            ARGV must begin with -m.
 
     Raises:
         LaunchError: there is no matching mpiexec, or this process is already a rank.
@@ -126,12 +153,18 @@ def run_ranks(
         )
     if least is not None and not 1 <= least <= n:
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
-    command = [find_mpiexec(), "-n", str(n), sys.executable, *argv]
+    command, remove = [sys.executable, *argv], None
+    environment = rank_environment(n, env)
+    if preload is not None and n > 1 and can_fork(environment) and (remove := fork_folder()):
+        command = [sys.executable, "-I", "-S", str(FORKED), f"{remove}/socket", *command]
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive or least is not None else None
     if ends is not None:
         numbers = [str(ends), str(n), str(least or 0)]
-        command[3:3] = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers]
-    environment = rank_environment(n, env)
+        command = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers, *command]
+    command = [find_mpiexec(), "-n", str(n), *command]
+    if remove is not None:
+        server = "numba_kernels.launch.fork_server"
+        command = [sys.executable, "-m", server, preload, remove, *command]
     if least is not None:
         environment["MPI4PY_RC_FINALIZE"] = "0"
     process: subprocess.Popen[bytes] | None = None
@@ -148,7 +181,7 @@ def run_ranks(
             before[number] = signal.signal(number, forward)
     try:
         process = subprocess.Popen(
-            guarded(command, os.getpid(), grace=grace),
+            guarded(command, os.getpid(), grace=grace, remove=remove),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -168,6 +201,8 @@ def run_ranks(
         if ends is not None:
             status = _status(ends, n, least, status)
             shutil.rmtree(ends, ignore_errors=True)
+        if remove is not None:  # if the guard was killed
+            shutil.rmtree(remove, ignore_errors=True)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
     if signals:  # SIGTERM: the ranks have ended, so now it has its usual effect on this process

@@ -149,7 +149,12 @@ def train(file: Path | None = None, **given) -> None:
         # Both, so that a bar and the result go to the terminal on one way, and in their order.
         terminal = {TERMINAL: "both" if sys.stdout.isatty() else "1"} if sys.stderr.isatty() else {}
         done = launch.run_ranks(
-            need or 1, words, grace=grace, survive=asked.with_master, env=terminal
+            need or 1,
+            words,
+            grace=grace,
+            survive=asked.with_master,
+            env=terminal,
+            preload=job.preload(asked.data.model),
         )
     except (ValueError, launch.LaunchError, OSError) as error:
         fail(str(error))

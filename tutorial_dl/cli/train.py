@@ -49,6 +49,11 @@ def check(config: RunConfig) -> int | None:
     return ranks if launch.under_mpi() else ranks_of(config)
 
 
+def preload(model: str) -> str | None:
+    """The module that imports what ranks need for this model, if it is one of Keras."""
+    return "tutorial_dl.cli.keras_ranks" if model in models.KERAS else None
+
+
 def check_folder(folder: Path) -> None:
     """Raise OSError if checkpoints cannot be written to `folder`."""
     if not folder.exists():

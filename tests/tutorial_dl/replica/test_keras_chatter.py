@@ -10,6 +10,12 @@ IMPORT = (
     "hide_tensorflow_chatter()\n"
     "{before}\n"
     "import keras, tensorflow as tf\n"
+    "assert 'keras.wrappers' not in sys.modules\n"  # late_modules.py
+    "assert keras.wrappers.SKLearnClassifier.__module__.startswith('keras.src.wrappers')\n"
+    "from keras.visualization import draw_bounding_boxes\n"
+    "from keras.wrappers import SKLearnClassifier\n"
+    "assert SKLearnClassifier is keras.wrappers.SKLearnClassifier\n"
+    "assert sys.modules['keras.wrappers'] is keras.wrappers\n"
     "sys.stdout.write(str(int(tf.constant(1) + 1)))\n"
     "os.write(2, b'later: I0000 stays\\n')\n"
 )
