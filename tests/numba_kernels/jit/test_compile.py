@@ -32,7 +32,7 @@ def compute(order=WIDTHS[:1], at=0.0):
     for dtype in order:
         x, g = np.full(100, 3, dtype), np.full(100, 2, dtype)
         assert squared_length(x) == 900
-        plain(x, g, x.dtype.type(0.5))
+        plain(x, g, x.dtype.type(0.5), None)
         assert (x == 2).all() and x.dtype == dtype
     for counts in ("cache_hits", "cache_misses"):
         print(sum(sum(getattr(k.stats, counts).values()) for k in (squared_length, plain)))
@@ -221,7 +221,7 @@ def damaged():
     def counts():
         kernel = compiled(plain.py_func)
         x = np.ones(10, "float32")
-        kernel(x, x.copy(), np.float32(0.5))
+        kernel(x, x.copy(), np.float32(0.5), None)
         assert (x == 0.5).all()
         return sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values())
 
