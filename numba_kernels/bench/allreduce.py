@@ -4,6 +4,7 @@ Ours is measured in the node's window, on ordinary arrays by `auto`, and by mess
 compared in full cycles (timing.py); the usual measurement, a repeated call, is listed too.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -34,22 +35,51 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 
 def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> list[dict]:
-    n = kib * 256
+    n, mpi = kib * 256, library()
+    peers = {} if gloos is None else {GLOO: gloos}
+    names = MESSAGES if MESSAGES_KIB[0] <= kib <= MESSAGES_KIB[1] else ()
+    full, again = measured(team, n, seconds, peers, names)
+
+    def pair(what, ours, peer, of):
+        moved = 2 * team.size * n * 4  # every rank's vector is read once and written once
+        return row(
+            what, team.size, {"bytes": n * 4}, ours, of[ours], peer, of[peer], moved, bandwidth
+        )
+
+    others = [mpi] + [GLOO] * (gloos is not None)
+    return [
+        *(pair("allreduce, full cycle", WINDOW, peer, full) for peer in others),
+        *(pair("allreduce, repeated call", WINDOW, peer, again) for peer in others),
+        pair("allreduce of ordinary arrays, full cycle", ORDINARY, mpi, full),
+        pair("allreduce of ordinary arrays, repeated call", ORDINARY, mpi, again),
+        *(pair(BY_MESSAGES, name, mpi, full) for name in MESSAGES if name in full),
+    ]
+
+
+def library() -> str:
+    """The name of the MPI library's contestant."""
+    return f"{MPI.get_vendor()[0]} Allreduce"
+
+
+def measured(
+    team: Team, n: int, seconds: float, peers: dict | None = None, names: Sequence[str] = ()
+) -> tuple[dict, dict]:
+    """Time reductions of n elements: {contestant: seconds} of full cycles, and of repeated calls.
+
+    Contestants are ours in the window and by `auto`, the MPI library and `peers` ({name: function
+    that reduces an array}); in full cycles only, also our algorithms of these `names`.
+    """
     # Zeros, so that sums stay the same in repeated calls; np.full touches the pages.
     source, private, sink = (np.full(n, 0.0, np.float32) for _ in range(3))
     window = team.empty(n)
-    mpi = f"{MPI.get_vendor()[0]} Allreduce"
     contestants = {
         WINDOW: (window, team.allreduce),
         ORDINARY: (private, team.allreduce),
-        mpi: (private, lambda x: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, x)),
-    }
-    if gloos is not None:
-        contestants[GLOO] = (private, gloos)
+        library(): (private, partial(MPI.COMM_WORLD.Allreduce, MPI.IN_PLACE)),
+    } | {name: (private, reduce) for name, reduce in (peers or {}).items()}
     repeated = {name: partial(reduce, x) for name, (x, reduce) in contestants.items()}
-    if MESSAGES_KIB[0] <= kib <= MESSAGES_KIB[1]:
-        for name in MESSAGES:
-            contestants[name] = (private, partial(team.allreduce, algorithm=name))
+    for name in names:
+        contestants[name] = (private, partial(team.allreduce, algorithm=name))
     for name, (x, reduce) in contestants.items():
         check(team, name, x, reduce)
 
@@ -72,21 +102,7 @@ def rows_of(team: Team, gloos, kib: int, seconds: float, bandwidth: float) -> li
         )
         for name, t in zip(cycles, times, strict=False)
     }
-
-    def pair(what, ours, peer, of):
-        moved = 2 * team.size * n * 4  # every rank's vector is read once and written once
-        return row(
-            what, team.size, {"bytes": n * 4}, ours, of[ours], peer, of[peer], moved, bandwidth
-        )
-
-    others = [mpi] + [GLOO] * (gloos is not None)
-    return [
-        *(pair("allreduce, full cycle", WINDOW, peer, full) for peer in others),
-        *(pair("allreduce, repeated call", WINDOW, peer, again) for peer in others),
-        pair("allreduce of ordinary arrays, full cycle", ORDINARY, mpi, full),
-        pair("allreduce of ordinary arrays, repeated call", ORDINARY, mpi, again),
-        *(pair(BY_MESSAGES, name, mpi, full) for name in MESSAGES if name in full),
-    ]
+    return full, again
 
 
 def check(team: Team, name: str, x: np.ndarray, reduce) -> None:

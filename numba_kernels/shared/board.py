@@ -51,7 +51,13 @@ def arrive(board, rank, call, length):
     turn = CALL + 2 * (count & 1)
     board[rank, turn] = call
     board[rank, turn + 1] = length
-    address = board.ctypes.data + 8 * (rank * WORDS + COUNT)
+    publish(board, rank, COUNT, count)
+
+
+@compiled
+def publish(board, rank, word, count):
+    """Write that word of this rank, after all that it has written before, and wake sleepers."""
+    address = board.ctypes.data + 8 * (rank * WORDS + word)
     store_release(address, count)
     fence()
     for peer in range(board.shape[0]):
@@ -79,13 +85,7 @@ def all_arrived(board, rank, spins, patience):
 @compiled
 def release(board, rank):
     """Let the ranks go on that wait in `released` for this rank, the node's first."""
-    address = board.ctypes.data + 8 * (rank * WORDS + RELEASED)
-    store_release(address, board[rank, COUNT])
-    fence()
-    for peer in range(board.shape[0]):
-        if board[peer, SLEEPING] != 0:
-            wake(address)
-            break
+    publish(board, rank, RELEASED, board[rank, COUNT])
 
 
 @compiled

@@ -50,37 +50,34 @@ def node_array(
     return node, tile
 
 
-@intrinsic
-def pointer(typingctx, address, like):
-    """Return `address` as a pointer to elements of the array `like`'s dtype."""
-    kind = types.CPointer(like.dtype)
+def _to(kind):
+    """Return what generates the code of a function address -> pointer of type `kind`."""
 
     def generate(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(kind))
 
-    return kind(types.intp, like), generate
+    return generate
 
 
 @intrinsic
-def pointer_to(typingctx, address, kind):
-    """Return `address` as a pointer to numbers of the NumPy type `kind`."""
-    target = types.CPointer(kind.instance_type)
+def pointer(typingctx, address, like):
+    """Return `address` as a pointer to elements of the array `like`'s dtype."""
+    kind = types.CPointer(like.dtype)
+    return kind(types.intp, like), _to(kind)
 
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(target))
 
-    return target(types.intp, kind), generate
+@intrinsic
+def pointer_to(typingctx, address, number):
+    """Return `address` as a pointer to numbers of the NumPy type `number`."""
+    kind = types.CPointer(number.instance_type)
+    return kind(types.intp, number), _to(kind)
 
 
 @intrinsic
 def wide_pointer(typingctx, address, like):
     """Return `address` as a pointer to `like`'s dtype, or to float32 if that is a half."""
     kind = types.CPointer(types.float32 if like.dtype in (FLOAT16, BFLOAT16) else like.dtype)
-
-    def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(kind))
-
-    return kind(types.intp, like), generate
+    return kind(types.intp, like), _to(kind)
 
 
 @compiled

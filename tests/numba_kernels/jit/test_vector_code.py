@@ -67,7 +67,7 @@ NO_ELEMENTS = {
     "a table, a board or an address, a few words for each rank": """
         allreduce.messages: link_at
         allreduce.pairwise: part
-        shared.board: arrive all_arrived meet release released reached alike
+        shared.board: arrive publish all_arrived meet release released reached alike
         step.between: one_of arriving add_up_nodes
         step.kernels: all_there add_up floats_of rows_for_weights meet part
         shared.node_array: row_of elements_at board_of tile_like locate

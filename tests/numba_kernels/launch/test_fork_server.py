@@ -18,8 +18,6 @@ import pytest
 from numba_kernels import launch
 from numba_kernels.launch import fork_server, guard, ranks
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks as Linux does")
-
 PRELOADED = """
 import os
 os.environ["PRELOADED_BY"] = str(os.getpid())
