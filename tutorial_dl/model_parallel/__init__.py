@@ -2,4 +2,20 @@
 
 Data parallelism needs the whole model on every rank. Here each rank holds a part: some of the
 layers (a stage of a pipeline), or a slice of each layer.
+
+schedules.py        schedules of a pipeline as lists of actions: GPipe, 1F1B, interleaved, ZB-H1
+checking.py         the first wrong action of a schedule, and the memory it needs
+simulating.py       what a schedule costs; schedule_figure.py draws it
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "checking": ["check", "held"],
+        "schedule_figure": ["draw_schedule"],
+        "schedules": ["Action", "Schedule", "ScheduleError"],
+        "simulating": ["Timetable", "simulate"],
+    },
+)
