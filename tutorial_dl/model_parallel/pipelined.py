@@ -22,7 +22,7 @@ from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipeline import Pipeline
 from tutorial_dl.model_parallel.schedules import Schedule, named
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts, cut, cut_at
-from tutorial_dl.replica.base import Batch, Replica, Segment, plain
+from tutorial_dl.replica.base import Batch, Brought, Replica, Segment, plain
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At
 
@@ -66,7 +66,7 @@ class PipelinedReplica(Replica):
         if isinstance(schedule, str):
             schedule = named(schedule, ranks, micro_batches or 2 * ranks, chunks)
         self.grid, self.parts = grid, parts_of(replica)
-        self.whole_segments, self.dtype = self.parts.segments, self.parts.dtype
+        self.dtype = self.parts.dtype
         if layers is not None:
             self.places = cut_at(self.parts, schedule.stages, list(layers))
         else:
@@ -104,6 +104,10 @@ class PipelinedReplica(Replica):
     @property
     def schedule(self) -> Schedule:
         return self.pipeline.schedule
+
+    @property
+    def whole_segments(self) -> tuple[Segment, ...]:
+        return self.parts.segments
 
     @property
     def whole_size(self) -> int:
@@ -156,6 +160,9 @@ class PipelinedReplica(Replica):
     def _from_the_last(self, numbers: np.ndarray) -> None:
         if self.grid.pipe.size > 1:
             self.grid.pipe.broadcast(numbers, self.grid.pipe.size - 1)
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        return self.parts.own_optimizer(given)
 
     def collect(self) -> None:
         """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.replica.base import Segment, written
+from tutorial_dl.replica.base import Brought, Segment, written
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At, Chain, Layer
 
@@ -80,6 +80,10 @@ class Parts:
     def outputs(self, x: Any, places: Sequence[int]) -> list[list[Boundary]]:
         """What goes over each boundary of a cut before layers `places`; `x` are some samples."""
         raise NotImplementedError
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        """As `Replica.own_optimizer`."""
+        return None
 
     def forget(self, stages: Sequence[int]) -> None:
         """Free the weights of the whole model; this rank has those of `stages`."""
