@@ -94,6 +94,20 @@ def fork_folder() -> str | None:
     return None
 
 
+def as_fork(folder: str, command: Sequence[str]) -> list[str]:
+    """Return what mpiexec starts in place of `command` (Python and -m ...) where ranks are forked."""
+    return [sys.executable, "-I", "-S", str(FORKED), f"{folder}/socket", *command]
+
+
+def with_fork_server(module: str, folder: str, command: Sequence[str]) -> list[str]:
+    """Return a command that runs `command`, an mpiexec, and forks its ranks, with `module` loaded.
+
+    `folder` is its owner's alone; its path is short enough for a socket in it.
+    """
+    server = "numba_kernels.launch.fork_server"
+    return [sys.executable, "-m", server, module, folder, *command]
+
+
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
     """Write bytes unchanged to sys.stdout or sys.stderr, which may be a notebook's."""
     if stream is None:
@@ -156,15 +170,14 @@ def run_ranks(
     command, remove = [sys.executable, *argv], None
     environment = rank_environment(n, env)
     if preload is not None and n > 1 and can_fork(environment) and (remove := fork_folder()):
-        command = [sys.executable, "-I", "-S", str(FORKED), f"{remove}/socket", *command]
+        command = as_fork(remove, command)
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive or least is not None else None
     if ends is not None:
         numbers = [str(ends), str(n), str(least or 0)]
         command = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers, *command]
     command = [find_mpiexec(), "-n", str(n), *command]
     if remove is not None:
-        server = "numba_kernels.launch.fork_server"
-        command = [sys.executable, "-m", server, preload, remove, *command]
+        command = with_fork_server(preload, remove, command)
     if least is not None:
         environment["MPI4PY_RC_FINALIZE"] = "0"
     process: subprocess.Popen[bytes] | None = None
