@@ -95,7 +95,7 @@ def fork_folder() -> str | None:
 
 
 def as_fork(folder: str, command: Sequence[str]) -> list[str]:
-    """Return what mpiexec starts in place of `command` (Python and -m ...) where ranks are forked."""
+    """Return what mpiexec starts in place of `command`, Python with -m, where ranks are forked."""
     return [sys.executable, "-I", "-S", str(FORKED), f"{folder}/socket", *command]
 
 
