@@ -7,6 +7,8 @@ dataset.py, batches.py     samples, and each rank's share of them; loading.py: b
 streams.py, sources.py     tf.data, PyDataset, generators; elements.py, packing.py: their batches
 arrays.py, weights.py      from what users have to arrays; weights of classes
 built_in.py                data without files; collisions.py, particles.py: simulated events
+showers.py                 simulated showers; calorimeter.py, shower_physics.py, shower_kernel.py
+counted_random.py          random numbers by the number of a sample
 files.py, hdf5_dataset.py  data in files; hdf5.py, hdf5_files.py read them; blocks.py: their order
 ahead.py, local_copy.py    reading while ranks compute; copies on a node's own disk
 """

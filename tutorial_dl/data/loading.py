@@ -7,9 +7,13 @@ from tutorial_dl.data.built_in import curve, digits, events
 from tutorial_dl.data.dataset import Data, Dataset, classes
 from tutorial_dl.data.files import named, paths
 from tutorial_dl.data.hdf5_dataset import hdf5, names, share_or_files
+from tutorial_dl.data.showers import showers, small_showers
 from tutorial_dl.data.streams import is_stream, stream_of
 
-NAMES = {"curve": curve, "digits": digits, "events": events}
+NAMES = {
+    "curve": curve, "digits": digits, "events": events, "showers": showers,
+    "small-showers": small_showers,
+}  # fmt: skip
 
 
 def load(

@@ -204,7 +204,7 @@ def test_a_file_is_run_once(user_file):
 @pytest.mark.parametrize(
     ("spec", "kind", "complaint"),
     [
-        ("nosuch", ValueError, "data 'nosuch': expected curve, digits, events, module:function or"),
+        ("nosuch", ValueError, "data 'nosuch': expected curve, digits, events, showers, small-"),
         ("no.such:f", ValueError, "data 'no.such': no such module in /.*"),
         ("nowhere.py:f", ValueError, "data .*: there is no file .*nowhere.py"),
         ("users_data:nope", ValueError, "users_data has no function 'nope'; it has empty, fails"),
