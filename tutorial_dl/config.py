@@ -104,8 +104,9 @@ class DataConfig:
         "Model: a name (curve, softmax, dense, transformer, mlp, cnn, lstm, gpt), or "
         "module:function.", "dense")
     data: str = option(
-        "Data: a name (digits, curve, events, text), module:function, or HDF5 files (paths "
-        "separated by commas, a pattern in quotes, or a .txt file that lists paths).", "digits")
+        "Data: a name (digits, curve, events, text, showers, small-showers), module:function, or "
+        "HDF5 files (paths separated by commas, a pattern in quotes, or a .txt file that lists "
+        "paths).", "digits")
     batch_size: int = option(
         "Samples per update, over all ranks; with asynchronous workers, per worker.", 32, least=1)
     accumulate: int = option(
