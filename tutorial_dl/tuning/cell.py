@@ -33,7 +33,8 @@ from .coordinator import GRACE
 from .folds import fold_of
 from .merit import merit_of
 from .mpi_port import Mail
-from .options import config_of
+from .options import check, config_of
+from .space import Space
 
 IDLE = 0.005  # seconds between two looks for a message
 REGROUP = 60.0  # seconds for the ranks of a cell to find each other again
@@ -72,13 +73,14 @@ class Cell:
         whole: The team of all ranks of the search; its rank 0 is the coordinator.
         comm: The communicator for messages with it.
         team: The team of this cell's ranks.
-        base: The options of every training.
+        space, base: What is searched, and the options of every training.
         folds: Number of folds.
         merit: Name of the figure of merit.
     """
 
-    def __init__(self, whole, comm, team, base: RunConfig, folds: int, merit: str):
+    def __init__(self, whole, comm, team, space: Space, base: RunConfig, folds: int, merit: str):
         self.whole, self.mail, self.team, self.folds = whole, Mail(comm), team, folds
+        self.space = space
         quiet = OutputConfig(quiet=True)
         self.base = replace(base, output=quiet)
         self.merit, self.dataset = merit_of(merit), None
@@ -194,11 +196,8 @@ class Cell:
         return {"note": note}
 
     def _check_size(self) -> None:
-        """Raise ValueError if the strategy can't train on the ranks that are left."""
-        from ..training.setup import layout_of
-
-        if self.base.with_master:
-            layout_of(self.base, self.team.size)
+        """Raise ValueError if some sets can't be trained on the ranks that are left."""
+        check(self.space, self.base, self.team.size)
 
     def _forget(self) -> None:
         """Free what a training has left, so that memory does not grow with the trials."""

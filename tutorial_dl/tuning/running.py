@@ -113,7 +113,7 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     comm = team.duplicate(team.comm)
     part = team.split(0 if team.rank == 0 else 1 + (team.rank - 1) // each)
     if team.rank:
-        Cell(team, comm, part, search.base, search.folds, search.merit).serve()
+        Cell(team, comm, part, search.space, search.base, search.folds, search.merit).serve()
         return None
     port = MpiPort(team, comm, members)
     coordinator = Coordinator(

@@ -38,11 +38,16 @@ class Held:
     """
 
     def __init__(self, path: Path):
-        self.file = open(f"{path}.lock", "w")  # noqa: SIM115  (closed with the process)
+        self.file = open(f"{path}.lock", "a+")  # noqa: SIM115  (closed with the process)
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ValueError(f"study {path} is in use by another search") from None
+            self.file.seek(0)
+            who = f" (process {found})" if (found := self.file.read().strip()) else ""
+            raise ValueError(f"study {path} is in use by another search{who}") from None
+        self.file.truncate(0)
+        self.file.write(str(os.getpid()))
+        self.file.flush()
 
     def acquire(self) -> bool:
         return True
