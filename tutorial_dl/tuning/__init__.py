@@ -7,6 +7,7 @@ study.py                   the trials, kept by Optuna
 coordinator.py             hands trials to whoever is free; mpi_port.py: to ranks
 cell.py, folds.py, merit.py  the side of the ranks that train; cross-validation; figures of merit
 running.py                 a search on the ranks of an MPI job; report.py: its page
+notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster
 simulation.py              the coordinator on a simulated clock
 problems.py, regret.py     functions to compare samplers on
 """
@@ -17,6 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=["samplers"],
     submod_attrs={
+        "notebook": ["tune"],
         "running": ["Search", "run"],
         "space": ["Parameter", "Space"],
         "study": ["Study"],

@@ -37,11 +37,53 @@ from .options import check, config_of
 from .space import Space
 
 IDLE = 0.005  # seconds between two looks for a message
+LOOK = 1.0  # seconds between two looks at the coordinator's process
 REGROUP = 60.0  # seconds for the ranks of a cell to find each other again
 
 
 class TrialDeadline(Exception):
     """A training took longer than it may."""
+
+
+class Link:
+    """A rank's way to the coordinator."""
+
+    ends_with_interrupt = True  # whether Ctrl-C ends the search on this rank
+
+    def tell(self, message: dict) -> None:
+        raise NotImplementedError
+
+    def messages(self) -> list[dict]:
+        """What the coordinator has sent since the last call."""
+        raise NotImplementedError
+
+    def is_broken(self) -> bool:
+        """Whether the coordinator's process is known to have ended."""
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class MpiLink(Link):
+    """By MPI: `team` are all ranks of the search, and rank 0 coordinates; `comm` is theirs."""
+
+    def __init__(self, team, comm):
+        self.team, self.mail = team, Mail(comm)
+
+    def tell(self, message: dict) -> None:
+        self.mail.send(0, message)
+
+    def messages(self) -> list[dict]:
+        found = []
+        while (one := self.mail.receive()) is not None:
+            found.append(one[1])
+        return found
+
+    def is_broken(self) -> bool:
+        return has_ended(self.team.pid(0))
+
+    def close(self) -> None:
+        self.mail.flush(5.0)
 
 
 class Reporter(Callback):
@@ -57,7 +99,7 @@ class Reporter(Callback):
         self.value = float(self.cell.merit(trainer))
         if self.cell.team.rank == 0:
             report = {"what": "report", "trial": self.trial, "epoch": int(row["epoch"])}
-            self.cell.tell(report | {"value": self.value})
+            self.cell.link.tell(report | {"value": self.value})
         self._look(trainer)
 
     def _look(self, trainer) -> None:
@@ -70,81 +112,85 @@ class Cell:
     """The ranks of a cell.
 
     Args:
-        whole: The team of all ranks of the search; its rank 0 is the coordinator.
-        comm: The communicator for messages with it.
+        link: The way to the coordinator (`Link`).
         team: The team of this cell's ranks.
         space, base: What is searched, and the options of every training.
         folds: Number of folds.
         merit: Name of the figure of merit.
     """
 
-    def __init__(self, whole, comm, team, space: Space, base: RunConfig, folds: int, merit: str):
-        self.whole, self.mail, self.team, self.folds = whole, Mail(comm), team, folds
-        self.space = space
+    def __init__(self, link: Link, team, space: Space, base: RunConfig, folds: int, merit: str):
+        self.link, self.team, self.folds, self.space = link, team, folds, space
         quiet = OutputConfig(quiet=True)
         self.base = replace(base, output=quiet)
         self.merit, self.dataset = merit_of(merit), None
         self.size = team.size
         self.queue: list[dict] = []  # messages that have come during a training
+        self.looked = time.monotonic()  # when the coordinator's process was last looked at
 
     def serve(self) -> None:
         """Train what the coordinator sends, until it says that the search has ended."""
-        self._hello()
+        if self.team.rank == 0:
+            self.link.tell({"what": "ready"})
         while (message := self._next()) is not None:
             if message["what"] != "train":
                 continue
-            ended = self._train(message)
-            ended |= {"what": "ended", "trial": message["trial"], "fold": message["fold"]}
+            ended = self.train(message)
             if self.team.rank == 0:
-                self.tell(ended | {"ranks": [int(r) for r in self.team.world_ranks]})
+                self.link.tell(ended)
             if "gone" in ended:
                 break
-        self.mail.flush(5.0)
-
-    def tell(self, message: dict) -> None:
-        self.mail.send(0, message)
-
-    def _hello(self) -> None:
-        if self.team.rank == 0:
-            self.tell({"what": "ready"})
+        self.link.close()
 
     def _next(self) -> dict | None:
         """The next message; None if the search has ended, or the coordinator's process has."""
-        looked = time.monotonic()
         while True:
             self._collect()
             if self.queue:
                 message = self.queue.pop(0)
                 return None if message["what"] == "end" else message
-            if time.monotonic() - looked > 1:
-                looked = time.monotonic()
-                if has_ended(self.whole.pid(0)):
+            if time.monotonic() - self.looked > LOOK:
+                self.looked = time.monotonic()
+                if self.link.is_broken():
                     return None
             time.sleep(IDLE)
 
     def _collect(self) -> None:
-        while (found := self.mail.receive()) is not None:
-            self.queue.append(found[1])
+        self.queue += self.link.messages()
 
     def is_told_to_stop(self, trial: int) -> bool:
         self._collect()
+        if time.monotonic() - self.looked > LOOK:
+            self.looked = time.monotonic()
+            if self.link.is_broken():
+                return True
         return any(
             message["what"] == "end" or (message["what"] == "stop" and message["trial"] == trial)
             for message in self.queue
-        ) or has_ended(self.whole.pid(0))
+        )
 
     # One training
 
+    def train(self, task: dict) -> dict:
+        """Train; returns the message that says how it has ended, for the first rank to send.
+
+        The team is usable afterwards, or "gone" says why not. `task` says trial, fold, values, and
+        the seconds that it may take (deadline).
+        """
+        ended = self._train(task) | {"what": "ended", "trial": task["trial"], "fold": task["fold"]}
+        return ended | {"ranks": [int(rank) for rank in self.team.world_ranks]}
+
     def _train(self, task: dict) -> dict:
-        """Train; returns how it has ended. The team is usable then, or "gone" says why not."""
         try:
             with Limit(task["deadline"]):
                 return self._trained(task)
         except TrialDeadline:
             error: BaseException = TrialDeadline(f"longer than {task['deadline']:g} s")
             why = f"it took {error}"
-        except (KeyboardInterrupt, SystemExit):
-            raise
+        except KeyboardInterrupt as one:
+            if self.link.ends_with_interrupt:
+                raise
+            error, why = one, "interrupted"
         except NotFinite as one:
             error, why = one, f"diverged: {telling_line(str(one))}"
         except MemoryError as one:
@@ -154,7 +200,7 @@ class Cell:
         except Exception as one:
             error, why = one, f"{type(one).__name__}: {telling_line(str(one))}"
         error.__traceback__ = None  # its frames hold the model
-        found = {"state": "failed", "why": why}
+        found = {"state": "stopped" if why == "interrupted" else "failed", "why": why}
         return found | self._mend(error)
 
     def _trained(self, task: dict) -> dict:

@@ -35,7 +35,7 @@ def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
     parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome))]
     complete = sum(row["state"] == "complete" for row in study.rows())
     for name, (words, least) in PLOTS.items():
-        if complete >= least and (drawn := _optuna(name, study)) is not None:
+        if complete >= least and (drawn := of_optuna(name, study)) is not None:
             parts += [f"<h2>{words}</h2>", svg(drawn)]
     parts += ["<h2>Trials</h2>", f'<div class="wide">{table(study)}</div>']
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
@@ -103,7 +103,7 @@ def timeline(outcome: Outcome):
     return ax.figure
 
 
-def _optuna(name: str, study: Study):
+def of_optuna(name: str, study: Study):
     """A figure of Optuna's; None if it has nothing to show (with one value, for example)."""
     import matplotlib
     from matplotlib import pyplot

@@ -101,7 +101,7 @@ class Search:
 
 def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda text, row: None):
     """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None."""
-    from .cell import Cell
+    from .cell import Cell, MpiLink
     from .coordinator import Coordinator
     from .mpi_port import MpiPort
 
@@ -113,7 +113,8 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     comm = team.duplicate(team.comm)
     part = team.split(0 if team.rank == 0 else 1 + (team.rank - 1) // each)
     if team.rank:
-        Cell(team, comm, part, search.space, search.base, search.folds, search.merit).serve()
+        link = MpiLink(team, comm)
+        Cell(link, part, search.space, search.base, search.folds, search.merit).serve()
         return None
     port = MpiPort(team, comm, members)
     coordinator = Coordinator(
