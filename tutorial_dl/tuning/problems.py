@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -133,10 +133,12 @@ def mixed(instance: int = 1) -> Problem:
     return Problem("mixed 12", Space([*numbers, *whole, *letters]), value, inner.lowest)
 
 
-def suite(dimensions: list[int], instances: int) -> Iterator[tuple[int, Problem]]:
-    """(instance, problem): all of BBOB in these dimensions, and the three others."""
+def suite(
+    dimensions: list[int], instances: int, functions: Iterable[int] = BBOB
+) -> Iterator[tuple[int, Problem]]:
+    """(instance, problem): `functions` of BBOB in these dimensions, and the three others."""
     for dimension in dimensions:
-        for function in BBOB:
+        for function in functions:
             for instance in range(1, instances + 1):
                 yield instance, bbob(function, instance, dimension)
     for instance in range(1, instances + 1):

@@ -79,11 +79,16 @@ def of_skopt(problem: Problem, sampler: str, seed: int) -> tuple[Callable, Calla
 
 
 def measure(
-    names: list[str], dimensions: list[int], instances: int, trials: int, tell=lambda text: None
+    names: list[str],
+    dimensions: list[int],
+    instances: int,
+    trials: int,
+    functions: list[int],
+    tell=lambda text: None,
 ) -> list[dict]:
     """A row per problem, instance and sampler: `regret` after each trial, s per suggestion."""
     rows = []
-    for instance, problem in problems.suite(dimensions, instances):
+    for instance, problem in problems.suite(dimensions, instances, functions):
         for name in names:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -184,6 +189,7 @@ def main() -> None:
     parser.add_argument("--samplers", default=",".join(OURS), help="names, separated by commas")
     parser.add_argument("--dimensions", default="5", help="of BBOB, separated by commas")
     parser.add_argument("--instances", type=int, default=5, help="of BBOB, 1 to 5")
+    parser.add_argument("--functions", help="of BBOB, separated by commas; default: all 24")
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--json", metavar="FILE", help="write all rows")
     parser.add_argument("--figure", metavar="FILE", help="draw regret by trials")
@@ -199,10 +205,15 @@ def main() -> None:
         dimensions = [int(one) for one in asked.dimensions.split(",")]
         if not 1 <= asked.instances <= 5 or asked.trials < 1:
             raise ValueError("--instances must be 1 to 5, and --trials at least 1")
+        functions = list(problems.BBOB)
+        if asked.functions:
+            functions = [int(one) for one in asked.functions.split(",")]
+        if not set(functions) <= set(problems.BBOB):
+            raise ValueError("--functions must be numbers from 1 to 24")
     except ValueError as error:
         sys.exit(f"error: {error}")
     rows = measure(
-        names, dimensions, asked.instances, asked.trials,
+        names, dimensions, asked.instances, asked.trials, functions,
         lambda words: print(words, file=sys.stderr, flush=True),
     )  # fmt: skip
     for trials in dict.fromkeys((max(1, asked.trials // 2), asked.trials)):

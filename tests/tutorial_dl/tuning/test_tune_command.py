@@ -14,11 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from mpi4py import MPI
 from typer.testing import CliRunner
 
 from numba_kernels import launch
+from numba_kernels.team.team import Team
 from tutorial_dl import config
 from tutorial_dl.cli.commands import app
+from tutorial_dl.training.setup import prepare
+from tutorial_dl.tuning.options import config_of
 from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
 
@@ -110,6 +114,10 @@ def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
             assert trial["state"] == "failed" or what in ("one_hangs", "one_is_killed"), trial
             assert trial["state"] == "complete" or words in trial["why"], trial
     assert Counter(t["state"] for t in said["one_is_killed"])["failed"] >= 1
+    for trial in said["fine"]:  # on one rank, without a search
+        base = config.RunConfig.of(model=f"{MODEL}:build", epochs=1, quiet=True)
+        alone = prepare(config_of(base, trial["params"]), Team(MPI.COMM_SELF)).fit(1)
+        assert trial["value"] == pytest.approx(alone.last["val_accuracy"], abs=0.01)
     assert "goes on with 1 of its 2 ranks" in text
 
 
