@@ -39,6 +39,8 @@ from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
+from numba_kernels import launch
+
 # As in support/startup/sitecustomize.py, which pytest's own processes do not read.
 gc.set_threshold(50_000, 50, 100)
 
@@ -63,6 +65,11 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
     items.sort(key=lambda item: place.get(group(item), len(place)))
+
+
+def pytest_report_header() -> str:
+    library = launch.mpi_library()
+    return f"ranks: {library.name} {library.version} ({library.path})"
 
 
 def pytest_collection_finish():

@@ -66,12 +66,12 @@ class World:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.folder / "socket"))
         listener.listen(ranks)
-        command = [launch.find_mpiexec(), "-n", str(ranks), sys.executable, str(SERVER)]
+        served = [sys.executable, str(SERVER), str(self.folder)]
         # These files stay open, so that they can be read after the world and its folder have gone.
         names = ["mpiexec", *(f"{r}.{which}" for r in range(ranks) for which in ("out", "err"))]
         self.written = {name: open(self.folder / name, "w+b") for name in names}  # noqa: SIM115
         self.process = subprocess.Popen(
-            launch.guarded([*command, str(self.folder)], os.getpid(), remove=self.folder),
+            launch.guarded(launch.mpiexec_command(ranks, served), os.getpid(), remove=self.folder),
             stdin=subprocess.DEVNULL,
             stdout=self.written["mpiexec"],
             stderr=subprocess.STDOUT,
