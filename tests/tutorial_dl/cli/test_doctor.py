@@ -107,11 +107,6 @@ def script(path: Path, does: str) -> str:
     return str(path)
 
 
-def right() -> str:
-    """The beginning of a script that claims to be the mpiexec of the MPI that is loaded."""
-    return f'if [ "$1" = --version ]; then echo "{either_mpi.SAYS[either_mpi.mine()]}"; exit; fi'
-
-
 def test_mpiexec_of_another_mpi(tmp_path):
     mine, theirs = either_mpi.mine(), either_mpi.theirs()
     other = script(tmp_path / "mpiexec", f"echo '{either_mpi.SAYS[theirs]}'")
@@ -126,7 +121,7 @@ def test_mpiexec_of_another_mpi(tmp_path):
 
 def test_mpiexec_that_starts_separate_worlds(tmp_path):
     """This mpiexec claims to be right but starts each rank alone, which only a trial shows."""
-    does = f'{right()}; shift; shift; "$@" & "$@" & wait'
+    does = f'{either_mpi.says_version()}; shift; shift; "$@" & "$@" & wait'
     done = run("--json", MPIEXEC=script(tmp_path / "mpiexec", does))
     checks = checks_of(done)
     assert done.returncode == 1 and checks["mpiexec"]["ok"]
@@ -135,7 +130,7 @@ def test_mpiexec_that_starts_separate_worlds(tmp_path):
 
 
 def test_ranks_that_hang_are_given_up(tmp_path, monkeypatch):
-    does = f"{right()}; exec sleep 300"
+    does = f"{either_mpi.says_version()}; exec sleep 300"
     monkeypatch.setenv("MPIEXEC", script(tmp_path / "mpiexec", does))
     monkeypatch.setattr(doctor, "SECONDS", 2)
     check = doctor.tried("2 ranks", doctor.two_ranks)
