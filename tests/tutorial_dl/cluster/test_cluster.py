@@ -85,11 +85,13 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
         ]
         processes = all_processes(c)
         assert {e.pid for e in status} <= {p.pid for p in processes}
-        # No connection from other machines: everything listens on the loopback interface.
-        assert len(listening(processes)) > 16
-        assert {ip for ip, _ in listening(processes)} == {"127.0.0.1"}
+        # No connection from other machines: everything listens on the loopback interface, but Open
+        # MPI's mpiexec, which can't be told to (docs/clusters.md, "Who may connect").
+        private = [process for process in processes if process.name() != "prterun"]
+        assert len(listening(private)) > 16
+        assert {ip for ip, _ in listening(private)} == {"127.0.0.1"}
         # No other user of this machine can connect without the keys, or read shared memory.
-        assert {stranger.mechanism(port) for _, port in listening(processes)} == {"CURVE"}
+        assert {stranger.mechanism(port) for _, port in listening(private)} == {"CURVE"}
         segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
         assert not {int(line.split()[4]) for line in segments} & {p.pid for p in processes}
     assert not any(p.is_running() for p in processes)
