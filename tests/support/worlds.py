@@ -96,10 +96,10 @@ class World:
         environment["PYTHONPATH"] = os.pathsep.join(path)
         folder = str(self.folder)
         rank = [sys.executable, "-m", "rank_server", folder]
-        mpiexec = [launch.find_mpiexec(), "-n", str(self.ranks)]
         if self.keras and can_fork(environment):
-            return with_fork_server("keras_loaded", folder, [*mpiexec, *as_fork(folder, rank)])
-        return [*mpiexec, *rank]
+            mpiexec = launch.mpiexec_command(self.ranks, as_fork(folder, rank))
+            return with_fork_server("keras_loaded", folder, mpiexec)
+        return launch.mpiexec_command(self.ranks, rank)
 
     def _meet(self, listener: socket.socket) -> None:
         """Wait until all ranks have connected, and note each rank's process."""

@@ -130,7 +130,7 @@ def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:
     # Linux shares a busy machine between sessions, not processes: all ranks in one session, as
     # gforker starts them, got half the processor time that they get with one session per rank.
     own = ["setsid"] if mpiexec.endswith(".gforker") and shutil.which("setsid") else []
-    return [mpiexec, "-n", str(n), *own], env
+    return launch.mpiexec_command(n, own, mpiexec=mpiexec), env
 
 
 def ranks_in_allocation(profile: Profile, n: int) -> tuple[list[str], dict[str, str]]:
