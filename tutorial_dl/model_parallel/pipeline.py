@@ -84,6 +84,8 @@ class Pipeline:
 
     def _run(self, actions, data: Data, at: At, total: int | None, outputs: bool = False):
         step = Step(self, data, at, total, outputs)
+        self.grid.pipe.ready()
+        self.grid.pipe.skip()  # a rank that has left the program before this call is then noticed
         try:
             for place, action in enumerate(actions):
                 step.expect(actions, place)

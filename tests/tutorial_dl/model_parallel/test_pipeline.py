@@ -165,6 +165,21 @@ def one_fails():
     np.testing.assert_array_equal(replica.gradient, gradient)
 
 
+def test_a_rank_that_has_left_is_named(on_ranks):
+    on_ranks(2, one_leaves, fresh=True)
+
+
+def one_leaves():
+    """Rank 1 ends its program after two steps; rank 0, in its third one, does not wait for ever."""
+    grid = Grid(Team(), 2)
+    replica = PipelinedReplica(whole("mlp", "float64"), grid, sample=X[:2])
+    for _ in range(2):
+        replica.compute_gradient(part(BATCHES["mlp"], 0))
+    if grid.team.rank == 0:
+        with pytest.raises(PeerError, match="rank 1"):
+            replica.compute_gradient(part(BATCHES["mlp"], 0))
+
+
 def test_own_schedules_run(on_ranks):
     on_ranks(2, own_schedule)
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, strategies
 from tutorial_dl.data import Data, Dataset
 from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.replica import TransformerReplica
+from tutorial_dl.training import callbacks
 
 RANDOM = np.random.default_rng(5)
 TOKENS = RANDOM.integers(0, 9, (61, 7))
@@ -87,6 +89,40 @@ def go_on(folder):
     assert third.resume() and len(third.history.epochs) == 3
     third.fit(1)
     same(third, alone, folder)
+
+
+def test_training_goes_on_after_a_failure(on_ranks, tmp_path):
+    on_ranks(3, fails_and_goes_on, str(tmp_path))
+
+
+class Fails(callbacks.Callback):
+    """Raises once, after the third step, on the ranks where it is armed."""
+
+    def __init__(self, armed):
+        self.armed = armed
+
+    def on_step_end(self, trainer, loss, samples):
+        if self.armed and trainer.steps == 3:
+            self.armed = False
+            raise ArithmeticError("no more")
+
+
+def fails_and_goes_on(folder):
+    """One process fails in its first epoch, and so does rank 1; both go on with a whole epoch."""
+    rank = Team().rank
+    alone = Trainer(
+        whole(), DATA, "serial", team=Team().split(rank), callbacks=[Fails(True)], **HOW
+    )
+    with pytest.raises(ArithmeticError):
+        alone.fit(2)
+    alone.team.recover()
+    alone.fit(2)
+    found = trainer(3, callbacks=[Fails(rank == 1)])
+    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more"):
+        found.fit(2)
+    found.team.recover()
+    found.fit(2)
+    same(found, alone, folder)
 
 
 def run(*options):
