@@ -55,8 +55,8 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
 keras notebooks more_notebooks horovod parameter_server cells worker_faults vector_code
-tune_command cell_faults cluster_list batch_jobs recovery cluster lost_engines train_faults compile cli allreduce doctor
-bench master_checkpoints compression
+tune_command cell_faults cluster_list batch_jobs recovery cluster lost_engines train_faults compile
+cli allreduce doctor bench master_checkpoints compression
 """
 
 
