@@ -101,10 +101,11 @@ def option(help: str, default=None, **more):
 class DataConfig:
     panel = "Model and data"
     model: str = option(
-        "Model: a name (curve, softmax, dense, mlp, cnn, lstm), or module:function.", "dense")
+        "Model: a name (curve, softmax, dense, transformer, mlp, cnn, lstm, gpt), or "
+        "module:function.", "dense")
     data: str = option(
-        "Data: a name (digits, curve, events), module:function, or HDF5 files (paths separated by "
-        "commas, a pattern in quotes, or a .txt file that lists paths).", "digits")
+        "Data: a name (digits, curve, events, text), module:function, or HDF5 files (paths "
+        "separated by commas, a pattern in quotes, or a .txt file that lists paths).", "digits")
     batch_size: int = option(
         "Samples per update, over all ranks; with asynchronous workers, per worker.", 32, least=1)
     accumulate: int = option(
@@ -255,6 +256,51 @@ class LayoutConfig:
 
 
 @dataclass(frozen=True)
+class PipelineConfig:
+    panel = "Pipeline"
+    pipeline: int | None = option(
+        "Cut the model into stages on so many ranks; ranks beyond that share the batches.", least=1)
+    micro_batches: int | None = option(
+        "Micro-batches per batch of a pipeline; default: two per rank of it.", least=1)
+    pipeline_schedule: str = option(
+        "Order in which the ranks of a pipeline compute micro-batches.", "1f1b",
+        choices=("gpipe", "1f1b", "interleaved", "zb_h1"))
+    chunks: int = option("Stages per rank of an interleaved pipeline.", 1, least=1)
+    cut_at: str | None = option(
+        "Layers at which a stage begins, separated by commas; default: by measured cost.",
+        metavar="LAYER[,LAYER]")
+    recompute: bool = option(
+        "Compute activations of a pipeline again for the backward pass, to save memory.", False)
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError for an option that has no effect, or does not fit a pipeline."""
+        if self.pipeline is None:
+            for one in fields(self):
+                if getattr(self, one.name) != one.default:
+                    raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --pipeline")
+            return
+        ranks = config.layout.ranks
+        if ranks is not None and ranks % self.pipeline:
+            raise ValueError(
+                f"-n {ranks} can't be divided into pipelines of {self.pipeline} ranks: use a "
+                f"multiple of {self.pipeline}"
+            )
+        if config.strategy.strategy != "synchronous":
+            raise ValueError(
+                f"--pipeline with strategy {config.strategy.strategy!r}: use 'synchronous'"
+            )
+        values = config.values()
+        for name in ("accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression"):
+            if values[name] != OPTIONS[name].default:
+                hint = ": use --micro-batches" if name == "accumulate" else ""
+                raise ValueError(f"{OPTIONS[name].flag} does not fit --pipeline{hint}")
+        if self.chunks > 1 and self.pipeline_schedule != "interleaved":
+            raise ValueError(f"--chunks {self.chunks} needs --pipeline-schedule interleaved")
+        if self.chunks > 1 and config.checkpoint.checkpoint is not None:
+            raise ValueError("--checkpoint needs one stage per rank: leave --chunks out")
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     panel = "Checkpoints"
     checkpoint: str | None = option(
@@ -295,6 +341,7 @@ class RunConfig:
     schedule: ScheduleConfig = ScheduleConfig()
     strategy: StrategyConfig = SynchronousConfig()
     layout: LayoutConfig = LayoutConfig()
+    pipeline: PipelineConfig = PipelineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()
 
@@ -356,6 +403,7 @@ class RunConfig:
         """Check each option; ValueError for one that is wrong, or that has no effect."""
         for name, value in self.values().items():
             OPTIONS[name].checked(value)
+        self.pipeline.check(self)
         upward, timeline = self.layout.upward, self.output.timeline
         if upward not in (None, "auto") and not (upward.isdecimal() and int(upward)):
             raise ValueError(

@@ -33,7 +33,7 @@ def summary(config: RunConfig, trainer) -> dict:
         "compression": config.values()["compression"],
         "compile": trainer.replica.compiled,
         "stopped": trainer.stopped,
-        "parameters": sum(s.size for s in trainer.replica.segments),
+        "parameters": sum(s.size for s in trainer.replica.whole_segments),
         "loss": history.last["loss"],
         "val_loss": history.last.get("val_loss"),
         "val_accuracy": history.last.get("val_accuracy"),

@@ -6,6 +6,7 @@ for inputs, targets in data.Batches(dataset.train, batch_size=32).epoch(0): ...
 dataset.py, batches.py     samples, and each rank's share of them; loading.py: by name
 streams.py, sources.py     tf.data, PyDataset, generators; elements.py, packing.py: their batches
 arrays.py, weights.py      from what users have to arrays; weights of classes
+characters.py              the text of Python's own source
 built_in.py                data without files; collisions.py, particles.py: simulated events
 files.py, hdf5_dataset.py  data in files; hdf5.py, hdf5_files.py read them; blocks.py: their order
 ahead.py, local_copy.py    reading while ranks compute; copies on a node's own disk
@@ -13,6 +14,7 @@ ahead.py, local_copy.py    reading while ranks compute; copies on a node's own d
 
 from tutorial_dl.data.batches import Batches
 from tutorial_dl.data.built_in import cubic, curve, digits, events
+from tutorial_dl.data.characters import text
 from tutorial_dl.data.dataset import Data, Dataset, shard, share
 from tutorial_dl.data.files import DataError
 from tutorial_dl.data.hdf5 import Hdf5Data
@@ -23,5 +25,5 @@ from tutorial_dl.data.streams import Stream, stream
 __all__ = [
     "NAMES", "Batches", "Data", "DataError", "Dataset", "Hdf5Data", "Stream", "check", "cubic",
     "curve", "dataset_of", "digits", "events", "hdf5", "load", "shard", "share", "stream",
-    "write_hdf5",
+    "text", "write_hdf5",
 ]  # fmt: skip

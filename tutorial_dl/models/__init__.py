@@ -3,8 +3,9 @@
     replica = models.build("cnn", dataset)                  # or "my_file:build"
     model = models.cnn(dataset)                             # the compiled keras.Model itself
 
-`f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax` and `dense` are
-numpy replicas, built in milliseconds, `mlp`, `cnn` and `lstm` compiled Keras models.
+`f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax`, `dense` and
+`transformer` are numpy replicas, built in milliseconds, `mlp`, `cnn`, `lstm` and `gpt` compiled
+Keras models.
 """
 
 import random
@@ -18,11 +19,11 @@ import numpy as np
 from tutorial_dl import replica, user_function
 from tutorial_dl.data import Dataset
 
-KERAS = ["mlp", "cnn", "lstm"]
-NAMES = ("curve", "softmax", "dense", *KERAS)
+KERAS = ["mlp", "cnn", "lstm", "gpt"]
+NAMES = ("curve", "softmax", "dense", "transformer", *KERAS)
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"keras_models": KERAS})
-__all__ += ["NAMES", "build", "curve", "dense", "softmax"]
+__all__ += ["NAMES", "build", "curve", "dense", "softmax", "transformer"]
 
 
 def check(spec: str) -> None:
@@ -103,6 +104,24 @@ def dense(dataset: Dataset, seed: int = 0) -> replica.Replica:
     return replica.DenseReplica(sizes, "tanh", "mse", seed=seed)
 
 
+def transformer(dataset: Dataset, seed: int = 0) -> replica.Replica:
+    """A small GPT in numpy: 2 blocks of width 64 with 4 heads; `gpt` is the same in Keras."""
+    tokens, positions = text_shape("transformer", dataset)
+    return replica.TransformerReplica(tokens, positions, seed=seed)
+
+
+def text_shape(model: str, dataset: Dataset) -> tuple[int, int]:
+    """(Tokens, positions) of data whose samples are tokens and those that follow them."""
+    shape, targets = sample_shape(model, dataset), dataset.train.targets
+    words = not isinstance(targets, (tuple, dict)) and targets.shape[1:] == shape
+    if len(shape) != 1 or not words or not dataset.classes:
+        raise ValueError(
+            f"model '{model}' predicts the next token at each position: dataset '{dataset.name}' "
+            f"has samples of shape {shape}; use data 'text', or tokens (n, t) and targets (n, t)"
+        )
+    return dataset.classes, shape[0]
+
+
 def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
     """Shape of one sample; raises ValueError if the dataset has several inputs."""
     shape = dataset.inputs_shape
@@ -116,9 +135,14 @@ def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
 
 def outputs(model: str, dataset: Dataset) -> int:
     """Number of outputs: one per class, or one per number of a target."""
-    if dataset.classes:
-        return dataset.classes
     targets = dataset.train.targets
+    if dataset.classes:
+        if np.ndim(targets) > 1 and targets.shape[1:] == dataset.inputs_shape != (1,):
+            raise ValueError(
+                f"model '{model}' predicts one class per sample: dataset '{dataset.name}' has one "
+                "per position; use model 'gpt' or 'transformer'"
+            )
+        return dataset.classes
     if isinstance(targets, (tuple, dict)):
         raise ValueError(
             f"model '{model}' has one output: dataset '{dataset.name}' has {len(targets)}; "

@@ -45,8 +45,11 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
     dataset = opened(datasets.load(data.data, **of_files(config)), team)
     replica = adapt(models.build(data.model, dataset, seed=data.seed))
     layout = layout_of(config, team.size)
-    name, its_options = config.strategy.strategy, config.strategy_options()
-    strategy = strategies.get(name, team, **its_options, layout=layout)
+    if config.pipeline.pipeline is not None:
+        replica, strategy = pipelined(config, team, replica, dataset)
+    else:
+        name, its_options = config.strategy.strategy, config.strategy_options()
+        strategy = strategies.get(name, team, **its_options, layout=layout)
     choice = optimizer_of(config, replica, strategy)
     choice.tell(team)
     options, size = config.values(), data.batch_size
@@ -70,6 +73,30 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
         callbacks=callbacks_of(config),
         **{name: options[name] for name in OF_TRAINER},
     )
+
+
+def pipelined(config: RunConfig, team, replica, dataset):
+    """(This rank's part of the model, the strategy that trains it). Collective."""
+    from ..model_parallel import Grid, PipelinedReplica
+
+    asked = config.pipeline
+    if isinstance(dataset.train, datasets.Stream):
+        raise ValueError(
+            f"--pipeline needs samples by number, and data '{dataset.name}' are a stream"
+        )
+    grid = Grid(team, asked.pipeline)
+    size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))
+    part = PipelinedReplica(
+        replica,
+        grid,
+        asked.pipeline_schedule,
+        asked.micro_batches,
+        asked.chunks,
+        layers=None if asked.cut_at is None else asked.cut_at.split(","),
+        sample=dataset.train.take(slice(0, size))[0],
+        recompute=asked.recompute,
+    )
+    return part, strategies.Pipelined(grid)
 
 
 def of_files(config: RunConfig) -> dict[str, str | None]:
@@ -192,7 +219,9 @@ def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
 def ranks_of(config: RunConfig) -> int | None:
     """The number of ranks asked for, or that `layout_of` needs; None for the default, 1."""
     layout = layout_of(config, config.layout.ranks)
-    return layout.ranks if layout else config.layout.ranks or _ranks_without_master(config)
+    if layout:
+        return layout.ranks
+    return config.layout.ranks or _ranks_without_master(config) or config.pipeline.pipeline
 
 
 def with_ranks(config: RunConfig, ranks: int) -> RunConfig:

@@ -20,7 +20,7 @@ FIGURES = {
         "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
         "solver_errors",
     ],
-    "elsewhere": ["draw_layout", "learning_rates", "spans"],
+    "elsewhere": ["draw_layout", "draw_schedule", "learning_rates", "spans"],
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
     "messages": [
         "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits",
