@@ -53,7 +53,7 @@ class Exchange:
         made, team.count = team.count, self.number
         try:
             with spans.span("exchange"):
-                team._exchange(self.call, self.length, complete, (*way, *self.arguments))
+                team.run_exchange(self.call, self.length, complete, (*way, *self.arguments))
         finally:
             team.count = made
         team.exchanged.pop(id(way.link), None)
