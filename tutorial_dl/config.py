@@ -103,9 +103,12 @@ class DataConfig:
     model: str = option(
         "Model: a name (curve, softmax, dense, transformer, mlp, cnn, lstm, gpt), or "
         "module:function.", "dense")
+    model_arguments: str | None = option(
+        "Arguments of the model's function, as JSON: '{\"width\": 64}'.", metavar="JSON")
     data: str = option(
-        "Data: a name (digits, curve, events, text), module:function, or HDF5 files (paths "
-        "separated by commas, a pattern in quotes, or a .txt file that lists paths).", "digits")
+        "Data: a name (digits, curve, events, text, showers, small-showers), module:function, or "
+        "HDF5 files (paths separated by commas, a pattern in quotes, or a .txt file that lists "
+        "paths).", "digits")
     batch_size: int = option(
         "Samples per update, over all ranks; with asynchronous workers, per worker.", 32, least=1)
     accumulate: int = option(
@@ -413,6 +416,8 @@ class RunConfig:
             check_timeline(Path(timeline))
         if self.output.log is not None:
             check_log(Path(self.output.log))
+        if self.data.model_arguments is not None:
+            model_arguments_of(self.data.model_arguments, self.data.model)
         if self.schedule.base_batch_size != 32 and self.schedule.batch_rule is None:
             raise ValueError("--base-batch-size has no effect without --batch-rule")
         if self.schedule.target is not None:
@@ -507,6 +512,23 @@ def class_weight_of(text: str) -> dict[int, float] | str:
         raise ValueError(
             f"class_weight must be CLASS=WEIGHT,..., for example 0=1,1=5, or balanced, got {text!r}"
         ) from None
+
+
+def model_arguments_of(text: str | None, model: str) -> dict[str, Any]:
+    """The arguments in a --model-arguments option; ValueError if it has another form."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(
+            f'model_arguments must be JSON with names, such as {{"width": 64}}, got {text!r}'
+        )
+    if found and ":" not in model:
+        raise ValueError(
+            f"model_arguments need a model of your own, module:function, got {model!r}"
+        )
+    return found
 
 
 def read(path: Path) -> dict[str, Any]:

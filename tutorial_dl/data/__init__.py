@@ -8,6 +8,8 @@ streams.py, sources.py     tf.data, PyDataset, generators; elements.py, packing.
 arrays.py, weights.py      from what users have to arrays; weights of classes
 characters.py              the text of Python's own source
 built_in.py                data without files; collisions.py, particles.py: simulated events
+showers.py                 simulated showers; calorimeter.py, shower_physics.py, shower_kernel.py
+counted_random.py          random numbers by the number of a sample
 files.py, hdf5_dataset.py  data in files; hdf5.py, hdf5_files.py read them; blocks.py: their order
 ahead.py, local_copy.py    reading while ranks compute; copies on a node's own disk
 """

@@ -8,8 +8,10 @@
 Keras models.
 """
 
+import inspect
 import random
 import sys
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -35,15 +37,18 @@ def check(spec: str) -> None:
         )
 
 
-def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
+def build(
+    spec: Any, dataset: Dataset, seed: int = 0, arguments: Mapping[str, Any] | None = None
+) -> replica.Replica:
     """Build the Replica of the model that `spec` names, to fit the dataset.
 
     Args:
         spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
-            called without arguments and returns a compiled keras.Model or a Replica; or a model
+            called with `arguments` and returns a compiled keras.Model or a Replica; or a model
             itself.
         seed: Seed of the initial weights; for a user's function, seed of Python's, numpy's and
             Keras's generators.
+        arguments: Keyword arguments of a user's function.
 
     Raises:
         ValueError, TypeError: If there is no such model, or it does not fit the dataset, or cannot
@@ -60,7 +65,12 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> replica.Replica:
     else:
         random.seed(seed)
         np.random.seed(seed)
-    made = _built(function(), dataset)
+    if arguments:
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError as error:
+            raise ValueError(f"model '{spec}': {error}") from None
+    made = _built(function(**arguments or {}), dataset)
     try:
         return replica.of(made)
     except (TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import data as datasets
 from .. import models, strategies
-from ..config import OPTIONS, WITH_MASTER, RunConfig, class_weight_of, target_of
+from ..config import OPTIONS, WITH_MASTER, RunConfig, class_weight_of, model_arguments_of, target_of
 from ..layout import Layout
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ OF_SCHEDULE = ("schedule", "warm_up", "batch_rule")
 REPLACING = ("learning_rate", *OF_RULES, "clip_norm", *OF_SCHEDULE)
 
 
-def prepare(config: RunConfig, team, adapt=lambda replica: replica):
+def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None):
     """Make the Trainer that `config` describes, for the ranks of `team`. Collective.
 
-    `adapt(replica)` returns the Replica to train, which may be another one.
+    `adapt(replica)` returns the Replica to train, which may be another one. A `dataset` that is
+    given takes the place of the one that `config` names.
 
     Raises ValueError if model, data and options do not fit together.
     """
@@ -42,8 +43,10 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
     # Code that draws from the global generators starts alike in every run and on every rank.
     random.seed(data.seed)
     np.random.seed(data.seed)
-    dataset = opened(datasets.load(data.data, **of_files(config)), team)
-    replica = adapt(models.build(data.model, dataset, seed=data.seed))
+    if dataset is None:
+        dataset = opened(datasets.load(data.data, **of_files(config)), team)
+    arguments = model_arguments_of(data.model_arguments, data.model)
+    replica = adapt(models.build(data.model, dataset, data.seed, arguments))
     layout = layout_of(config, team.size)
     if config.pipeline.pipeline is not None:
         replica, strategy = pipelined(config, team, replica, dataset)

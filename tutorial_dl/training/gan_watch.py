@@ -1,0 +1,82 @@
+"""`Watch`: looks out for what goes wrong in a game: a collapse, a dead player."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from ..replica.gan import ALWAYS, Game
+from ..runtime.callback import Callback
+
+SAMPLES = 256
+COLLAPSED = 0.1  # of the data's spread
+SURE = 1e-3  # a discriminator's loss below which it is never in doubt
+LOST = 10.0  # a generator's loss that goes with it
+
+
+class Watch(Callback):
+    """After each epoch, compares generated samples with the data, and the players' losses.
+
+    It adds the column `spread` to the history: the mean over the numbers of a sample of the
+    standard deviation among generated samples, over that among samples of the data. What it finds,
+    rank 0 says once on stderr, with step and remedy.
+
+    Attributes:
+        found: What was found so far: "collapse", "generator", "discriminator".
+    """
+
+    def __init__(self, game: Game, write=None) -> None:
+        self.game, self.found = game, []
+        self.write = write or (lambda words: print(words, file=sys.stderr, flush=True))
+
+    def on_epoch_end(self, trainer, row: dict) -> None:
+        (x, _), y, *_ = trainer.dataset.train.take(slice(0, SAMPLES))
+        made = self.game.sample(y, len(x), trainer.batches.seed)
+        spread = _spread(made)
+        if not np.isfinite(spread):
+            return  # the loss will say so
+        row["spread"] = float(spread / max(_spread(x), 1e-30))
+        rates = [player.strategy.optimizer.learning_rate for player in trainer.players]
+        if row["spread"] < COLLAPSED:
+            self._say(
+                trainer, "collapse",
+                f"mode collapse: generated samples spread {row['spread']:.2g} times as much as the "
+                f"data; use a smaller learning rate of the generator (now {rates[0]:g}), more "
+                "discriminator steps, or the wasserstein loss",
+            )  # fmt: skip
+        if self.game.rules.loss == "non_saturating":
+            mine, its = row["generator_loss"], row["discriminator_loss"]
+            if its < SURE and mine > LOST:
+                self._say(
+                    trainer, "generator",
+                    f"the generator is dead: the discriminator's loss is {its:.2g}, so it is never "
+                    "deceived; use a smaller learning rate of the discriminator "
+                    f"(now {rates[1]:g}), "
+                    "smoothing, flips, spectral normalisation, or the wasserstein loss",
+                )  # fmt: skip
+        one = self.game.round(((x, np.arange(len(x))), y), trainer.batches.seed, ALWAYS)
+        for player, rate in zip(trainer.players, rates, strict=True):
+            player.replica.compute_gradient((one, ()))  # (a step fills `gradient` anew)
+            if not player.replica.gradient.any():
+                self._say(
+                    trainer, player.name,
+                    f"the {player.name} is dead: its gradient is 0; use a smaller learning rate "
+                    f"(now {rate:g}), or leaky_relu in place of relu",
+                )  # fmt: skip
+
+    def _say(self, trainer, what: str, words: str) -> None:
+        if what not in self.found:
+            self.found.append(what)
+            if trainer.team.rank == 0:
+                self.write(f"note: step {trainer.steps}: {words}")
+
+    def save(self) -> tuple[dict, dict]:
+        return {"found": self.found}, {}
+
+    def restore(self, values: dict, vectors: dict) -> None:
+        self.found = list(values["found"])
+
+
+def _spread(samples: np.ndarray) -> float:
+    return float(np.std(np.asarray(samples, np.float64), axis=0).mean())
