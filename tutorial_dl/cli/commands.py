@@ -288,6 +288,7 @@ def layout(
     masters: number(config.OPTIONS["masters"].help) = None,
     workers: number(config.OPTIONS["workers"].help) = None,
     devices: number(config.OPTIONS["devices"].help) = None,
+    pipeline: number("Ranks per pipeline, of a model in stages: with -n.", min=1) = None,
     groups: number("Parameter sets that a search tries at once.") = 1,
     folds: number("Cross-validation folds trained at once.") = 1,
     ranks: number("Number of ranks, masters included.", *RANKS) = None,
@@ -376,6 +377,24 @@ def predict(
 ) -> None:
     """Write a trained model's outputs, in the order of the samples."""
     apply("predict", **locals())
+
+
+@app.command()
+def generate(
+    model_file: MODEL_FILE,
+    model: MODEL = None,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "def ",
+    characters: Annotated[int, typer.Option(min=1, help="Characters to write.")] = 300,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Below 1: more of what is likely; 0: the most likely.")
+    ] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+) -> None:
+    """Write text with a model that was trained on data text (gpt, transformer)."""
+    from . import generating
+
+    with one_line():
+        generating.main(model_file, model, prompt, characters, temperature, seed)
 
 
 def apply(what: str, ranks: int | None, json: str | None = None, **given) -> None:
