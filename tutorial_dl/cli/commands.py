@@ -277,6 +277,27 @@ def predict(
     apply("predict", **locals())
 
 
+@app.command()
+def generate(
+    checkpoint: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Folder of checkpoints, as train has written it.")
+    ],
+    out: Annotated[str, typer.Option(metavar="FILE", help="Write the samples: .h5 or .hdf5.")],
+    number_of_samples: Annotated[int, typer.Option("-n", help="Number of samples.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 0,
+    condition: Annotated[
+        float | None, typer.Option(help="Class, or energy in GeV, of all samples.")
+    ] = None,
+) -> None:
+    """Generate samples with a GAN that was trained with --checkpoint."""
+    from . import generating_samples as job
+
+    with one_line():
+        found = job.check(checkpoint, number_of_samples, out)
+        check_writable(Path(out))
+        raise typer.Exit(job.generate(found, checkpoint, number_of_samples, out, seed, condition))
+
+
 def apply(what: str, ranks: int | None, json: str | None = None, **given) -> None:
     """Run `evaluate` or `predict`, whose options are `given`."""
     from . import applying as job
