@@ -5,6 +5,7 @@
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine
 # make lint   check style and format
+# MPI=openmpi: test, soak, run, lab and bench with Open MPI, which is installed beside MPICH
 # Every target but clean first installs what it needs into .venv, if anything has changed.
 
 VENV := .venv
@@ -13,6 +14,14 @@ DONE := $(VENV)/.installed
 # To use the site's MPI instead of MPICH from a wheel: make EXTRAS=all,dev
 EXTRAS ?= mpich,all,dev
 PIP := $(PY) -m pip --disable-pip-version-check
+# mpi4py loads the MPI library in MPI4PY_LIBMPI, and everything else follows (launch/mpiexec.py).
+MPI ?= mpich
+OPEN_MPI := .openmpi
+ifeq ($(MPI),openmpi)
+export MPI4PY_LIBMPI := $(CURDIR)/$(OPEN_MPI)/lib
+else ifneq ($(MPI),mpich)
+$(error MPI must be mpich or openmpi, got $(MPI))
+endif
 # Tests wait for about half of their time; see tests/README.md.
 JOBS ?= 4
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -21,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install run test soak sites lab bench lint clean
 
-install: $(DONE)
+install: $(DONE) $(if $(filter openmpi,$(MPI)),$(OPEN_MPI)/.installed)
 
 $(DONE): pyproject.toml constraints.txt Makefile
 	@python=; for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -30,6 +39,12 @@ $(DONE): pyproject.toml constraints.txt Makefile
 	if ! $(PY) -c '' 2>/dev/null; then echo "creating $(VENV) with $$python"; $$python -m venv --clear $(VENV); fi
 	@echo "installing (a few minutes the first time)"
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+# In a folder of its own, because both wheels have an mpiexec.
+$(OPEN_MPI)/.installed: constraints.txt $(DONE)
+	@echo "installing Open MPI in $(OPEN_MPI)"
+	@$(PIP) install --quiet --constraint constraints.txt --ignore-installed --prefix $(OPEN_MPI) openmpi
 	@touch $@
 
 run: install
@@ -57,5 +72,5 @@ lint: install
 	@$(VENV)/bin/ruff format --check
 
 clean:
-	rm -rf $(VENV) build *.egg-info report.html .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OPEN_MPI) build *.egg-info report.html .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,6 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 # around the allocation of memory, which only InfiniBand needs. Whatever loads NumPy would spend
 # 60 ms on the second thread of OpenBLAS, which waits busily for its first work.
 os.environ |= {"UCX_MEM_EVENTS": "n", "OPENBLAS_THREAD_TIMEOUT": "4"}
+# Some tests start Open MPI's mpiexec as a user would, who is not root.
+if os.geteuid() == 0:
+    os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 # OpenBLAS reads this once, when it is loaded. Its waiting threads would take cores from the ranks.
 with mock.patch.dict(os.environ, OPENBLAS_NUM_THREADS="1"):
@@ -39,6 +42,8 @@ from on_ranks import on_ranks  # noqa: F401  (the fixture)
 from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
+from numba_kernels import launch
+
 # As in support/startup/sitecustomize.py, which pytest's own processes do not read.
 gc.set_threshold(50_000, 50, 100)
 
@@ -49,9 +54,9 @@ STARTUP += filter(None, [os.environ.get("PYTHONPATH")])
 # The groups of tests that take longest; most groups are files. They start first, so that no worker
 # of pytest-xdist begins one of them when the others have nothing left to do.
 LONGEST = """
-keras notebooks more_notebooks horovod parameter_server cells worker_faults vector_code cell_faults
-cluster_list batch_jobs recovery cluster lost_engines train_faults compile cli allreduce doctor
-bench master_checkpoints compression
+keras notebooks more_notebooks horovod parameter_server cells worker_faults vector_code
+tune_command cell_faults cluster_list batch_jobs recovery cluster lost_engines train_faults compile
+cli allreduce doctor bench master_checkpoints compression
 """
 
 
@@ -63,6 +68,11 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(item.path.stem.removeprefix("test_")))
     items.sort(key=lambda item: place.get(group(item), len(place)))
+
+
+def pytest_report_header() -> str:
+    library = launch.mpi_library()
+    return f"ranks: {library.name} {library.version} ({library.path})"
 
 
 def pytest_collection_finish():

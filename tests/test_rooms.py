@@ -27,6 +27,8 @@ OF_OTHERS = {
     "Numba's compile cache": {"_cache", "_rebuild", "_reduce"},
     "IPython": {"_filename_map", "_last_traceback", "_render_traceback_"},
     "ipykernel": {"_supports_kernel_subshells"},
+    "Optuna": {"_trial_id"},
+    "COCO's problems": {"_best_parameter"},
     "Keras": {
         "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
         "_flat_losses", "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",
@@ -63,6 +65,7 @@ IMPORTS = """
 import importlib, os, signal, sys, threading, warnings
 from pathlib import Path
 import numpy, mpi4py.MPI  # may add to sys.meta_path
+import scipy.optimize  # adds to filters of warnings
 
 class Without:
     def find_spec(self, name, path=None, target=None):

@@ -18,7 +18,7 @@ _attached, _dir, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
         "cluster", "course", "data", "horovod", "layers", "layout", "models", "replica",
-        "strategies", "training",
+        "strategies", "training", "tuning",
     ],
     submod_attrs={
         "course": ["exercises", "foundations", "measure", "plotting", "traffic"],

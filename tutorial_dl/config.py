@@ -101,14 +101,15 @@ def option(help: str, default=None, **more):
 class DataConfig:
     panel = "Model and data"
     model: str = option(
-        "Model: a name (curve, softmax, dense, mlp, cnn, lstm, one-dimensional-gan, digits-gan, "
-        "digits-conv-gan, shower-gan), or module:function; for a GAN of your own "
-        "generator,discriminator.",
-        "dense")
+        "Model: a name (curve, softmax, dense, transformer, mlp, cnn, lstm, gpt, "
+        "one-dimensional-gan, digits-gan, digits-conv-gan, shower-gan), or module:function; for a "
+        "GAN of your own generator,discriminator.", "dense")
+    model_arguments: str | None = option(
+        "Arguments of the model's function, as JSON: '{\"width\": 64}'.", metavar="JSON")
     data: str = option(
-        "Data: a name (digits, curve, events, showers, small-showers), module:function, or HDF5 "
-        "files (paths separated by commas, a pattern in quotes, or a .txt file that lists paths).",
-        "digits")
+        "Data: a name (digits, curve, events, text, showers, small-showers), module:function, or "
+        "HDF5 files (paths separated by commas, a pattern in quotes, or a .txt file that lists "
+        "paths).", "digits")
     batch_size: int = option(
         "Samples per update, over all ranks; with asynchronous workers, per worker.", 32, least=1)
     accumulate: int = option(
@@ -279,6 +280,51 @@ class LayoutConfig:
 
 
 @dataclass(frozen=True)
+class PipelineConfig:
+    panel = "Pipeline"
+    pipeline: int | None = option(
+        "Cut the model into stages on so many ranks; ranks beyond that share the batches.", least=1)
+    micro_batches: int | None = option(
+        "Micro-batches per batch of a pipeline; default: two per rank of it.", least=1)
+    pipeline_schedule: str = option(
+        "Order in which the ranks of a pipeline compute micro-batches.", "1f1b",
+        choices=("gpipe", "1f1b", "interleaved", "zb_h1"))
+    chunks: int = option("Stages per rank of an interleaved pipeline.", 1, least=1)
+    cut_at: str | None = option(
+        "Layers at which a stage begins, separated by commas; default: by measured cost.",
+        metavar="LAYER[,LAYER]")
+    recompute: bool = option(
+        "Compute activations of a pipeline again for the backward pass, to save memory.", False)
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError for an option that has no effect, or does not fit a pipeline."""
+        if self.pipeline is None:
+            for one in fields(self):
+                if getattr(self, one.name) != one.default:
+                    raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --pipeline")
+            return
+        ranks = config.layout.ranks
+        if ranks is not None and ranks % self.pipeline:
+            raise ValueError(
+                f"-n {ranks} can't be divided into pipelines of {self.pipeline} ranks: use a "
+                f"multiple of {self.pipeline}"
+            )
+        if config.strategy.strategy != "synchronous":
+            raise ValueError(
+                f"--pipeline with strategy {config.strategy.strategy!r}: use 'synchronous'"
+            )
+        values = config.values()
+        for name in ("accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression"):
+            if values[name] != OPTIONS[name].default:
+                hint = ": use --micro-batches" if name == "accumulate" else ""
+                raise ValueError(f"{OPTIONS[name].flag} does not fit --pipeline{hint}")
+        if self.chunks > 1 and self.pipeline_schedule != "interleaved":
+            raise ValueError(f"--chunks {self.chunks} needs --pipeline-schedule interleaved")
+        if self.chunks > 1 and config.checkpoint.checkpoint is not None:
+            raise ValueError("--checkpoint needs one stage per rank: leave --chunks out")
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     panel = "Checkpoints"
     checkpoint: str | None = option(
@@ -320,6 +366,7 @@ class RunConfig:
     strategy: StrategyConfig = SynchronousConfig()
     layout: LayoutConfig = LayoutConfig()
     gan: GanConfig = GanConfig()
+    pipeline: PipelineConfig = PipelineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()
 
@@ -381,6 +428,7 @@ class RunConfig:
         """Check each option; ValueError for one that is wrong, or that has no effect."""
         for name, value in self.values().items():
             OPTIONS[name].checked(value)
+        self.pipeline.check(self)
         upward, timeline = self.layout.upward, self.output.timeline
         if upward not in (None, "auto") and not (upward.isdecimal() and int(upward)):
             raise ValueError(
@@ -390,6 +438,8 @@ class RunConfig:
             check_timeline(Path(timeline))
         if self.output.log is not None:
             check_log(Path(self.output.log))
+        if self.data.model_arguments is not None:
+            model_arguments_of(self.data.model_arguments, self.data.model)
         if self.schedule.base_batch_size != 32 and self.schedule.batch_rule is None:
             raise ValueError("--base-batch-size has no effect without --batch-rule")
         if self.schedule.target is not None:
@@ -484,6 +534,23 @@ def class_weight_of(text: str) -> dict[int, float] | str:
         raise ValueError(
             f"class_weight must be CLASS=WEIGHT,..., for example 0=1,1=5, or balanced, got {text!r}"
         ) from None
+
+
+def model_arguments_of(text: str | None, model: str) -> dict[str, Any]:
+    """The arguments in a --model-arguments option; ValueError if it has another form."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(
+            f'model_arguments must be JSON with names, such as {{"width": 64}}, got {text!r}'
+        )
+    if found and ":" not in model:
+        raise ValueError(
+            f"model_arguments need a model of your own, module:function, got {model!r}"
+        )
+    return found
 
 
 def read(path: Path) -> dict[str, Any]:

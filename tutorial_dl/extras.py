@@ -10,6 +10,10 @@ NEEDED = {  # module -> the extra that installs it, and its name on the package 
     "ipyparallel": ("notebooks", "ipyparallel"),
     "IPython": ("notebooks", "IPython"),
     "ipykernel": ("notebooks", "ipykernel"),
+    "optuna": ("tuning", "Optuna"),
+    "cmaes": ("tuning", "cmaes"),
+    "scipy": ("tuning", "SciPy"),
+    "cocoex": ("dev", "coco-experiment"),
     "jupyterlab": ("notebooks", "JupyterLab"),
 }
 

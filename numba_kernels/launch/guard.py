@@ -9,7 +9,8 @@ killing the parent does not end them. The guard starts COMMAND as its child and
 - becomes the parent of all orphans below it (Linux: child subreaper), so it can find every
   descendant, whatever session or process group it has moved to;
 - passes the first SIGINT, SIGTERM or SIGHUP on to COMMAND, and ends all processes `grace` seconds
-  later, or at the second signal;
+  later, or at the second signal. Open MPI's mpiexec would then kill its ranks at once, so its
+  ranks on this machine get the signal instead, and it gets one only when they have ended;
 - ends all processes when one of the watched processes ends, even by SIGKILL;
 - when COMMAND ends, it ends the processes that COMMAND left behind, removes shared memory of ranks
   that died before they could do so, removes FOLDER if given, and exits with COMMAND's status.
@@ -28,6 +29,7 @@ import time
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 SHARED_MEMORY = "/dev/shm"
 SEGMENTS = ("mpich_shm_", "vader_segment.", "sm_segment.")  # of MPICH, Open MPI 4 and 5
+OPEN_MPI_RANK = b"OMPI_COMM_WORLD_RANK="  # in the environment of its ranks
 POLL = 0.5  # seconds between checks of events that cannot wake this process
 
 
@@ -41,6 +43,11 @@ def prctl(option: int, value: int) -> None:
 
 def descendants(root: int) -> list[int]:
     """Return the pids of all processes below `root`, parents first (empty without /proc)."""
+    return list(parents(root))
+
+
+def parents(root: int) -> dict[int, int]:
+    """Return {pid: its parent's} of all processes below `root`, parents first."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(FileNotFoundError):
         for name in filter(str.isdigit, os.listdir("/proc")):
@@ -49,10 +56,25 @@ def descendants(root: int) -> list[int]:
                     # "pid (command) state ppid ...", where the command may contain any character
                     parent = int(file.read().rpartition(b")")[2].split()[1])
                 children.setdefault(parent, []).append(int(name))
-    found = list(children.get(root, []))
+    found, of = list(children.get(root, [])), dict.fromkeys(children.get(root, []), root)
     for pid in found:  # the list grows during the loop
         found += children.get(pid, [])
-    return found
+        of |= dict.fromkeys(children.get(pid, []), pid)
+    return of
+
+
+def ranks_below(root: int) -> dict[int, int]:
+    """Return {pid: its mpiexec's} of the ranks that Open MPI's mpiexec has started below `root`."""
+    of = parents(root)
+    inside = {pid for pid in of if is_rank(pid)}
+    return {pid: of[pid] for pid in inside if of[pid] not in inside}
+
+
+def is_rank(pid: int) -> bool:
+    """Return whether Open MPI's mpiexec has started this process, or one above it."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        return b"\0" + OPEN_MPI_RANK in b"\0" + file.read()
+    return False
 
 
 def send(pid: int, number: int) -> None:
@@ -108,10 +130,12 @@ def end_all(child: int, grace: float) -> int | None:
         alive = descendants(os.getpid())
         if not alive:
             return status
+        late = time.monotonic() >= kill_at
+        spared = set() if late else set(ranks_below(os.getpid()).values())
         for pid in alive:
-            if time.monotonic() >= kill_at:
+            if late:
                 send(pid, signal.SIGKILL)
-            elif pid not in told:
+            elif pid not in told | spared:
                 send(pid, signal.SIGTERM)
                 told.add(pid)
         time.sleep(0.02)
@@ -186,7 +210,8 @@ def guard(command: list[str], watch: list[int], grace: float) -> int:
             return end_all(child, grace=min(grace, 2.0)) or 128 + signal.SIGHUP
         if received and deadline is None:
             deadline = time.monotonic() + grace
-            send(child, received[0])
+            for pid in ranks_below(child) or [child]:
+                send(pid, received[0])
         if select.select(wait_for, [], [], POLL)[0]:
             with contextlib.suppress(BlockingIOError):
                 os.read(wake, 4096)

@@ -19,8 +19,10 @@ ON_THIS_MACHINE = {
     "UCX_NET_DEVICES": "lo",
     "FI_TCP_IFACE": "lo",
     "FI_SOCKETS_IFACE": "lo",
-    "OMPI_MCA_btl_tcp_if_include": "lo",
-    "PRTE_MCA_prte_if_include": "lo",
+    # Open MPI: shared memory only; each rank would listen for TCP. Its mpiexec listens on all
+    # interfaces: it ignores the loopback interface where there is another, and fails if that is
+    # all that it is allowed (PRRTE 3: github.com/openpmix/prrte/pull/2788).
+    "OMPI_MCA_btl": "^tcp,ofi,uct",
     "PMIX_MCA_ptl_tcp_if_include": "lo",
 }
 # With these, mpiexec may start ranks on other machines.

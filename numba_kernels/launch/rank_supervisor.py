@@ -13,6 +13,7 @@ since the folder does not exist there.
     python -I -S rank_supervisor.py FOLDER RANKS LEAST command ...
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,8 +47,11 @@ def main(folder: Path, ranks: int, least: int, command: list[str]) -> int:
     status = status if status >= 0 else 128 - status
     if not up.exists():
         if status and folder.is_dir():
-            # For a rank that has not started MPI, mpiexec reacts only to death by a signal.
-            (folder / ("0" if not least else str(rank))).write_text(str(status))
+            # For a rank that has not started MPI, mpiexec reacts only to death by a signal. The
+            # first one counts; mpiexec ends the others.
+            note = folder / ("0" if not least else str(rank))
+            with contextlib.suppress(FileExistsError), open(note, "x") as file:
+                file.write(str(status))
             os.kill(os.getpid(), signal.SIGKILL)
         if not least:
             return status

@@ -12,7 +12,6 @@ mpiexec.
 import codecs
 import contextlib
 import os
-import re
 import selectors
 import shutil
 import signal
@@ -22,12 +21,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 
 from ..environment import check_ranks, thread_environment, threads_per_rank
 from ..launcher import under_mpi
-from . import privacy
+from . import open_mpi, privacy
 from .mpiexec import FAMILIES, LaunchError, environment_without_ranks, find_mpiexec, mpi_library
+from .remarks import Remarks
 
 GUARD = Path(__file__).with_name("guard.py")
 LONGEST_SOCKET = 107  # bytes in the path of a Unix socket
@@ -47,16 +48,26 @@ def rank_environment(
     merged.update(thread_environment(threads_per_rank(n)))
     if sys.stderr is not None and sys.stderr.isatty():
         merged.setdefault("COLUMNS", str(shutil.get_terminal_size().columns))  # progress bars
-    if FAMILIES.get(mpi_library().name) == "Open MPI":
-        merged.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")  # 5
-        merged.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")  # 4
-        merged.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")  # ranks have threads
-        merged.setdefault("OMPI_MCA_hwloc_base_binding_policy", "none")
-        if os.geteuid() == 0:
-            merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
-            merged.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    if is_open_mpi():
+        merged.update(open_mpi.settings(merged))
     merged.update(env or {})
     return merged
+
+
+def is_open_mpi() -> bool:
+    """Return whether mpi4py loads Open MPI here."""
+    return FAMILIES.get(mpi_library().name) == "Open MPI"
+
+
+def mpiexec_command(
+    n: int, command: Sequence[str], output: str | Path | None = None, mpiexec: str | None = None
+) -> list[str]:
+    """Return the command line with which mpiexec starts `command` as `n` ranks.
+
+    `output`: see `open_mpi.rank_prefix`. `mpiexec`: by default, the one that belongs to the MPI.
+    """
+    prefix = open_mpi.rank_prefix(output) if is_open_mpi() else []
+    return [mpiexec or find_mpiexec(), "-n", str(n), *prefix, *command]
 
 
 def guarded(
@@ -92,6 +103,36 @@ def fork_folder() -> str | None:
         return folder
     os.rmdir(folder)
     return None
+
+
+def as_fork(folder: str, command: Sequence[str]) -> list[str]:
+    """Return what mpiexec starts in place of `command`, Python with -m, where ranks are forked."""
+    return [sys.executable, "-I", "-S", str(FORKED), f"{folder}/socket", *command]
+
+
+def with_fork_server(module: str, folder: str, command: Sequence[str]) -> list[str]:
+    """Return a command that runs `command`, an mpiexec, and forks its ranks, with `module` loaded.
+
+    `folder` is its owner's alone; its path is short enough for a socket in it.
+    """
+    server = "numba_kernels.launch.fork_server"
+    return [sys.executable, "-m", server, module, folder, *command]
+
+
+def output_pipe(folder: str | None, name: str) -> tuple[FileIO, FileIO]:
+    """Return a new pipe's ends, to read and to write; in a `folder`, it has this `name`.
+
+    It is read to its end once all processes that write have closed it.
+    """
+    if folder is None:
+        read, write = os.pipe()
+    else:
+        path = os.path.join(folder, name)
+        os.mkfifo(path, 0o600)
+        read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer
+        os.set_blocking(read, True)
+        write = os.open(path, os.O_WRONLY)
+    return FileIO(read, "r"), FileIO(write, "w")
 
 
 def show(stream, data: bytes, decoder: codecs.IncrementalDecoder) -> None:
@@ -153,18 +194,20 @@ def run_ranks(
         )
     if least is not None and not 1 <= least <= n:
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
-    command, remove = [sys.executable, *argv], None
+    command = [sys.executable, *argv]
     environment = rank_environment(n, env)
-    if preload is not None and n > 1 and can_fork(environment) and (remove := fork_folder()):
-        command = [sys.executable, "-I", "-S", str(FORKED), f"{remove}/socket", *command]
+    forks = fork_folder() if preload is not None and n > 1 and can_fork(environment) else None
+    if forks is not None:
+        command = as_fork(forks, command)
     ends = Path(tempfile.mkdtemp(prefix="ranks-")) if survive or least is not None else None
     if ends is not None:
         numbers = [str(ends), str(n), str(least or 0)]
         command = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers, *command]
-    command = [find_mpiexec(), "-n", str(n), *command]
-    if remove is not None:
-        server = "numba_kernels.launch.fork_server"
-        command = [sys.executable, "-m", server, preload, remove, *command]
+    named = tempfile.mkdtemp(prefix="output-") if is_open_mpi() else None
+    command = mpiexec_command(n, command, named)
+    if forks is not None:
+        command = with_fork_server(preload, forks, command)
+    remove = forks or named  # never both: Open MPI's ranks are not forked
     if least is not None:
         environment["MPI4PY_RC_FINALIZE"] = "0"
     process: subprocess.Popen[bytes] | None = None
@@ -180,17 +223,20 @@ def run_ranks(
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, forward)
     try:
+        pipes = [output_pipe(named, name) for name in ("out", "err")]
         process = subprocess.Popen(
             guarded(command, os.getpid(), grace=grace, remove=remove),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=pipes[0][1],
+            stderr=pipes[1][1],
             env=environment,
             start_new_session=True,  # so only we get the terminal's Ctrl-C, and pass it on once
         )
         for number in list(signals):  # those that arrived while it started
             process.send_signal(number)
-        texts, in_time = _collect(process, timeout, capture)
+        for _, write in pipes:
+            write.close()
+        texts, in_time = _collect(process, [read for read, _ in pipes], timeout, capture)
     finally:
         if process is not None:
             process.send_signal(signal.SIGTERM)  # has no effect if it has ended
@@ -237,13 +283,13 @@ def can_be_lost() -> None:
 
 
 def _collect(
-    process: subprocess.Popen[bytes], timeout: float | None, capture: bool
+    process: subprocess.Popen[bytes], pipes: Sequence[FileIO], timeout: float | None, capture: bool
 ) -> tuple[tuple[str | None, str | None], bool]:
     """Show or collect the ranks' output; return ((stdout, stderr), whether they ended in time)."""
     deadline = None if timeout is None else time.monotonic() + timeout
     in_time = True
-    streams = {process.stdout: sys.stdout, process.stderr: sys.stderr}
-    banners = {pipe: Banner() for pipe in streams}
+    streams = dict(zip(pipes, (sys.stdout, sys.stderr), strict=True))
+    remarks = {pipe: Remarks() for pipe in streams}
     decoders = {pipe: codecs.getincrementaldecoder("utf-8")("replace") for pipe in streams}
     kept = {pipe: b"" for pipe in streams}
     with selectors.DefaultSelector() as selector:
@@ -253,7 +299,7 @@ def _collect(
             for key, _ in selector.select(0.5 if deadline is not None else None):
                 pipe = key.fileobj
                 data = os.read(pipe.fileno(), 1 << 16)
-                text = banners[pipe].feed(data, last=not data)
+                text = remarks[pipe].feed(data, last=not data)
                 if capture:
                     kept[pipe] += text
                 else:
@@ -268,65 +314,3 @@ def _collect(
     if not capture:
         return (None, None), in_time
     return tuple(kept[pipe].decode(errors="replace") for pipe in streams), in_time
-
-
-class Banner:
-    """Removes mpiexec's own messages about a failed rank from a stream of bytes.
-
-    MPICH's mpiexec prints a dozen lines ("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
-    below the rank's own error message. All other output is passed on at once, including unfinished
-    lines; only a line that may belong to the banner is held back until it is complete.
-    """
-
-    RULE = b"=" * 83
-    OWN = re.compile(rb"\[mpiexec@.*\] (Sending Ctrl-C to processes|Press Ctrl-C again to force)")
-    AFTER = (b"YOUR APPLICATION TERMINATED WITH", b"This typically refers", b"Please see the FAQ")
-    # Beginnings of relevant lines: in the ranks' text, after a rule, in the banner, and below it.
-    BEGINNINGS: Mapping[str, tuple[bytes, ...]] = {
-        "text": (b"=", b"[mpiexec@"),
-        "rule": (b"=   BAD TERMINATION",),
-        "banner": (b"=",),
-        "below": AFTER,
-    }
-
-    def __init__(self) -> None:
-        self.state = "text"
-        self.waiting = b""  # an unfinished line that may belong to the banner
-        self.held = b""  # complete lines that belong to the ranks unless a banner follows
-        self.inside_line = False  # the ranks' last line is unfinished
-
-    def feed(self, data: bytes, last: bool = False) -> bytes:
-        """Add `data` and return the bytes that can be shown now; `last` means the end of input."""
-        text, shown = self.waiting + data, b""
-        while text:
-            line, newline, rest = text.partition(b"\n")
-            if self.inside_line:
-                shown += line + newline
-                self.inside_line, text = not newline, rest
-                continue
-            if not newline and not last and self._may_become(line):
-                break
-            if self.state == "rule" and not line.startswith(self.BEGINNINGS["rule"]):
-                self.state = "text"
-                shown, self.held = shown + self.held, b""
-            elif self.state == "below" and not line.startswith(self.AFTER):
-                self.state = "text"
-            if self.state == "text" and not self.OWN.match(line):
-                if line == self.RULE or (not line and rest.startswith(b"==")):
-                    self.held += line + newline
-                    self.state = "rule" if line else "text"
-                else:
-                    shown, self.held = shown + self.held + line + newline, b""
-                    self.inside_line = not newline
-            elif self.state == "rule":
-                self.state, self.held = "banner", b""
-            elif self.state == "banner" and line == self.RULE:
-                self.state = "below"
-            text = rest
-        self.waiting = text
-        if last:
-            shown, self.held = shown + self.held, b""
-        return shown
-
-    def _may_become(self, line: bytes) -> bool:
-        return any(b.startswith(line) or line.startswith(b) for b in self.BEGINNINGS[self.state])

@@ -6,6 +6,7 @@ however the ranks end; and its size is limited by the node's memory only, not by
 creator holds it open. Two ranks share memory, as this package defines it, if that works.
 """
 
+import errno
 import mmap
 import os
 import secrets
@@ -53,13 +54,17 @@ def _open(pid: int, descriptor: int, name: int):
 
 
 def attach(pid: int, descriptor: int, name: int, nbytes: int) -> np.ndarray | None:
-    """Return the memory that process `pid` created, as uint8; None if it can't be opened here."""
+    """Return the memory that process `pid` created, as uint8; None if it can't be opened here.
+
+    OSError: this process, or the system, has no further file.
+    """
     try:
-        own = _open(pid, descriptor, name)
-    except OSError:
+        with _open(pid, descriptor, name) as own:
+            return np.frombuffer(mmap.mmap(own.fileno(), nbytes), np.uint8)  # .base is the mmap
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         return None
-    with own:
-        return np.frombuffer(mmap.mmap(own.fileno(), nbytes), np.uint8)  # .base is the mmap
 
 
 def reserve(pid: int, descriptor: int, name: int, offset: int, nbytes: int) -> bool:

@@ -187,7 +187,8 @@ class Star(Leaf, Hub):
             )
             memory = None
             if descriptor >= 0 and nbytes <= left and near:
-                memory = window.attach(pid, descriptor, name, nbytes)
+                with suppress(OSError):
+                    memory = window.attach(pid, descriptor, name, nbytes)
             team.gather([0], call, elements)  # all have opened the file that the hub closes now
         finally:
             if made >= 0:

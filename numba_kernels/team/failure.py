@@ -162,7 +162,10 @@ class Failing:
             mail.post(Kind.ENDED, "", (self.count, 0, 0), audience(self.rank, self.size))
             ended.append((mail, self.processes))
 
-    __del__ = say_the_end
+    def __del__(self, finalizing=sys.is_finalizing):
+        # When Python ends, `_end` has told the others, and this module's names may be gone.
+        if not finalizing():
+            self.say_the_end()
 
 
 def abort_all(error: BaseException) -> None:

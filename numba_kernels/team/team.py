@@ -36,6 +36,7 @@ from ..launcher import never_alone
 from ..shared import board, window
 from ..shared.board import READY
 from ..shared.node_array import AT
+from ..shared.segments import unlink_segments
 from ..spans import announces
 from . import recovery, regrouping, windows
 from .failure import abort_all
@@ -44,6 +45,7 @@ from .waiting import PATIENCE, SETUP_SECONDS, Waiting
 from .world import has_all_ranks, processes, ranks_in_world, world_of
 
 __all__ = ["Team", "abort_all"]
+FIRST_TAG = 32767  # MPI allows at least these
 
 
 class Team(Waiting):
@@ -80,6 +82,8 @@ class Team(Waiting):
     ):
         if not isinstance(comm, MPI.Comm) or comm == MPI.COMM_NULL:
             raise TypeError(f"comm must be an mpi4py communicator, not {comm!r}")
+        if MPI.COMM_WORLD.size == 1:
+            unlink_segments()
         if comm == MPI.COMM_WORLD and comm.size == 1:
             never_alone(MPI.Get_library_version())
         super().__init__(comm.rank, comm.size, deadline)
@@ -291,9 +295,11 @@ class Team(Waiting):
         part.attempt = attempt
         group = comm.group.Incl(members)
         # MPI has no nonblocking form of this, so it runs on a thread while we poll.
+        # Open MPI makes only the communicator with the lowest (number of `comm`, tag) at a time,
+        # and waits for ever for a rank that has ended. So later attempts have lower tags.
         made: list[MPI.Comm] = []
         thread = threading.Thread(
-            target=lambda: made.append(comm.Create_group(group, attempt)), daemon=True
+            target=lambda: made.append(comm.Create_group(group, FIRST_TAG - attempt)), daemon=True
         )
         thread.start()
         try:

@@ -19,9 +19,19 @@ def find_node(team, shared: bool, patience: float) -> None:
     candidates = tuple(map(int, np.flatnonzero(alike)))
     leader, place, ranks = candidates[0], candidates.index(team.rank), len(candidates)
     nbytes = window.row_bytes(shared_bytes(ranks), np.dtype("uint8"))
-    made, name = window.create(nbytes) if team.rank == leader else (-1, 0)
-    pid, descriptor, name = map(int, team.gather([os.getpid(), made, name])[leader])
-    memory = window.attach(pid, descriptor, name, nbytes)
+    made, name = -1, 0
+    try:
+        if team.rank == leader:
+            made, name = window.create(nbytes)
+        pid, descriptor, name = map(int, team.gather([os.getpid(), made, name])[leader])
+        memory = window.attach(pid, descriptor, name, nbytes)
+    except OSError as error:
+        if made >= 0:
+            os.close(made)
+        raise RuntimeError(
+            f"this process has no further file ({error.strerror}): every team keeps one open; "
+            "close() those that are no longer used"
+        ) from None
     attached = team.gather([memory is not None, leader])
     if made >= 0:
         os.close(made)
@@ -92,7 +102,8 @@ def empty(team, n: int, dtype, common: bool = False) -> np.ndarray:
         if ranks > 1 and descriptor >= 0 and not full and nbytes <= left:
             place = team.node.index(team.rank) * stride
             if window.reserve(pid, descriptor, name, place, row):
-                memory = window.attach(pid, descriptor, name, nbytes)
+                with suppress(OSError):
+                    memory = window.attach(pid, descriptor, name, nbytes)
         enough = memory is not None if ranks > 1 else row <= left
         got = team.gather([enough], call, n)[:, 0]
         if table[:, 3].any():

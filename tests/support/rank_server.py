@@ -1,8 +1,8 @@
 """One rank of a world that is kept (worlds.py): runs one function after the other on request.
 
-    mpiexec -n 3 python rank_server.py FOLDER
+    mpiexec -n 3 python -m rank_server FOLDER
 
-Orders come through FOLDER/socket. The output of a call goes to FOLDER/<rank>.out and .err.
+Orders come through FOLDER/orders. The output of a call goes to FOLDER/<rank>.out and .err.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def serve(folder: Path) -> None:
     faulthandler.register(signal.SIGUSR1)
     rank = launch.rank()
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(folder / "socket"))
+    connection.connect(str(folder / "orders"))
     before = remains.Before()
     with connection, connection.makefile("rw") as stream:
         tell(stream, {"rank": rank, "pid": os.getpid()})

@@ -64,7 +64,8 @@ class Noted(PathFinder):
 
 
 def note_what_is_loaded() -> None:
-    sys.meta_path.insert(0, Noted)
+    if Noted not in sys.meta_path:  # a forked rank has it already
+        sys.meta_path.insert(0, Noted)
 
 
 class Before:

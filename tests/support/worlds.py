@@ -11,8 +11,9 @@ sleeps in a read of its socket (rank_server.py). The whole world is ended when
 
     WORLDS.call(3, file, "each_rank", [100], timeout=60) -> what the ranks printed
 
-Importing TensorFlow takes 5 to 10 s of processor time in each rank. So calls that use Keras say so
-(`keras=True`) and have their own worlds, which serve all files.
+Importing TensorFlow takes 5 to 10 s of processor time. So calls that use Keras say so
+(`keras=True`) and have their own worlds, which serve all files. The ranks of such a world are
+forked from a process that has imported it (launch/fork_server.py).
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from remains import TENSORFLOWS
 
 from numba_kernels import launch
 from numba_kernels.launch import guard
+from numba_kernels.launch.ranks import as_fork, can_fork, with_fork_server
 
-SERVER = Path(__file__).with_name("rank_server.py")
+HERE = Path(__file__).parent
 CALLS = 60  # per world: every team that is dropped costs it two communicators
 # In all worlds of a process; a rank takes about 100 MB, and pytest-xdist has several workers.
 RANKS = 16
@@ -64,18 +66,19 @@ class World:
         self.pids: dict[int, int] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="world-"))
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(self.folder / "socket"))
+        listener.bind(str(self.folder / "orders"))
         listener.listen(ranks)
-        command = [launch.find_mpiexec(), "-n", str(ranks), sys.executable, str(SERVER)]
+        environment = launch.rank_environment(ranks, ASLEEP)
+        command = self._command(environment)
         # These files stay open, so that they can be read after the world and its folder have gone.
         names = ["mpiexec", *(f"{r}.{which}" for r in range(ranks) for which in ("out", "err"))]
         self.written = {name: open(self.folder / name, "w+b") for name in names}  # noqa: SIM115
         self.process = subprocess.Popen(
-            launch.guarded([*command, str(self.folder)], os.getpid(), remove=self.folder),
+            launch.guarded(command, os.getpid(), remove=self.folder),
             stdin=subprocess.DEVNULL,
             stdout=self.written["mpiexec"],
             stderr=subprocess.STDOUT,
-            env=launch.rank_environment(ranks, ASLEEP),
+            env=environment,
             start_new_session=True,
         )
         try:
@@ -86,6 +89,17 @@ class World:
         finally:
             listener.close()
         self.processes = {self.process.pid, *guard.descendants(self.process.pid)}
+
+    def _command(self, environment: dict[str, str]) -> list[str]:
+        """What starts the ranks; those that use Keras are forked, with Keras loaded."""
+        path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+        folder = str(self.folder)
+        rank = [sys.executable, "-m", "rank_server", folder]
+        if self.keras and can_fork(environment):
+            mpiexec = launch.mpiexec_command(self.ranks, as_fork(folder, rank))
+            return with_fork_server("keras_loaded", folder, mpiexec)
+        return launch.mpiexec_command(self.ranks, rank)
 
     def _meet(self, listener: socket.socket) -> None:
         """Wait until all ranks have connected, and note each rank's process."""

@@ -57,16 +57,18 @@ class Saving:
         run, vectors, own, told = self.run, {}, {}, []
         for player in run.players:
             player.strategy.settle()
-            check_same_weights(player.team, player.replica)  # slices must come from equal models
+            # Slices must come from equal models.
+            check_same_weights(player.strategy.copies, player.replica)
             values, its_vectors, its_own = player.strategy.save()
             its_own |= random_state.save(player.replica)
             label = "" if player is run.player else f"{player.name}:"
             vectors |= {label + name: vector for name, vector in its_vectors.items()}
             own |= {label + name: array for name, array in its_own.items()}
-            n, team = player.replica.parameters.size, run.team
-            bounds = [team.slice_of(n, rank) for rank in range(team.size)]
-            told.append(of_player(player, values) | {"slices": [b - a for a, b in bounds]})
-        content, more = self.content(*run.team.slice_of(run.replica.parameters.size))
+            bounds = player.strategy.slices(player.replica.parameters.size)
+            places = {"slices": [b - a for a, b in bounds], "starts": [a for a, _ in bounds]}
+            told.append(of_player(player, values) | places)
+        mine = run.strategy.copies.slice_of(run.replica.parameters.size)
+        content, more = self.content(*mine)
         content |= told[0]
         if told[1:]:
             names = [player.name for player in run.players[1:]]
@@ -121,7 +123,8 @@ class Saving:
             if (was := its.values["rate"]) != rate(player) and run.team.rank == 0:
                 note = f"the learning rate was {was} and is now {rate(player)}"
                 print(f"note: {run.label(player, note, ': ')}", file=sys.stderr)
-        n = run.replica.parameters.size
+        first = run.strategy.first
+        last = first + run.replica.parameters.size
         remembered = list(enumerate(saved.values["callbacks"]))
         for callback in run.callbacks:  # a new callback keeps its initial state
             own = [it for it in remembered if it[1][0] == type(callback).__name__]
@@ -129,7 +132,9 @@ class Saving:
                 remembered.remove(own[0])
                 number, (_, values, names) = own[0]
                 keys = {name: f"callback_{number}:{name}" for name in names}
-                callback.restore(values, {name: saved.vector(k, 0, n) for name, k in keys.items()})
+                callback.restore(
+                    values, {name: saved.vector(k, first, last) for name, k in keys.items()}
+                )
 
     def each(self, saved) -> list:
         """Each player, and the Snapshot as if it were the run's only one."""
@@ -197,7 +202,7 @@ def of_player(player, of_strategy: dict) -> dict:
         "compression": str(strategy.compression),
         # Moving statistics and seeds, which reveal layers without weights:
         "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
-        "by": type(strategy).__name__,
+        "by": strategy.saved_as or type(strategy).__name__,
         "strategy": of_strategy,
     }
 
@@ -206,7 +211,7 @@ def model_of(replica) -> dict:
     """What `check_model` compares of a model."""
     return {
         "dtype": str(replica.parameters.dtype),
-        "layers": [[s.name, s.offset, list(s.shape)] for s in replica.segments],
+        "layers": [[s.name, s.offset, list(s.shape)] for s in replica.whole_segments],
     }
 
 

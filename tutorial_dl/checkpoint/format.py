@@ -157,13 +157,14 @@ class Snapshot:
 
     def vector(self, name: str, first: int, last: int) -> np.ndarray:
         """Elements [first, last) of a vector (of an array's last axis), from all ranks' files."""
-        pieces, low = [], 0
-        for rank in range(self.ranks):
-            size = self.values["slices"][rank]
-            a, b = max(first, low), min(last, low + size)
+        sizes = self.values["slices"]
+        starts = self.values.get("starts", np.cumsum([0, *sizes[:-1]]).tolist())
+        pieces = []
+        for rank in sorted(range(self.ranks), key=lambda r: (starts[r], sizes[r])):
+            low = starts[rank]
+            a, b = max(first, low), min(last, low + sizes[rank])
             if a < b:
                 pieces.append(self._read(rank, "vector", name)[..., a - low : b - low])
-            low += size
         if not pieces:  # no elements, but the right shape
             return self._read(0, "vector", name)[..., :0]
         return np.concatenate(pieces, axis=-1)

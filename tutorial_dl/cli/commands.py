@@ -182,6 +182,107 @@ train.__signature__ = inspect.Signature([FILE, *map(parameter, config.OPTIONS.va
 app.command()(train)
 
 
+SEARCH = "Search"
+
+
+def of_search(name: str, kind, default, help: str, *names: str, **more) -> inspect.Parameter:
+    """An option of `tune` that `train` does not have."""
+    asked = typer.Option(*names, help=help, rich_help_panel=SEARCH, **more)
+    kind = Annotated[kind, asked]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+# fmt: off
+OF_SEARCH = [
+    of_search("space", str | None, None, "What is searched, in TOML: docs/tuning.md.",
+              metavar="FILE"),
+    of_search("sampler", str, "bayesian",
+              "How sets are chosen: random, grid, tpe, bayesian, evolutionary or cmaes."),
+    of_search("trials", int, 20, "Sets of values to try.", min=1),
+    of_search("groups", int, 1, "Sets of values to train at once.", min=1),
+    of_search("folds", int, 1, "Folds of cross-validation; 1: the data's own validation part.",
+              min=1),
+    of_search("merit", str, "val_loss",
+              "Figure of merit: a column of the history, or module:function of the trainer."),
+    of_search("maximise", bool | None, None,
+              "Whether higher is better; default: for accuracy and the like.",
+              "--maximise/--minimise"),
+    of_search("pruner", str, "none",
+              "Stop bad trials early: none, median, successive_halving or hyperband."),
+    of_search("deadline", float, 3600.0, "Seconds that one training may take."),
+    of_search("study", str | None, None, "Keep the trials in FILE.", metavar="FILE"),
+    of_search("report", str | None, None, "Write a report with plots, as HTML.", metavar="FILE"),
+    of_search("best_to", str | None, None,
+              "Write the best options, for train --config.", metavar="FILE"),
+]
+# fmt: on
+
+
+def tune(file: Path | None = None, **given) -> None:
+    """Search for good options: many trainings, several at once, each on its own ranks."""
+    from ..tuning.running import Search
+    from ..tuning.space import Space
+    from . import tune as job
+
+    given = {name: getattr(value, "value", value) for name, value in given.items()}
+    own = {one.name: given.pop(one.name) for one in OF_SEARCH}
+    files = {name: own[name] for name in ("report", "best_to")} | {"json": given.pop("json")}
+    resume = given.pop("resume")
+    try:
+        if own["space"] is None:
+            raise ValueError("tune needs --space FILE, which says what is searched")
+        if given["ranks"] is not None and launch.under_mpi():
+            raise ValueError(
+                f"-n {given['ranks']}, but mpiexec or srun has started the ranks already; leave "
+                "out -n"
+            )
+        if resume and own["study"] is None:
+            raise ValueError("--resume needs --study FILE")
+        asked = given.pop("ranks")
+        base = config.RunConfig.of(**given)
+        same = ("sampler", "trials", "groups", "folds", "merit", "maximise", "pruner", "deadline")
+        search = Search(
+            Space.read(own["space"]), base, **{name: own[name] for name in same},
+            file=own["study"] and Path(own["study"]), resume=resume,
+        )  # fmt: skip
+        need, _ = job.check(search, asked, files)
+        if launch.under_mpi():
+            raise typer.Exit(job.run_rank(search, files))
+        words = base.words()[1:]
+        for name, value in (own | files).items():
+            flag = f"--{name.replace('_', '-')}"
+            if name == "maximise":
+                words += [] if value is None else ["--maximise" if value else "--minimise"]
+            elif value is not None:
+                words += [flag, str(value)]
+        words += ["--resume"] if resume else []
+        status = job.start(search, need, words)
+    except (ValueError, launch.LaunchError, OSError) as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        again = "; --resume goes on" if own["study"] else ""
+        fail(f"interrupted{again}", 130)
+    if status not in (0, 1, 2, 130):  # with these, a rank has printed the reason
+        again = "; --resume goes on" if own["study"] else ""
+        fail(f"the coordinator (rank 0) was ended by {ending(status)}{again}", 1)
+    raise typer.Exit(status)
+
+
+# Options of `train` that say where the results of one training go
+OF_EACH = (
+    "checkpoint", "checkpoint_every", "log", "report_every", "save", "save_best", "timeline",
+    "rehearse",
+)  # fmt: skip
+tune.__signature__ = inspect.Signature(
+    [
+        FILE,
+        *OF_SEARCH,
+        *(parameter(one) for name, one in config.OPTIONS.items() if name not in OF_EACH),
+    ]
+)
+app.command()(tune)
+
+
 @app.command()
 def layout(
     masters: number(config.OPTIONS["masters"].help) = None,

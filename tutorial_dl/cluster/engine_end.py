@@ -9,17 +9,15 @@ at once, as programs do by default.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import signal
 import sys
-from pathlib import Path
+
+from numba_kernels.shared.segments import unlink_segments
 
 from .batch_job import OF_A_JOB
 
 SECONDS = 2  # to end in order
-SEGMENT = re.compile(r"/dev/shm/mpich_shm_\w+$", re.MULTILINE)
 
 
 class Ending:
@@ -46,15 +44,3 @@ class Ending:
             self._in_order(number, frame)
         else:
             sys.exit(128 + number)
-
-
-def unlink_segments() -> None:
-    """Remove the name of the memory that MPICH shares among the ranks of a node.
-
-    All of them have it mapped after MPI_Init. MPICH removes the name in MPI_Finalize only, which a
-    rank that is killed never reaches.
-    """
-    with contextlib.suppress(OSError):
-        for path in set(SEGMENT.findall(Path("/proc/self/maps").read_text())):
-            with contextlib.suppress(FileNotFoundError):  # another rank was first
-                os.unlink(path)

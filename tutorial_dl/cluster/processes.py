@@ -21,6 +21,7 @@ from .batch_job import OF_A_JOB, last_lines
 from .profile import Profile
 
 PORTS = 24  # those that a controller listens on
+BUSY = 35_000  # ms without a heartbeat, after which ipyparallel calls an engine lost
 
 
 @contextlib.contextmanager
@@ -79,14 +80,16 @@ class Guarded:
 def controller(run: Path, profile: Profile, ports: Sequence[int]) -> list[str]:
     """ipyparallel's controller, which writes its connection files into `run`/security."""
     address = profile.address()
+    # An engine is registered at the second heartbeat after its start. By default one is sent every
+    # 3 s; more frequent ones cost processor time, and there may be thousands of engines elsewhere.
+    beat = 200 if profile.kind == "local" else 500  # ms
+    misses = BUSY // beat
     return [
         *(sys.executable, "-m", *program("controller", profile), f"--profile-dir={run}"),
         *(f"--ip={address}", f"--location={address}"),
         f"--IPController.enable_curve={profile.encrypt}",
         f"--ports={','.join(map(str, ports))}",
-        # An engine is registered at the next heartbeat after its start, by default up to 3.5 s
-        # later. Use 0.5 s, and allow busy engines as much time as before.
-        *("--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=70"),
+        *(f"--HeartMonitor.period={beat}", f"--HeartMonitor.max_heartmonitor_misses={misses}"),
         # 2 processes instead of 9, and 50 MB of memory instead of 80.
         "--IPController.use_threads=True",
     ]
@@ -127,7 +130,7 @@ def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:
     # Linux shares a busy machine between sessions, not processes: all ranks in one session, as
     # gforker starts them, got half the processor time that they get with one session per rank.
     own = ["setsid"] if mpiexec.endswith(".gforker") and shutil.which("setsid") else []
-    return [mpiexec, "-n", str(n), *own], env
+    return launch.mpiexec_command(n, own, mpiexec=mpiexec), env
 
 
 def ranks_in_allocation(profile: Profile, n: int) -> tuple[list[str], dict[str, str]]:

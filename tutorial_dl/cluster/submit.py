@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from numba_kernels import launch
-from numba_kernels.launch import privacy
+from numba_kernels.launch import open_mpi, privacy
 
 from . import mpi_launcher, processes
 from .batch_job import Job, JobError
@@ -84,7 +84,8 @@ def script(
 ) -> str:
     """The batch script of a job in which `profile`'s launcher starts `n` engines once."""
     threads = [f"export {v}={profile.cores_per_rank}" for v in launch.THREAD_VARIABLES]
-    threads += [f"export {name}=${{{name}-{value}}}" for name, value in privacy.ANYWHERE.items()]
+    of_mpi = privacy.ANYWHERE | open_mpi.settings({})  # which MPI it is, only the job knows
+    threads += [f"export {name}=${{{name}-{value}}}" for name, value in of_mpi.items()]
     if profile.system == "slurm":  # since 22.05, srun does not inherit this from the job
         threads += [f"export SRUN_CPUS_PER_TASK={profile.cores_per_rank}"]
     job = [sys.executable, "-I", "-S", str(IN_JOB), "--guard", str(launch.GUARD)]

@@ -4,6 +4,7 @@ from typing import Any
 
 from tutorial_dl import user_function
 from tutorial_dl.data.built_in import curve, digits, events
+from tutorial_dl.data.characters import text
 from tutorial_dl.data.dataset import Data, Dataset, classes
 from tutorial_dl.data.files import named, paths
 from tutorial_dl.data.hdf5_dataset import hdf5, names, share_or_files
@@ -11,7 +12,7 @@ from tutorial_dl.data.showers import showers, small_showers
 from tutorial_dl.data.streams import is_stream, stream_of
 
 NAMES = {
-    "curve": curve, "digits": digits, "events": events, "showers": showers,
+    "curve": curve, "digits": digits, "events": events, "text": text, "showers": showers,
     "small-showers": small_showers,
 }  # fmt: skip
 

@@ -3,14 +3,16 @@
     replica = models.build("cnn", dataset)                  # or "my_file:build"
     model = models.cnn(dataset)                             # the compiled keras.Model itself
 
-`f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax` and `dense` are
-numpy replicas, built in milliseconds, `mlp`, `cnn` and `lstm` compiled Keras models. `GANS` make
-a Game of two players (replica/gan.py): `one_dimensional_gan` in numpy, `digits_gan`,
-`digits_conv_gan` and `shower_gan` with Keras.
+`f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax`, `dense` and
+`transformer` are numpy replicas, built in milliseconds, `mlp`, `cnn`, `lstm` and `gpt` compiled
+Keras models. `GANS` make a Game of two players (replica/gan.py): `one_dimensional_gan` in numpy,
+`digits_gan`, `digits_conv_gan` and `shower_gan` with Keras.
 """
 
+import inspect
 import random
 import sys
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -22,9 +24,9 @@ from tutorial_dl.data import Dataset
 
 KERAS_GANS = ("digits-gan", "digits-conv-gan", "shower-gan")
 GANS = ("one-dimensional-gan", *KERAS_GANS)
-NETWORKS = ["mlp", "cnn", "lstm"]
+NETWORKS = ["mlp", "cnn", "lstm", "gpt"]
 KERAS = (*NETWORKS, *KERAS_GANS)
-NAMES = ("curve", "softmax", "dense", *NETWORKS, *GANS)
+NAMES = ("curve", "softmax", "dense", "transformer", *NETWORKS, *GANS)
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
@@ -34,7 +36,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "shower_gans": ["shower_gan"],
     },
 )
-__all__ += ["GANS", "NAMES", "build", "curve", "dense", "is_gan", "one_dimensional_gan", "softmax"]
+__all__ += [
+    "GANS", "NAMES", "build", "curve", "dense", "one_dimensional_gan", "softmax", "transformer",
+]  # fmt: skip
 
 
 def check(spec: str) -> None:
@@ -54,22 +58,20 @@ def _two(spec: str) -> list[str]:
     return parts if len(parts) == 2 and all(map(user_function.is_reference, parts)) else []
 
 
-def is_gan(spec: str) -> bool:
-    """Whether `spec` names a game of two players (or, a user's function, may turn out as one)."""
-    return spec in GANS or bool(_two(spec))
-
-
-def build(spec: Any, dataset: Dataset, seed: int = 0) -> Any:
+def build(
+    spec: Any, dataset: Dataset, seed: int = 0, arguments: Mapping[str, Any] | None = None
+) -> Any:
     """Build the Replica, or of a GAN the Game, that `spec` names, to fit the dataset.
 
     Args:
         spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
-            called without arguments and returns a compiled keras.Model, a Replica or a Game; two
+            called with `arguments` and returns a compiled keras.Model, a Replica or a Game; two
             such functions, joined by a comma, that return the generator and the discriminator of a
             GAN as keras.Models; or a model itself. A keras.Model with the attributes `generator`
             and `discriminator`, both keras.Models, is a GAN.
         seed: Seed of the initial weights; for a user's function, seed of Python's, numpy's and
             Keras's generators.
+        arguments: Keyword arguments of a user's function.
 
     Raises:
         ValueError, TypeError: If there is no such model, or it does not fit the dataset, or cannot
@@ -87,7 +89,12 @@ def build(spec: Any, dataset: Dataset, seed: int = 0) -> Any:
     else:
         random.seed(seed)
         np.random.seed(seed)
-    made = [function() for function in functions]
+    for function in functions if arguments else ():
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError as error:
+            raise ValueError(f"model '{spec}': {error}") from None
+    made = [function(**arguments or {}) for function in functions]
     try:
         if (game := _game_of(*made)) is not None:
             return game
@@ -162,6 +169,24 @@ def dense(dataset: Dataset, seed: int = 0) -> replica.Replica:
     return replica.DenseReplica(sizes, "tanh", "mse", seed=seed)
 
 
+def transformer(dataset: Dataset, seed: int = 0) -> replica.Replica:
+    """A small GPT in numpy: 2 blocks of width 64 with 4 heads; `gpt` is the same in Keras."""
+    tokens, positions = text_shape("transformer", dataset)
+    return replica.TransformerReplica(tokens, positions, seed=seed)
+
+
+def text_shape(model: str, dataset: Dataset) -> tuple[int, int]:
+    """(Tokens, positions) of data whose samples are tokens and those that follow them."""
+    shape, targets = sample_shape(model, dataset), dataset.train.targets
+    words = not isinstance(targets, (tuple, dict)) and targets.shape[1:] == shape
+    if len(shape) != 1 or not words or not dataset.classes:
+        raise ValueError(
+            f"model '{model}' predicts the next token at each position: dataset '{dataset.name}' "
+            f"has samples of shape {shape}; use data 'text', or tokens (n, t) and targets (n, t)"
+        )
+    return dataset.classes, shape[0]
+
+
 def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
     """Shape of one sample; raises ValueError if the dataset has several inputs."""
     shape = dataset.inputs_shape
@@ -175,9 +200,14 @@ def sample_shape(model: str, dataset: Dataset) -> tuple[int, ...]:
 
 def outputs(model: str, dataset: Dataset) -> int:
     """Number of outputs: one per class, or one per number of a target."""
-    if dataset.classes:
-        return dataset.classes
     targets = dataset.train.targets
+    if dataset.classes:
+        if np.ndim(targets) > 1 and targets.shape[1:] == dataset.inputs_shape != (1,):
+            raise ValueError(
+                f"model '{model}' predicts one class per sample: dataset '{dataset.name}' has one "
+                "per position; use model 'gpt' or 'transformer'"
+            )
+        return dataset.classes
     if isinstance(targets, (tuple, dict)):
         raise ValueError(
             f"model '{model}' has one output: dataset '{dataset.name}' has {len(targets)}; "

@@ -1,4 +1,4 @@
-"""Keras networks (`mlp`, `cnn`, `lstm`), compiled with the loss that fits the dataset.
+"""Keras networks (`mlp`, `cnn`, `lstm`, `gpt`), compiled with the loss that fits the dataset.
 
 Weights depend on `seed` alone, layer by layer, so every rank and every run starts from the same.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tutorial_dl.data import Dataset
-from tutorial_dl.models import one_hot, outputs, sample_shape
+from tutorial_dl.models import one_hot, outputs, sample_shape, text_shape
 
 if TYPE_CHECKING:
     import keras
@@ -119,3 +119,46 @@ def lstm(dataset: Dataset, seed: int = 0) -> keras.Model:
     for layer in _with_output("lstm", chain, dataset, seed):
         x = layer(x)
     return _for(dataset, keras.Model(inputs, x, name="lstm"))
+
+
+def gpt(
+    dataset: Dataset, seed: int = 0, width: int = 64, heads: int = 4, blocks: int = 2
+) -> keras.Model:
+    """A small GPT, for tokens and those that follow them: the network of replica/transformer.py."""
+    tokens, positions = text_shape("gpt", dataset)
+    keras = _keras()
+    layers, ops = keras.layers, keras.ops
+
+    def start(number: int):
+        return keras.initializers.GlorotUniform(seed=1000 * seed + number)
+
+    def embedding(name: str, rows: int, number: int):
+        uniform = keras.initializers.RandomUniform(-0.05, 0.05, seed=1000 * seed + number)
+        return layers.Embedding(rows, width, uniform, name=name)
+
+    def norm(name: str):
+        return layers.LayerNormalization(epsilon=1e-5, name=name)
+
+    inputs = keras.Input((positions,), dtype="int32", name="inputs")
+    place = ops.cumsum(ops.ones_like(inputs), axis=1) - 1
+    x = embedding("tokens", tokens, 0)(inputs) + embedding("positions", positions, 1)(place)
+    for block in range(1, blocks + 1):
+        name = f"block_{block}"
+        y = norm(f"{name}_norm_1")(x)
+        attention = layers.MultiHeadAttention(
+            heads, width // heads, kernel_initializer=start(10 * block), name=f"{name}_attention"
+        )
+        x = x + attention(y, y, use_causal_mask=True)
+        y = norm(f"{name}_norm_2")(x)
+        y = layers.Dense(
+            4 * width, kernel_initializer=start(10 * block + 1), name=f"{name}_dense_1"
+        )(y)
+        y = layers.Dense(width, kernel_initializer=start(10 * block + 2), name=f"{name}_dense_2")(
+            ops.gelu(y)  # approximated by tanh, as in GPT-2
+        )
+        x = x + y
+    output = layers.Dense(tokens, "softmax", kernel_initializer=start(2), name="output")
+    model = keras.Model(inputs, output(norm("norm")(x)), name="gpt")
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.strategy_chooses = True
+    return model

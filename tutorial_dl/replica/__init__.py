@@ -1,10 +1,12 @@
 """Replicas: models of any kind as two flat vectors (see `base`).
 
-replica.CurveReplica, SoftmaxReplica, DenseReplica      numpy
+replica.CurveReplica, SoftmaxReplica, DenseReplica,
+    LayeredReplica, TransformerReplica                  numpy
 replica.of(model)                                       a compiled Keras model, or any Replica
 replica.check(replica, batches)                         contract tests for one of your own
 
 base.py, contract.py     what a replica is, and must keep; vectors.py: base of curve.py and dense.py
+layers.py, layered.py    chains of numpy layers; transformer.py: a small GPT of them
 keras_tensorflow.py      Keras models; keras_variables.py, joining.py: their weights and gradients
 keras_steps.py           what TensorFlow computes; keras_own_step.py: a train_step of one's own
 keras_optimizers.py      the optimizer that a model was compiled with; keras_saving.py: in its file
@@ -33,6 +35,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "curve": ["CurveReplica"],
         "dense": ["DenseReplica", "SoftmaxReplica"],
         "keras_tensorflow": ["KerasReplica"],
+        "layered": ["LayeredReplica"],
+        "transformer": ["TransformerReplica"],
     },
 )
 __all__ += ["Batch", "Replica", "Segment", "of"]

@@ -225,6 +225,19 @@ class Replica:
         """
 
     @property
+    def whole_segments(self) -> tuple[Segment, ...]:
+        """The segments of the whole model, where this replica is a part of it."""
+        return self.segments
+
+    @property
+    def whole_size(self) -> int:
+        """Elements of the whole model's vectors."""
+        return self.parameters.size
+
+    def collect(self) -> None:
+        """Before `save`, on all ranks: gather what rank 0 does not hold."""
+
+    @property
     def gradient_is_finite(self) -> bool:
         """Whether the gradient just computed is free of NaN and infinity.
 
@@ -326,8 +339,8 @@ def _of_inner(name: str) -> property:
 
 for _name in (
     *Replica.__annotations__, "gradient_is_finite", "compute_gradient", "evaluate", "measure",
-    "metrics_of", "try_out", "predict", "save", "place", "use_team", "swap",
-    "constrain", "own_optimizer",
+    "metrics_of", "try_out", "whole_segments", "whole_size", "collect", "predict", "save", "place",
+    "use_team", "swap", "constrain", "own_optimizer",
 ):  # fmt: skip
     setattr(Around, _name, _of_inner(_name))
 

@@ -145,15 +145,15 @@ class Run:
             self.check_agreement(loop)
             loop.attach()
             for player in self.players:
-                random_state.spread(player.team, player.replica)
+                random_state.spread(player.strategy.copies, player.replica)
         self.begin_epoch()
         self._attached, self._generation = True, self.team.generation
 
     def settings(self) -> dict[str, float]:
         """The settings that must be equal on all ranks, and in a resumed run."""
-        others = {f"parameters of {p.name}": p.replica.parameters.size for p in self.players[1:]}
+        others = {f"parameters of {p.name}": p.replica.whole_size for p in self.players[1:]}
         return {
-            "parameters": self.replica.parameters.size,
+            "parameters": self.replica.whole_size,
             **others,
             **sizes(self.dataset, self.batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
@@ -180,7 +180,7 @@ class Run:
 
     def check_same_weights(self) -> None:
         for player in self.players:
-            check_same_weights(player.team, player.replica)
+            check_same_weights(player.strategy.copies, player.replica)
 
     # The position of training
 
@@ -293,7 +293,7 @@ class Run:
         with span("validation"):
             for player in self.players:
                 metrics = evaluate(
-                    player.team, player.replica, data, self.validation_batch_size,
+                    player.strategy.copies, player.replica, data, self.validation_batch_size,
                     lambda batch, player=player: player.part(batch, self),
                 )  # fmt: skip
                 found |= {self.label(player, name): value for name, value in metrics.items()}
@@ -305,6 +305,7 @@ class Run:
         Ranks in step call it together; with a master, rank 0 may call it alone.
         """
         optimizer = ()
+        self.replica.collect()
         if self.replica.saves_optimizer:
             found = self.strategy.trained_by()
             optimizer = (found._replace(schedule=self.schedule, clip_norm=self.clip_norm),)

@@ -21,9 +21,9 @@ NAMES = {name: name.title().replace("_", "") for name in STRATEGIES}
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["base", "center", "kernels", "loss_scale", "rule", "scripted"],
+    submodules=["base", "center", "kernels", "loss_scale", "pipelined", "rule", "scripted"],
     submod_attrs={file: [kind] for file, kind in NAMES.items()}
-    | {"rule": ["Rule"], "scripted": ["Scripted"]},
+    | {"pipelined": ["Pipelined"], "rule": ["Rule"], "scripted": ["Scripted"]},
 )
 __all__ += ["NAMES", "get"]
 

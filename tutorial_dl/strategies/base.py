@@ -25,6 +25,8 @@ class Strategy:
     compression = None  # the Method (numba_kernels.compression) by which gradients are sent
     shares_batches = True  # whether several ranks compute parts of each batch
     one_copy = False  # whether the ranks of a node use one copy of the weights
+    first = 0  # where this rank's vectors begin in those of the whole model
+    saved_as: str | None = None  # by which name checkpoints know it; None: its class's
     _team = None
 
     def __init__(self, team=None):
@@ -49,6 +51,15 @@ class Strategy:
         if self._team is None and team is not None:
             self.check_team(team)
             self._team = team
+
+    @property
+    def copies(self):
+        """The ranks that hold what this rank holds, and share each batch: by default, all."""
+        return self.team
+
+    def slices(self, n: int) -> list[tuple[int, int]]:
+        """[first, last) of the vectors, of `n` elements, that each rank writes to checkpoints."""
+        return [self.team.slice_of(n, rank) for rank in range(self.team.size)]
 
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
@@ -173,11 +184,11 @@ class OneModel(Strategy):
 
     def average_state(self) -> None:
         """Average what is not optimised (moving statistics) over ranks, weighted by samples."""
-        if self.replica.state.size and self.team.size > 1:
+        if self.replica.state.size and self.copies.size > 1:
             # In float64, so that the average of equal values is that value, bit for bit.
             state = self.replica.state.astype(np.float64)
             weighted = np.append(state * self._seen, self._seen)
-            self.team.allreduce(weighted)  # sums
+            self.copies.allreduce(weighted)  # sums
             if weighted[-1]:
                 self.replica.state = (weighted[:-1] / weighted[-1]).astype(self.replica.state.dtype)
         self._seen = 0
@@ -191,7 +202,7 @@ class OneModel(Strategy):
     def save(self) -> tuple[dict, dict, dict]:
         """(values, vectors, own): numbers, slices of common vectors, what only this rank has."""
         n, update = self.replica.parameters.size, self.update
-        first, last = self.team.slice_of(n)
+        first, last = self.copies.slice_of(n)
         low = first - update.mine.start
         vectors = {
             "parameters": self.replica.parameters[first:last],
@@ -205,9 +216,11 @@ class OneModel(Strategy):
 
     def restore(self, saved) -> None:
         """Continue from a Snapshot (checkpoint/format.py), also one of more or fewer ranks."""
-        update = self.update
-        self.replica.parameters[:] = saved.vector("parameters", 0, self.replica.parameters.size)
-        update.state.slots[:] = saved.vector("slots", update.mine.start, update.mine.stop)
+        update, first = self.update, self.first
+        last = first + self.replica.parameters.size
+        self.replica.parameters[:] = saved.vector("parameters", first, last)
+        mine = first + update.mine.start, first + update.mine.stop
+        update.state.slots[:] = saved.vector("slots", *mine)
         values = saved.values["strategy"]
         update.state.step = values["updates"]
         self.restore_numbers(values)

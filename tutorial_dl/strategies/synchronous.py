@@ -165,9 +165,12 @@ class TwoSteps:
         if total:
             with span("update"):
                 if self.clip_norm is not None:
-                    clip_by_norm(g, self.clip_norm)
+                    self.clip(g)
                 self.optimizer.update(self.replica.parameters, g, self.state)
         return (float(loss / total) if total else 0.0), int(total)
+
+    def clip(self, gradient: np.ndarray) -> None:
+        clip_by_norm(gradient, self.clip_norm)
 
     def resume(self) -> None:
         """After a failure: give all ranks the weights and state of rank 0. Collective."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import data as datasets
 from .. import models, strategies
-from ..config import OPTIONS, WITH_MASTER, RunConfig, class_weight_of, target_of
+from ..config import OPTIONS, WITH_MASTER, RunConfig, class_weight_of, model_arguments_of, target_of
 from ..layout import Layout
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ OF_SCHEDULE = ("schedule", "warm_up", "batch_rule")
 REPLACING = ("learning_rate", *OF_RULES, "clip_norm", *OF_SCHEDULE)
 
 
-def prepare(config: RunConfig, team, adapt=lambda replica: replica):
+def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None):
     """Make the Trainer that `config` describes, for the ranks of `team`. Collective.
 
-    `adapt(replica)` returns the Replica to train, which may be another one.
+    `adapt(replica)` returns the Replica to train, which may be another one. A `dataset` that is
+    given takes the place of the one that `config` names.
 
     Raises ValueError if model, data and options do not fit together.
     """
@@ -42,8 +43,10 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
     # Code that draws from the global generators starts alike in every run and on every rank.
     random.seed(data.seed)
     np.random.seed(data.seed)
-    dataset = opened(datasets.load(data.data, **of_files(config)), team)
-    made = models.build(data.model, dataset, seed=data.seed)
+    if dataset is None:
+        dataset = opened(datasets.load(data.data, **of_files(config)), team)
+    arguments = model_arguments_of(data.model_arguments, data.model)
+    made = models.build(data.model, dataset, data.seed, arguments)
     if hasattr(made, "discriminator"):  # a Game
         from .gan_setup import prepare_game
 
@@ -54,8 +57,11 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
         raise ValueError(f"{asked[0]} is for a GAN, such as digits-gan; got model {data.model!r}")
     replica = adapt(made)
     layout = layout_of(config, team.size)
-    name, its_options = config.strategy.strategy, config.strategy_options()
-    strategy = strategies.get(name, team, **its_options, layout=layout)
+    if config.pipeline.pipeline is not None:
+        replica, strategy = pipelined(config, team, replica, dataset)
+    else:
+        name, its_options = config.strategy.strategy, config.strategy_options()
+        strategy = strategies.get(name, team, **its_options, layout=layout)
     choice = optimizer_of(config, replica, strategy)
     choice.tell(team)
     options, size = config.values(), data.batch_size
@@ -79,6 +85,30 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica):
         callbacks=callbacks_of(config),
         **{name: options[name] for name in OF_TRAINER},
     )
+
+
+def pipelined(config: RunConfig, team, replica, dataset):
+    """(This rank's part of the model, the strategy that trains it). Collective."""
+    from ..model_parallel import Grid, PipelinedReplica
+
+    asked = config.pipeline
+    if isinstance(dataset.train, datasets.Stream):
+        raise ValueError(
+            f"--pipeline needs samples by number, and data '{dataset.name}' are a stream"
+        )
+    grid = Grid(team, asked.pipeline)
+    size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))
+    part = PipelinedReplica(
+        replica,
+        grid,
+        asked.pipeline_schedule,
+        asked.micro_batches,
+        asked.chunks,
+        layers=None if asked.cut_at is None else asked.cut_at.split(","),
+        sample=dataset.train.take(slice(0, size))[0],
+        recompute=asked.recompute,
+    )
+    return part, strategies.Pipelined(grid)
 
 
 def of_files(config: RunConfig) -> dict[str, str | None]:
@@ -207,7 +237,9 @@ def layout_of(config: RunConfig, ranks: int | None) -> Layout | None:
 def ranks_of(config: RunConfig) -> int | None:
     """The number of ranks asked for, or that `layout_of` needs; None for the default, 1."""
     layout = layout_of(config, config.layout.ranks)
-    return layout.ranks if layout else config.layout.ranks or _ranks_without_master(config)
+    if layout:
+        return layout.ranks
+    return config.layout.ranks or _ranks_without_master(config) or config.pipeline.pipeline
 
 
 def with_ranks(config: RunConfig, ranks: int) -> RunConfig:

@@ -198,7 +198,7 @@ class Trainer:
         if replica.fixed_batch is not None:
             check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared or team.size > 1)
             validation_batch_size = replica.fixed_batch
-        rank, ranks = loop.shard(team)
+        rank, ranks = loop.shard(strategy.copies)
         if isinstance(dataset.train, Stream):
             batches = StreamBatches(dataset.train, team, seed, shuffle)
         else:
@@ -338,7 +338,7 @@ class Trainer:
         """
         with self._together("predict()"):
             data = self._of_stream(inputs)
-            return predict(self.team, self.replica, data, self.run.validation_batch_size)
+            return predict(self.strategy.copies, self.replica, data, self.run.validation_batch_size)
 
     def _of_stream(self, data):
         """A Stream of what a user has as one; anything else as it is. Collective."""

@@ -18,6 +18,13 @@ import pytest
 from numba_kernels import launch
 from numba_kernels.launch import fork_server, guard, ranks
 
+
+@pytest.fixture(autouse=True)
+def _of_mpich():
+    if launch.is_open_mpi():
+        pytest.skip("ranks of Open MPI are not forked")
+
+
 PRELOADED = """
 import os
 os.environ["PRELOADED_BY"] = str(os.getpid())

@@ -38,5 +38,7 @@ def test_in_a_job_ranks_may_run_on_other_nodes(job):
 def test_ranks_neither_listen_nor_share_memory_with_their_group():
     done = launch.run_ranks(2, ["-c", SHOW], timeout=SECONDS, capture=True)
     assert done.stdout.splitlines() == ["0 0"] * 2, done.stderr
+    if launch.is_open_mpi():
+        return  # between ranks of one machine it uses its own transports
     done = launch.run_ranks(2, ["-c", SHOW], env={"UCX_TLS": "all"}, timeout=SECONDS, capture=True)
     assert "0" not in done.stdout.split(), "UCX shares no such memory any more"

@@ -13,7 +13,6 @@ import pytest
 
 from numba_kernels import launch
 from numba_kernels.launch import guard
-from numba_kernels.launch.ranks import Banner
 
 SECONDS = 60
 
@@ -67,52 +66,9 @@ def test_a_killed_rank_ends_the_run_without_mpiexecs_remarks():
         "time.sleep(100)"
     )
     done = launch.run_ranks(2, ["-c", code], timeout=SECONDS, capture=True)
-    assert done.returncode == 9
+    assert done.returncode in (9, 128 + 9)  # of MPICH, of Open MPI
     assert done.stdout.split() == ["=" * 83, "mine"] * 2
     assert done.stderr.splitlines() == ["and mine"] * 2
-
-
-BANNER = f"""
-{"=" * 83}
-=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
-=   PID 3520 RUNNING AT node
-=   EXIT CODE: 9
-=   CLEANING UP REMAINING PROCESSES
-=   YOU CAN IGNORE THE BELOW CLEANUP MESSAGES
-{"=" * 83}
-YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
-This typically refers to a problem with your application.
-Please see the FAQ page for debugging suggestions
-""".encode()
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 83, 84, 85, 1000])
-@pytest.mark.parametrize(
-    "before, after",
-    [
-        (b"", b""),
-        (b"a\n", b"b\n"),
-        (b"= mine\n=\n", b"=====\nYOUR text\n"),
-        (b"=" * 83 + b"\nmine\n", b"=" * 83 + b"\n"),
-        (b"50%\r", b"[x] This is mine"),
-    ],
-)
-def test_the_banner_goes_and_nothing_else(size, before, after):
-    data = before + BANNER + after
-    banner = Banner()
-    shown = b"".join(banner.feed(data[i : i + size]) for i in range(0, len(data), size))
-    shown += banner.feed(b"", last=True)
-    # The empty line above the banner is mpiexec's, too, but may have been shown already.
-    assert shown in (before + after, before + b"\n" + after)
-
-
-def test_unfinished_lines_do_not_wait():
-    banner = Banner()
-    assert banner.feed(b"12%\r") == b"12%\r"
-    assert banner.feed(b"13%\r==") == b"13%\r=="
-    assert banner.feed(b"\n==") == b"\n"  # "==" may begin a rule, so it is held back
-    assert banner.feed(b"= a\n[mpi") == b"=== a\n"
-    assert banner.feed(b"", last=True) == b"[mpi"
 
 
 def sleepers(tmp_path, heed: bool = True) -> list[str]:
@@ -214,7 +170,7 @@ def test_what_a_rank_leaves_running_ends_with_the_run(tmp_path):
 def test_shared_memory_of_killed_ranks_is_removed_and_of_living_ones_stays(tmp_path):
     parent = parent_of(tmp_path, 2)
     ranks = pids(tmp_path, 2)
-    living = {m.path for m in ranks[0].memory_maps() if m.path.startswith("/dev/shm/mpich")}
+    living = {m.path for m in ranks[0].memory_maps() if m.path in guard.segments()}
     before = guard.segments()
     assert living and living <= before
     code = "import os; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); os._exit(3)"

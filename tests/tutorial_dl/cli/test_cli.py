@@ -11,6 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import clock
+import either_mpi
 import psutil
 import pytest
 
@@ -90,7 +91,7 @@ def of_mark(mark):
 
 def error_of(done, status):
     """The error's only line."""
-    lines = done.stderr.strip().splitlines()
+    lines = either_mpi.without_remarks(done.stderr).strip().splitlines()
     assert done.returncode == status, done.stderr
     assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     assert not done.stdout.strip()

@@ -9,6 +9,7 @@ import sys
 import venv
 from pathlib import Path
 
+import either_mpi
 import pytest
 
 from numba_kernels import launch
@@ -95,7 +96,8 @@ def test_no_mpiexec(tmp_path):
     assert done.returncode == 1
     assert checks["MPI"]["ok"], checks["MPI"]
     assert "there is no mpiexec" in checks["mpiexec"]["found"]
-    assert "tutorial-dl[mpich]" in checks["mpiexec"]["remedy"]
+    assert f"use the mpiexec of {either_mpi.mine()}" in checks["mpiexec"]["remedy"]
+    assert launch.is_open_mpi() or "tutorial-dl[mpich]" in checks["mpiexec"]["remedy"]
     assert not checks["2 ranks"]["ok"] and not checks["engine cluster"]["ok"]
 
 
@@ -106,19 +108,20 @@ def script(path: Path, does: str) -> str:
 
 
 def test_mpiexec_of_another_mpi(tmp_path):
-    other = script(tmp_path / "mpiexec", "echo 'mpiexec (OpenRTE) 4.1.4'")
+    mine, theirs = either_mpi.mine(), either_mpi.theirs()
+    other = script(tmp_path / "mpiexec", f"echo '{either_mpi.SAYS[theirs]}'")
     done = run(MPIEXEC=other)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("FAIL  mpiexec: "))
-    assert f"{other} belongs to Open MPI" in lines[at]
-    assert lines[at + 1].startswith("      remedy: use the mpiexec of MPICH")
+    assert f"{other} belongs to {theirs}" in lines[at]
+    assert lines[at + 1].startswith(f"      remedy: use the mpiexec of {mine}")
     assert lines[-1] == "3 of 18 checks failed: mpiexec, 2 ranks, engine cluster"
 
 
 def test_mpiexec_that_starts_separate_worlds(tmp_path):
-    """This mpiexec claims to be MPICH's but starts each rank alone, which only a trial shows."""
-    does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; shift; shift; "$@" & "$@" & wait'
+    """This mpiexec claims to be right but starts each rank alone, which only a trial shows."""
+    does = f'{either_mpi.says_version()}; shift; shift; "$@" & "$@" & wait'
     done = run("--json", MPIEXEC=script(tmp_path / "mpiexec", does))
     checks = checks_of(done)
     assert done.returncode == 1 and checks["mpiexec"]["ok"]
@@ -127,7 +130,7 @@ def test_mpiexec_that_starts_separate_worlds(tmp_path):
 
 
 def test_ranks_that_hang_are_given_up(tmp_path, monkeypatch):
-    does = 'if [ "$1" = --version ]; then echo HYDRA; exit; fi; exec sleep 300'
+    does = f"{either_mpi.says_version()}; exec sleep 300"
     monkeypatch.setenv("MPIEXEC", script(tmp_path / "mpiexec", does))
     monkeypatch.setattr(doctor, "SECONDS", 2)
     check = doctor.tried("2 ranks", doctor.two_ranks)

@@ -34,7 +34,7 @@ from tutorial_dl.training.setup import ranks_of, with_ranks
 
 ROOT = Path(__file__).parents[3]
 OTHERS = {
-    "compile": "xla",
+    "compile": "xla", "model_arguments": '{"width": 3}',
     "model": "softmax", "data": "curve", "strategy": "downpour", "epochs": 7, "batch_size": 64,
     "optimizer": "lamb", "learning_rate": 0.0, "seed": 3, "quiet": True, "json": "-",
     "one_copy": True, "save": "m.npz", "save_best": "b.npz", "timeline": "t.png",

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import either_mpi
 import psutil
 import pytest
 import stranger
@@ -63,7 +64,7 @@ def assert_gone(processes: list[psutil.Process]) -> None:
 def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
     (tmp_path / "beside_the_notebook.py").write_text("ANSWER = 42\n")
     with cluster.start(n=3, timeout=SECONDS) as c:
-        assert "3 engines = MPI ranks 0 to 2 (MPICH)" in capsys.readouterr().out
+        assert f"3 engines = MPI ranks 0 to 2 ({either_mpi.mine()})" in capsys.readouterr().out
         view = c.client[:]
         view.execute(
             "import os, beside_the_notebook; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
@@ -84,11 +85,13 @@ def test_ids_are_ranks_and_ranks_communicate(tmp_path, capsys):
         ]
         processes = all_processes(c)
         assert {e.pid for e in status} <= {p.pid for p in processes}
-        # No connection from other machines: everything listens on the loopback interface.
-        assert len(listening(processes)) > 16
-        assert {ip for ip, _ in listening(processes)} == {"127.0.0.1"}
+        # No connection from other machines: everything listens on the loopback interface, but Open
+        # MPI's mpiexec, which can't be told to (docs/clusters.md, "Who may connect").
+        private = [process for process in processes if process.name() != "prterun"]
+        assert len(listening(private)) > 16
+        assert {ip for ip, _ in listening(private)} == {"127.0.0.1"}
         # No other user of this machine can connect without the keys, or read shared memory.
-        assert {stranger.mechanism(port) for _, port in listening(processes)} == {"CURVE"}
+        assert {stranger.mechanism(port) for _, port in listening(private)} == {"CURVE"}
         segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
         assert not {int(line.split()[4]) for line in segments} & {p.pid for p in processes}
     assert not any(p.is_running() for p in processes)
@@ -179,7 +182,7 @@ def test_bad_timeout():
 
 
 def fake_mpiexec(path: Path, does: str) -> str:
-    path.write_text(f'#!/bin/sh\nif [ "$1" = --version ]; then echo HYDRA; exit; fi\n{does}\n')
+    path.write_text(f"#!/bin/sh\n{either_mpi.says_version()}\n{does}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -345,6 +348,6 @@ def test_engines_leave_no_name_in_shared_memory(shared_cluster):
     """A rank that is killed can't remove it; MPICH keeps the name until MPI_Finalize."""
     shared_cluster.run(
         "maps = open('/proc/self/maps').read().splitlines()\n"
-        "held = [line for line in maps if '/mpich_shm_' in line]\n"
+        "held = [line for line in maps if '/mpich_shm_' in line or '/sm_segment.' in line]\n"
         "assert all(line.endswith('(deleted)') for line in held), held"
     )

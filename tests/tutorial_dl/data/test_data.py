@@ -1,13 +1,15 @@
 """Data sets, and that p ranks together see exactly what one rank sees."""
 
+import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 
 from tutorial_dl import data, user_function
-from tutorial_dl.data import Batches, Data, Dataset, arrays
+from tutorial_dl.data import Batches, Data, Dataset, arrays, characters
 
 
 def numbered(n):
@@ -204,7 +206,11 @@ def test_a_file_is_run_once(user_file):
 @pytest.mark.parametrize(
     ("spec", "kind", "complaint"),
     [
-        ("nosuch", ValueError, "data 'nosuch': expected curve, digits, events, showers, small-"),
+        (
+            "nosuch",
+            ValueError,
+            "data 'nosuch': expected curve, digits, events, showers, small-showers, ",
+        ),
         ("no.such:f", ValueError, "data 'no.such': no such module in /.*"),
         ("nowhere.py:f", ValueError, "data .*: there is no file .*nowhere.py"),
         ("users_data:nope", ValueError, "users_data has no function 'nope'; it has empty, fails"),
@@ -286,3 +292,22 @@ def test_data_larger_than_a_chunk_are_searched_to_the_end(monkeypatch):
     assert arrays.not_finite(x) is None
     x[6, 3] = np.nan
     assert arrays.not_finite(x) == (6, 3)
+
+
+def test_text_is_the_standard_library_and_what_follows():
+    dataset = data.text(length=50, characters=20_000)
+    for part, most in ((dataset.train, 18_000), (dataset.validation, 2_000)):
+        assert most - 100 < part.inputs.size < most and part.inputs.shape[1] == 50
+        np.testing.assert_array_equal(part.inputs.reshape(-1)[1:], part.targets.reshape(-1)[:-1])
+        assert part.inputs.max() < dataset.classes == 97
+    files = sorted(Path(os.__file__).parent.glob("*.py"))
+    for part, first in ((dataset.train, files[1]), (dataset.validation, files[0])):
+        written = first.read_text(encoding="utf-8")[:50]  # file 0 and every tenth are held out
+        assert characters.decode(part.inputs[0]) == written
+    assert characters.decode(characters.encode("if x:\n\ty = 'é€'")) == "if x:\n\ty = '??'"
+    again = data.load("text")
+    assert again.inputs_shape == (64,) and len(again.train) > 6000
+    with pytest.raises(ValueError, match="at least 510 for windows of 50, got 500"):
+        data.text(50, 500)
+    with pytest.raises(ValueError, match="length must be at least 1 character, got 0"):
+        data.text(0)

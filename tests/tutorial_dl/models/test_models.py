@@ -15,6 +15,7 @@ from tutorial_dl.replica.base import Replica
 pytestmark = pytest.mark.xdist_group("keras")
 
 DIGITS, CURVE = data.digits(), data.curve(n=60, noise=0.05)
+TEXT = data.text(length=16, characters=20_000)
 TWO = {"a": np.ones((6, 3), np.float32), "b": np.ones((6, 2), np.float32)}
 TWO_INPUTS = Dataset("two", Data.of(TWO, np.zeros(6)), Data.of(TWO, np.zeros(6)))
 EVENTS = data.events(1500, particles=25)
@@ -47,6 +48,8 @@ def train(replica, dataset, epochs, learning_rate, batch_size=32):
         ("mlp", CURVE, "KerasReplica", 1),
         ("cnn", DIGITS, "KerasReplica", 10),
         ("lstm", EVENTS, "KerasReplica", 3),
+        ("transformer", TEXT, "TransformerReplica", 97),
+        ("gpt", TEXT, "KerasReplica", 97),
     ],
 )
 def test_models_fit_their_dataset_and_depend_on_the_seed_alone(name, dataset, kind, outputs):
@@ -60,7 +63,7 @@ def test_models_fit_their_dataset_and_depend_on_the_seed_alone(name, dataset, ki
     assert np.isfinite(loss) and samples == 7
     if name != "curve":
         other = models.build(name, dataset, seed=4)
-        kernels = [s for s in first.segments if len(s.shape) > 1]
+        kernels = [s for s in first.segments if len(s.shape) > 1 and "bias" not in s.name]
         for s in kernels:  # every layer has its own random weights
             assert not np.array_equal(s.of(first.parameters), s.of(other.parameters))
 
@@ -118,6 +121,24 @@ def test_lstm_puts_several_inputs_together():
         ValueError, match=r"'lstm' takes sequences .* 'digits' has samples of shape"
     ):
         models.lstm(DIGITS)
+
+
+def test_the_gpt_in_numpy_is_that_in_keras():
+    """The same weights, by their names, give the same loss, accuracy, outputs and gradient."""
+    batch = TEXT.train.take(slice(0, 9))
+    in_keras, in_numpy = models.build("gpt", TEXT, seed=2), models.build("transformer", TEXT)
+    places = {one.name: one for one in in_numpy.segments}
+    assert places.keys() == {one.name for one in in_keras.segments}
+    for one in in_keras.segments:
+        places[one.name].of(in_numpy.parameters)[...] = one.of(in_keras.parameters)
+    loss, samples = in_numpy.compute_gradient(batch)
+    assert samples == 9 and loss == pytest.approx(in_keras.compute_gradient(batch)[0], rel=1e-6)
+    for one in in_keras.segments:
+        found, expected = places[one.name].of(in_numpy.gradient), one.of(in_keras.gradient)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-7, err_msg=one.name)
+    assert in_numpy.evaluate([batch]) == pytest.approx(in_keras.evaluate([batch]), rel=1e-6)
+    outputs = in_keras.predict(batch[0])
+    np.testing.assert_allclose(in_numpy.predict(batch[0]), outputs, rtol=1e-5, atol=1e-8)
 
 
 def test_one_hot_labels_are_classes():
@@ -225,11 +246,14 @@ def test_a_model_itself():
             "nosuch",
             DIGITS,
             ValueError,
-            "model 'nosuch': expected curve, softmax, dense, mlp, cnn, lstm",
+            "model 'nosuch': expected curve, softmax, dense, transformer, mlp, cnn, lstm, gpt",
         ),
         ("curve", DIGITS, ValueError, r"'digits' has samples of shape \(8, 8, 1\) in 10 classes"),
         ("softmax", CURVE, ValueError, "'softmax' needs classes: dataset 'curve' has none"),
         ("cnn", CURVE, ValueError, r"takes images .* 'curve' has samples of shape \(\)"),
+        ("mlp", TEXT, ValueError, "one class per sample: dataset 'text' has one per position"),
+        ("gpt", DIGITS, ValueError, r"'digits' has samples of shape \(8, 8, 1\); use data 'text'"),
+        ("transformer", CURVE, ValueError, "'transformer' predicts the next token at each pos"),
         ("dense", TWO_INPUTS, ValueError, "model 'dense' has one input: dataset 'two' has 2"),
         ("mlp", TWO_INPUTS, ValueError, "model 'mlp' has one input: dataset 'two' has 2"),
         ("dense", TWO_TARGETS, ValueError, "has one output: dataset 'targets' has 2"),

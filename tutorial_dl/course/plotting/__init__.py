@@ -20,7 +20,7 @@ FIGURES = {
         "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
         "solver_errors",
     ],
-    "elsewhere": ["draw_layout", "learning_rates", "spans"],
+    "elsewhere": ["draw_layout", "draw_schedule", "learning_rates", "spans"],
     "games": ["distances_by_epoch", "duel_factors", "duels", "forger_film"],
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
     "messages": [
@@ -37,6 +37,7 @@ FIGURES = {
         "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
         "staleness_histogram",
     ],
+    "search": ["chances", "grid_and_random", "measured_once", "process_steps"],
     "training": [
         "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",
         "throughput",

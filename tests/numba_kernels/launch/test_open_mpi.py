@@ -1,0 +1,89 @@
+"""What we do about Open MPI's mpiexec, without Open MPI: `make test MPI=openmpi` has the rest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from numba_kernels import launch
+from numba_kernels.launch import open_mpi
+
+SECONDS = 60
+# Stands for Open MPI's mpiexec: at SIGTERM it kills its rank at once.
+MPIEXEC = """
+import os, signal, subprocess, sys
+rank = subprocess.Popen(sys.argv[1:], env={**os.environ, "OMPI_COMM_WORLD_RANK": "0"})
+signal.signal(signal.SIGTERM, lambda *_: (rank.kill(), sys.exit(99)))
+sys.exit(rank.wait())
+"""
+RANK = """
+import signal, sys, time
+def end(number, frame):
+    time.sleep(0.2)  # work that an mpiexec which hears of the signal would not let it do
+    print("checkpoint written", flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+def test_settings_leave_the_users_own():
+    chosen = {"PRTE_MCA_hwloc_default_binding_policy": "core"}
+    found = open_mpi.settings(chosen)
+    assert not found.keys() & chosen.keys()
+    assert found["PRTE_MCA_rmaps_default_mapping_policy"] == ":oversubscribe"
+    assert ("OMPI_ALLOW_RUN_AS_ROOT" in found) == (os.geteuid() == 0)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_at_sigterm_a_rank_may_end_in_its_own_way(watched):
+    other = subprocess.Popen(["sleep", "300"])
+    guarded = launch.guarded(
+        [sys.executable, "-c", MPIEXEC, sys.executable, "-c", RANK], other.pid, grace=SECONDS
+    )
+    guard = subprocess.Popen(guarded, stdout=subprocess.PIPE, text=True)
+    try:
+        assert guard.stdout.readline() == "ready\n"
+        (other if watched else guard).terminate()
+        other.wait() if watched else None
+        said, _ = guard.communicate(timeout=SECONDS)
+        assert said == "checkpoint written\n"
+        assert watched or guard.returncode == 3
+    finally:
+        for process in (guard, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_rank_writes_into_our_pipes(tmp_path):
+    code = "import sys; print('out'); print('err', file=sys.stderr)"
+    command = [*open_mpi.rank_prefix(tmp_path), sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.stdout, done.stderr) == ("out\n", "err\n")  # on another node there is no pipe
+    read = {}
+    for name in ("out", "err"):
+        os.mkfifo(tmp_path / name)
+        read[name] = os.open(tmp_path / name, os.O_RDONLY | os.O_NONBLOCK)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.stdout, done.stderr) == ("", "")
+    for name, end in read.items():
+        assert os.read(end, 100) == f"{name}\n".encode()
+        os.close(end)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.stdout, done.stderr) == ("out\n", "err\n")  # nobody reads the pipes
+
+
+def test_a_rank_ends_with_its_mpiexec():
+    rank = [*open_mpi.rank_prefix(), sys.executable, "-c", "print('up', flush=True); input()"]
+    code = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, *rank], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert parent.stdout.readline() == b"up\n"
+    parent.kill()
+    assert parent.stdout.read() == b""  # the rank has closed it; its input is still open
+    parent.communicate(timeout=SECONDS)

@@ -1,0 +1,7 @@
+"""Imports what ranks that use Keras need, apart from MPI; they are forked later (worlds.py)."""
+
+import remains
+
+remains.note_what_is_loaded()
+
+from tutorial_dl.cli import keras_ranks  # noqa: E402, F401

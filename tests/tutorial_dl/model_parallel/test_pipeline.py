@@ -1,0 +1,256 @@
+"""Pipelines on ranks compute what one process with the whole model computes."""
+
+import doctest
+from functools import cache
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from numba_kernels import optimizers
+from numba_kernels.errors import PeerError
+from numba_kernels.step.step import Step
+from numba_kernels.team.team import Team
+from tutorial_dl.data.dataset import Data, share
+from tutorial_dl.model_parallel import held, schedules, stages
+from tutorial_dl.model_parallel.grid import Grid
+from tutorial_dl.model_parallel.pipelined import PipelinedReplica, parts_of
+from tutorial_dl.replica import CurveReplica, LayeredReplica, TransformerReplica
+from tutorial_dl.replica.layered import cnn_layers, mlp_layers
+
+RANDOM = np.random.default_rng(7)
+X, IMAGES = RANDOM.standard_normal((23, 5)), RANDOM.standard_normal((23, 5, 4, 2))
+LABELS, VALUES = RANDOM.integers(0, 4, 23), RANDOM.standard_normal((23, 4))
+TOKENS, NEXT = RANDOM.integers(0, 7, (2, 23, 6))
+BATCHES = {"mlp": (X, VALUES), "cnn": (IMAGES, LABELS), "transformer": (TOKENS, NEXT)}
+# (Adam would turn the noise of gradients that are 0, those of attention's key biases, into steps.)
+SGD = optimizers.SGD(learning_rate=0.1, momentum=0.9)
+NEAR = {"float32": 1e-5, "float64": 1e-12}
+
+
+def whole(name, dtype, dropout=0.0):
+    if name == "mlp":
+        return LayeredReplica(mlp_layers((5, 9, 8, 7, 6, 6, 6, 6, 4), "tanh"), "mse", 1, dtype)
+    if name == "cnn":
+        return LayeredReplica(cnn_layers((5, 4, 2), (3, 4, 4, 3, 2, 3, 2), 4), seed=1, dtype=dtype)
+    return TransformerReplica(7, 6, 8, heads=2, blocks=4, dropout=dropout, seed=1, dtype=dtype)
+
+
+def part(batch, step):
+    """Batches of 10 to 14 samples, so that micro-batches differ in size."""
+    return tuple(a[step % 9 : step % 9 + 10 + step % 5] for a in batch)
+
+
+@cache
+def serial(name, dtype, steps, dropout=0.0):
+    """(Losses, first gradient, parameters after the last step) of one process, whole model."""
+    replica, batch, losses, gradients = whole(name, dtype, dropout), BATCHES[name], [], []
+    state = SGD.init(replica.parameters.size, dtype)
+    for step in range(steps):
+        losses.append(replica.compute_gradient(part(batch, step))[0])
+        gradients.append(replica.gradient.copy())
+        SGD.update(replica.parameters, replica.gradient, state)
+    return np.array(losses), gradients[0], replica.parameters, replica.evaluate([batch])
+
+
+def close(found, expected, dtype):
+    size = max(float(np.abs(expected).max()), 1e-3)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=NEAR[dtype] * size)
+
+
+def trains_as_one(name, dtype, schedule, micro_batches, chunks, recompute, dropout, steps):
+    grid = Grid(Team(), Team().size)
+    model = whole(name, dtype, dropout)
+    replica = PipelinedReplica(
+        model, grid, schedule, micro_batches, chunks, sample=BATCHES[name][0][:4],
+        recompute=recompute,
+    )  # fmt: skip
+    losses, gradient, parameters, metrics = serial(name, dtype, steps, dropout)
+    state = SGD.init(replica.parameters.size, dtype)
+    found = []
+    mine = np.concatenate([np.arange(low, high) for low, high in replica.slices])
+    for step in range(steps):
+        loss, samples = replica.compute_gradient(part(BATCHES[name], step))
+        assert samples == 10 + step % 5
+        found.append(loss)
+        if step == 0:
+            close(replica.gradient, gradient[mine], dtype)
+        SGD.update(replica.parameters, replica.gradient, state)
+    close(found, losses, dtype)
+    close(replica.parameters, parameters[mine], dtype)
+    assert replica.evaluate([BATCHES[name]]) == pytest.approx(metrics, rel=10 * NEAR[dtype])
+    rank = grid.pipe.rank
+    assert replica.pipeline.held == min(held(replica.schedule)[rank], 14 * chunks)
+    table = replica.pipeline.timetable()
+    computed = sum(len(replica.schedule.computed(rank)) for rank in range(grid.pipe.size))
+    assert len([s for s in table.spans if not s.action.message]) >= computed * min(
+        1, samples / replica.schedule.batches
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_schedule_trains_as_one_process(on_ranks, ranks):
+    on_ranks(ranks, every_schedule)
+
+
+def every_schedule():
+    size = Team().size
+    for name, dtype in (("mlp", "float64"), ("cnn", "float32"), ("transformer", "float64")):
+        for schedule in schedules.SCHEDULES:
+            batches, chunks = (2 * size, 2) if schedule == "interleaved" else (5, 1)
+            trains_as_one(name, dtype, schedule, batches, chunks, False, 0.0, 20)
+    trains_as_one("transformer", "float32", "1f1b", 4, 1, True, 0.3, 20)
+    trains_as_one("mlp", "float64", "zb_h1", 16, 1, True, 0.0, 20)  # more than samples
+
+
+def test_copies_of_a_pipeline(on_ranks):
+    on_ranks(4, two_by_two)
+
+
+def two_by_two():
+    """D x S = 2 x 2: each stage's gradient, averaged over its copies, is the serial one."""
+    name, dtype = "transformer", "float64"
+    grid = Grid(Team(), 2)
+    assert grid.axes == {"data": 2, "pipeline": 2}
+    replica = PipelinedReplica(
+        whole(name, dtype), grid, "1f1b", 3, sample=TOKENS[:2], layers=["block_2_mlp"]
+    )
+    assert replica.places == [0, 4, 11]
+    (low, high), losses = replica.slices[0], []
+    step_of = Step(grid.copies, SGD, replica.parameters, replica.gradient, replica.segments)
+    for step in range(4):
+        batch = Data(*part(BATCHES[name], step))
+        mine = batch.take(share(len(batch), grid.copies.rank, grid.copies.size))
+        losses.append(step_of(*replica.compute_gradient(mine))[0])
+    expected, _, parameters, _ = serial(name, dtype, 4)
+    close(losses, expected, dtype)
+    close(replica.parameters, parameters[low:high], dtype)
+
+
+def test_a_failure_ends_all_and_recovers(on_ranks):
+    on_ranks(3, one_fails)
+
+
+def one_fails():
+    """A stage that raises in its third W: the other ranks raise PeerError, and all can go on."""
+    grid = Grid(Team(), 3)
+    name, dtype = "transformer", "float64"
+    replica = PipelinedReplica(whole(name, dtype), grid, "1f1b", 6, sample=TOKENS[:2])
+    before, batch = replica.compute_gradient(part(BATCHES[name], 0)), part(BATCHES[name], 0)
+    stage, gradient = replica.pipeline.stages[0], replica.gradient.copy()
+    if grid.team.rank == 1:
+        proper, calls = stage.backward_weights, []
+
+        def fails(*arguments):
+            calls.append(1)
+            if len(calls) == 3:
+                raise ArithmeticError("no more")
+            proper(*arguments)
+
+        stage.backward_weights = fails
+        with pytest.raises(ArithmeticError):
+            replica.compute_gradient(batch)
+        stage.backward_weights = proper
+    else:
+        with pytest.raises(PeerError, match="rank 1 failed: ArithmeticError: no more"):
+            for _ in range(3):  # what others still send may be enough for a step, but not for two
+                replica.compute_gradient(batch)
+    with pytest.raises((PeerError, RuntimeError)):
+        replica.compute_gradient(batch)
+    grid.team.recover()
+    grid.recover()
+    assert replica.compute_gradient(batch) == before
+    np.testing.assert_array_equal(replica.gradient, gradient)
+
+
+def test_own_schedules_run(on_ranks):
+    on_ranks(2, own_schedule)
+
+
+def own_schedule():
+    """A list by hand, with gradients sent before W, in another order of micro-batches."""
+    own = schedules.of(
+        [
+            "F1 send F1 F0 send F0 recv B0 recv B1 B1 B0 W1 W0",
+            "recv F0 recv F1 F1 F0 B0 send B0 W0 B1 send B1 W1",
+        ]
+    )
+    grid, batch = Grid(Team(), 2), part(BATCHES["mlp"], 0)
+    replica = PipelinedReplica(whole("mlp", "float64"), grid, own, sample=X[:2])
+    losses, gradient, _, _ = serial("mlp", "float64", 1)
+    assert replica.compute_gradient(batch)[0] == pytest.approx(losses[0], rel=1e-12)
+    close(replica.gradient, gradient[slice(*replica.slices[0])], "float64")
+    outputs = whole("mlp", "float64").predict(batch[0])
+    np.testing.assert_allclose(replica.predict(batch[0]), outputs, rtol=1e-12)
+
+
+def test_a_model_on_one_rank_is_a_pipeline_too():
+    losses, gradient, _, _ = serial("cnn", "float64", 1)
+    for name, chunks in (("zb_h1", 1), ("interleaved", 3)):
+        replica = PipelinedReplica(
+            whole("cnn", "float64"), Grid(Team(), 1), name, 4, chunks, sample=IMAGES[:2]
+        )
+        assert replica.compute_gradient(part(BATCHES["cnn"], 0))[0] == pytest.approx(losses[0])
+        close(replica.gradient, gradient, "float64")
+
+
+# Where a model is cut
+
+
+class Costly(stages.Parts):
+    """Layers a, b, ...; those whose place is in `empty` have no weights."""
+
+    def __init__(self, n, empty=()):
+        self.names = [chr(97 + i) for i in range(n)]
+        self.ends = np.cumsum([0, *(0 if i in empty else 10 for i in range(n))])
+
+    def weights_before(self, layer):
+        return int(self.ends[layer])
+
+
+@given(some.lists(some.integers(1, 50), min_size=1, max_size=9), some.integers(1, 5))
+@settings(max_examples=100, deadline=None)
+def test_the_cut_has_the_fastest_slowest_stage(costs, count):
+    n = len(costs)
+    if count > n:
+        with pytest.raises(ValueError, match=f"the model has {n}: use at most {n} stages"):
+            stages.cut(Costly(n), count, costs)
+        return
+    places = stages.cut(Costly(n), count, costs)
+    ways = ([0, *inner, n] for inner in combinations(range(1, n), count - 1))
+    best = min(max(sum(costs[a:b]) for a, b in pairwise(way)) for way in ways)
+    assert len(places) == count + 1 and places[0] == 0 and places[-1] == n
+    assert max(sum(costs[a:b]) for a, b in pairwise(places)) == best
+
+
+def test_every_stage_has_weights():
+    parts = Costly(6, empty=(0, 3))
+    assert doctest.testmod(stages).failed == 0
+    assert stages.cut(parts, 4, [9, 1, 1, 1, 1, 1]) == [0, 2, 4, 5, 6]
+    assert stages.cut_at(parts, 2, ["c"]) == [0, 2, 6]
+    for names, line in {
+        ("c",): "3 stages need 2 layers at which to cut, got 1",
+        ("c", "z"): "the model has no layer 'z': a, b, c, d, e, f",
+        ("d", "b"): "layer 'b' must come after layer 'd', at which stage 1 begins",
+        ("d", "e"): r"stage 1 \(d\) has no weights: cut elsewhere",
+        ("b", "c"): r"stage 0 \(a\) has no weights: cut elsewhere",
+    }.items():
+        with pytest.raises(ValueError, match=line):
+            stages.cut_at(parts, 3, names)
+    with pytest.raises(ValueError, match="5 stages need as many layers with weights, the model"):
+        stages.cut(parts, 5, [1] * 6)
+
+
+def test_what_cannot_be_a_pipeline_is_refused():
+    grid = Grid(Team(), 1)
+    with pytest.raises(ValueError, match="a CurveReplica can't be cut into stages: a pipeline tak"):
+        parts_of(CurveReplica())
+    with pytest.raises(ValueError, match="1 ranks can't be divided into pipelines of 2: use a mul"):
+        Grid(Team(), 2)
+    with pytest.raises(ValueError, match="schedule 'gpipe' is for 2 ranks, the pipeline has 1"):
+        PipelinedReplica(whole("mlp", "float32"), grid, schedules.gpipe(2, 2), sample=X[:2])
+    replica = PipelinedReplica(whole("mlp", "float32"), grid, sample=X[:2])
+    with pytest.raises(ValueError, match="a pipeline takes no weights of samples yet"):
+        replica.compute_gradient((X, VALUES, X[:, 0]))

@@ -1,0 +1,134 @@
+"""A Trainer with a pipeline: the same history and weights as one process, in any cut."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, strategies
+from tutorial_dl.data import Data, Dataset
+from tutorial_dl.model_parallel import Grid, PipelinedReplica
+from tutorial_dl.replica import TransformerReplica
+
+RANDOM = np.random.default_rng(5)
+TOKENS = RANDOM.integers(0, 9, (61, 7))
+DATA = Dataset(
+    "tokens",
+    Data.of(TOKENS[:40, :-1], TOKENS[:40, 1:]),
+    Data.of(TOKENS[40:, :-1], TOKENS[40:, 1:]),
+    classes=9,
+)
+HOW = {"optimizer": "momentum", "learning_rate": 0.1, "batch_size": 12, "progress": False}
+
+
+def whole():
+    return TransformerReplica(9, 6, 8, heads=2, blocks=3, seed=2, dtype="float64")
+
+
+def trainer(pipeline, layers=None, **options):
+    grid = Grid(Team(), pipeline)
+    replica = PipelinedReplica(
+        whole(), grid, "1f1b", 5, layers=layers, sample=TOKENS[:3, :-1], recompute=pipeline == 4
+    )
+    return Trainer(replica, DATA, strategies.Pipelined(grid), **HOW | options)
+
+
+def serial(epochs, **options):
+    alone = Trainer(whole(), DATA, "serial", team=Team().split(Team().rank), **HOW | options)
+    alone.fit(epochs)
+    return alone
+
+
+def same(found, alone, folder):
+    """Equal histories, metrics, predictions, and the same file on disk."""
+    for mine, theirs in zip(found.history.epochs, alone.history.epochs, strict=True):
+        for name in ("loss", "val_loss", "val_accuracy"):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-11), name
+    x = DATA.validation.inputs
+    np.testing.assert_allclose(found.predict(x), alone.replica.predict(x), rtol=1e-10)
+    found.save(Path(folder, "pipelined.npz"))
+    with np.load(Path(folder, "pipelined.npz")) as arrays:
+        for one in alone.replica.segments:
+            np.testing.assert_allclose(
+                arrays[one.name], one.of(alone.replica.parameters), rtol=1e-9, atol=1e-13
+            )
+
+
+def test_copies_of_a_pipeline_train_as_one_process(on_ranks, tmp_path):
+    on_ranks(4, train, str(tmp_path))
+
+
+def train(folder):
+    for clip_norm in (None, 0.2):  # the norm of the first gradients is about 1
+        alone = serial(3, clip_norm=clip_norm)
+        found = trainer(2, clip_norm=clip_norm)
+        found.fit(3)
+        same(found, alone, folder)
+
+
+def test_a_checkpoint_goes_on_under_another_cut(on_ranks, tmp_path):
+    on_ranks(4, go_on, str(tmp_path))
+
+
+def go_on(folder):
+    """Two pipelines of two, then one of four cut by hand, then no pipeline, from one folder."""
+    checkpoint = {"checkpoint": f"{folder}/run"}
+    alone = serial(4)
+    trainer(2, **checkpoint).fit(1)
+    cut = ["block_1_mlp", "block_2_mlp", "norm"]
+    second = trainer(4, cut, **checkpoint)
+    assert second.resume()
+    second.fit(2)
+    third = Trainer(whole(), DATA, "synchronous", team=Team(), **HOW, **checkpoint)
+    assert third.resume() and len(third.history.epochs) == 3
+    third.fit(1)
+    same(third, alone, folder)
+
+
+def run(*options):
+    command = [sys.executable, "-m", "tutorial_dl", "train", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_the_command_line(tmp_path):
+    """--pipeline with its options trains, and writes what a run of one rank writes."""
+    (tmp_path / "mine.py").write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_pipelined_training import DATA, whole\n"
+        "def data(): return DATA\n"
+    )
+    options = ["--model", f"{tmp_path}/mine.py:whole", "--data", f"{tmp_path}/mine.py:data"]
+    options += ["--epochs", 1, "--batch-size", 12, "--quiet"]
+    found = []
+    for number, more in enumerate([[], ["--pipeline", 2, "--pipeline-schedule", "zb_h1"]]):
+        file = tmp_path / f"{number}.json"
+        done = run(*options, *more, "--json", file)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(file.read_text()))
+    one, two = found
+    assert (one["ranks"], two["ranks"]) == (1, 2) and one["parameters"] == two["parameters"]
+    assert two["val_loss"] == pytest.approx(one["val_loss"], rel=1e-9)
+    assert two["config"]["pipeline"]["pipeline_schedule"] == "zb_h1"
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["-n", 3, "--pipeline", 2], "-n 3 can't be divided into pipelines of 2 ranks: use a mult"),
+        (["--chunks", 2], "--chunks has no effect without --pipeline"),
+        (["--pipeline", 2, "--chunks", 2], "--chunks 2 needs --pipeline-schedule interleaved"),
+        (["--pipeline", 2, "--accumulate", 2], "--accumulate does not fit --pipeline: use --micro"),
+        (["--pipeline", 2, "--strategy", "downpour"], "--pipeline with strategy 'downpour'"),
+        (["--pipeline", 2, "--model", "dense"], "a DenseReplica can't be cut into stages"),
+        (["--pipeline", 2, "--data", "text", "--model", "transformer", "--cut-at", "no"],
+         "the model has no layer 'no': embedding, block_1_attend"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_one_line(options, line):
+    done = run(*options)
+    assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1

@@ -1,0 +1,280 @@
+"""The coordinator on a simulated clock, studies in files, and folds."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tutorial_dl import data
+from tutorial_dl.tuning import folds, problems, simulation
+from tutorial_dl.tuning.coordinator import GRACE, Coordinator
+from tutorial_dl.tuning.merit import is_higher_better
+from tutorial_dl.tuning.simulation import SimulatedPort
+from tutorial_dl.tuning.study import Study
+
+SPACE = problems.cube(2, 0.0, 1.0)
+
+
+def one_second(values, fold, trial):
+    return 1.0
+
+
+def run(port, cells, trials=10, folds=1, sampler="random", **more):
+    study = Study(SPACE, sampler, trials, seed=0, **more.pop("study", {}))
+    lines = []
+    coordinator = Coordinator(
+        study, port, cells, folds, tell=lambda text, row: lines.append(text), **more
+    )
+    return study, coordinator.run(), lines
+
+
+def test_free_cells_are_never_left_waiting():
+    """12 trainings of 1 s on 4 cells take 3 s."""
+    study, outcome, _ = run(SimulatedPort(4, lambda v, f: v["x0"], one_second), 4, trials=12)
+    assert outcome.seconds == 3 and outcome.utilisation == 1 and len(study.finished) == 12
+    assert Counter(cell for cell, *_ in outcome.spans) == dict.fromkeys(range(4), 3)
+
+
+def test_folds_train_at_once_and_their_mean_counts():
+    port = SimulatedPort(6, lambda v, fold: v["x0"] + fold, one_second)
+    study, outcome, _ = run(port, 6, trials=4, folds=3)
+    assert outcome.seconds == 2 and outcome.utilisation == 1
+    for row in study.rows():
+        assert row["folds"] == pytest.approx([row["params"]["x0"] + fold for fold in range(3)])
+        assert row["value"] == pytest.approx(row["params"]["x0"] + 1)
+    best = min(study.rows(), key=lambda row: row["value"])
+    assert study.best.number == best["number"]
+
+
+def test_groups_are_in_use_though_trial_times_differ_tenfold():
+    seconds = simulation.tenfold(1)
+    for trials, least in ((100, 0.9), (300, 0.95)):
+        found = simulation.search(problems.branin(), 8, trials, "random", seconds)
+        assert found.outcome.utilisation > least
+    alike = simulation.search(problems.branin(), 8, 80, "random")
+    assert alike.busy / alike.outcome.seconds == pytest.approx(8)  # the speed-up is ideal
+
+
+def test_128_groups():
+    found = simulation.search(problems.branin(), 128, 256, "evolutionary")
+    assert found.outcome.seconds == 2 and found.outcome.utilisation == 1
+
+
+def test_more_groups_come_to_the_same_regret_sooner():
+    rows = simulation.advantage([1, 8], 60, "tpe", 3, problems.branin())
+    assert rows[1]["seconds"] < rows[0]["seconds"] / 6
+    assert rows[0]["speed_up"] == pytest.approx(1) and rows[1]["speed_up"] > 6
+
+
+class Faulty(SimulatedPort):
+    """Cells of which some raise, hang or are lost, by the number of the trial."""
+
+    def __init__(self, cells, faults):
+        super().__init__(cells, lambda values, fold: values["x0"], one_second)
+        self.faults, self.gone, self.said, self.stopped = faults, [], [], []
+
+    def send(self, cell, message):
+        if message["what"] == "stop":
+            self.stopped.append((cell, message["trial"]))
+        if message["what"] != "train":
+            return
+        fault = self.faults.get((message["trial"], message["fold"]))
+        if fault == "lost":
+            self.gone.append(cell)
+        elif fault != "hangs":
+            super().send(cell, message)
+            if fault:
+                at, count, cell, ended = self.events.pop()
+                ended |= {"state": "failed", "why": fault}
+                self.events.append((at, count, cell, ended))
+                self.events.sort()
+
+    def lost(self):
+        found, self.gone = self.gone, []
+        return found
+
+    def receive(self, seconds):
+        found = super().receive(seconds)
+        if found is None and seconds:
+            self.time += seconds
+        return found
+
+
+def test_what_fails_is_recorded_and_its_cell_goes_on():
+    port = Faulty(2, {(1, 0): "RuntimeError: no", (4, 0): "diverged"})
+    study, outcome, lines = run(port, 2, trials=8)
+    states = Counter(row["state"] for row in study.rows())
+    assert states == {"complete": 6, "failed": 2} and not outcome.lost
+    assert next(r for r in study.rows() if r["number"] == 1)["why"] == "RuntimeError: no"
+    assert any("trial 1: failed: RuntimeError: no" in line for line in lines)
+
+
+def test_a_lost_cell_is_dropped_and_the_others_do_all_trials():
+    port = Faulty(3, {(2, 0): "lost"})
+    study, outcome, _ = run(port, 3, trials=9)
+    assert len(study.finished) == 9 and len(outcome.lost) == 1
+    assert Counter(r["state"] for r in study.rows()) == {"complete": 8, "failed": 1}
+    port = Faulty(2, {(0, 0): "lost", (1, 0): "lost"})
+    study, outcome, _ = run(port, 2, trials=9)
+    assert outcome.stopped == "no ranks are left" and len(study.finished) == 2
+
+
+def test_a_cell_that_does_not_answer_is_given_up_after_its_deadline():
+    port = Faulty(2, {(0, 0): "hangs"})
+    study, outcome, _ = run(port, 2, trials=400, deadline=5.0)
+    (why,) = outcome.lost
+    assert "did not answer" in why and len(study.finished) == 400
+    first = next(row for row in study.rows() if row["number"] == 0)
+    assert first["state"] == "failed" and first["seconds"] > 5 + 2 * GRACE
+
+
+def test_a_fold_that_fails_ends_the_other_folds():
+    """Trial 0 fails with fold 1 after a second, while fold 0 would hang for ever."""
+    port = Faulty(2, {(0, 0): "hangs", (0, 1): "out of memory"})
+    study, _, _ = run(port, 2, trials=3, folds=2, deadline=5.0)
+    assert (0, 0) in port.stopped
+    row = next(row for row in study.rows() if row["number"] == 0)
+    assert row["state"] == "failed" and row["why"] == "fold 1: out of memory"
+    assert len(study.finished) == 3
+
+
+class Reporting(SimulatedPort):
+    """Cells that report after each of 9 epochs of 1 s, until they are told to stop."""
+
+    def __init__(self, cells, offset):
+        super().__init__(cells, lambda values, fold: 0.0, one_second)
+        self.offset, self.epochs = offset, Counter()
+
+    def send(self, cell, message):
+        trial = message.get("trial")
+        if message["what"] == "stop":
+            for event in [e for e in self.events if e[2] == cell and e[3]["trial"] == trial]:
+                self.events.remove(event)
+            ended = {"what": "ended", "trial": trial, "fold": -1, "state": "stopped", "why": ""}
+            self._add(0, cell, ended)
+        if message["what"] == "train":
+            value = {"value": trial + self.offset(message["fold"]), "trial": trial}
+            for epoch in range(1, 10):
+                self._add(epoch, cell, {"what": "report", "epoch": epoch} | value)
+            ended = {"what": "ended", "state": "complete", "fold": message["fold"]}
+            self._add(9.5, cell, ended | value)
+
+    def _add(self, seconds, cell, message):
+        self.count += 1
+        self.events.append((self.time + seconds, self.count, cell, message))
+        self.events.sort()
+
+    def receive(self, seconds):
+        found = super().receive(seconds)
+        if found and found[1]["what"] == "report":
+            self.epochs[found[1]["trial"]] += 1
+        return found
+
+
+@pytest.mark.parametrize("pruner", ["median", "successive_halving", "hyperband"])
+def test_bad_trials_are_pruned_by_the_mean_over_folds(pruner):
+    """Each trial is worse than the one before; fold 1 alone would look good."""
+    port = Reporting(2, lambda fold: 1000.0 if fold == 0 else -1000.0)
+    study, _, _ = run(port, 2, trials=12, folds=2, study={"pruner": pruner, "epochs": 9})
+    states = [row["state"] for row in sorted(study.rows(), key=lambda row: row["number"])]
+    assert states[0] == "complete" and "pruned" in states
+    for row in study.rows():
+        if row["state"] == "complete":
+            assert row["value"] == pytest.approx(row["number"])
+            assert port.epochs[row["number"]] == 18
+        else:
+            assert port.epochs[row["number"]] < 18
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+def search_until_killed(file, after):
+    """Search, and kill this process once `after` trials have ended."""
+    study = Study(SPACE, "random", 40, seed=0, file=file, resume=True)
+
+    def tell(text, row):
+        if row is not None and len(study.finished) == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    port = SimulatedPort(4, lambda values, fold: values["x0"], simulation.tenfold(after))
+    Coordinator(study, port, 4, tell=tell).run()
+
+
+def test_a_killed_search_goes_on_and_no_trial_is_lost_or_counted_twice(tmp_path):
+    file, before = tmp_path / "study.log", {}
+    for after in (7, 8, 23):
+        child = multiprocessing.get_context("fork").Process(
+            target=search_until_killed, args=(file, after)
+        )
+        child.start()
+        child.join(300)
+        assert child.exitcode == -signal.SIGKILL
+        with file.open("ab") as half:
+            half.write(b'{"op_code": 6, "wor')  # killed while it wrote a line
+        study = Study(SPACE, "random", 40, seed=0, file=file, resume=True)
+        rows = {row["number"]: row for row in study.rows()}
+        assert study.resumed == len(rows) == after
+        assert before.items() <= rows.items()
+        before = rows
+        study.close()
+    study = Study(SPACE, "random", 40, seed=1, file=file, resume=True)
+    waiting = [t.system_attrs["fixed_params"] for t in study.optuna.trials if not t.params]
+    port = SimulatedPort(4, lambda values, fold: values["x0"], one_second)
+    Coordinator(study, port, 4).run()
+    rows = {row["number"]: row for row in study.rows()}
+    assert len(rows) == 40 and before.items() <= rows.items()
+    assert study.best.value == min(row["value"] for row in rows.values())
+    tried = [row["params"] for row in rows.values()]
+    assert waiting and all(tried.count(one) == 1 for one in waiting)  # what was interrupted
+    study.close()
+
+
+def test_what_a_file_refuses(tmp_path):
+    file = tmp_path / "study.log"
+    study = Study(SPACE, "random", 3, file=file)
+    with pytest.raises(ValueError, match="exists; resume it"):
+        Study(SPACE, "random", 3, file=file)
+    with pytest.raises(ValueError, match="is in use by another search"):
+        Study(SPACE, "random", 3, file=file, resume=True)
+    study.close()
+    with pytest.raises(ValueError, match="was begun with space"):
+        Study(problems.cube(3, 0.0, 1.0), "random", 3, file=file, resume=True)
+    other = tmp_path / "text"
+    other.write_text("hello\n")
+    with pytest.raises(ValueError, match="is not a study"):
+        Study(SPACE, "random", 3, file=other, resume=True)
+
+
+# Folds and figures of merit ---------------------------------------------------------------------
+
+
+def test_each_sample_is_held_out_once_and_classes_are_divided_evenly():
+    whole = data.load("digits")
+    parts = [folds.fold_of(whole, number, 3, seed=1) for number in range(3)]
+    held = np.concatenate([part.validation.inputs for part in parts])
+    order, expected = (np.lexsort(x.reshape(len(x), -1).T) for x in (held, whole.train.inputs))
+    assert (held[order] == whole.train.inputs[expected]).all()
+    for part in parts:
+        assert len(part.train) + len(part.validation) == len(whole.train)
+        counts = np.bincount(part.validation.targets.reshape(-1), minlength=10)
+        assert (abs(counts - np.bincount(whole.train.targets.reshape(-1)) / 3) <= 1).all()
+    assert folds.fold_of(whole, 0, 1) is whole
+    with pytest.raises(ValueError, match="folds must be from 1 to"):
+        folds.fold_of(whole, 0, 10**6)
+
+
+def test_higher_is_better_for_accuracies():
+    assert is_higher_better("val_accuracy") and is_higher_better("val_sparse_categorical_accuracy")
+    assert not is_higher_better("val_loss") and not is_higher_better("loss")
+
+
+def test_rows_can_be_written_as_json():
+    study, _, _ = run(SimulatedPort(2, lambda v, f: v["x0"], one_second), 2, trials=3)
+    assert json.loads(json.dumps(study.rows())) == study.rows()

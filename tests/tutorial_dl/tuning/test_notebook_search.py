@@ -1,0 +1,102 @@
+"""A search on a cluster's engines, as a notebook starts it: faults, folds, and the stop button."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tutorial_dl import tuning
+from tutorial_dl.tuning.notebook import View, curve
+from tutorial_dl.tuning.study import Study
+
+MODEL = f"{Path(__file__).parents[2] / 'support' / 'faulty_model.py'}:build"
+RATE = {"type": "float", "low": 1e-3, "high": 1e-1, "log": True}
+FAULTS = {"type": "category", "choices": ["fine", "raises", "one_raises", "one_hangs"]}
+pytestmark = pytest.mark.xdist_group("cells")  # whose worker has the cluster
+
+
+class Display:
+    """Stands for IPython's display; a press of the stop button comes at update `stop`."""
+
+    def __init__(self, stop=None):
+        self.shown, self.stop = [], stop
+
+    def __call__(self, view, display_id):
+        self.update(view)
+        return self
+
+    def update(self, view):
+        assert display_is_page(view._repr_html_())
+        self.shown.append(repr(view))
+        if len(self.shown) == self.stop:
+            raise KeyboardInterrupt
+
+
+def display_is_page(text):
+    return text.count("<div") == text.count("</div>") and "<table>" in text
+
+
+def test_a_search_on_engines(shared_cluster):
+    """Two ranks a training; a grid of faults; then the same engines go on."""
+    c, display = shared_cluster, Display()
+    found = tuning.tune(
+        c, {"what": FAULTS, "width": {"type": "int", "low": 8, "high": 9}}, model=MODEL,
+        groups=c.n // 2, trials=8, epochs=1, merit="val_accuracy", sampler="grid", deadline=2,
+        show=display,
+    )  # fmt: skip
+    said = {}
+    for trial in found.trials:
+        said.setdefault(trial["params"]["what"], []).append(trial)
+    assert [trial["state"] for trial in said["fine"]] == ["complete", "complete"]
+    for what, why in (
+        ("raises", "RuntimeError: no such model"), ("one_raises", "RuntimeError: only odd ranks"),
+        ("one_hangs", "longer than 2 s"),
+    ):  # fmt: skip
+        for trial in said[what]:
+            assert trial["state"] == "failed" and why in trial["why"], trial
+    assert found.best["what"] == "fine" and not found.outcome.lost
+    assert display.shown[-1].startswith("8 of 8 trials") and "best" in display.shown[-1]
+    folded = tuning.tune(
+        c, {"learning_rate": RATE}, folds=2, groups=1, trials=3, epochs=1, merit="val_accuracy",
+        show=Display(),
+    )  # fmt: skip
+    assert len(folded.trials) == 3 and all(len(trial["folds"]) == 2 for trial in folded.trials)
+    assert folded.config().optimizer.learning_rate == folded.best["learning_rate"]
+    assert folded.timeline().axes and folded.plot() is not None
+
+
+def test_the_stop_button_keeps_what_is_done(shared_cluster, tmp_path):
+    c, file = shared_cluster, tmp_path / "study.log"
+    given = dict(epochs=1, merit="val_accuracy", sampler="random", file=file)
+    begun = tuning.tune(c, {"learning_rate": RATE}, trials=500, show=Display(stop=2), **given)
+    assert begun.outcome.stopped == "interrupted" and 0 < len(begun.trials) < 500
+    done = {trial["number"]: trial for trial in begun.trials}
+    more = len(done) + 3
+    found = tuning.tune(
+        c, {"learning_rate": RATE}, trials=more, resume=True, show=Display(), **given
+    )
+    assert len(found.trials) == more
+    assert done.items() <= {trial["number"]: trial for trial in found.trials}.items()
+
+
+def test_what_is_refused_before_anything_is_trained(shared_cluster):
+    c = shared_cluster
+    with pytest.raises(ValueError, match="did you mean 'learning_rate'"):
+        tuning.tune(c, {"learning_rat": RATE}, show=Display())
+    with pytest.raises(ValueError, match=f"need 30 engines, the cluster has {c.n}"):
+        tuning.tune(c, {"learning_rate": RATE}, groups=10, folds=3, show=Display())
+
+
+def test_the_view_of_a_study():
+    """Dots for the values, a line for the best so far; failures have no value."""
+    space = tuning.Space.of({"x": {"type": "float", "low": 0.0, "high": 1.0}})
+    study = Study(space, "random", 4, seed=0)
+    for value in (3.0, None, 1.0, 2.0):
+        trial, _ = study.ask()
+        study.tell(trial, value, "complete" if value else "failed", why="<no>")
+    page = View(study, Display(), now=lambda: 0.0)._repr_html_()
+    assert page.count("<circle") == 3 and "4 of 4 trials" in page and "failed" in page
+    line = curve([3.0, 1.0, 2.0], maximise=False).split('points="')[1].split('"')[0].split()
+    heights = [float(point.split(",")[1]) for point in line]
+    assert heights[0] < heights[1] == heights[2]  # SVG counts downwards

@@ -1,0 +1,134 @@
+"""`python -m tutorial_dl tune`: checks before ranks are started, and the work of one rank."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from numba_kernels import launch
+
+from ..config import RunConfig
+from ..tuning.options import config_of
+from ..tuning.running import Search, run
+from .errors import check_writable
+from .train import check as check_training
+from .train import leave, preload, tell, who_failed
+
+
+def check(search: Search, asked: int | None, files: dict[str, str | None]) -> tuple[int, int]:
+    """Check everything that can be checked; returns the ranks in all, and per training.
+
+    `asked` is the number of ranks asked for.
+    """
+    launch.check_ranks(2 if asked is None else asked)
+    here = launched() if launch.under_mpi() else asked
+    each = search.ranks_each(here)
+    check_training(search.base)
+    search.check(each)
+    for file in files.values():
+        if file not in (None, "-"):
+            check_writable(Path(file))
+    if search.file is not None:
+        check_writable(search.file)
+    return 1 + search.cells * each, each
+
+
+def launched() -> int:
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.size
+
+
+def start(search: Search, ranks: int, words: list[str]) -> int:
+    """Start the ranks, and return the exit status of rank 0."""
+    done = launch.run_ranks(
+        ranks,
+        ["-m", "tutorial_dl", "tune", *words],
+        survive=True,
+        preload=preload(search.base.data.model),
+    )
+    return done.returncode
+
+
+def run_rank(search: Search, files: dict[str, str | None]) -> int:
+    """The work of one rank; returns the exit status: 0, 1 if no trial was completed, 2, or 130."""
+    import numpy as np
+
+    from numba_kernels.team.team import Team, abort_all
+
+    np.seterr(all="ignore")
+    team = Team()
+    launch.can_be_lost()
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    status = 0
+    try:
+        found = run(search, team, say)
+        if found is not None:
+            status = finish(search, *found, files, search.ranks_each(team.size))
+    except KeyboardInterrupt:
+        status = 130
+    except BaseException as error:
+        abort_all(error)
+        causes, others = who_failed(team, error)
+        if team.rank == min(causes or others):
+            tell(error, isinstance(error, ValueError))
+        status = 2 if isinstance(error, ValueError) else 1
+    leave(status)  # lost ranks would never reach MPI_Finalize
+    return status
+
+
+def say(text: str, row: dict | None) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def finish(search: Search, study, outcome, files: dict[str, str | None], each: int) -> int:
+    """Write what was asked for, and print the outcome."""
+    from ..tuning.report import summary, write
+
+    best = study.best
+    result = {
+        "best": best and {
+            "number": best.number,
+            "params": dict(best.params),
+            "value": best.value,
+            "folds": best.user_attrs.get("folds", [best.value]),
+        },
+        "merit": search.merit,
+        "maximise": search.higher,
+        "sampler": search.sampler,
+        "groups": search.groups,
+        "folds": search.folds,
+        "ranks": 1 + search.cells * each,
+        "trials": study.rows(),
+        "seconds": outcome.seconds,
+        "utilisation": outcome.utilisation,
+        "lost": outcome.lost,
+        "stopped": outcome.stopped,
+    }  # fmt: skip
+    if files["json"] == "-":
+        print(json.dumps(result), flush=True)
+    else:
+        print(summary(study, outcome), flush=True)
+        if files["json"]:
+            replace(Path(files["json"]), json.dumps(result, indent=1) + "\n")
+    if files["best_to"] and best is not None:
+        ranks = {"ranks": each} if each > 1 else {}
+        config = config_of(search.base, best.params)
+        config = RunConfig.of(**config.values() | ranks)
+        replace(Path(files["best_to"]), config.toml())
+    if files["report"]:
+        write(Path(files["report"]), study, outcome, f"Search by {search.sampler}: {search.merit}")
+    if outcome.stopped == "interrupted":
+        return 130
+    if outcome.stopped:
+        print(f"error: {outcome.stopped}", file=sys.stderr, flush=True)
+    elif best is None:
+        print("error: no trial was completed", file=sys.stderr, flush=True)
+    return 1 if outcome.stopped or best is None else 0
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file at once: another process sees the old one or the new one."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,77 @@
+"""Figures of a search: what a grid and random draws see, how a Gaussian process chooses."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Numbers
+
+
+@style.one_panel("No gradient leads here: every point is a training", legend=None)
+def measured_once(ax, x: Numbers, y: Numbers, xlabel: str, ylabel: str):
+    """A figure of merit, shape (k,), by one hyper-parameter, (k,): one training each."""
+    ax.plot(x, y, "o-", color=style.MEASURED)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def grid_and_random(
+    sets: Mapping[str, np.ndarray], merit, names: tuple[str, str] = ("matters", "does not")
+) -> style.Figure:
+    """Sets of two values in the unit square, and what they show of the one that matters.
+
+    Args:
+        sets: name -> points, shape (n, 2); a panel each.
+        merit: the function of the first value, drawn above the square.
+        names: of the two values.
+    """
+    with style.panels(2, len(sets), width=3.2, height=1.8, sharex=True, height_ratios=[1, 2]) as (
+        figure,
+        axes,
+    ):
+        line = np.linspace(0, 1, 200)
+        for (name, points), above, below in zip(sets.items(), *axes, strict=True):
+            x = points[:, 0]
+            above.plot(line, merit(line), color=style.GREY)
+            above.plot(x, merit(x), "o", color=style.MEASURED)
+            above.set_title(f"{name}: {len(set(np.round(x, 9)))} different values")
+            above.set_yticks([])
+            below.plot(*points.T, "o", color=style.MEASURED)
+            below.vlines(x, points[:, 1], 1.05, color=style.GREY, linewidth=0.7)
+            below.set(xlim=(-0.05, 1.05), ylim=(-0.05, 1.05), xlabel=names[0], ylabel=names[1])
+    return figure
+
+
+@style.one_panel("How likely a random search has hit", "trials", "chance")
+def chances(ax, trials: Sequence[int], predicted: Numbers, measured: Numbers):
+    """The chance, (k,), that one of so many random sets, (k,), is among the best."""
+    style.predicted_measured(ax, trials, predicted, measured, ("1 - (1 - q)^n", "searches"))
+    ax.set_ylim(0, 1.05)
+
+
+def process_steps(steps: Sequence[Mapping[str, Numbers]], xlabel: str, ylabel: str):
+    """How a Gaussian process chooses, a column per step.
+
+    A step has `grid` (s,), `mean`, `deviation` and `improvement` (s,) there, the points measured so
+    far, `x` and `y` (n,), and `next`, where the next one is measured.
+    """
+    with style.panels(
+        2, len(steps), width=2.9, height=1.9, sharex=True, sharey="row", height_ratios=[2, 1]
+    ) as (figure, axes):
+        for step, above, below in zip(steps, *axes, strict=True):
+            grid, mean, deviation = step["grid"], step["mean"], step["deviation"]
+            above.fill_between(
+                grid, mean - 2 * deviation, mean + 2 * deviation, color=style.SKY, alpha=0.35,
+                linewidth=0, label="mean ± 2 deviations",
+            )  # fmt: skip
+            above.plot(grid, mean, color=style.PREDICTED, label="mean")
+            above.plot(step["x"], step["y"], "o", color=style.MEASURED, label="measured")
+            below.plot(grid, step["improvement"], color=style.PREDICTED)
+            for ax in (above, below):
+                ax.axvline(step["next"], color=style.GREY, linestyle="--", linewidth=1)
+            above.set_title(f"{len(step['x'])} trainings")
+            below.set(xlabel=xlabel)
+        axes[0][0].set_ylabel(ylabel)
+        axes[0][0].legend(fontsize="small")
+        axes[1][0].set_ylabel("expected\nimprovement")
+    return figure

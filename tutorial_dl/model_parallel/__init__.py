@@ -1,0 +1,25 @@
+"""Model parallelism: one model whose layers lie on several ranks.
+
+Data parallelism needs the whole model on every rank. Here each rank holds a part: some of the
+layers (a stage of a pipeline), or a slice of each layer.
+
+schedules.py        schedules of a pipeline as lists of actions: GPipe, 1F1B, interleaved, ZB-H1
+checking.py         the first wrong action of a schedule, and the memory it needs
+simulating.py       what a schedule costs; schedule_figure.py draws it
+stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S
+pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "grid": ["Grid"],
+        "pipelined": ["PipelinedReplica"],
+        "checking": ["check", "held"],
+        "schedule_figure": ["draw_schedule"],
+        "schedules": ["Action", "Schedule", "ScheduleError"],
+        "simulating": ["Timetable", "simulate"],
+    },
+)

@@ -1,0 +1,200 @@
+"""`PipelinedReplica`: a model over the ranks of a pipeline, as a Replica of this rank's part.
+
+Strategies see the vectors of the layers that this rank holds. Each rank calls `compute_gradient`
+with the same batch, which the schedule cuts into micro-batches:
+
+    gradient of the batch = sum over micro-batches i of (s_i / s) g_i,  s_i of its s samples
+
+so the update is that of one process with the whole model, for any number of micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numba_kernels.shared.window import aligned
+from tutorial_dl.model_parallel.grid import Grid
+from tutorial_dl.model_parallel.pipeline import Pipeline
+from tutorial_dl.model_parallel.schedules import Schedule, named
+from tutorial_dl.model_parallel.stages import LayeredParts, Parts, cut, cut_at
+from tutorial_dl.replica.base import Batch, Brought, Replica, Segment, plain
+from tutorial_dl.replica.layered import LayeredReplica
+from tutorial_dl.replica.layers import At
+
+
+class PipelinedReplica(Replica):
+    """This rank's part of a model that the ranks of `grid.pipe` hold together. Collective.
+
+    Args:
+        replica: The whole model, the same on every rank: a LayeredReplica, or a KerasReplica. Only
+            this rank's part of it is kept.
+        grid: The ranks.
+        schedule: A Schedule, or one of the names in `schedules.SCHEDULES`.
+        micro_batches: In how many parts a batch is computed, for a named schedule; None: twice the
+            number of ranks.
+        chunks: Stages per rank, for "interleaved".
+        layers: Names of layers, at each of which a stage begins; None: cut by measured cost.
+        sample: Inputs of a few samples, to measure the cost on.
+        recompute: Keep the inputs of each stage only, and compute its activations again for the
+            backward pass: less memory, a third more time.
+
+    Attributes:
+        parts: The layers of the whole model; `places` says at which of them stages begin.
+        first, last: This rank's part of the whole model's vectors, if it has one stage.
+        pipeline: What runs the schedule; see there for what it counts and measures.
+    """
+
+    counts_training = False
+
+    def __init__(
+        self,
+        replica: Replica,
+        grid: Grid,
+        schedule: Schedule | str = "1f1b",
+        micro_batches: int | None = None,
+        chunks: int = 1,
+        layers: Sequence[str] | None = None,
+        sample: Any = None,
+        recompute: bool = False,
+    ) -> None:
+        ranks = grid.pipe.size
+        if isinstance(schedule, str):
+            schedule = named(schedule, ranks, micro_batches or 2 * ranks, chunks)
+        self.grid, self.parts = grid, parts_of(replica)
+        self.dtype = self.parts.dtype
+        if layers is not None:
+            self.places = cut_at(self.parts, schedule.stages, list(layers))
+        else:
+            costs = np.array(self.parts.costs(sample), np.float64)
+            self.places = cut(self.parts, schedule.stages, grid.team.broadcast(costs).tolist())
+        bounds = list(pairwise(self.places))
+        mine = [schedule.stage(grid.pipe.rank, chunk) for chunk in range(schedule.chunks)]
+        stages = [self.parts.stage(*bounds[stage]) for stage in mine]
+        self.segments, self._offsets, size = (), [], 0
+        for stage in stages:
+            moved = (Segment(s.name, s.offset + size, s.shape) for s in stage.segments)
+            self.segments += tuple(moved)
+            self._offsets.append(size)
+            size += stage.size
+        # Where each stage's weights lie in the vectors of the whole model
+        self.ends = [self.parts.weights_before(place) for place in self.places]
+        self.slices = [(self.ends[stage], self.ends[stage + 1]) for stage in mine]
+        self.first, self.last = self.slices[0]
+        parameters, gradient = (aligned(size, self.dtype) for _ in range(2))
+        for (low, high), at in zip(self.slices, self._offsets, strict=True):
+            parameters[at : at + high - low] = replica.parameters[low:high]
+        boundaries = self.parts.outputs(sample, self.places[1:-1])
+        self.pipeline = Pipeline(grid, schedule, stages, boundaries, recompute)
+        self.random, self._whole = self.parts.random, None
+        self.saved_as = replica.saved_as
+        self._hold(parameters, gradient)
+        self.parts.forget(mine)
+
+    def _hold(self, parameters, gradient):
+        super()._hold(parameters, gradient)
+        for stage, at in zip(self.pipeline.stages, self._offsets, strict=True):
+            here = slice(at, at + stage.size)
+            stage.hold(parameters[here], gradient[here])
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.pipeline.schedule
+
+    @property
+    def whole_segments(self) -> tuple[Segment, ...]:
+        return self.parts.segments
+
+    @property
+    def whole_size(self) -> int:
+        """Elements of the vectors of the whole model."""
+        return self.ends[-1]
+
+    def compute_gradient(self, batch: Batch) -> tuple[float, int]:
+        """Fill `gradient`; returns (mean loss, samples) on every rank. Collective over the pipe."""
+        x, y = plain_of(batch)
+        samples = len(x[0]) if isinstance(x, tuple) else len(x)
+        self.gradient[:] = 0
+        at = At(training=True)
+        if self.random is not None:
+            at = At(int(self.random[0]), int(self.random[1]), 0, True)
+            self.random = self.random + np.array([0, int(samples > 0)])
+        sums = self.pipeline.train(x, y, at)
+        loss = np.array([sums.get("loss", 0.0)])
+        self._from_the_last(loss)
+        return (float(loss[0]) / samples if samples else 0.0), samples
+
+    def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        """As `Replica.measure`; every rank of a pipeline gets what the last stage has found."""
+        found, samples = {}, 0
+        for batch in batches:
+            x, y = plain_of(batch)
+            for name, value in self.pipeline.evaluate(x, y).items():
+                found[name] = found.get(name, 0.0) + value
+            samples += len(x[0]) if isinstance(x, tuple) else len(x)
+        numbers = np.array([found.get(name, 0.0) for name in self.parts.metrics])
+        self._from_the_last(numbers)
+        values = dict(zip(self.parts.metrics, numbers.tolist(), strict=True))
+        return {"samples": samples, **values}
+
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        sums = self.measure(batches)
+        return self.metrics_of(sums) | {"samples": sums["samples"]}
+
+    def predict(self, x: Any) -> np.ndarray:
+        """The model's outputs, on every rank of the pipeline."""
+        found = self.pipeline.predict(x)
+        last = self.grid.pipe.size - 1
+        shape = np.zeros(8, np.int64)
+        if found is not None:
+            shape[: found.ndim + 1] = found.ndim, *found.shape
+        self.grid.pipe.broadcast(shape, last)
+        if found is None:
+            found = np.empty(shape[1 : 1 + shape[0]], self.dtype)
+        return self.grid.pipe.broadcast(np.ascontiguousarray(found, self.dtype), last)
+
+    def _from_the_last(self, numbers: np.ndarray) -> None:
+        if self.grid.pipe.size > 1:
+            self.grid.pipe.broadcast(numbers, self.grid.pipe.size - 1)
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        return self.parts.own_optimizer(given)
+
+    def collect(self) -> None:
+        """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
+        whole = np.zeros(self.whole_size, self.dtype)
+        if self.grid.copies.rank == 0:
+            for (low, high), at in zip(self.slices, self._offsets, strict=True):
+                whole[low:high] = self.parameters[at : at + high - low]
+        if self.grid.team.size > 1:
+            self.grid.team.allreduce(whole)  # of parts that do not overlap
+        self._whole = whole if self.grid.team.rank == 0 else None
+
+    def save(self, path: Path | str, *trained: Any) -> None:
+        """Write the whole model, as its own replica does; on rank 0, after `collect`."""
+        self.parts.save(path, self._whole, *trained)
+
+
+def parts_of(replica: Replica) -> Parts:
+    """The layers of a replica that can be cut; ValueError if it can't be."""
+    if isinstance(replica, LayeredReplica):
+        return LayeredParts(replica)
+    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+        from tutorial_dl.model_parallel.keras_stages import KerasParts
+
+        return KerasParts(replica)
+    raise ValueError(
+        f"a {type(replica).__name__} can't be cut into stages: a pipeline takes Keras models, "
+        "models 'transformer' and LayeredReplica"
+    )
+
+
+def plain_of(batch: Batch) -> tuple[Any, Any]:
+    """Inputs and targets, refusing weights of samples."""
+    if len(batch) > 2:
+        raise ValueError("a pipeline takes no weights of samples yet: leave them out")
+    return plain(batch) if not isinstance(batch[0], dict) else batch

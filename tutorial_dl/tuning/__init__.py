@@ -1,0 +1,26 @@
+"""Hyper-parameter search: many trainings at once, each on ranks of its own.
+
+space.py, options.py       what is searched; whether every set of values can be trained
+samplers.py                by name; bayesian.py and gaussian_process.py, evolutionary.py,
+                           evolution_strategy.py; their base is proposing.py
+study.py                   the trials, kept by Optuna
+coordinator.py             hands trials to whoever is free; mpi_port.py: to ranks
+cell.py, folds.py, merit.py  the side of the ranks that train; cross-validation; figures of merit
+running.py                 a search on the ranks of an MPI job; report.py: its page
+notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster
+simulation.py              the coordinator on a simulated clock
+problems.py, regret.py     functions to compare samplers on
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submodules=["samplers"],
+    submod_attrs={
+        "notebook": ["tune"],
+        "running": ["Search", "run"],
+        "space": ["Parameter", "Space"],
+        "study": ["Study"],
+    },
+)

@@ -1,0 +1,158 @@
+"""`Bayesian`: the next set of values is where a Gaussian process expects the most improvement.
+
+    y    values measured so far, made more alike (`levelled`)
+    EI   (b - m) Phi(z) + sd phi(z), z = (b - m) / sd, with b the best mean at a measured point
+
+1. The first sets fill the space evenly (a Sobol sequence).
+2. Then the kernel's lengths are fitted, and a trial that is still running counts as if it had come
+   out at the mean (kriging believer), so that trials at once differ from each other.
+3. The acquisition is highest somewhere among a thousand points; from the best ones it climbs by its
+   gradient in the numbers, and by single changes in categories and whole numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
+
+from .gaussian_process import Hyper, Process, fit, log_expected_improvement, log_improvement
+from .proposing import Proposing, Seen
+
+FITTED = 200  # points that lengths are fitted to, at most; the mean uses all
+CANDIDATES = 1024
+NEAR = 0.1, 0.02, 0.004  # how far from good points others are tried
+CLIMBS = 4
+# The least distance of a set from others, which keeps the search from creeping, and trials at once
+# from being all but one.
+APART, APART_PENDING = 1e-5, 2e-3
+
+
+class Bayesian(Proposing):
+    """Bayesian optimisation with a Gaussian process."""
+
+    def __init__(self, space, seed: int | None = None):
+        super().__init__(space, seed)
+        self.first = max(5, min(10, space.columns + 1))
+        from scipy.stats import qmc  # changes warnings' filters
+
+        self.sobol = qmc.Sobol(space.columns, rng=self.random)
+        self.hyper: Hyper | None = None
+        self.fitted = 0  # finished trials when the lengths were fitted
+
+    def propose(self, seen: Seen) -> dict:
+        if len(seen.values) + len(seen.pending) < self.first or len(seen.values) < 3:
+            return self.space.decode(self.sobol.random(1)[0])
+        y = levelled(seen.values)
+        self._fit(seen.rows, y)
+        process = Process(seen.rows, y, self.hyper)
+        # The believed results count, too: else all pending trials would crowd at one minimum
+        known = np.concatenate([seen.rows, seen.pending])
+        best = float(process.at(known)[0].min())
+        if len(seen.pending):
+            process = process.believing(seen.pending)
+        return self._highest(process, best, seen)
+
+    def _fit(self, rows: np.ndarray, y: np.ndarray) -> None:
+        """Fit again if enough trials have finished since: all of them at first, then a tenth."""
+        if self.hyper is not None and len(y) - self.fitted < len(y) / 50:
+            return
+        chosen = np.arange(len(y))
+        if len(y) > FITTED:  # the best, and others at random
+            chosen = np.argsort(y)[: FITTED // 2]
+            rest = np.setdiff1d(np.arange(len(y)), chosen)
+            more = self.random.choice(rest, FITTED - len(chosen), replace=False)
+            chosen = np.concatenate([chosen, more])
+        self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper), len(y)
+
+    def _highest(self, process: Process, best: float, seen: Seen) -> dict:
+        space = self.space
+        rows = self._candidates(seen)
+        score = log_expected_improvement(*process.at(rows), best)
+        order = np.argsort(-score)
+        found = [(float(score[i]), rows[i]) for i in order[:CLIMBS]]
+        for start, row in list(found):
+            found.append(self._climb(process, best, start, row))
+        found += [(float(score[i]), rows[i]) for i in order[CLIMBS:50]]
+        for _, row in sorted(found, key=lambda one: -one[0]):
+            if _is_apart(row, seen.rows, APART) and _is_apart(row, seen.pending, APART_PENDING):
+                return space.decode(row)
+        return space.random(self.random)
+
+    def _candidates(self, seen: Seen) -> np.ndarray:
+        """Points everywhere and near the best, each a set that can be had (`snapped`)."""
+        space, random = self.space, self.random
+        rows = [random.random((CANDIDATES // 2, space.columns))]
+        good = seen.rows[np.argsort(seen.values)[:6]]
+        picked = good[random.integers(len(good), size=CANDIDATES // 2)]
+        far = random.choice(NEAR, (len(picked), 1))
+        moved = np.clip(picked + far * random.standard_normal(picked.shape), 0, 1)
+        # Each keeps some of its columns, and draws some of its categories anew
+        moved = np.where(random.random(picked.shape) < 0.7, moved, picked)
+        for one in space:
+            if one.choices:
+                again = random.random(len(moved)) < 1 / len(space.parameters)
+                moved[again, space.slices[one.name]] = random.random((again.sum(), one.columns))
+        rows.append(moved)
+        return self.snapped(np.concatenate(rows))
+
+    def _climb(self, process: Process, best: float, score: float, row: np.ndarray) -> tuple:
+        """Climb from a point: by the gradient in real numbers, by single changes in the others."""
+        smooth, row = self.smooth, row.copy()
+        if smooth.any():
+
+            def downhill(part: np.ndarray) -> tuple:
+                point = row.copy()
+                point[smooth] = part
+                mean, variance, mean_slope, variance_slope = process.at_with_slopes(point)
+                deviation = np.sqrt(variance)
+                z = (best - mean) / deviation
+                height = log_improvement(z)
+                # d log(z Phi + phi) = Phi dz / (z Phi + phi)
+                by_z = np.exp(log_ndtr(z) - height)
+                by_deviation = variance_slope / (2 * deviation)
+                slope = by_z * (-mean_slope - z * by_deviation) / deviation
+                slope = slope + by_deviation / deviation
+                return -float(height + np.log(deviation)), -slope[smooth]
+
+            done = minimize(
+                downhill, row[smooth], method="L-BFGS-B", jac=True, bounds=[(0, 1)] * smooth.sum(),
+                options={"maxiter": 40},
+            )  # fmt: skip
+            row[smooth] = done.x
+        for _ in range(3):
+            rows = self.neighbours(row)
+            if not len(rows):
+                break
+            rows = self.snapped(rows)
+            scores = log_expected_improvement(*process.at(rows), best)
+            top = int(np.argmax(scores))
+            now = float(log_expected_improvement(*process.at(row[None]), best)[0])
+            if scores[top] <= now:
+                break
+            row = rows[top]
+        row = self.snapped(row[None])[0]
+        return float(log_expected_improvement(*process.at(row[None]), best)[0]), row
+
+
+def _is_apart(row: np.ndarray, others: np.ndarray, distance: float) -> bool:
+    return not len(others) or bool(np.abs(others - row).max(1).min() > distance)
+
+
+def levelled(values: np.ndarray) -> np.ndarray:
+    """Values with mean 0 and spread 1, whose order stays and whose few huge ones are pulled in.
+
+    A Gaussian process supposes that values are normally distributed. So they are transformed by
+    Yeo and Johnson's function, as in HEBO (arXiv 2012.03826), if they vary enough.
+    """
+    from scipy.stats import yeojohnson  # changes warnings' filters
+
+    spread = values.std()
+    if spread < 1e-12 * max(1.0, np.abs(values).max()):
+        return np.zeros_like(values)
+    y = (values - values.mean()) / spread
+    with np.errstate(all="ignore"):
+        moved, _ = yeojohnson(y)
+    if np.isfinite(moved).all() and moved.std() > 1e-6:
+        y = (moved - moved.mean()) / moved.std()
+    return y

@@ -1,0 +1,275 @@
+"""`Cell`: a rank's side of a search. Its ranks train one set of values on one fold at a time.
+
+Whatever happens in a training ends that training only: an error, a loss that is not finite, a rank
+that was killed or has no memory left, a deadline. The ranks then recover their team, or make a
+smaller one of those that are left, and the first of them tells the coordinator.
+
+A training that hangs is interrupted in Python by its deadline. If it hangs in compiled code, the
+process ends itself `GRACE` seconds later; its cell goes on without it, or is dropped.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from numba_kernels.errors import DeadlineError, PeerError
+from numba_kernels.team.stall import has_ended
+
+from .. import data as datasets
+from ..config import OutputConfig, RunConfig
+from ..runtime.callback import Callback
+from ..runtime.errors import NotFinite, telling_line
+from ..runtime.handing_out import opened
+from ..training.setup import of_files, prepare
+from .coordinator import GRACE
+from .folds import fold_of
+from .merit import merit_of
+from .mpi_port import Mail
+from .options import check, config_of
+from .space import Space
+
+IDLE = 0.005  # seconds between two looks for a message
+LOOK = 1.0  # seconds between two looks at the coordinator's process
+REGROUP = 60.0  # seconds for the ranks of a cell to find each other again
+
+
+class TrialDeadline(Exception):
+    """A training took longer than it may."""
+
+
+class Link:
+    """A rank's way to the coordinator."""
+
+    ends_with_interrupt = True  # whether Ctrl-C ends the search on this rank
+
+    def tell(self, message: dict) -> None:
+        raise NotImplementedError
+
+    def messages(self) -> list[dict]:
+        """What the coordinator has sent since the last call."""
+        raise NotImplementedError
+
+    def is_broken(self) -> bool:
+        """Whether the coordinator's process is known to have ended."""
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class MpiLink(Link):
+    """By MPI: `team` are all ranks of the search, and rank 0 coordinates; `comm` is theirs."""
+
+    def __init__(self, team, comm):
+        self.team, self.mail = team, Mail(comm)
+
+    def tell(self, message: dict) -> None:
+        self.mail.send(0, message)
+
+    def messages(self) -> list[dict]:
+        found = []
+        while (one := self.mail.receive()) is not None:
+            found.append(one[1])
+        return found
+
+    def is_broken(self) -> bool:
+        return has_ended(self.team.pid(0))
+
+    def close(self) -> None:
+        self.mail.flush(5.0)
+
+
+class Reporter(Callback):
+    """Tells the coordinator the figure of merit after each epoch, and stops when it says so."""
+
+    def __init__(self, cell: Cell, trial: int):
+        self.cell, self.trial, self.stopped, self.value = cell, trial, False, np.nan
+
+    def on_step_end(self, trainer, loss: float, samples: int) -> None:
+        self._look(trainer)
+
+    def on_epoch_end(self, trainer, row: dict) -> None:
+        self.value = float(self.cell.merit(trainer))
+        if self.cell.team.rank == 0:
+            report = {"what": "report", "trial": self.trial, "epoch": int(row["epoch"])}
+            self.cell.link.tell(report | {"value": self.value})
+        self._look(trainer)
+
+    def _look(self, trainer) -> None:
+        if self.cell.team.rank == 0 and self.cell.is_told_to_stop(self.trial):
+            self.stopped = True
+            trainer.stop("the coordinator has stopped it")
+
+
+class Cell:
+    """The ranks of a cell.
+
+    Args:
+        link: The way to the coordinator (`Link`).
+        team: The team of this cell's ranks.
+        space, base: What is searched, and the options of every training.
+        folds: Number of folds.
+        merit: Name of the figure of merit.
+    """
+
+    def __init__(self, link: Link, team, space: Space, base: RunConfig, folds: int, merit: str):
+        self.link, self.team, self.folds, self.space = link, team, folds, space
+        quiet = OutputConfig(quiet=True)
+        self.base = replace(base, output=quiet)
+        self.merit, self.dataset = merit_of(merit), None
+        self.size = team.size
+        self.queue: list[dict] = []  # messages that have come during a training
+        self.looked = time.monotonic()  # when the coordinator's process was last looked at
+
+    def serve(self) -> None:
+        """Train what the coordinator sends, until it says that the search has ended."""
+        if self.team.rank == 0:
+            self.link.tell({"what": "ready"})
+        while (message := self._next()) is not None:
+            if message["what"] != "train":
+                continue
+            ended = self.train(message)
+            if self.team.rank == 0:
+                self.link.tell(ended)
+            if "gone" in ended:
+                break
+        self.link.close()
+
+    def _next(self) -> dict | None:
+        """The next message; None if the search has ended, or the coordinator's process has."""
+        while True:
+            self._collect()
+            if self.queue:
+                message = self.queue.pop(0)
+                return None if message["what"] == "end" else message
+            if time.monotonic() - self.looked > LOOK:
+                self.looked = time.monotonic()
+                if self.link.is_broken():
+                    return None
+            time.sleep(IDLE)
+
+    def _collect(self) -> None:
+        self.queue += self.link.messages()
+
+    def is_told_to_stop(self, trial: int) -> bool:
+        self._collect()
+        if time.monotonic() - self.looked > LOOK:
+            self.looked = time.monotonic()
+            if self.link.is_broken():
+                return True
+        return any(
+            message["what"] == "end" or (message["what"] == "stop" and message["trial"] == trial)
+            for message in self.queue
+        )
+
+    # One training
+
+    def train(self, task: dict) -> dict:
+        """Train; returns the message that says how it has ended, for the first rank to send.
+
+        The team is usable afterwards, or "gone" says why not. `task` says trial, fold, values, and
+        the seconds that it may take (deadline).
+        """
+        ended = self._train(task) | {"what": "ended", "trial": task["trial"], "fold": task["fold"]}
+        return ended | {"ranks": [int(rank) for rank in self.team.world_ranks]}
+
+    def _train(self, task: dict) -> dict:
+        try:
+            with Limit(task["deadline"]):
+                return self._trained(task)
+        except TrialDeadline:
+            error: BaseException = TrialDeadline(f"longer than {task['deadline']:g} s")
+            why = f"it took {error}"
+        except KeyboardInterrupt as one:
+            if self.link.ends_with_interrupt:
+                raise
+            error, why = one, "interrupted"
+        except NotFinite as one:
+            error, why = one, f"diverged: {telling_line(str(one))}"
+        except MemoryError as one:
+            error, why = one, "out of memory"
+        except PeerError as one:
+            error, why = one, telling_line(str(one))
+        except Exception as one:
+            error, why = one, f"{type(one).__name__}: {telling_line(str(one))}"
+        error.__traceback__ = None  # its frames hold the model
+        found = {"state": "stopped" if why == "interrupted" else "failed", "why": why}
+        return found | self._mend(error)
+
+    def _trained(self, task: dict) -> dict:
+        config = config_of(self.base, task["values"])
+        if self.dataset is None:
+            loaded = datasets.load(self.base.data.data, **of_files(self.base))
+            self.dataset = opened(loaded, self.team)
+        fold = fold_of(self.dataset, task["fold"], self.folds, self.base.data.seed)
+        trainer = prepare(config, self.team, dataset=fold)
+        reporter = Reporter(self, task["trial"])
+        trainer.callbacks.append(reporter)
+        trainer.fit_to(config.schedule.epochs)
+        del trainer
+        self._forget()
+        if reporter.stopped:
+            return {"state": "stopped", "why": "stopped"}
+        if not np.isfinite(reporter.value):
+            return {"state": "failed", "why": f"diverged: the figure of merit is {reporter.value}"}
+        return {"state": "complete", "value": reporter.value}
+
+    def _mend(self, error: BaseException) -> dict:
+        """Make the team usable after a failed training. Collective in the cell."""
+        self._forget()
+        self.team.abort(error)
+        try:
+            self.team.recover(REGROUP)
+            return {}
+        except (PeerError, DeadlineError):
+            pass
+        try:
+            self.team = self.team.regroup(REGROUP)
+        except (PeerError, DeadlineError) as one:
+            return {"gone": f"its ranks did not find each other again: {telling_line(str(one))}"}
+        note = f"goes on with {self.team.size} of its {self.size} ranks"
+        try:
+            self._check_size()
+        except ValueError as one:
+            return {"gone": f"{telling_line(str(one))}"}
+        return {"note": note}
+
+    def _check_size(self) -> None:
+        """Raise ValueError if some sets can't be trained on the ranks that are left."""
+        check(self.space, self.base, self.team.size)
+
+    def _forget(self) -> None:
+        """Free what a training has left, so that memory does not grow with the trials."""
+        if (keras := sys.modules.get("keras")) is not None:
+            keras.utils.clear_session()
+        gc.collect()
+
+
+class Limit:
+    """A context that ends after `seconds`: by TrialDeadline in Python, by the process's end if
+    `GRACE` seconds later it is still in compiled code."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def __enter__(self) -> None:
+        self.nowhere = open(os.devnull, "w")
+        self.before = signal.signal(signal.SIGALRM, self._raise)
+        signal.setitimer(signal.ITIMER_REAL, self.seconds)
+        faulthandler.dump_traceback_later(self.seconds + GRACE, exit=True, file=self.nowhere)
+
+    def __exit__(self, *_) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self.before)
+        faulthandler.cancel_dump_traceback_later()
+        self.nowhere.close()
+
+    def _raise(self, *_) -> None:
+        raise TrialDeadline

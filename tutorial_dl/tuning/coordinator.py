@@ -1,0 +1,310 @@
+"""`Coordinator`: hands trials to whoever is free, and never waits for one of them.
+
+    coordinator  rank 0: asks the sampler, keeps the study
+    cell         the ranks that train one set of values on one fold; there are groups x folds of
+                 them, all of one size
+
+A free cell gets the next fold of a trial that has begun, or else the first fold of a new trial. So
+the folds of a trial train at once while there are cells for all, and after each other if cells were
+lost. A trial ends with its last fold, with the first fold that fails, or when it is pruned, which
+the mean over its folds decides; cells that still train it are then told to stop.
+
+The coordinator knows cells by number, and reaches them by a *port*: `mpi_port.py` for ranks,
+`simulation.py` for a simulated clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from .study import Study
+
+GRACE = 30.0  # seconds after a deadline, within which a cell must answer or is lost
+START = 600.0  # seconds within which the first cell must be ready
+WAIT = 0.2  # seconds between two looks at what has been lost
+
+
+class Port:
+    """How the coordinator reaches cells. Nothing here waits for a cell."""
+
+    def now(self) -> float:
+        """The time, in seconds."""
+        raise NotImplementedError
+
+    def send(self, cell: int, message: dict) -> None:
+        raise NotImplementedError
+
+    def receive(self, seconds: float) -> tuple[int, dict] | None:
+        """The next message of a cell; None if there is none within `seconds`."""
+        raise NotImplementedError
+
+    def lost(self) -> list[int]:
+        """Cells that no longer have any rank; each is told once."""
+        raise NotImplementedError
+
+    def drop(self, cell: int) -> None:
+        """Never reach for this cell again."""
+        raise NotImplementedError
+
+
+@dataclass
+class Task:
+    """A trial in training: one set of values, on each fold."""
+
+    trial: Any
+    values: dict
+    waiting: deque  # folds that no cell has begun
+    began: float
+    results: dict[int, float] = field(default_factory=dict)  # fold -> figure of merit
+    reports: dict[int, dict[int, float]] = field(default_factory=dict)  # epoch -> fold -> figure
+    ended: bool = False
+
+
+@dataclass
+class Busy:
+    """What a cell trains, and since when."""
+
+    task: Task
+    fold: int
+    since: float
+    warned: bool = False
+
+
+@dataclass
+class Outcome:
+    """What a search did: its wall time, and the share of it that cells trained for."""
+
+    seconds: float
+    utilisation: float
+    cells: int
+    lost: list[str]
+    stopped: str | None = None
+    spans: list[tuple[int, int, int, float, float]] = field(default_factory=list)
+    """(cell, trial, fold, began, ended): what each cell trained when."""
+
+
+class Coordinator:
+    """Runs a study on cells.
+
+    Args:
+        study: The trials.
+        port: The way to the cells.
+        cells: How many there are.
+        folds: Trainings per trial, whose mean is its figure of merit.
+        deadline: Seconds that one training may take.
+        tell: Called with a line of text, and the trial's row or None.
+        ahead: Whether the next set is chosen while all cells are busy.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        port: Port,
+        cells: int,
+        folds: int = 1,
+        deadline: float = 3600.0,
+        tell: Callable[[str, dict | None], None] = lambda text, row: None,
+        ahead: bool = True,
+    ):
+        self.study, self.port, self.folds, self.deadline = study, port, folds, deadline
+        self.tell, self.ahead, self.cells = tell, ahead, cells
+        self.free: deque[int] = deque()
+        self.busy: dict[int, Busy] = {}
+        self.dropped: dict[int, str] = {}  # cell -> why
+        self.tasks: list[Task] = []  # trials in training
+        self.prepared: tuple | None = None
+        self.finished = study.resumed
+        self.spans: list[tuple] = []
+        self.asking = 0.0  # seconds spent on suggestions
+
+    def run(self) -> Outcome:
+        """Search until all trials have ended. Ctrl-C ends it earlier, and keeps what is done."""
+        began, stopped = self.port.now(), None
+        try:
+            self._loop(began)
+        except KeyboardInterrupt:
+            stopped = "interrupted"
+        ended = self.port.now()
+        for cell, busy in self.busy.items():
+            self._span(cell, busy, ended)
+        for task in self.tasks:
+            self.study.give_up(task.trial)
+        if self.prepared:
+            self.study.give_up(self.prepared[0])
+        if len(self.dropped) == self.cells and self.finished < self.study.trials:
+            stopped = "no ranks are left"
+        for cell in set(range(self.cells)) - self.dropped.keys():
+            self.port.send(cell, {"what": "end"})
+        seconds = ended - began
+        used = sum(end - start for *_, start, end in self.spans)
+        return Outcome(
+            seconds=seconds,
+            utilisation=used / (self.cells * seconds) if seconds > 0 else 0.0,
+            cells=self.cells,
+            lost=list(self.dropped.values()),
+            stopped=stopped,
+            spans=self.spans,
+        )
+
+    def _loop(self, began: float) -> None:
+        heard = False
+        while self.finished < self.study.trials and len(self.dropped) < self.cells:
+            self._hand_out()
+            event = self.port.receive(0)
+            if event is None and self._prepare():
+                continue
+            event = event or self.port.receive(WAIT)
+            if event is not None:
+                heard = True
+                self._heed(*event)
+            for cell in self.port.lost():
+                self._drop(cell, "its ranks were killed, or have run out of memory")
+            self._check_deadlines()
+            if not heard and self.port.now() - began > START:
+                raise RuntimeError(f"no ranks were ready to train within {START:.0f} s")
+
+    # Handing out
+
+    def _hand_out(self) -> None:
+        while self.free:
+            task = next((one for one in self.tasks if one.waiting and not one.ended), None)
+            if task is None:
+                if not self._more():
+                    return
+                trial, values = self.prepared or self._ask()
+                self.prepared = None
+                task = Task(trial, values, deque(range(self.folds)), self.port.now())
+                self.tasks.append(task)
+            cell, fold = self.free.popleft(), task.waiting.popleft()
+            self.busy[cell] = Busy(task, fold, self.port.now())
+            self.port.send(
+                cell,
+                {
+                    "what": "train", "trial": task.trial.number, "fold": fold,
+                    "values": task.values, "deadline": self.deadline,
+                },
+            )  # fmt: skip
+
+    def _more(self) -> bool:
+        """Whether another trial is to begin."""
+        return self.finished + len(self.tasks) < self.study.trials
+
+    def _prepare(self) -> bool:
+        """Choose the next set while all cells are busy; False if there is none to choose."""
+        if not self.ahead or self.prepared or self.free or not self._more() or not self.busy:
+            return False
+        self.prepared = self._ask()
+        return True
+
+    def _ask(self) -> tuple:
+        began = perf_counter()
+        found = self.study.ask()
+        self.asking += perf_counter() - began
+        return found
+
+    # Messages of cells
+
+    def _heed(self, cell: int, message: dict) -> None:
+        if cell in self.dropped:
+            return
+        if message.get("note"):
+            self.tell(f"cell {cell}: {message['note']}", None)
+        if message["what"] == "ready":
+            self.free.append(cell)
+            return
+        busy = self.busy.get(cell)
+        if busy is None or busy.task.trial.number != message["trial"]:
+            return
+        if message["what"] == "report":
+            self._report(busy, message["epoch"], message["value"])
+        elif message["what"] == "ended":
+            self._span(cell, self.busy.pop(cell), self.port.now())
+            if message.get("gone"):
+                self._drop(cell, message["gone"])
+            else:
+                self.free.append(cell)
+            self._fold_ended(busy, message)
+
+    def _report(self, busy: Busy, epoch: int, value: float) -> None:
+        task = busy.task
+        if task.ended:
+            return
+        of = task.reports.setdefault(epoch, {})
+        of[busy.fold] = value
+        mean = float(np.mean(list(of.values()))) if len(of) == self.folds else np.nan
+        if np.isfinite(mean) and self.study.prune(task.trial, epoch, mean):
+            self._end(task, mean, "pruned", why=f"pruned after epoch {epoch}")
+
+    def _fold_ended(self, busy: Busy, message: dict) -> None:
+        task = busy.task
+        if task.ended:
+            return
+        if message["state"] != "complete":
+            fold = f"fold {busy.fold}: " if self.folds > 1 else ""
+            self._end(task, None, "failed", why=fold + message["why"])
+            return
+        task.results[busy.fold] = message["value"]
+        if len(task.results) == self.folds:
+            values = [task.results[fold] for fold in range(self.folds)]
+            self._end(task, float(np.mean(values)), "complete", folds=values)
+
+    def _end(self, task: Task, value: float | None, state: str, **about) -> None:
+        """A trial ends: keep it, and stop the cells that still train it."""
+        task.ended = True
+        self.tasks.remove(task)
+        seconds = self.port.now() - task.began
+        self.study.tell(task.trial, value, state, seconds=seconds, **about)
+        self.finished += 1
+        row = next(r for r in reversed(self.study.rows()) if r["number"] == task.trial.number)
+        for cell, busy in self.busy.items():
+            if busy.task is task:
+                self.port.send(cell, {"what": "stop", "trial": task.trial.number})
+        self.tell(in_words(row, self.finished, self.study), row)
+
+    # What does not answer
+
+    def _check_deadlines(self) -> None:
+        now = self.port.now()
+        for cell, busy in list(self.busy.items()):
+            if now - busy.since > self.deadline + 2 * GRACE:
+                self._drop(cell, f"it did not answer {2 * GRACE:.0f} s after its deadline")
+
+    def _drop(self, cell: int, why: str) -> None:
+        if cell in self.dropped:
+            return
+        self.dropped[cell] = f"cell {cell} is lost: {why}"
+        self.tell(self.dropped[cell], None)
+        self.port.drop(cell)
+        if cell in self.free:
+            self.free.remove(cell)
+        busy = self.busy.pop(cell, None)
+        if busy is not None:
+            self._span(cell, busy, self.port.now())
+            self._fold_ended(busy, {"state": "failed", "why": why})
+
+    def _span(self, cell: int, busy: Busy, end: float) -> None:
+        self.spans.append((cell, busy.task.trial.number, busy.fold, busy.since, end))
+
+
+def in_words(row: dict, finished: int, study: Study) -> str:
+    """A finished trial as one line."""
+    values = ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in row["params"].items()
+    )
+    best = study.best
+    so_far = "" if best is None else f"; best {best.value:.4g} (trial {best.number})"
+    result = row["state"] if row["value"] is None else f"{row['value']:.4g}"
+    if row["state"] == "pruned":
+        result = f"pruned at {row['value']:.4g}" if row["value"] is not None else "pruned"
+    folds = row.get("folds", ())
+    if len(folds) > 1:
+        result += f" (folds {', '.join(f'{value:.4g}' for value in folds)})"
+    why = f": {row['why']}" if row["state"] == "failed" else ""
+    return f"[{finished}/{study.trials}] trial {row['number']}: {result}{why}; {values}{so_far}"

@@ -1,0 +1,100 @@
+"""Messages between the coordinator and the ranks of cells: JSON over MPI, without a blocking call.
+
+The coordinator sends to every rank of a cell, so that its ranks need not tell each other. Of a
+cell, only the first rank answers.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from numba_kernels.team.stall import has_ended
+
+from .coordinator import Port
+
+TAG = 7
+PAUSE = 0.001  # seconds between two looks
+LOST = 30.0  # seconds within which a message must have arrived once it is announced
+
+
+class Mail:
+    """This rank's end: messages to and from ranks of `comm`."""
+
+    def __init__(self, comm: MPI.Comm):
+        self.comm = comm
+        self.sent: list[tuple[MPI.Request, np.ndarray]] = []
+
+    def send(self, rank: int, message: dict) -> None:
+        self.sent = [(request, x) for request, x in self.sent if not request.Test()]
+        content = np.frombuffer(json.dumps(message).encode(), np.uint8)
+        self.sent.append((self.comm.Isend([content, MPI.BYTE], rank, TAG), content))
+
+    def flush(self, seconds: float) -> None:
+        """Wait until what was sent has left, at most so long."""
+        end = time.monotonic() + seconds
+        while self.sent and time.monotonic() < end:
+            self.sent = [(request, x) for request, x in self.sent if not request.Test()]
+            time.sleep(PAUSE)
+
+    def receive(self) -> tuple[int, dict] | None:
+        """The next message and its sender; None if there is none now."""
+        status = MPI.Status()
+        if not self.comm.Iprobe(MPI.ANY_SOURCE, TAG, status):
+            return None
+        content = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+        request = self.comm.Irecv([content, MPI.BYTE], status.Get_source(), TAG)
+        end = time.monotonic() + LOST
+        while not request.Test():
+            if time.monotonic() > end:  # its sender was killed within it
+                return None
+            time.sleep(0)
+        return status.Get_source(), json.loads(content.tobytes())
+
+
+class MpiPort(Port):
+    """The coordinator's port.
+
+    Args:
+        team: All ranks; this one is rank 0.
+        comm: A communicator of theirs, for messages.
+        members: The ranks of each cell.
+    """
+
+    def __init__(self, team, comm: MPI.Comm, members: list[list[int]]):
+        self.team, self.mail = team, Mail(comm)
+        self.members = dict(enumerate(map(list, members)))
+        self.cell_of = {rank: cell for cell, ranks in self.members.items() for rank in ranks}
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def send(self, cell: int, message: dict) -> None:
+        for rank in self.members.get(cell, ()):
+            if not has_ended(self.team.pid(rank)):
+                self.mail.send(rank, message)
+
+    def receive(self, seconds: float) -> tuple[int, dict] | None:
+        end = time.monotonic() + seconds
+        while (found := self.mail.receive()) is None:
+            if time.monotonic() >= end:
+                return None
+            time.sleep(PAUSE)
+        rank, message = found
+        cell = self.cell_of[rank]
+        if "ranks" in message and cell in self.members:  # those that are left
+            self.members[cell] = message["ranks"]
+        return cell, message
+
+    def lost(self) -> list[int]:
+        return [
+            cell
+            for cell, ranks in list(self.members.items())
+            if all(has_ended(self.team.pid(rank)) for rank in ranks)
+        ]
+
+    def drop(self, cell: int) -> None:
+        self.members.pop(cell, None)

@@ -1,0 +1,303 @@
+"""A search from a notebook: trainings go to groups of a cluster's engines.
+
+    from tutorial_dl import cluster, tuning
+    c = cluster.start(n=4)
+    found = tuning.tune(c, "space.toml", groups=4, trials=30, model="my_file:build",
+                        data="my_file:load", epochs=5, merit="val_accuracy")
+    found.best, found.study, found.plot()
+
+The notebook coordinates, so no engine is needed for that. Meanwhile it shows the best set so far,
+the newest trials and their figures of merit. The stop button ends the search and keeps what is
+done; with `file=...`, a later call with `resume=True` goes on.
+"""
+
+from __future__ import annotations
+
+import html
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ..config import RunConfig
+from . import on_engine
+from .coordinator import Coordinator, Outcome, Port
+from .report import summary, timeline
+from .running import Search
+from .space import Space
+from .study import Study
+
+LOOK = 0.02  # seconds between two looks at what has been answered
+STOP = 20.0  # seconds for engines to end what they train
+BEGIN = 120.0  # seconds for engines to make their cells
+ROWS = 8  # of the table, the newest trials
+SECONDS = 1.0  # from one renewal of the display to the next
+WIDTH, HEIGHT = 360, 120
+
+
+class EnginesPort(Port):
+    """Cells of a cluster's engines: `members` are the ranks of each.
+
+    A task is a function called on each engine of a cell; its first rank's answer counts.
+    """
+
+    def __init__(self, client, members: list[list[int]]):
+        self.client, self.members = client, dict(enumerate(map(list, members)))
+        self.begun: dict[int, dict[int, Any]] = {}  # cell -> rank -> AsyncResult
+        self.events: list[tuple[int, dict]] = [(cell, {"what": "ready"}) for cell in self.members]
+        self.reported: dict[int, int] = {}  # cell -> epochs that were reported
+        self.tasks: dict[int, dict] = {}
+        self.gone: list[int] = []
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def send(self, cell: int, message: dict) -> None:
+        if message["what"] == "train":
+            self.tasks[cell], self.reported[cell] = message, 0
+            self.begun[cell] = {
+                rank: self.client[rank].apply_async(on_engine.train, message)
+                for rank in self.members[cell]
+            }
+        elif cell in self.begun:  # stop, or the end of the search
+            self.interrupt(cell)
+
+    def interrupt(self, cell: int) -> None:
+        """Make the engines of a cell end their training, unless they have."""
+        left = [rank for rank, asked in self.begun[cell].items() if not asked.ready()]
+        if left:
+            with suppress(Exception):  # they died
+                self.client.send_signal(signal.SIGINT, targets=left, block=False)
+
+    def receive(self, seconds: float) -> tuple[int, dict] | None:
+        end = time.monotonic() + seconds
+        while True:
+            for cell in list(self.begun):
+                self._look(cell)
+            if self.events:
+                return self.events.pop(0)
+            if time.monotonic() >= end:
+                return None
+            time.sleep(LOOK)
+
+    def _look(self, cell: int) -> None:
+        asked, task = self.begun[cell], self.tasks[cell]
+        first = next(iter(asked.values()))
+        reports = self.client.metadata[first.msg_ids[0]]["data"].get("reports", {})
+        for epoch in sorted(reports)[self.reported[cell] :]:
+            report = {"what": "report", "trial": task["trial"], "epoch": epoch}
+            self.events.append((cell, report | {"value": reports[epoch]}))
+        self.reported[cell] = len(reports)
+        if not all(one.ready() for one in asked.values()):
+            return
+        del self.begun[cell]
+        answers, why = [], "no engine has answered"
+        for one in asked.values():
+            try:
+                answers.append(one.get(0))
+            except Exception as error:  # an engine that died, or an error of ours
+                why = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        if answers:
+            self.members[cell] = answers[0]["ranks"]
+            self.events.append((cell, answers[0]))
+        else:
+            ended = {"what": "ended", "trial": task["trial"], "fold": task["fold"], "gone": why}
+            self.events.append((cell, ended | {"state": "failed", "why": why}))
+
+    def lost(self) -> list[int]:
+        return []  # a dead engine's request ends with an error
+
+    def drop(self, cell: int) -> None:
+        self.members.pop(cell, None)
+
+    def settle(self) -> None:
+        """Wait until no engine trains any more, at most `STOP` seconds."""
+        end = time.monotonic() + STOP
+        while time.monotonic() < end:
+            if all(one.ready() for of in self.begun.values() for one in of.values()):
+                return
+            time.sleep(LOOK)
+
+
+class Found:
+    """What a search has found.
+
+    Attributes:
+        study: The trials (study.py); `study.optuna` is Optuna's study, for its plots.
+        outcome: Seconds, utilisation, what was lost (coordinator.py).
+        best: The best set of values; None if no trial was completed.
+        value: Its figure of merit.
+    """
+
+    def __init__(self, search: Search, study: Study, outcome: Outcome):
+        self.search, self.study, self.outcome = search, study, outcome
+        best = study.best
+        self.best = None if best is None else dict(best.params)
+        self.value = None if best is None else best.value
+
+    @property
+    def trials(self) -> list[dict]:
+        return self.study.rows()
+
+    def config(self) -> RunConfig:
+        """The options of the best set; `Path("run.toml").write_text(found.config().toml())`."""
+        from .options import config_of
+
+        if self.best is None:
+            raise ValueError("no trial was completed")
+        return config_of(self.search.base, self.best)
+
+    def timeline(self):
+        """A figure of what each cell trained when."""
+        return timeline(self.outcome)
+
+    def plot(self):
+        """Optuna's figure of sets of values as parallel coordinates."""
+        from .report import of_optuna
+
+        return of_optuna("plot_parallel_coordinate", self.study)
+
+    def __repr__(self) -> str:
+        return summary(self.study, self.outcome)
+
+
+class View:
+    """The display of a search, which is renewed at most once per second."""
+
+    def __init__(self, study: Study, show=None, now=time.monotonic):
+        if show is None:
+            from IPython.display import display as show
+        self.study, self.now, self.begun, self.notes = study, now, now(), []
+        self.handle, self.shown = show(self, display_id=True), now()
+
+    def tell(self, text: str, row: Mapping | None) -> None:
+        if row is None:
+            self.notes.append(text)
+        if self.now() - self.shown >= SECONDS:
+            self.renew()
+
+    def renew(self) -> None:
+        self.shown = self.now()
+        self.handle.update(self)
+
+    def __repr__(self) -> str:
+        best = self.study.best
+        said = "" if best is None else f"; best {best.value:.6g} with {dict(best.params)}"
+        done = len(self.study.finished)
+        return f"{done} of {self.study.trials} trials, {self.now() - self.begun:.0f} s{said}"
+
+    def _repr_html_(self) -> str:
+        rows = self.study.rows()
+        share = len(rows) / self.study.trials
+        parts = [f'<progress value="{share:.3f}" max="1"></progress> {html.escape(repr(self))}']
+        parts += [html.escape(note) for note in self.notes]
+        if len(values := [row["value"] for row in rows if row["state"] == "complete"]) > 1:
+            parts.append(curve(values, self.study.maximise))
+        parts.append(newest(rows, self.study.space.names))
+        return "".join(f"<div>{part}</div>" for part in parts)
+
+
+def newest(rows: list[dict], names: list[str]) -> str:
+    """The newest trials as HTML."""
+    head = ["trial", "result", *names]
+    lines = []
+    for row in rows[-ROWS:]:
+        result = row["state"] if row["value"] is None else f"{row['value']:.5g}"
+        values = [row["params"].get(name, "") for name in names]
+        texts = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
+        lines.append([str(row["number"]), result, *texts])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>"
+        for line in lines
+    )
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    return f'<div style="overflow-x: auto"><table><tr>{heads}</tr>{body}</table></div>'
+
+
+def curve(values: list[float], maximise: bool) -> str:
+    """Figures of merit by trial as dots, and the best so far as a line, in SVG."""
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 1, high + 1
+    best, so_far = [], values[0]
+    for value in values:
+        so_far = max(so_far, value) if maximise else min(so_far, value)
+        best.append(so_far)
+
+    def at(i: int, value: float) -> tuple[float, float]:
+        x = 8 + (WIDTH - 16) * i / (len(values) - 1)
+        return x, HEIGHT - 8 - (HEIGHT - 16) * (value - low) / (high - low)
+
+    dots = "".join(
+        '<circle cx="{:.1f}" cy="{:.1f}" r="2.5" fill="#2C8CCB"/>'.format(*at(i, value))
+        for i, value in enumerate(values)
+    )
+    line = " ".join("{:.1f},{:.1f}".format(*at(i, value)) for i, value in enumerate(best))
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="figure of merit by trial">'
+        f'<polyline points="{line}" fill="none" stroke="#E69F00" stroke-width="2"/>{dots}</svg>'
+    )
+
+
+def tune(
+    c,
+    space: Space | Mapping | str | Path,
+    *,
+    sampler: str = "bayesian",
+    trials: int = 20,
+    groups: int | None = None,
+    folds: int = 1,
+    merit: str = "val_loss",
+    maximise: bool | None = None,
+    pruner: str = "none",
+    deadline: float = 3600.0,
+    file: Path | str | None = None,
+    resume: bool = False,
+    show=None,
+    **options,
+) -> Found:
+    """Search on the engines of a cluster.
+
+    Args:
+        c: The cluster (`cluster.start`).
+        space: A Space, its tables as dicts, or the name of a TOML file.
+        groups: Sets of values to train at once; None: as many as there are engines for.
+        options: Those of `train`, by name, for all trainings: model="my_file:build", epochs=5.
+        show: IPython's `display`, or what takes its place.
+
+    The other arguments are those of `tune` on the command line (docs/tuning.md).
+
+    Raises:
+        ValueError: In one line, if these do not fit together, before anything is trained.
+    """
+    if isinstance(space, Mapping):
+        space = Space.of(space)
+    elif not isinstance(space, Space):
+        space = Space.read(space)
+    if groups is None:
+        groups = max(1, c.n // folds)
+    search = Search(
+        space, RunConfig.of(**options), sampler, trials, groups, folds, merit, maximise, pruner,
+        deadline, None if file is None else Path(file), resume,
+    )  # fmt: skip
+    each = c.n // search.cells
+    if each < 1:
+        raise ValueError(
+            f"{groups} groups x {folds} folds need {search.cells} engines, the cluster has {c.n}"
+        )
+    search.base.check()
+    search.check(each)
+    study = search.study()
+    try:
+        # As a cell: teams that have failed in an earlier one recover
+        c.run(on_engine.begin, search, each, timeout=BEGIN)
+        members = [list(range(cell * each, (cell + 1) * each)) for cell in range(search.cells)]
+        port, view = EnginesPort(c.client, members), View(study, show)
+        outcome = Coordinator(study, port, search.cells, folds, deadline, view.tell).run()
+        port.settle()
+        view.renew()
+    finally:
+        study.close()
+    return Found(search, study, outcome)

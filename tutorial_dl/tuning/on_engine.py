@@ -1,0 +1,56 @@
+"""What runs on an engine of a notebook's cluster: a rank of a cell, kept between trainings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .cell import Cell, Link
+from .running import Search
+
+_cell: Cell | None = None  # of this engine, in the present search
+
+
+class EngineLink(Link):
+    """Reports go with the reply's data; the notebook stops a training by an interrupt."""
+
+    ends_with_interrupt = False
+
+    def __init__(self):
+        self.reports: dict[int, float] = {}
+
+    def tell(self, message: dict) -> None:
+        from ipyparallel.datapub import publish_data
+
+        self.reports[message["epoch"]] = message["value"]
+        publish_data({"reports": dict(self.reports)})
+
+    def messages(self) -> list[dict]:
+        return []
+
+    def is_broken(self) -> bool:
+        return False
+
+
+def begin(search: Search, each: int) -> None:
+    """Make the cells of a search, of `each` ranks, on all engines. Collective."""
+    global _cell
+    from numba_kernels.team.team import Team
+
+    end()
+    team = Team()
+    number = team.rank // each
+    part = team.split(number if number < search.cells else search.cells)
+    link = EngineLink()
+    _cell = Cell(link, part, search.space, search.base, search.folds, search.merit)
+
+
+def train(task: dict[str, Any]) -> dict[str, Any]:
+    """Train a task on this rank's cell; returns the message of its end."""
+    _cell.link.reports = {}
+    return _cell.train(task)
+
+
+def end() -> None:
+    """Forget the cell, its data and its team."""
+    global _cell
+    _cell = None

@@ -1,0 +1,135 @@
+"""From a set of values to the configuration of a training, and whether every set makes one."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import COMPONENTS, OPTIONS, RunConfig
+from ..user_function import find, is_reference
+from .space import Parameter, Space, nearest
+
+# Options of a training that no trial may change
+FIXED = ("data", "features", "labels", "validation", "cache", "model_arguments", "ranks")
+FIXED_TABLES = ("checkpoint", "output")
+
+
+def searchable() -> list[str]:
+    """The options of `train` that a space may have."""
+    return [
+        name
+        for name, one in OPTIONS.items()
+        if name not in FIXED and one.table not in FIXED_TABLES and one.table in COMPONENTS
+    ]
+
+
+def config_of(base: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """The configuration of the trial with these values; the others are those of `base`.
+
+    Options that the trial's strategy does not take are left out where they are of `base`.
+    """
+    given = {n: v for n, v in base.values().items() if v is not None and v is not False}
+    options = {name: value for name, value in values.items() if name in OPTIONS}
+    if options.get("strategy", base.strategy.strategy) != base.strategy.strategy:
+        of_rule = {n for n, one in OPTIONS.items() if one.table == "strategy"} | {"upward"}
+        given = {name: value for name, value in given.items() if name not in of_rule}
+    arguments = {name: value for name, value in values.items() if name not in OPTIONS}
+    if arguments:
+        known = json.loads(base.data.model_arguments or "{}")
+        given["model_arguments"] = json.dumps(known | arguments)
+    return RunConfig.of(**given | options)
+
+
+def check(space: Space, base: RunConfig, ranks: int) -> None:
+    """Raise ValueError, in one line, unless every set of values makes a training on `ranks` ranks.
+
+    A name must be an option of `train`, or an argument of the model's function. Every choice and
+    both ends of every range must be values that it takes.
+    """
+    from ..training.setup import ranks_of
+
+    known, taken = searchable(), None
+    for one in space:
+        if one.name in known:
+            _check_option(one)
+            continue
+        if one.name in OPTIONS:
+            raise ValueError(f"a search can't change {one.name!r}: give {OPTIONS[one.name].flag}")
+        if taken is None:
+            taken = arguments_of(base.data.model)
+        if taken is not True and one.name not in taken:
+            hint = nearest(one.name, [*known, *taken])
+            words = f"takes {', '.join(taken)}" if taken else "takes no arguments"
+            raise ValueError(
+                f"parameter {one.name!r} is neither an option of train nor an argument of model "
+                f"{base.data.model!r}, which {words}" + (f"; {hint}" if hint else "")
+            )
+    for values in space.corners():
+        try:
+            made = config_of(base, values)
+            made.check()
+            need = ranks_of(made) if not made.with_master else None
+            if made.strategy.strategy == "serial" and ranks > 1:
+                raise ValueError(f"strategy 'serial' uses 1 rank, a training has {ranks}")
+            if made.with_master:
+                from ..training.setup import layout_of
+
+                layout_of(made, ranks)
+            elif need not in (None, ranks):
+                raise ValueError(f"needs {need} ranks, a training has {ranks}")
+        except ValueError as error:
+            said = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+            raise ValueError(
+                f"the space has sets that can't be trained, as {said}: {error}"
+            ) from None
+
+
+def _check_option(one: Parameter) -> None:
+    option = OPTIONS[one.name]
+    if not one.choices and option.kind is not (float if one.type == "float" else int):
+        if option.kind is float:
+            raise ValueError(f"parameter {one.name!r}: type must be 'float', got {one.type!r}")
+        kind = "'int'" if option.kind is int else "'category'"
+        raise ValueError(f"parameter {one.name!r}: type must be {kind}, got {one.type!r}")
+    for value in one.choices or (one.low, one.high):
+        try:
+            option.checked(value)
+        except ValueError as error:
+            raise ValueError(f"parameter {one.name!r}: {error}") from None
+
+
+def arguments_of(model: str) -> list[str] | bool:
+    """The names of the arguments that a model's function takes; True if it takes any.
+
+    The function is looked up in the source of its file, because an import of Keras takes seconds.
+    """
+    if not is_reference(model):
+        return []
+    where, _, name = model.rpartition(":")
+    if (path := _source(where)) is not None:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef) and node.name == name and not node.decorator_list:
+                of = node.args
+                return bool(of.kwarg) or [a.arg for a in (*of.args, *of.kwonlyargs)]
+    taken = inspect.signature(find(model, "model")).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in taken):
+        return True
+    return [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+
+
+def _source(where: str) -> Path | None:
+    """The file of a module, or of a path, if it can be told without an import."""
+    if where.endswith(".py"):
+        return Path(where) if Path(where).is_file() else None
+    if "." in where:
+        return None  # its parents would be imported
+    here = Path(f"{where}.py")
+    if here.is_file():
+        return here
+    spec = importlib.util.find_spec(where)
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None

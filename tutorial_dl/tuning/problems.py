@@ -1,0 +1,147 @@
+"""Functions to search on, none of which we wrote: BBOB, Branin, Hartmann, and a mixed space.
+
+BBOB is the suite of 24 noiseless functions of COCO (Hansen and others, arXiv 1603.08785), from the
+package coco-experiment. Branin and Hartmann's function of six numbers are those of Dixon and Szego
+(1978). The mixed space has 12 parameters: four real, four whole, four categories (`mixed`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from .space import Parameter, Space
+
+BBOB = range(1, 25)
+REACH = 5.0  # BBOB's functions are searched from -5 to 5
+MINIMA = {"branin": 0.39788735772973816, "hartmann": -3.32236801141551}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function to minimise: `value(values)` at a set of values of `space`; `lowest` is its
+    minimum."""
+
+    name: str
+    space: Space
+    value: Callable[[Mapping], float]
+    lowest: float
+
+
+def bbob(function: int, instance: int, dimension: int) -> Problem:
+    """One of BBOB's functions, 1 to 24, in an instance (a shift and a rotation)."""
+    problem = _suite(dimension).get_problem_by_function_dimension_instance(
+        function, dimension, instance
+    )
+    space = cube(dimension, -REACH, REACH)
+    names = space.names
+
+    def value(values: Mapping) -> float:
+        return float(problem(np.array([values[name] for name in names])))
+
+    return Problem(f"f{function} in {dimension}", space, value, float(problem(_minimum(problem))))
+
+
+def _minimum(problem) -> np.ndarray:
+    """Where COCO says that a problem is lowest; it tells so in a file of the current folder."""
+    here = os.getcwd()
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            problem._best_parameter("print")
+            return np.loadtxt(next(Path(folder).iterdir()))
+        finally:
+            os.chdir(here)
+
+
+@cache
+def _suite(dimension: int):
+    import cocoex
+
+    return cocoex.Suite("bbob", "", f"dimensions:{dimension} instance_indices:1-5")
+
+
+def cube(dimension: int, low: float, high: float) -> Space:
+    return Space(Parameter(f"x{i}", "float", low, high) for i in range(dimension))
+
+
+def branin() -> Problem:
+    space = Space([Parameter("a", "float", -5.0, 10.0), Parameter("b", "float", 0.0, 15.0)])
+
+    def value(values: Mapping) -> float:
+        a, b = values["a"], values["b"]
+        bowl = (b - 5.1 / (4 * math.pi**2) * a * a + 5 / math.pi * a - 6) ** 2
+        return bowl + 10 * (1 - 1 / (8 * math.pi)) * math.cos(a) + 10
+
+    return Problem("Branin", space, value, MINIMA["branin"])
+
+
+HARTMANN = np.array(
+    [
+        [10, 3, 17, 3.5, 1.7, 8],
+        [0.05, 10, 17, 0.1, 8, 14],
+        [3, 3.5, 1.7, 10, 17, 8],
+        [17, 8, 0.05, 10, 0.1, 14],
+    ]
+)
+PEAKS = 1e-4 * np.array(
+    [
+        [1312, 1696, 5569, 124, 8283, 5886],
+        [2329, 4135, 8307, 3736, 1004, 9991],
+        [2348, 1451, 3522, 2883, 3047, 6650],
+        [4047, 8828, 8732, 5743, 1091, 381],
+    ]
+)
+
+
+def hartmann() -> Problem:
+    space = cube(6, 0.0, 1.0)
+
+    def value(values: Mapping) -> float:
+        x = np.array([values[name] for name in space.names])
+        return -float(np.array([1, 1.2, 3, 3.2]) @ np.exp(-(HARTMANN * (x - PEAKS) ** 2).sum(1)))
+
+    return Problem("Hartmann 6", space, value, MINIMA["hartmann"])
+
+
+def mixed(instance: int = 1) -> Problem:
+    """12 parameters: 4 real, 4 whole (of 11 values), 4 categories of 3 choices.
+
+    The numbers are those of BBOB's function 15 (Rastrigin's, rotated) in 10 dimensions; the
+    categories choose the other two numbers, two categories each. Its exact minimum isn't known
+    there: `lowest` is that of function 15.
+    """
+    inner = bbob(15, instance, 10)
+    numbers = [Parameter(f"x{i}", "float", -REACH, REACH) for i in range(4)]
+    whole = [Parameter(f"n{i}", "int", 0, 10) for i in range(4)]
+    letters = [Parameter(f"c{i}", "category", choices=("a", "b", "c")) for i in range(4)]
+
+    def value(values: Mapping) -> float:
+        x = [values[f"x{i}"] for i in range(4)] + [values[f"n{i}"] - REACH for i in range(4)]
+        for i in (0, 2):
+            place = 3 * "abc".index(values[f"c{i}"]) + "abc".index(values[f"c{i + 1}"])
+            x.append(-REACH + 2 * REACH * place / 8)
+        return inner.value({f"x{i}": number for i, number in enumerate(x)})
+
+    return Problem("mixed 12", Space([*numbers, *whole, *letters]), value, inner.lowest)
+
+
+def suite(
+    dimensions: list[int], instances: int, functions: Iterable[int] = BBOB
+) -> Iterator[tuple[int, Problem]]:
+    """(instance, problem): `functions` of BBOB in these dimensions, and the three others."""
+    for dimension in dimensions:
+        for function in functions:
+            for instance in range(1, instances + 1):
+                yield instance, bbob(function, instance, dimension)
+    for instance in range(1, instances + 1):
+        yield instance, branin()
+        yield instance, hartmann()
+        yield instance, mixed(instance)

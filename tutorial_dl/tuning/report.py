@@ -1,0 +1,132 @@
+"""`report.html` of a search: what was found, Optuna's plots, and what each cell did when."""
+
+from __future__ import annotations
+
+import html
+import io
+import warnings
+from pathlib import Path
+
+from .. import figure_style as style
+from .coordinator import Outcome
+from .study import Study
+
+STYLE = """
+:root { color-scheme: light dark }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid #8888; text-align: right }
+.wide { overflow-x: auto }
+svg { width: 100%; height: auto; background: #fff; border-radius: .5rem }
+"""
+PLOTS = {  # of Optuna, and from how many complete trials on
+    "plot_optimization_history": ("Figure of merit by trial", 1),
+    "plot_param_importances": ("Which parameters matter", 5),
+    "plot_slice": ("Figure of merit by parameter", 2),
+    "plot_parallel_coordinate": ("Sets of values", 2),
+    "plot_intermediate_values": ("Figure of merit by epoch", 1),
+}
+
+
+def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
+    """Write the report, one self-contained file."""
+    parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(summary(study, outcome))}</p>"]
+    parts += [f"<p>{html.escape(line)}</p>" for line in outcome.lost]
+    parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome))]
+    complete = sum(row["state"] == "complete" for row in study.rows())
+    for name, (words, least) in PLOTS.items():
+        if complete >= least and (drawn := of_optuna(name, study)) is not None:
+            parts += [f"<h2>{words}</h2>", svg(drawn)]
+    parts += ["<h2>Trials</h2>", f'<div class="wide">{table(study)}</div>']
+    page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
+    page += f"</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
+    part = path.with_suffix(".part")
+    part.write_text(page, encoding="utf-8")
+    part.replace(path)
+
+
+def summary(study: Study, outcome: Outcome) -> str:
+    """What came out, in a sentence."""
+    rows, best = study.rows(), study.best
+    ended = {state: sum(row["state"] == state for row in rows) for state in ("pruned", "failed")}
+    rest = "".join(f", {number} {state}" for state, number in ended.items() if number)
+    said = f"{len(rows)} trials{rest} in {outcome.seconds:.1f} s, cells in use for "
+    said += f"{outcome.utilisation:.0%} of it"
+    if best is None:
+        return said + "; no trial was completed"
+    values = ", ".join(f"{name} = {value!r}" for name, value in best.params.items())
+    return f"{said}; best: {best.value:.6g} (trial {best.number}) with {values}"
+
+
+def table(study: Study) -> str:
+    """All finished trials, the best first, as HTML."""
+    sign = -1 if study.maximise else 1
+    rows = sorted(
+        study.rows(),
+        key=lambda row: (
+            row["state"] != "complete",
+            sign * row["value"] if row["value"] is not None else 0.0,
+        ),
+    )
+    names = study.space.names
+    head = ["trial", "value", "spread over folds", *names, "seconds", "state"]
+    cells = []
+    for row in rows:
+        folds = row.get("folds", ())
+        spread = f"{max(folds) - min(folds):.4g}" if len(folds) > 1 else ""
+        value = "" if row["value"] is None else f"{row['value']:.6g}"
+        params = [_short(row["params"].get(name, "")) for name in names]
+        state = row["state"] + (f": {row['why']}" if "why" in row else "")
+        seconds = f"{row['seconds']:.1f}" if "seconds" in row else ""
+        cells.append([row["number"], value, spread, *params, seconds, state])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in one) + "</tr>"
+        for one in cells
+    )
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    return f"<table><tr>{heads}</tr>{body}</table>"
+
+
+def _short(value) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def timeline(outcome: Outcome):
+    """What each cell trained when, a colour per trial."""
+    with style.axes(height=0.6 + 0.3 * outcome.cells) as ax:
+        first = min((began for *_, began, _ in outcome.spans), default=0.0)
+        for cell, trial, _, began, ended in outcome.spans:
+            ax.barh(cell, ended - began, left=began - first, color=style.colour(trial),
+                    edgecolor="white")  # fmt: skip
+        ax.set(xlabel="seconds", ylabel="cell", yticks=range(outcome.cells), title="Trainings")
+        ax.invert_yaxis()
+    return ax.figure
+
+
+def of_optuna(name: str, study: Study):
+    """A figure of Optuna's; None if it has nothing to show (with one value, for example)."""
+    import matplotlib
+    from matplotlib import pyplot
+    from optuna.visualization import matplotlib as plots
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backend = matplotlib.get_backend()
+        pyplot.switch_backend("agg")
+        try:
+            axes = getattr(plots, name)(study.optuna)
+            figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
+            pyplot.close(figure)
+            return figure
+        except (ValueError, RuntimeError, ZeroDivisionError):
+            return None
+        finally:
+            pyplot.switch_backend(backend)
+
+
+def svg(figure) -> str:
+    """A figure as SVG, to be part of a page."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", bbox_inches="tight")
+    text = stream.getvalue()
+    return text[text.index("<svg") :]

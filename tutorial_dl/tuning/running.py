@@ -1,0 +1,128 @@
+"""A search on the ranks of an MPI job: rank 0 coordinates, the others train in cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import RunConfig
+from .space import Space
+
+DEADLINE = 3600.0
+
+
+@dataclass(frozen=True)
+class Search:
+    """What to search, and how. `base` are the options that all trainings have in common.
+
+    Args:
+        space: The parameters.
+        base: Options of `train`; those of the space replace them.
+        sampler, trials, pruner: See `study.Study`.
+        groups, folds: Sets of values at once, and trainings of each.
+        merit: A column of the history, or a function of the trainer, "module:function".
+        maximise: Whether higher is better; None: by the column's name.
+        deadline: Seconds that one training may take.
+        file: Where the study is kept; `resume`: go on with it.
+
+    Raises:
+        ValueError: In one line, if these do not fit together.
+    """
+
+    space: Space
+    base: RunConfig
+    sampler: str = "bayesian"
+    trials: int = 20
+    groups: int = 1
+    folds: int = 1
+    merit: str = "val_loss"
+    maximise: bool | None = None
+    pruner: str = "none"
+    deadline: float = DEADLINE
+    file: Path | None = None
+    resume: bool = False
+
+    def __post_init__(self):
+        for name in ("trials", "groups", "folds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not self.deadline > 0:
+            raise ValueError(f"deadline must be above 0 s, got {self.deadline:g}")
+
+    @property
+    def cells(self) -> int:
+        return self.groups * self.folds
+
+    @property
+    def higher(self) -> bool:
+        from .merit import is_higher_better
+
+        return is_higher_better(self.merit) if self.maximise is None else self.maximise
+
+    def ranks_each(self, ranks: int | None) -> int:
+        """Ranks per training, of `ranks` in all, or of as many as it needs (None)."""
+        from ..training.setup import ranks_of
+
+        if ranks is None:
+            return ranks_of(self.base) or 1
+        each, rest = divmod(ranks - 1, self.cells)
+        if rest or each < 1:
+            near = [1 + self.cells * number for number in (max(1, each), each + 1)]
+            raise ValueError(
+                f"a search needs 1 + {self.groups} groups x {self.folds} folds x ranks per "
+                f"training: {' or '.join(map(str, dict.fromkeys(near)))} ranks, got {ranks}"
+            )
+        return each
+
+    def check(self, each: int) -> None:
+        """Check everything that can be checked before ranks are started."""
+        from . import options, samplers, study
+
+        samplers.check(self.sampler)
+        study.check_pruner(self.pruner)
+        options.check(self.space, self.base, each)
+        if self.file is not None and self.file.exists() and not self.resume:
+            raise ValueError(
+                f"study {self.file} exists; resume it (--resume), or choose another file"
+            )
+
+    def study(self):
+        from .study import Study
+
+        given = self.base.tables()
+        about = {n: given.get(n) for n in ("data", "optimizer", "schedule", "strategy")}
+        return Study(
+            self.space, self.sampler, self.trials, maximise=self.higher, pruner=self.pruner,
+            epochs=self.base.schedule.epochs, seed=self.base.data.seed, file=self.file,
+            resume=self.resume, about=about | {"merit": self.merit, "folds": self.folds},
+        )  # fmt: skip
+
+
+def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda text, row: None):
+    """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None."""
+    from .cell import Cell, MpiLink
+    from .coordinator import Coordinator
+    from .mpi_port import MpiPort
+
+    each = search.ranks_each(team.size)
+    members = [list(range(1 + cell * each, 1 + (cell + 1) * each)) for cell in range(search.cells)]
+    study = None
+    if team.rank == 0:
+        study = search.study()  # an error here ends all ranks before they split
+    comm = team.duplicate(team.comm)
+    part = team.split(0 if team.rank == 0 else 1 + (team.rank - 1) // each)
+    if team.rank:
+        link = MpiLink(team, comm)
+        Cell(link, part, search.space, search.base, search.folds, search.merit).serve()
+        return None
+    port = MpiPort(team, comm, members)
+    coordinator = Coordinator(
+        study, port, search.cells, search.folds, search.deadline, tell, ahead=True
+    )
+    try:
+        outcome = coordinator.run()
+        port.mail.flush(5.0)
+    finally:
+        study.close()
+    return study, outcome

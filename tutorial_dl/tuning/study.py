@@ -1,0 +1,257 @@
+"""`Study`: the trials of a search, kept by Optuna; only the coordinator writes them.
+
+With a file, each line of it is one event (Optuna's journal), on the disk before the next one. A
+trial ends in a single line, so a process that is killed leaves it finished or not. To resume is to
+read the file: a trial that was in training then counts as interrupted, not as finished, and its set
+of values is tried again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from . import samplers
+from .space import Space, nearest
+
+PRUNERS = ("none", "median", "successive_halving", "hyperband")
+NAME = "search"
+INTERRUPTED = "interrupted"  # the mark of a trial that was in training when its search ended
+
+
+class Held:
+    """A lock, as Optuna's journal takes one, on a study's file for as long as this process lives.
+    Nothing is left behind when it is killed.
+
+    Raises ValueError if another process has it.
+    """
+
+    def __init__(self, path: Path):
+        self.file = open(f"{path}.lock", "a+")  # noqa: SIM115  (closed with the process)
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.file.seek(0)
+            who = f" (process {found})" if (found := self.file.read().strip()) else ""
+            raise ValueError(f"study {path} is in use by another search{who}") from None
+        self.file.truncate(0)
+        self.file.write(str(os.getpid()))
+        self.file.flush()
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None: ...
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class Study:
+    """A study of `trials` trials.
+
+    Args:
+        space: What is searched.
+        sampler: Its name, see samplers.py.
+        trials: Trials in all, those of a resumed study included. One that failed counts.
+        maximise: Whether a higher figure of merit is better.
+        pruner: Its name: which trials are stopped early.
+        epochs: Epochs of a whole trial, which Hyperband needs.
+        file: Where trials are kept; None: in memory.
+        resume: Go on with the study in the file, if there is one.
+        about: What must be the same in a resumed study, by name: values that JSON can hold.
+
+    Raises:
+        ValueError: If the file has another study, or there is one and `resume` is False.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        sampler: str = "bayesian",
+        trials: int = 20,
+        *,
+        maximise: bool = False,
+        pruner: str = "none",
+        epochs: int = 1,
+        seed: int | None = None,
+        file: Path | None = None,
+        resume: bool = False,
+        about: Mapping[str, Any] | None = None,
+    ):
+        if trials < 1:
+            raise ValueError(f"trials must be at least 1, got {trials}")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.space, self.trials, self.maximise, self.lock = space, trials, maximise, None
+        about = dict(about or {}) | {"space": repr(space.parameters), "maximise": maximise}
+        about = json.loads(json.dumps(about))
+        samplers.check(sampler)
+        storage = None if file is None else self._open(Path(file), resume)
+        try:
+            self.optuna = optuna.create_study(
+                storage=storage,
+                study_name=NAME,
+                load_if_exists=True,
+                pruner=_pruner(pruner, epochs),
+                direction="maximize" if maximise else "minimize",
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            if file is None:
+                raise
+            raise ValueError(f"{file} is not a study: {error}") from None
+        if seed is not None:  # a study that goes on must not draw its first sets again
+            seed += 1000 * len(self.optuna.get_trials(deepcopy=False))
+        self.optuna.sampler = samplers.get(sampler, space, seed)
+        self._check_same(file, about)
+        self.resumed = len(self.finished)
+        self._try_again()
+
+    def _open(self, file: Path, resume: bool) -> JournalStorage:
+        if file.exists() and not resume:
+            raise ValueError(f"study {file} exists; resume it (--resume), or choose another file")
+        self.lock = Held(file)
+        if file.exists():
+            _cut_half_a_line(file)
+        return JournalStorage(JournalFileBackend(str(file), lock_obj=self.lock))
+
+    def _check_same(self, file: Path | None, about: dict) -> None:
+        before = self.optuna.user_attrs.get("about")
+        if before is None:
+            self.optuna.set_user_attr("about", about)
+            return
+        for name in about.keys() | before.keys():
+            if about.get(name) != before.get(name):
+                raise ValueError(
+                    f"study {file} was begun with {name} {before.get(name)}, not "
+                    f"{about.get(name)}; use the same, or another file"
+                )
+
+    def _try_again(self) -> None:
+        """Mark trials that were in training as interrupted, and queue their sets of values."""
+        for trial in self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self._interrupt(trial.number)
+            if trial.params:
+                self.optuna.enqueue_trial(trial.params)
+
+    def _interrupt(self, number: int) -> None:
+        # The mark comes first: without it, the end of the trial would count as a failure
+        live = self.optuna.get_trials(deepcopy=False)[number]
+        Trial(self.optuna, live._trial_id).set_user_attr(INTERRUPTED, True)
+        self.optuna.tell(number, state=TrialState.FAIL)
+
+    # While it runs
+
+    @property
+    def finished(self) -> list[FrozenTrial]:
+        """Trials that have ended by themselves: complete, pruned or failed."""
+        return [
+            trial
+            for trial in self.optuna.get_trials(deepcopy=False)
+            if trial.state.is_finished() and not trial.user_attrs.get(INTERRUPTED)
+        ]
+
+    def ask(self) -> tuple[Trial, dict[str, Any]]:
+        """A new trial and its set of values."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            trial = self.optuna.ask()
+            return trial, self.space.suggest(trial)
+
+    def prune(self, trial: Trial, epoch: int, value: float) -> bool:
+        """Note the figure of merit after an epoch, and say whether the trial should stop."""
+        trial.report(value, epoch)
+        return trial.should_prune()
+
+    def tell(
+        self, trial: Trial, value: float | None, state: str = "complete", **about: Any
+    ) -> None:
+        """Keep the end of a trial: "complete" with its value, "pruned" or "failed".
+
+        `about` is kept with it: `folds`, `why`, `seconds`. A value that is not finite is a failure.
+        """
+        if state == "complete" and (value is None or not np.isfinite(value)):
+            state, about = "failed", {"why": f"the figure of merit is {value}"} | about
+        for name, one in about.items():
+            trial.set_user_attr(name, one)
+        if state == "complete":
+            self.optuna.tell(trial, value)
+        else:
+            self.optuna.tell(trial, state=getattr(TrialState, _STATES[state]))
+
+    def give_up(self, trial: Trial) -> None:
+        """The search ends before the trial has: it does not count."""
+        self._interrupt(trial.number)
+        self.optuna.enqueue_trial(trial.params)
+
+    def close(self) -> None:
+        """Let another search use the file."""
+        if self.lock is not None:
+            self.lock.close()
+
+    # What has come out
+
+    @property
+    def best(self) -> FrozenTrial | None:
+        """The best complete trial; None if there is none."""
+        complete = [t for t in self.finished if t.state == TrialState.COMPLETE]
+        sign = -1 if self.maximise else 1
+        return min(complete, key=lambda trial: (sign * trial.value, trial.number), default=None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every finished trial: number, params, value, state, and what was told about it."""
+        return [row_of(trial) for trial in self.finished]
+
+
+_STATES = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
+_WORDS = {TrialState[word]: state for state, word in _STATES.items()}
+
+
+def row_of(trial: FrozenTrial) -> dict[str, Any]:
+    """A finished trial as `--json` has it."""
+    return {
+        "number": trial.number,
+        "params": dict(trial.params),
+        "value": trial.value,
+        "state": _WORDS[trial.state],
+        **trial.user_attrs,
+    }
+
+
+def check_pruner(name: str) -> None:
+    """Raise ValueError if there is no pruner of this name."""
+    if name not in PRUNERS:
+        hint = nearest(name, PRUNERS) or f"choose one of {', '.join(PRUNERS)}"
+        raise ValueError(f"unknown pruner {name!r}; {hint}")
+
+
+def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
+    """Optuna's pruner. Its successive halving is the asynchronous one (arXiv 1810.05934)."""
+    check_pruner(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        if name == "median":
+            return optuna.pruners.MedianPruner(n_startup_trials=5)
+        if name == "successive_halving":
+            return optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
+        if name == "hyperband":
+            return optuna.pruners.HyperbandPruner(max_resource=epochs)
+        return optuna.pruners.NopPruner()
+
+
+def _cut_half_a_line(file: Path) -> None:
+    """Remove what a writer that was killed has left of its last line."""
+    content = file.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(file, whole)
