@@ -27,7 +27,6 @@ from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
 
 MODEL = Path(__file__).parents[2] / "support" / "faulty_model.py"
-pytestmark = pytest.mark.xdist_group("tune")
 
 
 def tune(folder, space, *words, wait=True):
