@@ -9,6 +9,8 @@ simulating.py       what a schedule costs; schedule_figure.py draws it
 stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S
 keras_stages.py     stages of Keras models
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
+zero.py             data parallelism with weights, gradients and state divided (ZeRO)
+context.py          one sequence over several ranks (ring attention)
 """
 
 import lazy_loader
@@ -16,11 +18,13 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "context": ["Positions", "RingAttention"],
         "grid": ["Grid"],
         "pipelined": ["PipelinedReplica"],
         "checking": ["check", "held"],
         "schedule_figure": ["draw_schedule"],
         "schedules": ["Action", "Schedule", "ScheduleError"],
         "simulating": ["Timetable", "simulate"],
+        "zero": ["ZeRO"],
     },
 )

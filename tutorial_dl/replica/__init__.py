@@ -15,6 +15,8 @@ keras_xla.py             compiled by XLA, or as a graph; keras_draws.py: the sam
 keras_losses.py          masked losses over ranks; keras_misfits.py: why a batch does not fit
 keras_metrics.py         metrics as sums over samples; keras_training_metrics.py: while training
 tensorflow_graph.py      collectives inside TensorFlow's graph; collective_layers.py: with them
+gan.py                   two players; one_dimensional_gan.py in numpy, keras_gan.py,
+                         keras_spectral.py: layers for discriminators
 accumulating.py          micro-batches
 consistency.py           what is equal on all ranks; random_state.py: what differs
 """

@@ -177,8 +177,10 @@ class Cell:
         The team is usable afterwards, or "gone" says why not. `task` says trial, fold, values, and
         the seconds that it may take (deadline).
         """
+        began = time.monotonic()
         ended = self._train(task) | {"what": "ended", "trial": task["trial"], "fold": task["fold"]}
-        return ended | {"ranks": [int(rank) for rank in self.team.world_ranks]}
+        ended |= {"ranks": [int(rank) for rank in self.team.world_ranks]}
+        return ended | {"seconds": time.monotonic() - began}
 
     def _train(self, task: dict) -> dict:
         try:

@@ -224,7 +224,9 @@ class Coordinator:
         if message["what"] == "report":
             self._report(busy, message["epoch"], message["value"])
         elif message["what"] == "ended":
-            self._span(cell, self.busy.pop(cell), self.port.now())
+            # Its answer may have waited here, which is no training
+            ended = busy.since + message.get("seconds", np.inf)
+            self._span(cell, self.busy.pop(cell), min(self.port.now(), ended))
             if message.get("gone"):
                 self._drop(cell, message["gone"])
             else:

@@ -84,7 +84,7 @@ def measure(
     instances: int,
     trials: int,
     functions: list[int],
-    tell=lambda text: None,
+    tell=lambda text, rows: None,
 ) -> list[dict]:
     """A row per problem, instance and sampler: `regret` after each trial, s per suggestion."""
     rows = []
@@ -98,7 +98,7 @@ def measure(
                 {"problem": problem.name, "instance": instance, "sampler": name,
                  "seconds": seconds, "regret": regret}
             )  # fmt: skip
-        tell(f"{problem.name}, instance {instance}")
+        tell(f"{problem.name}, instance {instance}", rows)
     return rows
 
 
@@ -212,14 +212,15 @@ def main() -> None:
             raise ValueError("--functions must be numbers from 1 to 24")
     except ValueError as error:
         sys.exit(f"error: {error}")
-    rows = measure(
-        names, dimensions, asked.instances, asked.trials, functions,
-        lambda words: print(words, file=sys.stderr, flush=True),
-    )  # fmt: skip
+
+    def keep(words: str, rows: list[dict]) -> None:
+        print(words, file=sys.stderr, flush=True)
+        if asked.json:
+            Path(asked.json).write_text(json.dumps(rows) + "\n")
+
+    rows = measure(names, dimensions, asked.instances, asked.trials, functions, keep)
     for trials in dict.fromkeys((max(1, asked.trials // 2), asked.trials)):
         print(text(compare(rows, trials)))
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(rows) + "\n")
     if asked.figure:
         figure(rows).savefig(asked.figure, bbox_inches="tight")
 

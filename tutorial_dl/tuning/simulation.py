@@ -55,8 +55,9 @@ class SimulatedPort(Port):
         values, fold, trial = message["values"], message["fold"], message["trial"]
         ended = {"what": "ended", "trial": trial, "fold": fold, "state": "complete"}
         ended["value"] = self.value(values, fold)
+        ended["seconds"] = self.seconds(values, fold, trial)
         self.count += 1
-        at = self.time + self.seconds(values, fold, trial)
+        at = self.time + ended["seconds"]
         heapq.heappush(self.events, (at, self.count, cell, ended))
 
     def receive(self, seconds: float) -> tuple[int, dict] | None:

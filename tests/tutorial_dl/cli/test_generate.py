@@ -53,6 +53,9 @@ def test_the_command_writes_what_the_model_draws(tmp_path):
 def test_what_cannot_write_is_refused(tmp_path):
     DenseReplica((64, 256, 256, 10)).save(tmp_path / "dense.npz")
     for words, line in {
+        (): "generate needs --model-file FILE, for text, or --checkpoint FOLDER",
+        ("--model-file", "m.npz", "--checkpoint", "run"): "generate needs --model-file FILE",
+        ("--checkpoint", "run"): "samples of a GAN need --out FILE",
         ("--model-file", "no.npz", "--model", "transformer"): "there is no model file no.npz",
         ("--model-file", str(tmp_path / "dense.npz")): "has arrays only; give the model",
         ("--model-file", str(tmp_path / "dense.npz"), "--model", "transformer"): "has arrays {",

@@ -209,7 +209,7 @@ def test_a_file_is_run_once(user_file):
         (
             "nosuch",
             ValueError,
-            "data 'nosuch': expected curve, digits, events, text, showers, small-",
+            "data 'nosuch': expected curve, digits, events, showers, small-showers, ",
         ),
         ("no.such:f", ValueError, "data 'no.such': no such module in /.*"),
         ("nowhere.py:f", ValueError, "data .*: there is no file .*nowhere.py"),

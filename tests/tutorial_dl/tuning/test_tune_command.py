@@ -27,7 +27,6 @@ from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
 
 MODEL = Path(__file__).parents[2] / "support" / "faulty_model.py"
-pytestmark = pytest.mark.xdist_group("tune")
 
 
 def tune(folder, space, *words, wait=True):
@@ -96,7 +95,7 @@ def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
     """A grid of six ways to fail, twice, on four cells of two ranks each."""
     status, text = tune(
         tmp_path, FAULTS, "-n", "9", "--groups", "4", "--trials", "12", "--sampler", "grid",
-        "--deadline", "4", "--json", "r.json",
+        "--deadline", "900", "--json", "r.json",
     )  # fmt: skip
     assert status == 0, text
     result = json.loads((tmp_path / "r.json").read_text())
@@ -107,7 +106,7 @@ def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
     assert all(trial["state"] == "complete" for trial in said["fine"])
     for what, words in (
         ("raises", "RuntimeError: no such model"), ("memory", "out of memory"),
-        ("one_hangs", "it took longer than 4 s"), ("one_is_killed", "has ended"),
+        ("one_hangs", "it took longer than 900 s"), ("one_is_killed", "has ended"),
     ):  # fmt: skip
         for trial in said[what]:
             # A cell of one rank is left where the other one was killed; it may be the even one

@@ -21,6 +21,7 @@ FIGURES = {
         "solver_errors",
     ],
     "elsewhere": ["draw_layout", "draw_schedule", "learning_rates", "spans"],
+    "games": ["distances_by_epoch", "duel_factors", "duels", "forger_film"],
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
     "messages": [
         "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits",
@@ -36,7 +37,7 @@ FIGURES = {
         "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
         "staleness_histogram",
     ],
-    "search": ["chances", "grid_and_random", "measured_once", "process_steps"],
+    "search": ["chances", "grid_and_random", "measured_once", "process_steps", "regrets"],
     "training": [
         "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",
         "throughput",

@@ -75,3 +75,11 @@ def process_steps(steps: Sequence[Mapping[str, Numbers]], xlabel: str, ylabel: s
         axes[0][0].legend(fontsize="small")
         axes[1][0].set_ylabel("expected\nimprovement")
     return figure
+
+
+@style.one_panel("How far from the minimum", "", "regret")
+def regrets(ax, curves: Mapping[str, tuple[Numbers, Numbers]], xlabel: str = "trials"):
+    """Regret by trials or by time, on logarithmic axes: name -> (x, regret), each (k,)."""
+    for number, (name, (x, regret)) in enumerate(curves.items()):
+        ax.loglog(x, np.maximum(regret, 1e-9), label=name, **style.line(number))
+    ax.set_xlabel(xlabel)

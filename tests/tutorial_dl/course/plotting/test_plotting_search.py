@@ -40,5 +40,7 @@ def test_steps_show_mean_points_and_where_the_next_training_is():
 def test_chances_and_single_trainings():
     figure = plotting.chances([1, 2], np.array([0.1, 0.2]), [0.11, 0.19])
     assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[0.1, 0.2], [0.11, 0.19]]
+    figure = plotting.regrets({"a": ([1, 2], [0.5, 0.0])}, "seconds")
+    assert list(figure.axes[0].lines[0].get_ydata()) == [0.5, 1e-9]
     figure = plotting.measured_once(np.arange(3), np.arange(3) ** 2, "x", "y")
     assert list(figure.axes[0].lines[0].get_ydata()) == [0, 1, 4]
