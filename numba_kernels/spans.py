@@ -31,7 +31,7 @@ WAITS = ("wait", "wait (message)")  # their names
 # The names under which Team and Step announce their calls.
 COLLECTIVES = (
     "allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "scatter", "barrier",
-    "split", "empty",
+    "split", "empty", "exchange",
 )  # fmt: skip
 STEP = ("reduce + update", "reduce", "update", "hand out")
 _CLOCK_MONOTONIC = 1  # on Linux

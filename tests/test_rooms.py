@@ -32,8 +32,8 @@ OF_OTHERS = {
     "Keras": {
         "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
         "_flat_losses", "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",
-        "_path", "_resolve_auto_jit_compile", "_trainable_variables", "_u_product",
-        "_use_weight_decay", "_user_metrics", "_user_weighted_metrics", "_value",
+        "_nodes_by_depth", "_path", "_resolve_auto_jit_compile", "_trainable_variables",
+        "_u_product", "_use_weight_decay", "_user_metrics", "_user_weighted_metrics", "_value",
     },
 }  # fmt: skip
 
@@ -95,7 +95,7 @@ for file in sorted(p for p in files if p.name != "__main__.py"):
     before = after
 assert len(files) > 250 and not changes, changes
 rooms = ("interop.", "horovod.", "replica.keras", "replica.tensorflow", "cli.keras_ranks",
-         "bench.networks", "bench.torch_ddp")
+         "model_parallel.keras", "bench.networks", "bench.torch_ddp")
 assert all(name.startswith(tuple("tutorial_dl." + r for r in rooms)) for name in without), without
 assert "numba_kernels.team.failure" in sys.modules and "tutorial_dl.training.trainer" in sys.modules
 """

@@ -101,8 +101,9 @@ def option(help: str, default=None, **more):
 class DataConfig:
     panel = "Model and data"
     model: str = option(
-        "Model: a name (curve, softmax, dense, transformer, mlp, cnn, lstm, gpt), or "
-        "module:function.", "dense")
+        "Model: a name (curve, softmax, dense, transformer, mlp, cnn, lstm, gpt, "
+        "one-dimensional-gan, digits-gan, digits-conv-gan, shower-gan), or module:function; for a "
+        "GAN of your own generator,discriminator.", "dense")
     model_arguments: str | None = option(
         "Arguments of the model's function, as JSON: '{\"width\": 64}'.", metavar="JSON")
     data: str = option(
@@ -234,6 +235,26 @@ class GradientEnergyMatchingConfig(WithMaster):
         "Energy factor; 1 matches the pace of momentum SGD.", 1.0, above=0.0)
 
 
+@dataclass(frozen=True)
+class GanConfig:
+    """Options of a GAN; None: what the model has chosen (replica/gan.py, Rules)."""
+
+    panel = "GAN"
+    discriminator_learning_rate: float | None = option(
+        "Learning rate of the discriminator; --learning-rate is the generator's.", least=0.0)
+    discriminator_steps: int | None = option(
+        "Steps of the discriminator per step of the generator.", least=1)
+    gan_loss: str | None = option(
+        "Loss of the two players.", choices=("non_saturating", "wasserstein"))
+    gradient_penalty: float | None = option(
+        "Weight of the gradient penalty of the wasserstein loss.", least=0.0)
+    label_smoothing: float | None = option(
+        "Real samples have the label 1 - X; not for wasserstein.", least=0.0, below=0.5,
+        metavar="X")
+    label_flips: float | None = option(
+        "Share of the real samples whose label is 0; not for wasserstein.", least=0.0, below=0.5)
+
+
 STRATEGY_OPTIONS = {  # by name, each with its defaults
     rule.strategy: rule
     for rule in (StrategyConfig("serial"), SynchronousConfig(), DownpourConfig(),
@@ -344,6 +365,7 @@ class RunConfig:
     schedule: ScheduleConfig = ScheduleConfig()
     strategy: StrategyConfig = SynchronousConfig()
     layout: LayoutConfig = LayoutConfig()
+    gan: GanConfig = GanConfig()
     pipeline: PipelineConfig = PipelineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()

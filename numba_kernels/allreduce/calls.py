@@ -10,7 +10,7 @@ import numpy as np
 
 KINDS = (
     "barrier", "allreduce", "reduce_scatter", "allgather", "broadcast", "empty", "split", "step",
-    "alltoall", "measure", "Star", "scatter",
+    "alltoall", "measure", "Star", "scatter", "exchange",
 )  # fmt: skip
 # By name: bfloat16 is a dtype of the package ml_dtypes, which may not be installed.
 DTYPES = ("float32", "float64", "int32", "int64", "float16", "bfloat16")

@@ -45,6 +45,8 @@ class Failing:
         self.failure: BaseException | None = None  # what every call raises until recovery
         self.routes: list[messages.Route] = []  # ways for messages; the first one is to all ranks
         self.abandoned: list[messages.Abandoned] = []  # left in flight by failed calls
+        # {id of a link: buffers} of messages that are on their way while this rank computes.
+        self.exchanged: dict[int, tuple] = {}
         self.lost: list[tuple] = []  # collectives of MPI that never ended, with their buffers
         live.add(self)
         _tell_of_the_end()
@@ -76,7 +78,8 @@ class Failing:
             return
         for link, *_ in self.routes:
             if link.words[messages.POSTED]:
-                self.abandoned.append(messages.Abandoned(link, self.buffers))
+                kept = self.buffers, self.exchanged.pop(id(link), ())
+                self.abandoned.append(messages.Abandoned(link, kept))
             elif link.handles[messages.SEND] != link.handles[messages.NO_REQUEST]:
                 # A collective of the MPI library can't be cancelled, so MPI may write to its
                 # buffers at any time: keep them.

@@ -107,7 +107,7 @@ class Waiting(Failing):
         link.words[messages.AT] = 0
         link.words[messages.TAG] = calls.tag(call, length, self.count)
         link.handles[messages.DATATYPE] = mpi.datatype(dtype)
-        self._exchange(call, length, kernel, (link, *numbers, *arguments))
+        self.run_exchange(call, length, kernel, (link, *numbers, *arguments))
 
     def by_leaders(self, kernel, call: int, x: np.ndarray, *arguments) -> None:
         """Run a resumable kernel on the node whose first rank also exchanges messages (leaders.py).
@@ -121,9 +121,10 @@ class Waiting(Failing):
         link.words[messages.TAG] = calls.tag(call, x.size, self.count)
         link.handles[messages.DATATYPE] = mpi.datatype(x.dtype)
         all_of_it = (self.node_array, link.handles, wire, call, x, *arguments)
-        self._exchange(call, x.size, kernel, all_of_it)
+        self.run_exchange(call, x.size, kernel, all_of_it)
 
-    def _exchange(self, call: int, length: int, kernel, arguments: tuple) -> None:
+    def run_exchange(self, call: int, length: int, kernel, arguments: tuple) -> None:
+        """Run a resumable kernel whose messages are those of `call`, the count of which is made."""
         # Noted before it runs: Ctrl-C may end this call as soon as the kernel returns, and MPI
         # still writes to what is in flight.
         self.buffers = arguments

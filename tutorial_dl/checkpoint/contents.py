@@ -196,10 +196,7 @@ def of_player(player, of_strategy: dict) -> dict:
     replica, strategy = player.replica, player.strategy
     seeds = replica.random
     return {
-        "model": {
-            "dtype": str(replica.parameters.dtype),
-            "layers": [[s.name, s.offset, list(s.shape)] for s in replica.whole_segments],
-        },
+        "model": model_of(replica),
         "optimizer": str(replace(player.optimizer, learning_rate=0.0)),  # the rate may change
         "rate": rate(player),
         "compression": str(strategy.compression),
@@ -207,6 +204,14 @@ def of_player(player, of_strategy: dict) -> dict:
         "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
         "by": strategy.saved_as or type(strategy).__name__,
         "strategy": of_strategy,
+    }
+
+
+def model_of(replica) -> dict:
+    """What `check_model` compares of a model."""
+    return {
+        "dtype": str(replica.parameters.dtype),
+        "layers": [[s.name, s.offset, list(s.shape)] for s in replica.whole_segments],
     }
 
 

@@ -288,6 +288,7 @@ def layout(
     masters: number(config.OPTIONS["masters"].help) = None,
     workers: number(config.OPTIONS["workers"].help) = None,
     devices: number(config.OPTIONS["devices"].help) = None,
+    pipeline: number("Ranks per pipeline, of a model in stages: with -n.", min=1) = None,
     groups: number("Parameter sets that a search tries at once.") = 1,
     folds: number("Cross-validation folds trained at once.") = 1,
     ranks: number("Number of ranks, masters included.", *RANKS) = None,
@@ -376,6 +377,51 @@ def predict(
 ) -> None:
     """Write a trained model's outputs, in the order of the samples."""
     apply("predict", **locals())
+
+
+@app.command()
+def generate(
+    model_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text: the model, as train --save wrote it.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="A GAN: its checkpoints, as train has written them."),
+    ] = None,
+    model: MODEL = None,
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "def ",
+    characters: Annotated[int, typer.Option(min=1, help="Characters to write.")] = 300,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Below 1: more of what is likely; 0: the most likely.")
+    ] = 0.8,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A GAN's samples go here: .h5 or .hdf5.")
+    ] = None,
+    number_of_samples: Annotated[int, typer.Option("-n", help="Samples of a GAN.")] = 1000,
+    condition: Annotated[
+        float | None, typer.Option(help="Class, or energy in GeV, of all samples of a GAN.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draws.")] = 0,
+) -> None:
+    """Write text with a model of data text (--model-file), or samples of a GAN (--checkpoint)."""
+    with one_line():
+        if (model_file is None) == (checkpoint is None):
+            raise ValueError(
+                "generate needs --model-file FILE, for text, or --checkpoint FOLDER, for samples "
+                "of a GAN"
+            )
+        if model_file is not None:
+            from . import generating
+
+            generating.main(model_file, model, prompt, characters, temperature, seed)
+            return
+        from . import generating_samples as job
+
+        if out is None:
+            raise ValueError("samples of a GAN need --out FILE, which ends in .h5 or .hdf5")
+        found = job.check(checkpoint, number_of_samples, out)
+        check_writable(Path(out))
+        raise typer.Exit(job.generate(found, checkpoint, number_of_samples, out, seed, condition))
 
 
 def apply(what: str, ranks: int | None, json: str | None = None, **given) -> None:

@@ -175,16 +175,19 @@ def try_out(trainer, config: RunConfig) -> None:
         # The exception repeats what TensorFlow logs about it.
         with chatter_hidden() if "tensorflow" in sys.modules else nullcontext():
             samples = getattr(dataset.train, "head", dataset.train)  # of a stream: its first ones
-            metrics = replica.evaluate([samples.take(telling_samples(samples))])
+            batch = samples.take(telling_samples(samples))
+            metrics = replica.evaluate([trainer.run.player.part(batch, trainer.run)])
     except Exception as error:
         raise ValueError(
             f"model {data.model!r} can't be used on data {data.data!r}: {first_line(error)}"
         ) from error
     target = config.schedule.target
     if target is not None:
-        known = ["loss"]
+        run = trainer.run
+        known = [run.label(player, "loss") for player in run.players]
         if dataset.validation is not None:
-            known += [f"val_{name}" for name in metrics if name != "samples"]
+            known += [f"val_{run.label(run.player, n)}" for n in metrics if n != "samples"]
+        known += [name for one in run.callbacks for name in getattr(one, "columns", ())]
         if (metric := target_of(target)[0]) not in known:
             raise ValueError(f"target {target!r}: there is no {metric!r}; one of {known}")
 

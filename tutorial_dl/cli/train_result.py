@@ -9,12 +9,17 @@ from ..config import RunConfig
 from ..training.progress import TERMINAL
 from ..training.setup import optimizer_of, with_ranks
 
+# Columns of training/gan_quality.py that the printed line has, too
+QUALITY = ("discriminator_loss", "accuracy_asked", "separation", "profile_error", "distance")
+
 
 def summary(config: RunConfig, trainer) -> dict:
     """The result of a run, as `--json` writes it: numbers, texts, lists and dicts only."""
     history, strategy = trainer.history, config.strategy.strategy
     # The rate asked for: the trainer's own may be that of step 0, at the foot of a warm-up.
-    asked = optimizer_of(config, trainer.replica, trainer.strategy).optimizer
+    asked = trainer.optimizer
+    if len(trainer.players) == 1:
+        asked = optimizer_of(config, trainer.replica, trainer.strategy).optimizer
     result = {
         "strategy": strategy,
         "ranks": trainer.team.size,
@@ -34,8 +39,8 @@ def summary(config: RunConfig, trainer) -> dict:
         "compile": trainer.replica.compiled,
         "stopped": trainer.stopped,
         "parameters": sum(s.size for s in trainer.replica.whole_segments),
-        "loss": history.last["loss"],
-        "val_loss": history.last.get("val_loss"),
+        "loss": history.last.get("loss", history.last.get("generator_loss")),
+        "val_loss": history.last.get("val_loss", history.last.get("val_generator_loss")),
         "val_accuracy": history.last.get("val_accuracy"),
         "samples_per_second": history.samples_per_second,
         "seconds": history.seconds,
@@ -45,6 +50,14 @@ def summary(config: RunConfig, trainer) -> dict:
         ],
         "config": with_ranks(config, trainer.team.size).tables(),
     }
+    if trainer.players[1:]:
+        result |= {f"{one.name}_{key}": value for one in trainer.players[1:] for key, value in (
+            ("learning_rate", shortest(one.optimizer.learning_rate)),
+            ("loss", history.last[f"{one.name}_loss"]),
+            ("parameters", sum(s.size for s in one.replica.segments)),
+        )}  # fmt: skip
+        quality = [n for one in trainer.callbacks for n in getattr(one, "columns", ())]
+        result |= {name: history.last[name] for name in quality}
     layout = trainer.layout
     if layout.masters:
         result |= {
@@ -57,7 +70,7 @@ def summary(config: RunConfig, trainer) -> dict:
         }
         own = config.strategy_options()
         result |= {name: getattr(trainer.strategy, name) for name in own}
-    if strategy == "serial":
+    if strategy == "serial" and not trainer.players[1:]:
         from ..training.prediction import profile
 
         result["profile"] = profile(trainer)
@@ -100,6 +113,7 @@ def in_words(result: dict) -> str:
     return (
         f"{result['model']}, {result['strategy']} on {ranks} rank{'s' * (ranks > 1)}: "
         f"loss {result['loss']:.4f}"
+        + "".join(f", {n.replace('_', ' ')} {result[n]:.4f}" for n in QUALITY if n in result)
         + (f", validation loss {loss:.4f}" if loss is not None else "")
         + (f", validation accuracy {accuracy:.4f}" if accuracy is not None else "")
         + f"; trained for {result['seconds']:.2f} s, {result['samples_per_second']:,.0f} "

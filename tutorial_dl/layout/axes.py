@@ -14,6 +14,19 @@ from itertools import islice
 from math import prod
 
 
+def sizes(ranks: int, pipeline: int) -> dict[str, int]:
+    """The axes of `ranks` ranks in pipelines of `pipeline`; ValueError if they don't divide."""
+    if pipeline < 1:
+        raise ValueError(f"pipeline must have at least 1 rank, got {pipeline}")
+    if ranks % pipeline:
+        below = [s for s in range(1, ranks + 1) if ranks % s == 0]
+        raise ValueError(
+            f"{ranks} ranks can't be divided into pipelines of {pipeline}: use a multiple of "
+            f"{pipeline} ranks, or pipelines of {', '.join(map(str, below))}"
+        )
+    return {"data": ranks // pipeline, "pipeline": pipeline}
+
+
 def coordinates(axes: Mapping[str, int], number: int) -> dict[str, int]:
     """The coordinates of `number` by axis, in the order of `axes` (name -> size).
 

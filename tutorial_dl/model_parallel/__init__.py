@@ -7,7 +7,10 @@ schedules.py        schedules of a pipeline as lists of actions: GPipe, 1F1B, in
 checking.py         the first wrong action of a schedule, and the memory it needs
 simulating.py       what a schedule costs; schedule_figure.py draws it
 stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S
+keras_stages.py     stages of Keras models
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
+zero.py             data parallelism with weights, gradients and state divided (ZeRO)
+context.py          one sequence over several ranks (ring attention)
 """
 
 import lazy_loader
@@ -15,11 +18,13 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "context": ["Positions", "RingAttention"],
         "grid": ["Grid"],
         "pipelined": ["PipelinedReplica"],
         "checking": ["check", "held"],
         "schedule_figure": ["draw_schedule"],
         "schedules": ["Action", "Schedule", "ScheduleError"],
         "simulating": ["Timetable", "simulate"],
+        "zero": ["ZeRO"],
     },
 )

@@ -9,7 +9,7 @@ neighbours on a node:
 from __future__ import annotations
 
 from numba_kernels.team.team import Team
-from tutorial_dl.layout.axes import coordinates
+from tutorial_dl.layout.axes import coordinates, sizes
 
 
 class Grid:
@@ -23,16 +23,7 @@ class Grid:
     """
 
     def __init__(self, team: Team, pipeline: int) -> None:
-        if pipeline < 1:
-            raise ValueError(f"pipeline must have at least 1 rank, got {pipeline}")
-        if team.size % pipeline:
-            below = [s for s in range(1, team.size + 1) if team.size % s == 0]
-            raise ValueError(
-                f"{team.size} ranks can't be divided into pipelines of {pipeline}: use a multiple "
-                f"of {pipeline} ranks, or pipelines of {', '.join(map(str, below))}"
-            )
-        self.team = team
-        self.axes = {"data": team.size // pipeline, "pipeline": pipeline}
+        self.team, self.axes = team, sizes(team.size, pipeline)
         place = coordinates(self.axes, team.rank)
         self.pipe = team.split(place["data"])
         self.copies = team.split(place["pipeline"])

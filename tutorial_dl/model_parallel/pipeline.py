@@ -59,6 +59,9 @@ class Pipeline:
         self.boundaries, self.recompute = boundaries, recompute
         self.rank, self.held, self.spans = grid.pipe.rank, 0, []
         self.actions = schedule.ranks[self.rank]
+        apart = splits(schedule)
+        for stage in self.stages:
+            stage.apart = apart
         self.forward_only = [a for a in self.actions if a.kind == "F"]
 
     def train(self, x: Any, targets: Any, at: At) -> dict[str, float]:
@@ -105,6 +108,17 @@ class Pipeline:
             pairs = zip(self.schedule.ranks[rank], found.reshape(-1, 2).tolist(), strict=True)
             spans += [Span(rank, action, *when) for action, when in pairs if when[1] > when[0]]
         return Timetable(self.schedule, tuple(spans))
+
+
+def splits(schedule: Schedule) -> bool:
+    """Whether some W does not follow its B at once."""
+    for rank in range(len(schedule.ranks)):
+        computed = schedule.computed(rank)
+        for n, action in enumerate(computed):
+            after = Action("W", action.batch, action.chunk)
+            if action.kind == "B" and computed[n + 1 : n + 2] != [after]:
+                return True
+    return False
 
 
 class Step:

@@ -37,7 +37,7 @@ class Stage:
 
     segments: tuple[Segment, ...]  # within this stage's vectors
     size: int  # of these vectors
-    outputs: list[Boundary]  # what goes to the next stage
+    apart = True  # whether W may come later than B; else B may compute both
 
     def hold(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
         raise NotImplementedError
@@ -166,7 +166,6 @@ class LayeredStage(Stage):
     ) -> None:  # fmt: skip
         self.chain, self.segments, self.size = Chain("stage", layers), segments, size
         self.dtype, self.kind = dtype, loss
-        self.outputs: list[Boundary] = []
 
     def hold(self, parameters, gradient):
         self.w = [s.of(parameters) for s in self.segments]

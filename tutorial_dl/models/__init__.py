@@ -5,7 +5,8 @@
 
 `f(dataset, seed=0)` makes a model that fits the dataset: `curve`, `softmax`, `dense` and
 `transformer` are numpy replicas, built in milliseconds, `mlp`, `cnn`, `lstm` and `gpt` compiled
-Keras models.
+Keras models. `GANS` make a Game of two players (replica/gan.py): `one_dimensional_gan` in numpy,
+`digits_gan`, `digits_conv_gan` and `shower_gan` with Keras.
 """
 
 import inspect
@@ -21,31 +22,53 @@ import numpy as np
 from tutorial_dl import replica, user_function
 from tutorial_dl.data import Dataset
 
-KERAS = ["mlp", "cnn", "lstm", "gpt"]
-NAMES = ("curve", "softmax", "dense", "transformer", *KERAS)
+KERAS_GANS = ("digits-gan", "digits-conv-gan", "shower-gan")
+GANS = ("one-dimensional-gan", *KERAS_GANS)
+NETWORKS = ["mlp", "cnn", "lstm", "gpt"]
+KERAS = (*NETWORKS, *KERAS_GANS)
+NAMES = ("curve", "softmax", "dense", "transformer", *NETWORKS, *GANS)
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={"keras_models": KERAS})
-__all__ += ["NAMES", "build", "curve", "dense", "softmax", "transformer"]
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "keras_models": NETWORKS,
+        "digits_gans": ["digits_conv_gan", "digits_gan"],
+        "shower_gans": ["shower_gan"],
+    },
+)
+__all__ += [
+    "GANS", "NAMES", "build", "curve", "dense", "one_dimensional_gan", "softmax", "transformer",
+]  # fmt: skip
 
 
 def check(spec: str) -> None:
     """Raise ValueError if `spec` can't name a model; imports nothing."""
-    if spec not in NAMES and not user_function.is_reference(spec):
+    if spec in NAMES or _two(spec):
+        return
+    if not user_function.is_reference(spec):
         raise ValueError(
             f"model '{spec}': expected {', '.join(NAMES)}, module:function or "
             "path/to/file.py:function"
         )
 
 
+def _two(spec: str) -> list[str]:
+    """The generator and the discriminator of "my:generator,my:discriminator"; else []."""
+    parts = spec.split(",")
+    return parts if len(parts) == 2 and all(map(user_function.is_reference, parts)) else []
+
+
 def build(
     spec: Any, dataset: Dataset, seed: int = 0, arguments: Mapping[str, Any] | None = None
-) -> replica.Replica:
-    """Build the Replica of the model that `spec` names, to fit the dataset.
+) -> Any:
+    """Build the Replica, or of a GAN the Game, that `spec` names, to fit the dataset.
 
     Args:
         spec: One of `NAMES`; or "module:function" or "path/to/file.py:function", a function that is
-            called with `arguments` and returns a compiled keras.Model or a Replica; or a model
-            itself.
+            called with `arguments` and returns a compiled keras.Model, a Replica or a Game; two
+            such functions, joined by a comma, that return the generator and the discriminator of a
+            GAN as keras.Models; or a model itself. A keras.Model with the attributes `generator`
+            and `discriminator`, both keras.Models, is a GAN.
         seed: Seed of the initial weights; for a user's function, seed of Python's, numpy's and
             Keras's generators.
         arguments: Keyword arguments of a user's function.
@@ -58,21 +81,24 @@ def build(
         return replica.of(_built(spec, dataset))
     check(spec)
     if spec in NAMES:
-        return replica.of(getattr(sys.modules[__name__], spec)(dataset, seed=seed))
-    function = user_function.find(spec, "model")
+        made = getattr(sys.modules[__name__], spec.replace("-", "_"))(dataset, seed=seed)
+        return made if spec in GANS else replica.of(made)
+    functions = [user_function.find(one, "model") for one in _two(spec) or [spec]]
     if "keras" in sys.modules:
         sys.modules["keras"].utils.set_random_seed(seed)
     else:
         random.seed(seed)
         np.random.seed(seed)
-    if arguments:
+    for function in functions if arguments else ():
         try:
             inspect.signature(function).bind(**arguments)
         except TypeError as error:
             raise ValueError(f"model '{spec}': {error}") from None
-    made = _built(function(**arguments or {}), dataset)
+    made = [function(**arguments or {}) for function in functions]
     try:
-        return replica.of(made)
+        if (game := _game_of(*made)) is not None:
+            return game
+        return replica.of(_built(made[0], dataset))
     except (TypeError, ValueError) as error:
         raise type(error)(f"model '{spec}': {error}") from None
 
@@ -83,6 +109,35 @@ def _built(model: Any, dataset: Dataset) -> Any:
     if keras is not None and isinstance(model, keras.Model) and not model.built:
         model(dataset.train.take(slice(0, 1))[0])
     return model
+
+
+def _game_of(model: Any, discriminator: Any = None) -> Any:
+    """The Game that a user's functions have made; None if it is another model."""
+    from tutorial_dl.replica.gan import Game
+
+    if isinstance(model, Game):
+        return model
+    if discriminator is None:
+        keras = sys.modules.get("keras")
+        parts = [getattr(model, name, None) for name in ("generator", "discriminator")]
+        if keras is None or not all(isinstance(part, keras.Model) for part in parts):
+            return None
+        model, discriminator = parts
+    from tutorial_dl.replica.keras_gan import KerasGan
+
+    return KerasGan(model, discriminator)
+
+
+def one_dimensional_gan(dataset: Dataset, seed: int = 0) -> Any:
+    """A GAN of numbers: 32 tanh in each player."""
+    if prod(sample_shape("one-dimensional-gan", dataset)) != 1:
+        raise ValueError(
+            f"model 'one-dimensional-gan' makes numbers: dataset '{dataset.name}' has samples of "
+            f"shape {dataset.inputs_shape}"
+        )
+    from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
+
+    return OneDimensionalGan(seed=seed)
 
 
 def curve(dataset: Dataset, seed: int = 0) -> replica.Replica:

@@ -6,7 +6,8 @@ replica.of(model)                                       a compiled Keras model, 
 replica.check(replica, batches)                         contract tests for one of your own
 
 base.py, contract.py     what a replica is, and must keep; vectors.py: base of curve.py and dense.py
-layers.py, layered.py    chains of numpy layers; transformer.py: a small GPT of them
+layers.py, layered.py    chains of numpy layers; transformer.py: a small GPT of them;
+sampling.py              text from it
 keras_tensorflow.py      Keras models; keras_variables.py, joining.py: their weights and gradients
 keras_steps.py           what TensorFlow computes; keras_own_step.py: a train_step of one's own
 keras_optimizers.py      the optimizer that a model was compiled with; keras_saving.py: in its file
@@ -14,6 +15,8 @@ keras_xla.py             compiled by XLA, or as a graph; keras_draws.py: the sam
 keras_losses.py          masked losses over ranks; keras_misfits.py: why a batch does not fit
 keras_metrics.py         metrics as sums over samples; keras_training_metrics.py: while training
 tensorflow_graph.py      collectives inside TensorFlow's graph; collective_layers.py: with them
+gan.py                   two players; one_dimensional_gan.py in numpy, keras_gan.py,
+                         keras_spectral.py: layers for discriminators
 accumulating.py          micro-batches
 consistency.py           what is equal on all ranks; random_state.py: what differs
 """

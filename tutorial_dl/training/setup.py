@@ -46,7 +46,16 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
     if dataset is None:
         dataset = opened(datasets.load(data.data, **of_files(config)), team)
     arguments = model_arguments_of(data.model_arguments, data.model)
-    replica = adapt(models.build(data.model, dataset, data.seed, arguments))
+    made = models.build(data.model, dataset, data.seed, arguments)
+    if hasattr(made, "discriminator"):  # a Game
+        from .gan_setup import prepare_game
+
+        parts = layout_of(config, team.size), callbacks_of(config)
+        return prepare_game(config, made, dataset, team, *parts, lambda one: adjusted(config, one))
+    asked = [OPTIONS[name].flag for name, value in vars(config.gan).items() if value is not None]
+    if asked:
+        raise ValueError(f"{asked[0]} is for a GAN, such as digits-gan; got model {data.model!r}")
+    replica = adapt(made)
     layout = layout_of(config, team.size)
     if config.pipeline.pipeline is not None:
         replica, strategy = pipelined(config, team, replica, dataset)
@@ -126,10 +135,7 @@ def optimizer_of(config: RunConfig, replica, strategy) -> Choice:
         )
     if asked.learning_rate is not None:
         optimizer, schedule = optimizer.at_rate(asked.learning_rate), None
-    for name in OF_RULES:
-        value = getattr(asked, name)
-        if value is not None and name not in config.strategy.takes:
-            optimizer = _with(optimizer, name, value)
+    optimizer = adjusted(config, optimizer)
     note, compiled = found.note, _compiled(replica) if _replaced(config) else None
     if compiled is not None and not compiled.by_default:
         flags = " and ".join(OPTIONS[name].flag for name in _replaced(config))
@@ -149,6 +155,15 @@ def _compiled(replica):
         return replica.own_optimizer()
     except ValueError:
         return None
+
+
+def adjusted(config: RunConfig, optimizer):
+    """`optimizer` with the hyper-parameters that the options ask for, but for the rate."""
+    for name in OF_RULES:
+        value = getattr(config.optimizer, name)
+        if value is not None and name not in config.strategy.takes:
+            optimizer = _with(optimizer, name, value)
+    return optimizer
 
 
 def _with(optimizer, name: str, value: float):

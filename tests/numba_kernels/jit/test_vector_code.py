@@ -89,6 +89,7 @@ NO_ELEMENTS = {
         allreduce.tree: allreduce down
         allreduce.messages: exchange post _test _cancel
         step.between: between exchange_all
+        team.exchange: start complete
         star.message_ends: receive send send_piece stream expect
     """,
     "goes from tile to tile or from layer to layer, and leaves elements to others": """

@@ -80,3 +80,21 @@ def test_nothing_heavy_is_imported():
         assert done.returncode == status
         for heavy in ("tensorflow", "keras", "numba", "numpy", "mpi4py", "matplotlib"):
             assert f" {heavy}\n" not in done.stderr, f"{words} imports {heavy}"
+
+
+def test_pipelines_are_shown_by_copy():
+    done = command("-n", "4", "--pipeline", "2", "--node-size", "2")
+    assert done.stdout.splitlines() == [
+        "data 2 x pipeline 2: 4 ranks",
+        "copy 0    stage 0: rank 0 (node 0)    stage 1: rank 1 (node 0)",
+        "copy 1    stage 0: rank 2 (node 1)    stage 1: rank 3 (node 1)",
+    ]
+    told = json.loads(command("-n", "6", "--pipeline", "3", "--json", "-").stdout)
+    assert told["axes"] == {"data": 2, "pipeline": 3} and told["ranks"] == 6
+    assert told["roles"][4] == {"rank": 4, "data": 1, "pipeline": 1}
+    for words, line in {
+        ("-n", "5", "--pipeline", "2"): "5 ranks can't be divided into pipelines of 2",
+        ("--pipeline", "2", "--workers", "3"): "--pipeline is shown with -n, --node-size and",
+    }.items():
+        refused = command(*words)
+        assert refused.exit_code == 2 and line in refused.output.replace("\n", " ")

@@ -46,7 +46,11 @@ OTHERS = {
     "masters": 2, "workers": 3, "devices": 4, "every": 5, "synchronous": True,
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
-    "keep_order": True, "rehearse": True, "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
+    "pipeline": 2, "micro_batches": 6, "pipeline_schedule": "zb_h1", "chunks": 2, "cut_at": "a,b",
+    "recompute": True, "keep_order": True, "rehearse": True,
+    "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
+    "discriminator_learning_rate": 0.5, "discriminator_steps": 3, "gan_loss": "wasserstein",
+    "gradient_penalty": 2.0, "label_smoothing": 0.1, "label_flips": 0.2,
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ FIGURES = {
         "solver_errors",
     ],
     "elsewhere": ["draw_layout", "draw_schedule", "learning_rates", "spans"],
+    "games": ["distances_by_epoch", "duel_factors", "duels", "forger_film"],
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
     "messages": [
         "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits",

@@ -1,0 +1,90 @@
+"""`train` and `generate` of a GAN, from the command line; what is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tutorial_dl import config
+from tutorial_dl.cli.commands import app
+from tutorial_dl.training.setup import prepare
+
+TRAIN = ["train", "--model", "one-dimensional-gan", "--data", "curve", "--epochs", "4", "--quiet"]
+
+
+def command(*words, status=0):
+    """Standard output and standard error of the command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tutorial_dl", *words], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_train_resume_and_generate(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    whole, folder, out = (str(tmp_path / name) for name in ("whole.json", "run", "samples.h5"))
+    options = ["--discriminator-steps", "2", "--label-smoothing", "0.1", "-n", "2"]
+    printed, _ = command(*TRAIN, *options, "--json", whole)
+    assert "discriminator loss" in printed and ", distance 0." in printed
+    shorter = [*TRAIN[:-2], "2", "--quiet"]
+    command(*shorter, *options, "--checkpoint", folder)
+    again = str(tmp_path / "again.json")
+    _, words = command(*TRAIN, *options, "--checkpoint", folder, "--resume", "--json", again)
+    assert "going on from step 14, epoch 3" in words
+    first, second = (json.loads(Path(file).read_text()) for file in (whole, again))
+    for row, other in zip(first["history"], second["history"], strict=True):
+        for name in ("generator_loss", "val_discriminator_loss", "spread", "distance"):
+            assert row[name] == other[name]
+    assert first["discriminator_learning_rate"] == 0.002 and first["learning_rate"] == 0.001
+
+    _, words = command("generate", "--checkpoint", folder, "-n", "300", "--out", out)
+    assert "300 samples of one-dimensional-gan after step 28" in words
+    with h5py.File(out) as file:
+        made = file["features"][:]
+    assert made.shape == (300,) and np.isfinite(made).all() and made.std() > 0.1
+    refused = command(
+        "generate", "--checkpoint", folder, "--condition", "5", "--out", out, status=2
+    )
+    assert "--condition must be as in the training data" in refused[1]
+    changed = [*TRAIN, "--gan-loss", "wasserstein", "--checkpoint", str(tmp_path), "--resume"]
+    command(*changed)  # an empty folder: a run of its own
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--accumulate", "2"], "--accumulate does not fit a GAN"),
+        (["--gan-loss", "wasserstein", "--label-flips", "0.1"], "flips is for the non_saturating"),
+        (["--target", "val_accuracy=1"], "there is no 'val_accuracy'; one of ['generator_loss'"),
+    ],
+)
+def test_options_that_do_not_fit(words, complaint):
+    _, error = command(*TRAIN, *words, status=2)
+    assert complaint in error and error.count("\n") == 1
+
+
+def test_options_of_a_gan_need_one():
+    asked = config.RunConfig.of(model="dense", label_flips=0.1)
+    with pytest.raises(ValueError, match="--label-flips is for a GAN, such as digits-gan; got"):
+        prepare(asked, None)
+
+
+def test_generate_is_refused(tmp_path):
+    def refused(*words):
+        found = CliRunner().invoke(app, ["generate", *words])
+        assert found.exit_code == 2
+        return found.output
+
+    folder, out = str(tmp_path), str(tmp_path / "s.h5")
+    assert "is no folder of checkpoints" in refused("--checkpoint", folder, "--out", out)
+    (tmp_path / "run.toml").write_text('[data]\nmodel = "dense"\n')
+    assert "must be at least 1, got 0" in refused("--checkpoint", folder, "--out", out, "-n", "0")
+    assert "ends in .h5 or .hdf5" in refused("--checkpoint", folder, "--out", "s.npz")
+    assert "which is no GAN" in refused("--checkpoint", folder, "--out", out)
+    (tmp_path / "run.toml").write_text('[data]\nmodel = "one-dimensional-gan"\ndata = "curve"\n')
+    assert "there is no checkpoint in" in refused("--checkpoint", folder, "--out", out)

@@ -1,0 +1,384 @@
+"""`KerasParts`: a Keras model of layers that can be cut into stages, computed by TensorFlow.
+
+A functional or sequential model is a graph of nodes, each a layer or operation with tensors that it
+takes and gives. A cut divides the nodes, in an order in which they can be computed; what goes over
+a boundary are all tensors that nodes before it give and nodes after it take.
+
+Activations are held by tapes, from the forward pass to the backward pass, and not computed again.
+Where W follows B at once, the whole stage is one graph, and B computes both. Where it does not
+(zero-bubble schedules), every node has a tape of its own, and B and W are computed apart, operation
+by operation.
+
+Refused by name, because micro-batches would not give what the whole batch gives, or because no
+stage can compute it alone: batch normalisation and other layers with statistics, dropout, masks,
+regularisers, constraints, mixed precision, several outputs, weights shared over stages.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
+from tutorial_dl.replica.base import Brought, Segment, written
+from tutorial_dl.replica.keras_losses import may_mask
+from tutorial_dl.replica.keras_own_step import has_own_step
+from tutorial_dl.replica.keras_saving import trained_by
+from tutorial_dl.replica.keras_steps import keras, tf
+from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.layers import At
+from tutorial_dl.tensorflow_chatter import quiet
+
+
+def alias(variable: Any, view: np.ndarray) -> None:
+    """Let a variable use this memory; see replica/keras_variables.py."""
+    variable.assign(tf.experimental.dlpack.from_dlpack(view.__dlpack__()))
+
+
+def is_float(dtype: str) -> bool:
+    return np.dtype(dtype).kind == "f"
+
+
+class KerasParts(Parts):
+    """The nodes of a Keras model's graph.
+
+    Raises:
+        ValueError: If the model has something that a pipeline can't compute exactly, with the
+            layer's name.
+    """
+
+    def __init__(self, replica: KerasReplica) -> None:
+        self.replica, self.model = replica, replica.model
+        self.made: list[KerasStage] = []  # this rank's stages
+        check(replica)
+        self.segments, self.dtype = replica.segments, replica.dtype
+        self.graph = keras.Model(self.model.inputs, self.model.outputs)
+        variables = self.model.trainable_weights
+        self._number = {id(v): i for i, v in enumerate(variables)}
+        self.nodes = self._in_order()
+        self.names = [node.operation.name for node in self.nodes]
+        self.metrics = ("loss", "accuracy") if accuracy(self.model) else ("loss",)
+        self._starts = self._weights()
+
+    def _own(self, node: Any) -> list[int]:
+        """The numbers of a node's trainable weights."""
+        found = getattr(node.operation, "trainable_weights", [])
+        return sorted(self._number[id(v)] for v in found)
+
+    def _in_order(self) -> list[Any]:
+        """All nodes but inputs, so that each comes after those that it needs, and weights in order.
+
+        Of the nodes that can come next, the one with the first weights does.
+        """
+        by_depth = self.graph._nodes_by_depth
+        nodes = [n for depth in sorted(by_depth, reverse=True) for n in by_depth[depth]]
+        known = {id(t) for t in self.graph.inputs}
+        waiting = {i: n for i, n in enumerate(nodes) if not n.is_input}
+        ready: list[tuple[int, int]] = []
+        order = []
+        while waiting or ready:
+            for i, node in list(waiting.items()):
+                if all(id(t) in known for t in node.input_tensors):
+                    own = self._own(node)
+                    heapq.heappush(ready, (own[0] if own else -1, i))
+                    del waiting[i]
+            _, i = heapq.heappop(ready)
+            order.append(nodes[i])
+            known |= {id(t) for t in nodes[i].output_tensors}
+        return order
+
+    def _weights(self) -> list[int]:
+        """Where the weights of each node begin in the vectors, and where the last ones end."""
+        starts, seen = [], -1
+        users: dict[int, str] = {}
+        ends = [*(s.offset for s in self.segments), self.replica.parameters.size]
+        for node in self.nodes:
+            starts.append(ends[seen + 1])
+            for number in self._own(node):
+                if number in users or number != seen + 1:
+                    name = self.segments[number].name
+                    raise ValueError(
+                        f"weights '{name}' are used by layers '{users.get(number, '?')}' and "
+                        f"'{node.operation.name}': a pipeline needs layers with weights of their "
+                        "own, in their order"
+                    )
+                users[number], seen = node.operation.name, number
+        return [*starts, ends[-1]]
+
+    def weights_before(self, layer):
+        return self._starts[layer]
+
+    def crossing(self, place: int) -> list[Any]:
+        """The tensors that go over a cut before node number `place`."""
+        if place == 0:
+            return list(self.graph.inputs)
+        given = {id(t): t for t in self.graph.inputs}
+        for node in self.nodes[:place]:
+            given |= {id(t): t for t in node.output_tensors}
+        taken = {id(t) for node in self.nodes[place:] for t in node.input_tensors}
+        taken |= {id(t) for t in self.graph.outputs}
+        return [t for name, t in given.items() if name in taken]
+
+    def outputs(self, x, places):
+        return [[Boundary(tuple(t.shape[1:]), t.dtype) for t in self.crossing(i)] for i in places]
+
+    def stage(self, first, last):
+        begin, end = self._starts[first], self._starts[last]
+        numbers = [i for node in self.nodes[first:last] for i in self._own(node)]
+        own = [self.segments[i] for i in numbers]
+        made = KerasStage(
+            self.nodes[first:last],
+            (self.crossing(first), self.crossing(last)),
+            tuple(Segment(s.name, s.offset - begin, s.shape) for s in own),
+            end - begin,
+            [self.model.trainable_weights[i] for i in numbers],
+            self.model,
+        )
+        self.made.append(made)
+        return made
+
+    def costs(self, x):
+        """Seconds of the forward pass of each node, operation by operation, the best of three."""
+        inputs = x if isinstance(x, tuple) else (x,)
+        values = {
+            id(t): tf.constant(np.asarray(a), t.dtype)
+            for t, a in zip(self.graph.inputs, inputs, strict=True)
+        }
+        found = []
+        for node in self.nodes:
+            best = np.inf
+            for _ in range(3):
+                began = time.perf_counter()
+                compute(node, values)
+                best = min(best, time.perf_counter() - began)
+            found.append(best)
+        return found
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        return self.replica.own_optimizer(given)
+
+    def forget(self, stages):
+        self._nothing = np.zeros(max(s.size for s in self.segments) + 64, self.dtype)
+        self.replica.parameters = self.replica.gradient = np.zeros(0, self.dtype)
+        self._leave_others()
+
+    def _leave_others(self) -> None:
+        """Weights of other ranks' stages get memory that is never written, so takes no room."""
+        start = -self._nothing.ctypes.data % 64 // self.dtype.itemsize
+        mine = {id(v) for stage in self.made for v in stage.variables}
+        for segment, variable in zip(self.segments, self.model.trainable_weights, strict=True):
+            if id(variable) not in mine:
+                view = self._nothing[start : start + segment.size].reshape(segment.shape)
+                alias(variable, view)
+
+    def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
+        given = trained[0] if trained else None
+        with (
+            self._all_of(parameters), written(self.replica, path) as part, quiet(),
+            trained_by(self.replica, given, path),
+        ):  # fmt: skip
+            self.model.save(part)
+
+    @contextmanager
+    def _all_of(self, parameters: np.ndarray) -> Iterator[None]:
+        """Within, the model's weights are these."""
+        for segment, variable in zip(self.segments, self.model.trainable_weights, strict=True):
+            variable.assign(segment.of(parameters))
+        try:
+            yield
+        finally:
+            for stage in self.made:
+                stage.hold(*stage.held)
+            self._leave_others()
+
+
+def compute(node: Any, values: dict[int, Any]) -> list[Any]:
+    """Compute a node from the `values` of tensors by id, and add what it gives to them."""
+    args, kwargs = node.arguments.fill_in(values)
+    outputs = keras.tree.flatten(node.operation(*args, **kwargs))
+    values |= {id(t): value for t, value in zip(node.output_tensors, outputs, strict=True)}
+    return outputs
+
+
+class KerasStage(Stage):
+    """Nodes of a Keras model, with their variables in memory of ours.
+
+    `apart` says whether B and W are computed apart; a Pipeline sets it by its schedule.
+    """
+
+    apart = True
+
+    def __init__(self, nodes, boundary, segments, size, variables, model) -> None:
+        self.nodes, self.segments, self.size = nodes, segments, size
+        self.inputs, self.given = boundary
+        self.variables, self.model = variables, model
+        self._weights = [v.value for v in variables]
+        place = {id(v): i for i, v in enumerate(variables)}
+        self._of_node = [
+            [place[id(v)] for v in getattr(node.operation, "trainable_weights", [])]
+            for node in nodes
+        ]
+        self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype)]
+        self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
+        self._graph = tf.function(self._compute, input_signature=[specs])
+        self._loss_graph = tf.function(self._loss_and_gradient, reduce_retracing=True)
+
+    def hold(self, parameters, gradient):
+        self.held = parameters, gradient
+        self.gw = [s.of(gradient) for s in self.segments]
+        for segment, variable in zip(self.segments, self.variables, strict=True):
+            alias(variable, segment.of(parameters))
+
+    def _compute(self, x: list) -> list:
+        values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
+        for node in self.nodes:
+            compute(node, values)
+        return [tf.identity(values[id(t)]) for t in self.given]
+
+    def forward(self, x: Values, at: At) -> tuple[Values, Any]:
+        x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
+        if not at.training:
+            y, saved = self._graph(x), None
+        elif self.apart:
+            y, saved = self._forward_by_node(x)
+        else:
+            with tf.GradientTape() as tape:
+                tape.watch([x[i] for i in self._floats_in])
+                y = self._graph(x)
+            saved = tape, x, y
+        return [np.asarray(a) for a in y], saved
+
+    def backward_inputs(self, saved, gy):
+        gy = [tf.constant(g) for g in gy]
+        if self.apart:
+            return self._backward_by_node(saved, gy)
+        tape, x, y = saved
+        sources = [x[i] for i in self._floats_in]
+        found = tape.gradient([y[i] for i in self._floats_out], [*sources, *self._weights], gy)
+        gx = [filled(g, a) for g, a in zip(found, sources, strict=False)]
+        return gx, found[len(sources) :]
+
+    def backward_weights(self, saved, kept):
+        if not self.apart:
+            for gw, g in zip(self.gw, kept, strict=True):
+                if g is not None:
+                    gw += np.asarray(tf.convert_to_tensor(g)).reshape(gw.shape)
+            return
+        for own, (tape, _, y), gy in zip(self._of_node, saved[0], kept, strict=True):
+            if own and gy is not None:
+                found = tape.gradient(y, [self._weights[i] for i in own], gy)
+                for i, g in zip(own, found, strict=True):
+                    if g is not None:  # embeddings have tf.IndexedSlices
+                        self.gw[i] += np.asarray(tf.convert_to_tensor(g)).reshape(self.gw[i].shape)
+
+    def _forward_by_node(self, x: list) -> tuple[list, Any]:
+        values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
+        tapes = []
+        for node in self.nodes:
+            sources = {id(t): values[id(t)] for t in node.input_tensors if is_float(t.dtype)}
+            with tf.GradientTape(persistent=True) as tape:
+                tape.watch(list(sources.values()))
+                y = compute(node, values)
+            tapes.append((tape, sources, y))
+        return [values[id(t)] for t in self.given], (tapes, x)
+
+    def _backward_by_node(self, saved: Any, gy: list) -> tuple[Values, Any]:
+        """Gradients of inputs, node by node; keeps the gradient of what each node gives."""
+        g = {id(self.given[i]): a for i, a in zip(self._floats_out, gy, strict=True)}
+        tapes, x = saved
+        kept: list[Any] = []
+        for node, (tape, sources, y) in zip(reversed(self.nodes), reversed(tapes), strict=True):
+            arrived = [g.pop(id(t), None) for t in node.output_tensors]
+            if all(a is None for a in arrived):
+                kept.append(None)
+                continue
+            arrived = [filled(a, b, tf.zeros_like) for a, b in zip(arrived, y, strict=True)]
+            kept.append(arrived)
+            found = tape.gradient(y, list(sources.values()), arrived)
+            for name, more in zip(sources, found, strict=True):
+                if more is not None:
+                    g[name] = g[name] + more if name in g else more
+        gx = [filled(g.get(id(self.inputs[i])), x[i]) for i in self._floats_in]
+        return gx, kept[::-1]
+
+    def _loss_and_gradient(self, y: Any, targets: Any) -> tuple[Any, Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(y)
+            loss = self.model.compute_loss(x=None, y=targets, y_pred=y, training=True)
+        return loss, tape.gradient(loss, y)
+
+    def loss(self, y, targets):
+        samples = len(y[0])
+        if not self.model._compile_loss.built:  # Keras makes variables for it, not in a graph
+            self.model.compute_loss(x=None, y=tf.constant(targets), y_pred=tf.constant(y[0]))
+        loss, g = self._loss_graph(tf.constant(y[0]), tf.constant(targets))
+        sums = {"loss": float(loss) * samples}
+        if accuracy(self.model):
+            sums["accuracy"] = float(right(y[0], targets)) * samples
+        return sums, [np.asarray(g) * y[0].dtype.type(samples)]
+
+    def result(self, y):
+        return y[0]
+
+
+def filled(g: Any, like: Any, zeros: Any = np.zeros_like) -> Any:
+    """A gradient, or zeros where there is none, as an array if `zeros` makes arrays."""
+    if g is None:
+        return zeros(like)
+    return np.asarray(g) if zeros is np.zeros_like else g
+
+
+def accuracy(model: Any) -> bool:
+    """Whether the model was compiled with accuracy, the one metric that a pipeline computes."""
+    asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
+    return asked in (["accuracy"], ["acc"])
+
+
+def right(y: np.ndarray, targets: np.ndarray) -> float:
+    """The share of predictions that are right, for labels, one-hot rows, or numbers 0 and 1."""
+    targets = np.asarray(targets)
+    if y.shape[-1] == 1:
+        return float(((y.reshape(-1) > 0.5) == targets.reshape(-1)).mean())
+    labels = targets.argmax(axis=-1) if targets.shape == y.shape else targets.reshape(y.shape[:-1])
+    return float((y.argmax(axis=-1) == labels).mean())
+
+
+def check(replica: KerasReplica) -> None:
+    """Raise ValueError, with the layer's name, if a pipeline can't compute a model exactly."""
+    model = replica.model
+
+    def refuse(what: str, instead: str) -> None:
+        raise ValueError(f"a pipeline can't compute {what}: {instead}")
+
+    layers = list(model._flatten_layers())
+    if not getattr(model, "inputs", None) or has_own_step(model):
+        refuse(f"model '{model.name}'", "it takes a functional or sequential one")
+    if len(model.outputs) != 1 or isinstance(model.inputs, dict):
+        refuse(f"model '{model.name}'", "it takes one output, and inputs as a list")
+    for layer in layers:
+        name = f"layer '{layer.name}'"
+        if getattr(layer, "seed_generator", None) is not None:
+            refuse(name, "Keras draws its masks batch by batch, which micro-batches change")
+        floats = [v for v in layer.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
+        if floats and layer is not model:
+            refuse(name, "its statistics are of a batch; use LayerNormalization")
+        if layer.compute_dtype != layer.variable_dtype:
+            refuse(name, f"it computes in {layer.compute_dtype}, its weights are float32")
+        if getattr(layer, "stateful", False):
+            refuse(name, "it keeps states from batch to batch")
+    if may_mask(model):
+        refuse(f"model '{model.name}' with a mask", "its loss is not a mean over samples")
+    if model.losses:
+        refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
+    if replica.constrained:
+        refuse(f"model '{model.name}'", "its weights have constraints")
+    asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
+    if asked and not accuracy(model):
+        refuse(f"metrics {asked}", "compile with metrics=['accuracy'] or none, and evaluate later")

@@ -1,0 +1,246 @@
+"""GANs of calorimeter showers, conditional on the particle's energy.
+
+`shower_gan` takes voxels (layers, x, y) in GeV, as of data.showers. For few voxels (13^3) its
+convolutions are two-dimensional, with the calorimeter's layers as channels; for 25^3 they are
+three-dimensional, as in 3DGAN (Khattak et al., arXiv 1912.06794; Carminati et al., 2018).
+
+The small generator knows what is simple about showers, and learns the rest. A voxel has
+
+    E * response * profile_layer * transverse_voxel,    0 below the threshold of the data
+
+where both distributions are softmaxes: the logarithm of the data's mean, fitted in ln E, plus what
+the network adds. It adds fluctuations from 48 numbers of noise per shower, and from one number per
+voxel, times a learned amplitude.
+
+The discriminator sees the logarithms of the voxels, and what a physicist would look at (energies,
+centres and widths of the layers, how many voxels are hit, the energy ratio). Beside its score it
+has the auxiliary outputs of 3DGAN: the particle's energy, and the energy sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tutorial_dl.data import Dataset
+from tutorial_dl.models import sample_shape
+from tutorial_dl.models.digits_gans import seeded
+from tutorial_dl.replica.gan import Game, Rules
+
+NOISE = 48  # numbers per shower
+LOOKED_AT = 2000  # samples of the data that means are taken from
+SMALL = 16  # layers up to which convolutions are two-dimensional
+RULES = Rules(
+    smoothing=0.1, auxiliary={"energy": 0.1, "sum": 0.1}, rates=(2e-4, 4e-4), average=0.998
+)
+
+
+class Means:
+    """What the model takes from the data before training; all from its first samples.
+
+    Attributes:
+        threshold: The smallest energy in a voxel that is not 0, GeV.
+        response: Mean of the energy in all voxels over the particle's.
+        profile: (2, layers): a, b in ln(share of a layer) = a + b ln(E / 100).
+        transverse: (layers, x, y): mean share of each voxel in its layer.
+    """
+
+    def __init__(self, x: np.ndarray, energies: np.ndarray) -> None:
+        x, energies = np.asarray(x, np.float64), np.asarray(energies, np.float64)
+        layers, total = x.sum(axis=(2, 3)), x.sum(axis=(1, 2, 3))
+        self.threshold = float(x[x > 0].min()) if (x > 0).any() else 0.0
+        self.response = float(np.mean(total / energies))
+        shares = np.log(layers / total[:, None] + 1e-5)
+        terms = np.stack([np.ones(len(x)), np.log(energies / 100)], axis=1)
+        self.profile = np.linalg.lstsq(terms, shares, rcond=None)[0]
+        mean = x.mean(axis=0) / layers.mean(axis=0)[:, None, None].clip(1e-12)
+        self.transverse = mean + 1e-6
+
+
+def _looked_at(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
+    shape, targets = sample_shape("shower-gan", dataset), dataset.train.targets
+    energies = not isinstance(targets, tuple | dict) and targets.dtype.kind == "f"
+    if len(shape) != 3 or shape[1] != shape[2] or shape[0] < 4 or not energies or dataset.classes:
+        raise ValueError(
+            "model 'shower-gan' makes showers (layers, x, x) of given energies, as of data "
+            f"'showers' and 'small-showers': dataset '{dataset.name}' has samples of shape {shape}"
+        )
+    x, y, *_ = dataset.train.take(slice(0, LOOKED_AT))
+    y = y.reshape(-1)
+    if not ((y > 0).all() and (x.sum(axis=(1, 2, 3)) > 0).any()):
+        raise ValueError(f"dataset '{dataset.name}': energies and voxels must be above 0, in GeV")
+    return x, y
+
+
+def shower_gan(dataset: Dataset, seed: int = 0) -> Game:
+    """The GAN that fits the dataset; see the module's docstring."""
+    from tutorial_dl.replica.keras_gan import KerasGan
+
+    x, y = _looked_at(dataset)
+    means = Means(x, y)
+    made = _generator if x.shape[1] <= SMALL else _generator_3d
+    judged = _discriminator if x.shape[1] <= SMALL else _discriminator_3d
+    generator = seeded(made(x.shape[1:], means), 2 * seed)
+    discriminator = seeded(judged(x, y, means), 2 * seed + 1)
+    game = KerasGan(generator, discriminator, RULES)
+    game.name = "shower-gan"
+    return game
+
+
+def _keras():
+    from tutorial_dl.models.keras_models import _keras
+
+    return _keras()
+
+
+def _given(keras, size: int):
+    """Inputs, and what the first dense layer gets: noise of the shower, and two functions of E."""
+    noise, y = keras.Input((size,), name="noise"), keras.Input((), name="energy")
+    return noise, y, _terms(keras, y)
+
+
+def _terms(keras, y):
+    y = keras.ops.reshape(y, (-1, 1))
+    return keras.ops.concatenate([keras.ops.log(y / 100), y / 250 - 1], axis=-1)
+
+
+def _above(keras, x, threshold: float):
+    return keras.ops.where(x >= threshold, x, 0.0)
+
+
+def _generator(shape: tuple[int, ...], means: Means):
+    keras = _keras()
+    layers, ops = keras.layers, keras.ops
+    depth, side, _ = shape
+    voxels = depth * side * side
+    noise, y, terms = _given(keras, NOISE + voxels)
+    own = ops.concatenate([noise[:, :NOISE], terms], axis=-1)
+    x = layers.Dense(128, "swish")(layers.Dense(128, "swish")(own))
+
+    # Energy in each layer
+    response = means.response * ops.exp(0.05 * layers.Dense(1)(x))  # (s, 1)
+    a, b = means.profile.astype(np.float32)
+    profile = terms[:, :1] * b + a + 0.3 * layers.Dense(depth)(x)
+    energies = ops.reshape(y, (-1, 1)) * response * ops.softmax(profile, axis=-1)  # (s, depth)
+
+    # Where in the layer
+    small = -(-side // 4)
+    maps = layers.Reshape((small, small, 32))(layers.Dense(small * small * 32, "swish")(x))
+    maps = layers.Conv2D(16, 3, padding="same", activation="swish")(layers.UpSampling2D()(maps))
+    maps = layers.UpSampling2D()(maps)
+    low = (4 * small - side) // 2
+    maps = maps[:, low : low + side, low : low + side]
+    shift = layers.Conv2D(depth, 3, padding="same")(maps)
+    spread = layers.Conv2D(depth, 3, padding="same")(maps)
+    single = ops.reshape(noise[:, NOISE:], (-1, side, side, depth))
+    template = np.log(np.moveaxis(means.transverse, 0, -1)).astype(np.float32)
+    logits = 0.3 * shift + 0.3 * ops.exp(spread) * single + template
+    logits = ops.transpose(logits, (0, 3, 1, 2))  # (s, depth, x, y)
+    shares = ops.softmax(ops.reshape(logits, (-1, depth, side * side)), axis=-1)
+    made = ops.reshape(shares * ops.expand_dims(energies, -1), (-1, *shape))
+    return keras.Model([noise, y], _above(keras, made, means.threshold), name="generator")
+
+
+def features(keras, x, y, threshold: float):
+    """What a physicist looks at, (s, 6 layers + 1), of voxels (s, layers, x, y) and energies (s,).
+
+    ln of the share of E in each layer, centres and widths along x and y (in sizes of the
+    calorimeter), a smooth count of the voxels hit, and ln of the energy ratio.
+    """
+    ops = keras.ops
+    side = x.shape[-1]
+    place = ((np.arange(side) + 0.5) / side - 0.5).astype(np.float32)
+    layers = ops.sum(x, axis=(2, 3))
+    known = layers + 0.02  # GeV, so that empty layers have a centre
+    found = [ops.log(layers / ops.reshape(y, (-1, 1)) + 1e-4)]
+    for axis in (3, 2):  # sums over y leave x, and the other way round
+        along = ops.sum(x, axis=axis)
+        centre = ops.sum(along * place, axis=-1) / known
+        square = ops.sum(along * place**2, axis=-1) / known
+        found += [centre, ops.sqrt(ops.maximum(square - centre**2, 0.0) + 1e-5)]
+    found.append(ops.mean(ops.sigmoid((x / threshold - 0.9) * 8), axis=(2, 3)))
+    found.append(ops.log(ops.sum(layers, axis=-1, keepdims=True) / ops.reshape(y, (-1, 1)) + 1e-3))
+    return ops.concatenate(found, axis=-1)
+
+
+def _standardised(keras, image, y, x: np.ndarray, energies: np.ndarray, means: Means):
+    """The features of `image`, less the mean and over the spread that they have in the data.
+
+    Those of the energies depend on E: the mean is a polynomial in ln E.
+    """
+    threshold = max(means.threshold, 1e-6)
+    of_data = np.asarray(
+        features(keras, keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(energies),
+                 threshold), np.float64,
+    )  # fmt: skip
+    powers = np.log(energies[:, None] / 100) ** np.arange(3)
+    fit = np.linalg.lstsq(powers, of_data, rcond=None)[0]
+    spread = (of_data - powers @ fit).std(axis=0) + 1e-3
+    log = keras.ops.log(keras.ops.reshape(y, (-1, 1)) / 100)
+    mean = sum(log**i * row for i, row in enumerate(fit.astype(np.float32)))
+    return (features(keras, image, y, threshold) - mean) / spread.astype(np.float32)
+
+
+def _sums(keras, image, y, means: Means):
+    """The auxiliary output "sum": the energy in all voxels, and its mean at this energy."""
+    total = keras.ops.sum(image, axis=(1, 2, 3))
+    return keras.ops.stack([total, means.response * y], axis=-1)
+
+
+def _discriminator(x: np.ndarray, energies: np.ndarray, means: Means):
+    from tutorial_dl.replica.keras_spectral import SpectralConv2D, SpectralDense
+
+    keras = _keras()
+    layers, ops = keras.layers, keras.ops
+    image, y = keras.Input(x.shape[1:], name="voxels"), keras.Input((), name="energy")
+    maps = ops.transpose(ops.log(1 + image / max(means.threshold, 1e-6)), (0, 2, 3, 1))
+    for filters in (32, 64):
+        maps = SpectralConv2D(filters, 3, strides=2, padding="same")(maps)
+        maps = layers.LeakyReLU(0.2)(maps)
+    seen = layers.LeakyReLU(0.2)(SpectralDense(64)(layers.Flatten()(maps)))
+    known = ops.concatenate(
+        [_standardised(keras, image, y, x, energies, means), _terms(keras, y)], axis=-1
+    )
+    for _ in range(2):
+        known = layers.LeakyReLU(0.2)(layers.Dense(128)(known))
+    score = layers.Dense(1, name="score")(ops.concatenate([seen, known], axis=-1))
+    energy = layers.Dense(1, name="energy_output")(seen)
+    outputs = {"score": score, "energy": energy, "sum": _sums(keras, image, y, means)}
+    return keras.Model([image, y], outputs, name="discriminator")
+
+
+def _generator_3d(shape: tuple[int, ...], means: Means):
+    """Three-dimensional: grows from a quarter of the size; UpSampling3D and Conv3D."""
+    keras = _keras()
+    layers, ops = keras.layers, keras.ops
+    noise, y, terms = _given(keras, 200)
+    x = layers.Dense(128, "swish")(ops.concatenate([noise, terms], axis=-1))
+    small = tuple(-(-n // 4) for n in shape)
+    x = layers.Reshape((*small, 8))(layers.Dense(8 * int(np.prod(small)), "swish")(x))
+    for filters in (16, 8):
+        x = layers.Conv3D(filters, 3, padding="same", activation="swish")(layers.UpSampling3D()(x))
+    x = x[:, : shape[0], : shape[1], : shape[2]]
+    x = layers.Conv3D(1, 3, padding="same")(x)[..., 0]
+    a, b = means.profile.astype(np.float32)
+    shares = ops.reshape(ops.softmax(terms[:, :1] * b + a, axis=-1), (-1, shape[0], 1, 1))
+    mean = ops.reshape(y, (-1, 1, 1, 1)) * means.response * shares
+    made = mean * means.transverse.astype(np.float32) * ops.exp(x)
+    return keras.Model([noise, y], _above(keras, made, means.threshold), name="generator")
+
+
+def _discriminator_3d(x: np.ndarray, energies: np.ndarray, means: Means):
+    """Four three-dimensional convolutions, as in 3DGAN."""
+    keras = _keras()
+    layers, ops = keras.layers, keras.ops
+    image, y = keras.Input(x.shape[1:], name="voxels"), keras.Input((), name="energy")
+    maps = ops.expand_dims(ops.log(1 + image / max(means.threshold, 1e-6)), -1)
+    for filters, kernel in ((16, 5), (8, 5), (8, 5), (8, 3)):
+        maps = layers.Conv3D(filters, kernel, strides=2, padding="same")(maps)
+        maps = layers.LeakyReLU(0.2)(maps)
+    seen = layers.Dense(64, "swish")(layers.Flatten()(maps))
+    known = ops.concatenate(
+        [_standardised(keras, image, y, x, energies, means), _terms(keras, y), seen], axis=-1
+    )
+    score = layers.Dense(1, name="score")(layers.LeakyReLU(0.2)(layers.Dense(64)(known)))
+    energy = layers.Dense(1, name="energy_output")(seen)
+    outputs = {"score": score, "energy": energy, "sum": _sums(keras, image, y, means)}
+    return keras.Model([image, y], outputs, name="discriminator")
