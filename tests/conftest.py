@@ -43,6 +43,7 @@ from private_files import private  # noqa: F401  (the fixture)
 from worlds import WORLDS
 
 from numba_kernels import launch
+from numba_kernels.shared.segments import unlink_segments
 
 # As in support/startup/sitecustomize.py, which pytest's own processes do not read.
 gc.set_threshold(50_000, 50, 100)
@@ -160,6 +161,8 @@ def nothing_left(request, _marked, mark):
     known = set(leftovers.candidates(mark))
     before = leftovers.segments()
     yield
+    if "mpi4py.MPI" in sys.modules:  # in pytest's own process, which no mpiexec has started
+        unlink_segments()
     left = leftovers.check(mark, known | WORLDS.pids(), None if journal else before)
     if journal and (new := leftovers.segments() - before):
         with open(journal, "a") as file:

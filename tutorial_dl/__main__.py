@@ -2,10 +2,13 @@
 
 import os
 import sys
+import time
 
 from numba_kernels import launch
 
 from .extras import missing
+
+TO_SPEAK = 10.0  # seconds that rank 0 has to say what is wrong with the command line
 
 
 def main() -> None:
@@ -34,7 +37,19 @@ def main() -> None:
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         status = 130
+    if status and "mpi4py.MPI" not in sys.modules:
+        let_rank_0_speak()
     sys.exit(status or 0)
+
+
+def let_rank_0_speak() -> None:
+    """Wait on another rank of Open MPI, whose mpiexec kills all ranks as soon as one fails.
+
+    Rank 0, which fails likewise, ends this wait.
+    """
+    found = launch.launched()
+    if found is not None and found.rank > 0 and found.by == "mpiexec of Open MPI":
+        time.sleep(TO_SPEAK)
 
 
 if __name__ == "__main__":
