@@ -43,6 +43,16 @@ def of_sum(output: Any, y: Any, x: Any) -> Any:
 AUXILIARY: dict[str, Callable] = {"class": of_class, "energy": of_energy, "sum": of_sum}
 
 
+def compile_unused(model: keras.Model) -> None:
+    """Compile with a loss that is never used, in the model's precision; KerasVariables asks."""
+    before = keras.config.floatx()
+    keras.config.set_floatx(str(model.trainable_weights[0].dtype))
+    try:
+        model.compile(loss="mse")
+    finally:
+        keras.config.set_floatx(before)
+
+
 class KerasSide(KerasVariables, Side):
     """One player: a Keras model."""
 
@@ -50,7 +60,7 @@ class KerasSide(KerasVariables, Side):
 
     def __init__(self, model: keras.Model, game: KerasGan, losses: Callable) -> None:
         if not model.compiled:
-            model.compile(loss="mse")  # which is never used; KerasVariables takes compiled models
+            compile_unused(model)
         super().__init__(model)
         self.game, self.last, self._losses, self._steps = game, {}, losses, 0
         if self._state:

@@ -1,0 +1,219 @@
+"""Games of Keras models: as the numpy game computes them, on ranks as in one process; misfits."""
+
+import json
+
+import numpy as np
+import pytest
+from keras_networks import keras, layers
+
+from tutorial_dl import data, models
+from tutorial_dl.replica.gan import Round, Rules, draws, numbered
+from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+FORMS = [
+    Rules(), Rules(smoothing=0.1, flips=0.3), Rules("wasserstein"), Rules("wasserstein", penalty=0),
+]  # fmt: skip
+
+
+def perceptron(dense, name):
+    x = keras.Input((1,), dtype="float64", name="x")
+    hidden = dense(5, activation="tanh", dtype="float64")(x)
+    return keras.Model(x, dense(1, dtype="float64")(hidden), name=name)
+
+
+@pytest.mark.parametrize("spectral", [False, True])
+@pytest.mark.parametrize("rules", FORMS)
+def test_losses_and_gradients_are_those_of_the_numpy_game(rules, spectral):
+    from tutorial_dl.replica.keras_gan import KerasGan
+    from tutorial_dl.replica.keras_spectral import SpectralDense
+
+    theirs = OneDimensionalGan(5, rules, spectral, seed=3, dtype=np.float64)
+    kind = SpectralDense if spectral else layers.Dense
+    game = KerasGan(perceptron(layers.Dense, "generator"), perceptron(kind, "discriminator"), rules)
+    assert game.noise == 1
+    x = np.random.default_rng(1).normal(size=(7, 1))
+    one = Round(x, (), *draws(0, 2, np.arange(7), 1, np.float64))
+    for mine, its in zip(game.sides, theirs.sides, strict=True):
+        for segment, weights in zip(mine.segments, its.weights, strict=True):
+            segment.of(mine.parameters)[...] = weights.reshape(segment.shape)
+    for mine, its in zip(game.sides, theirs.sides, strict=True):
+        loss, samples = mine.compute_gradient((one, ()))
+        expected, _ = its.compute_gradient((one, ()))
+        assert samples == 7 and loss == pytest.approx(expected, rel=1e-9)
+        assert mine.losses(one)["loss"] == pytest.approx(expected, rel=1e-9)
+        for segment, gradient in zip(mine.segments, its.weights_gradient, strict=True):
+            found = segment.of(mine.gradient).ravel()
+            np.testing.assert_allclose(found, gradient, rtol=1e-6, atol=1e-9)
+        empty = Round(one.x[:0], (), one.noise[:0], one.uniforms[:0])
+        assert mine.compute_gradient((empty, ())) == (0.0, 0) and not mine.gradient.any()
+    np.testing.assert_allclose(
+        game.generate(one.noise)[:, 0], theirs.generate(one.noise), rtol=1e-9
+    )
+
+
+def test_spectral_norms_are_one():
+    from tutorial_dl.replica.keras_spectral import SpectralConv2D, normalised
+
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 4, 8)).astype(np.float32)
+    found = np.linalg.norm(
+        np.asarray(normalised(keras.ops.convert_to_tensor(kernel))).reshape(36, 8), 2
+    )
+    assert 1 <= found < 1.1  # power iteration stops below the norm
+    layer = SpectralConv2D(8, 3, padding="same")
+    x = np.random.default_rng(1).normal(size=(2, 5, 5, 4)).astype(np.float32)
+    layer.build(x.shape)
+    layer.kernel.assign(kernel)
+    plain = layers.Conv2D(8, 3, padding="same")
+    plain.build(x.shape)
+    plain.kernel.assign(normalised(layer.kernel))
+    np.testing.assert_allclose(layer(x), plain(x), rtol=1e-4, atol=1e-5)
+
+
+def small_digits():
+    digits = data.digits()
+    return data.Dataset("digits", digits.train.part(slice(70)), digits.validation, 10)
+
+
+@pytest.mark.parametrize("name", ["digits-gan", "digits-conv-gan"])
+def test_digits_gans(name):
+    dataset = small_digits()
+    game, again = (models.build(name, dataset, seed=3) for _ in range(2))
+    for side, its in zip(game.sides, again.sides, strict=True):
+        np.testing.assert_array_equal(side.parameters, its.parameters)
+    other = models.build(name, dataset, seed=4)
+    assert not np.array_equal(game.generator.parameters, other.generator.parameters)
+    asked = np.arange(20) % 10
+    made = game.sample(asked, 20)
+    assert made.shape == (20, 8, 8, 1) and made.min() >= 0 and made.max() <= 1
+    assert not np.array_equal(made[0], game.sample((asked + 1) % 10, 20)[0])  # it heeds the class
+    one = game.round(numbered(dataset).train.take(slice(0, 16)), 0, 0)
+    found = game.discriminator.losses(one)
+    assert found["class"] == pytest.approx(np.log(10), abs=1.0)  # it does not know them yet
+    assert found["loss"] == pytest.approx(found["class"] + 2 * np.log(2), abs=1.5)
+
+
+def test_small_shower_gan_begins_with_the_means_of_the_data():
+    from tutorial_dl.data import showers
+    from tutorial_dl.quality import showers as quality
+
+    dataset = showers.small_showers(600)
+    game = models.build("shower-gan", dataset)
+    x, y = dataset.validation.inputs, dataset.validation.targets
+    made = game.sample(y, len(y))
+    assert made.shape == x.shape and made.min() == 0
+    assert made[made > 0].min() >= dataset.train.inputs[dataset.train.inputs > 0].min() * 0.9999
+    assert quality.response(made, y[:, None].mean())[0] > 0.5
+    assert quality.profile_error(made, x) < 0.3
+    one = game.round(numbered(dataset).train.take(slice(0, 16)), 0, 0)
+    for side in game.sides:
+        loss, _ = side.compute_gradient((one, ()))
+        assert np.isfinite(loss) and side.gradient_is_finite and side.gradient.any()
+    assert {"loss", "energy", "sum"} <= game.generator.losses(one).keys()
+
+
+def test_features_that_the_discriminator_sees():
+    """Against the same quantities in numpy, of showers that fill all layers."""
+    from tutorial_dl.models.shower_gans import features
+    from tutorial_dl.quality import showers as quality
+
+    random = np.random.default_rng(0)
+    x = random.exponential(3, (4, 3, 5, 5)).astype(np.float32)
+    y = np.full(4, 300, np.float32)
+    found = np.asarray(
+        features(keras, keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y), 1e-3)
+    )
+    expected = quality.features(x, y)
+    parts = np.split(found[:, :-1], 6, axis=1)
+    np.testing.assert_allclose(np.exp(parts[0]), expected["layer energy"] + 1e-4, rtol=1e-4)
+    for part, name in zip(parts[1:5], ("centre x", "width x", "centre y", "width y"), strict=True):
+        np.testing.assert_allclose(5 * part, expected[name], atol=0.02)
+    np.testing.assert_allclose(np.exp(found[:, -1:]), expected["energy ratio"] + 1e-3, rtol=1e-4)
+
+
+def two_ranks_do_what_one_does(expected):
+    from numba_kernels.team.team import Team
+    from tutorial_dl.training.gan import gan_trainer
+
+    team = Team()
+    trainer = gan_trainer(
+        models.build("digits-gan", small_digits()), small_digits(), team=team, progress=False
+    )
+    trainer.fit(2)
+    for player, (first, last, norm) in zip(trainer.players, expected, strict=True):
+        w = player.replica.parameters
+        np.testing.assert_allclose(w[:50], first, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(w[-50:], last, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(np.linalg.norm(w), norm, rtol=1e-5)
+
+
+def test_synchronous_on_two_ranks(on_ranks):
+    """6 steps with batches of 32, 32 and 6 samples, against the same in this process."""
+    from tutorial_dl.training.gan import gan_trainer
+
+    trainer = gan_trainer(
+        models.build("digits-gan", small_digits()), small_digits(), "serial", progress=False
+    )
+    trainer.fit(2)
+    weights = [player.replica.parameters for player in trainer.players]
+    expected = [[w[:50].tolist(), w[-50:].tolist(), float(np.linalg.norm(w))] for w in weights]
+    on_ranks(2, two_ranks_do_what_one_does, json.loads(json.dumps(expected)), keras=True)
+
+
+USERS = """
+import keras
+from keras import layers
+
+def generator():
+    noise = keras.Input((4,))
+    return keras.Model(noise, layers.Reshape((8, 8, 1))(layers.Dense(64)(noise)))
+
+def discriminator():
+    x = keras.Input((8, 8, 1))
+    return keras.Model(x, layers.Dense(1)(layers.Flatten()(x)))
+
+class Both(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.generator, self.discriminator = generator(), discriminator()
+
+def both():
+    return Both()
+"""
+
+
+def test_models_of_a_users_own(tmp_path):
+    file = tmp_path / "users_gan.py"
+    file.write_text(USERS)
+    dataset = small_digits()
+    for spec in (f"{file}:generator,{file}:discriminator", f"{file}:both"):
+        models.check(spec)
+        game = models.build(spec, dataset)
+        assert game.noise == 4 and game.sample((), 3).shape == (3, 8, 8, 1)
+    with pytest.raises(ValueError, match=r"expected curve, .*one-dimensional-gan, digits-gan"):
+        models.check("generator,discriminator")
+
+
+def test_misfits_are_refused():
+    from tutorial_dl.replica.keras_gan import KerasGan
+
+    noise, x = keras.Input((4,)), keras.Input((3,))
+    generator = keras.Model(noise, layers.Dense(3)(noise))
+    judge = keras.Model(x, layers.Dense(1)(x))
+    for parts, rules, complaint in (
+        ((generator, keras.Model(noise, layers.Dense(1)(noise))), None,
+         r"makes samples of shape \(3,\), the discriminator takes \(4,\)"),
+        ((generator, keras.Model(x, {"real": layers.Dense(1)(x)})), None, "no 'score'"),
+        ((generator, judge), Rules(auxiliary={"class": 1.0}), "'class': the discriminator has"),
+        ((keras.Model(noise, layers.BatchNormalization()(layers.Dense(3)(noise))), judge), None,
+         "must not have moving statistics"),
+        ((lambda: None, judge), None, "the generator must be a keras.Model"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=complaint):
+            KerasGan(*parts, rules)
+    for name, dataset in (("digits-gan", data.curve()), ("shower-gan", data.digits())):
+        with pytest.raises(ValueError, match=f"model '{name}' makes"):
+            models.build(name, dataset)
+    with pytest.raises(ValueError, match="'one-dimensional-gan' makes numbers"):
+        models.build("one-dimensional-gan", data.digits())
