@@ -9,6 +9,7 @@ simulating.py       what a schedule costs; schedule_figure.py draws it
 stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S
 keras_stages.py     stages of Keras models
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
+tensor.py           each layer over several ranks, by columns, rows, heads or channels
 zero.py             data parallelism with weights, gradients and state divided (ZeRO)
 context.py          one sequence over several ranks (ring attention)
 """
@@ -25,6 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "schedule_figure": ["draw_schedule"],
         "schedules": ["Action", "Schedule", "ScheduleError"],
         "simulating": ["Timetable", "simulate"],
+        "tensor": ["TensorReplica", "split"],
         "zero": ["ZeRO"],
     },
 )

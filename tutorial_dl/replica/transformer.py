@@ -70,9 +70,10 @@ class Attention(Layer):
         if width % heads:
             raise ValueError(f"width {width} must be a multiple of the {heads} heads")
         self.width, self.heads, self.causal = width, heads, causal
+        self.size = width // heads  # of a head
 
     def arrays(self):
-        d, h, n = self.width, self.heads, self.width // self.heads
+        d, h, n = self.width, self.heads, self.size
         found = []
         for part in ("query", "key", "value"):
             found += [
@@ -98,34 +99,35 @@ class Attention(Layer):
 
     def forward(self, x, w, at):
         d, t = self.width, x.shape[1]
-        q, k, v = (self._split(x @ w[i].reshape(d, d) + w[i + 1].reshape(d)) for i in (0, 2, 4))
+        q, k, v = (self._split(x @ w[i].reshape(d, -1) + w[i + 1].reshape(-1)) for i in (0, 2, 4))
         scores = q @ k.swapaxes(-1, -2)  # (s, heads, t, t)
-        scores *= x.dtype.type(1 / np.sqrt(d // self.heads))
+        scores *= x.dtype.type(1 / np.sqrt(self.size))
         if self.causal:
             scores[..., ~np.tri(t, dtype=bool)] = -np.inf
         scores -= scores.max(axis=-1, keepdims=True)
         a = np.exp(scores, out=scores)
         a /= a.sum(axis=-1, keepdims=True)
         c = self._join(a @ v)  # (s, t, width)
-        return c @ w[6].reshape(d, d) + w[7], (x, q, k, v, a, c)
+        return c @ w[6].reshape(-1, d) + w[7], (x, q, k, v, a, c)
 
     def backward_inputs(self, w, saved, gy):
         d = self.width
         _, q, k, v, a, _ = saved
-        gc = self._split(gy @ w[6].reshape(d, d).T)
+        gc = self._split(gy @ w[6].reshape(-1, d).T)
         gv = a.swapaxes(-1, -2) @ gc
         ga = gc @ v.swapaxes(-1, -2)
         gs = a * (ga - (ga * a).sum(axis=-1, keepdims=True))
-        gs *= gs.dtype.type(1 / np.sqrt(d // self.heads))
+        gs *= gs.dtype.type(1 / np.sqrt(self.size))
         parts = [self._join(g) for g in (gs @ k, gs.swapaxes(-1, -2) @ q, gv)]
-        gx = sum(g @ w[i].reshape(d, d).T for i, g in zip((0, 2, 4), parts, strict=True))
+        gx = sum(g @ w[i].reshape(d, -1).T for i, g in zip((0, 2, 4), parts, strict=True))
         return gx, (*parts, gy)
 
     def backward_weights(self, saved, kept, gw):
-        d, x, c = self.width, saved[0], saved[5]
+        x, c = saved[0], saved[5]
         for i, (inputs, g) in enumerate(zip((x, x, x, c), kept, strict=True)):
-            g = g.reshape(-1, d)
-            gw[2 * i] += (inputs.reshape(-1, d).T @ g).reshape(gw[2 * i].shape)
+            g = g.reshape(-1, g.shape[-1])
+            inputs = inputs.reshape(-1, inputs.shape[-1])
+            gw[2 * i] += (inputs.T @ g).reshape(gw[2 * i].shape)
             gw[2 * i + 1] += g.sum(axis=0).reshape(gw[2 * i + 1].shape)
 
 
