@@ -149,7 +149,7 @@ def find_mpiexec() -> str:
 # must not pass them on: its ranks would act as ranks of the outer run.
 OF_A_RANK = re.compile(
     r"(PMI|PMIX|OMPI_COMM_WORLD|MV2_COMM_WORLD|JSM_NAMESPACE|MPI_LOCAL|HYDI|ALPS_APP|PALS)_?.*"
-    r"|PRTE_.*|MPI_UNIVERSE_SIZE|" + ALONE
+    r"|PRTE_(?!MCA_(?:rmaps|hwloc)_).*|MPI_UNIVERSE_SIZE|" + ALONE
 )
 
 

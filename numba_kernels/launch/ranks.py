@@ -196,6 +196,7 @@ def run_ranks(
         raise ValueError(f"least must be from 1 to the number of ranks, {n}, got {least}")
     command = [sys.executable, *argv]
     environment = rank_environment(n, env)
+    mpiexec = find_mpiexec()  # or an error, before there are folders to remove
     forks = fork_folder() if preload is not None and n > 1 and can_fork(environment) else None
     if forks is not None:
         command = as_fork(forks, command)
@@ -204,7 +205,7 @@ def run_ranks(
         numbers = [str(ends), str(n), str(least or 0)]
         command = [sys.executable, "-I", "-S", str(SUPERVISOR), *numbers, *command]
     named = tempfile.mkdtemp(prefix="output-") if is_open_mpi() else None
-    command = mpiexec_command(n, command, named)
+    command = mpiexec_command(n, command, named, mpiexec)
     if forks is not None:
         command = with_fork_server(preload, forks, command)
     remove = forks or named  # never both: Open MPI's ranks are not forked

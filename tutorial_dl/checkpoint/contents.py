@@ -106,6 +106,8 @@ class Saving:
         for player, its in self.check(saved):
             player.strategy.restore(its)
             random_state.restore(player.replica, its, run.team.rank)
+            if its.values.get("cut", False) or is_cut(player.strategy):
+                random_state.of_copy(player.replica, its, player.strategy.copies.rank)
         self.take_up(saved)
         return True
 
@@ -204,7 +206,13 @@ def of_player(player, of_strategy: dict) -> dict:
         "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
         "by": strategy.saved_as or type(strategy).__name__,
         "strategy": of_strategy,
+        "cut": is_cut(strategy),
     }
+
+
+def is_cut(strategy) -> bool:
+    """Whether ranks hold parts of a model, not copies of it."""
+    return strategy.copies is not strategy.team
 
 
 def model_of(replica) -> dict:

@@ -288,7 +288,7 @@ def layout(
     masters: number(config.OPTIONS["masters"].help) = None,
     workers: number(config.OPTIONS["workers"].help) = None,
     devices: number(config.OPTIONS["devices"].help) = None,
-    pipeline: number("Ranks per pipeline, of a model in stages: with -n.", min=1) = None,
+    pipeline: number("Show pipelines of so many ranks each, of all -n ranks.", min=1) = None,
     groups: number("Parameter sets that a search tries at once.") = 1,
     folds: number("Cross-validation folds trained at once.") = 1,
     ranks: number("Number of ranks, masters included.", *RANKS) = None,

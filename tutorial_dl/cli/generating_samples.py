@@ -13,6 +13,7 @@ from .. import config as configs
 from .. import data as datasets
 from .. import models
 from ..data.dataset import Data
+from ..replica.gan import in_memory
 from ..training.setup import of_files
 
 ENDINGS = (".h5", ".hdf5")
@@ -42,8 +43,9 @@ def generate(
             conditions of the training data, by turns.
     """
     data = config.data
-    dataset = datasets.load(data.data, **of_files(config))
-    game = models.build(data.model, dataset, seed=data.seed)
+    dataset = in_memory(datasets.load(data.data, **of_files(config)))
+    arguments = configs.model_arguments_of(data.model_arguments, data.model)
+    game = models.build(data.model, dataset, data.seed, arguments)
     if not hasattr(game, "discriminator"):
         raise ValueError(f"{checkpoint} is of model {data.model!r}, which is no GAN")
     step = restore(game, checkpoint, config.with_master)
@@ -96,7 +98,7 @@ def conditions(dataset: Any, n: int, asked: float | None) -> Any:
     if isinstance(targets, tuple | dict) or not len(targets):
         if asked is not None:
             raise ValueError(f"data {dataset.name!r} have no classes or energies to ask for")
-        return np.zeros(n, np.float32)
+        return np.zeros(n, np.int64)  # no energies: see `write`
     if dataset.classes is not None:
         if asked is None:
             return np.arange(n) % dataset.classes

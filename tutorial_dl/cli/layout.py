@@ -51,6 +51,7 @@ def main(
 
 def show_pipelines(ranks: int, pipeline: int, node_size: int | None, json: str | None) -> None:
     """Print the axes of a run with pipelines: a line per pipeline, with the rank of each stage."""
+    check_bound(ranks)
     axes = sizes(ranks, pipeline)
     roles = [{"rank": rank} | coordinates(axes, rank) for rank in range(ranks)]
     if node_size is not None:

@@ -34,12 +34,15 @@ def longitudinal(energy, medium):
 
 @compiled
 def radial(energy, tau, medium):
-    """Rc, Rt (in R_M) and p of a shower of `energy` GeV at depth tau = t / T (appendix A.2)."""
+    """Rc, Rt (in R_M) and p of a shower of `energy` GeV at depth tau = t / T (appendix A.2).
+
+    The paper multiplies tau by (a - 1) / a over its value at <ln a>, too; this is left out here.
+    """
     charge, rate, more = medium[CHARGE], 1 / medium[FREQUENCY], 1 - medium[RATIO]
     log_energy = log(energy)
     core = 0.0251 + 0.00319 * log_energy + (0.1162 - 0.000381 * charge) * tau
     core += -0.0203 * more + 0.0397 * rate * exp(-tau)
-    slope = 0.3585 + 0.0412 * log_energy
+    slope = 0.3585 + 0.0421 * log_energy  # (Geant4 has 0.0412)
     tail = (0.659 - 0.00309 * charge) * (exp(-2.59 * (tau - 0.645)) + exp(slope * (tau - 0.645)))
     tail += -0.14 * more - 0.495 * rate * exp(-tau)
     width = 1.313 - 0.0686 * log_energy

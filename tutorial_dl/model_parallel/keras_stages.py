@@ -360,7 +360,7 @@ def check(replica: KerasReplica) -> None:
     layers = list(model._flatten_layers())
     if not getattr(model, "inputs", None) or has_own_step(model):
         refuse(f"model '{model.name}'", "it takes a functional or sequential one")
-    if len(model.outputs) != 1 or isinstance(model.inputs, dict):
+    if len(model.outputs) != 1 or isinstance(getattr(model, "_inputs_struct", None), dict):
         refuse(f"model '{model.name}'", "it takes one output, and inputs as a list")
     for layer in layers:
         name = f"layer '{layer.name}'"
@@ -368,7 +368,13 @@ def check(replica: KerasReplica) -> None:
             refuse(name, "Keras draws its masks batch by batch, which micro-batches change")
         floats = [v for v in layer.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
         if floats and layer is not model:
-            refuse(name, "its statistics are of a batch; use LayerNormalization")
+            batch = type(layer).__name__ == "BatchNormalization"
+            refuse(
+                name,
+                "its statistics are of a batch; use LayerNormalization"
+                if batch
+                else "it has weights that are not trained, which a pipeline can't hold",
+            )
         if layer.compute_dtype != layer.variable_dtype:
             refuse(name, f"it computes in {layer.compute_dtype}, its weights are float32")
         if getattr(layer, "stateful", False):

@@ -92,8 +92,10 @@ class Pipeline:
                 step.do(action)
             step.end()
         except BaseException as error:
-            step.abandon()
-            self.grid.fail(error)
+            try:
+                step.abandon()
+            finally:
+                self.grid.fail(error)
             raise
         if total is not None:
             self.held, self.spans = max(self.held, step.most), step.spans
@@ -239,13 +241,12 @@ class Step:
         samples, pipe = self.shares[action.batch], self.of.grid.pipe
         count = samples.stop - samples.start
         rank, _ = self.of.schedule.peer(self.of.rank, action)
-        requests, buffers = [], []
+        requests, buffers = self.incoming[action] = [], []  # noted before MPI uses them
         for number, one in enumerate(self._boundary(action) if count else ()):
             buffer = np.empty((count, *one.shape), one.dtype)
             tag = self._tag(action, self._stage(action), number)
-            requests.append(pipe.comm.Irecv([_bytes(buffer), MPI.BYTE], rank, tag))
             buffers.append(buffer)
-        self.incoming[action] = requests, buffers
+            requests.append(pipe.comm.Irecv([_bytes(buffer), MPI.BYTE], rank, tag))
 
     def _receive(self, action: Action) -> None:
         requests, buffers = self.incoming[action]
@@ -258,7 +259,7 @@ class Step:
         pipe, schedule = self.of.grid.pipe, self.of.schedule
         rank, end = schedule.peer(self.of.rank, action)
         stage = schedule.stage(rank, end.chunk)
-        values = self.out.pop(Action(action.kind, action.batch, action.chunk))
+        values = self.out[key := Action(action.kind, action.batch, action.chunk)]
         for number, (buffer, one) in enumerate(zip(values, self._boundary(action), strict=True)):
             if buffer.shape[1:] != one.shape or buffer.dtype != one.dtype:
                 raise ValueError(
@@ -268,6 +269,7 @@ class Step:
             tag = self._tag(action, stage, number)
             request = pipe.comm.Isend([_bytes(buffer), MPI.BYTE], rank, tag)
             self.outgoing.append((request, buffer))
+        del self.out[key]
         self.outgoing = [one for one in self.outgoing if not one[0].Test()]
 
     def _wait(self, requests: list, doing: str) -> None:
@@ -294,9 +296,11 @@ class Step:
         """After a failure: keep the memory of messages that MPI may still write or read."""
         comm = self.of.grid.pipe.comm
         for request in (one for requests, _ in self.incoming.values() for one in requests):
-            request.Cancel()  # it then arrives in the team's recovery, if it is sent at all
+            if request != MPI.REQUEST_NULL:
+                request.Cancel()  # it then arrives in the team's recovery, if it is sent at all
         lost = [(comm, requests, buffers) for requests, buffers in self.incoming.values()]
         lost += [(comm, request, buffer) for request, buffer in self.outgoing]
+        lost.append((comm, self.out))
         self.of.grid.pipe.lost.extend(lost)
 
 

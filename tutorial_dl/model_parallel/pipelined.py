@@ -122,8 +122,9 @@ class PipelinedReplica(Replica):
         at = At(training=True)
         if self.random is not None:
             at = At(int(self.random[0]), int(self.random[1]), 0, True)
-            self.random = self.random + np.array([0, int(samples > 0)])
         sums = self.pipeline.train(x, y, at)
+        if self.random is not None:  # only now: a step that failed is made again alike
+            self.random = self.random + np.array([0, int(samples > 0)])
         loss = np.array([sums.get("loss", 0.0)])
         self._from_the_last(loss)
         return (float(loss[0]) / samples if samples else 0.0), samples

@@ -162,7 +162,7 @@ class TokenRows(Layer):
         return [(tokens, (self.rows, width)), positions]
 
     def forward(self, x, w, at):
-        x = np.asarray(x) - self.first
+        x = self.whole.checked(x).astype(np.int64) - self.first
         mine = (x >= 0) & (x < self.rows)
         y = w[0][np.where(mine, x, 0)] * mine[..., None]
         if self.team.rank == 0:

@@ -102,6 +102,9 @@ class ZeRO:
 
         Returns the mean loss over all ranks' samples, and the number of samples.
         """
+        for part in self.parts:
+            part.whole = None  # what a step that failed has gathered, or has begun to
+        self._in_use = 0
         x, y = plain(batch)
         team, counts = self.team, np.zeros(self.team.size)
         counts[team.rank] = len(x)

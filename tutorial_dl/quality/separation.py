@@ -29,7 +29,10 @@ def separations(generated: np.ndarray, simulated: np.ndarray, bins: int = BINS) 
     found = []
     for a, b in zip(np.asarray(generated).T, np.asarray(simulated).T, strict=True):
         low, high = np.percentile(b, [0.5, 99.5])
-        edges = np.linspace(low, high if high > low else low + 1e-12, bins + 1)
+        if high <= low:  # what differs, on either side, has a bin of its own
+            gap = 1e-9 * max(1.0, abs(low))
+            low, high = low - gap, low + gap
+        edges = np.linspace(low, high, bins + 1)
         counts = [np.histogram(np.clip(one, edges[0], edges[-1]), edges)[0] for one in (a, b)]
         found.append(separation(*counts))
     return np.array(found)

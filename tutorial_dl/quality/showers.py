@@ -36,14 +36,13 @@ def features(showers: np.ndarray, energies: np.ndarray) -> dict[str, np.ndarray]
     """
     x = np.asarray(showers, np.float64)
     energies = np.asarray(energies, np.float64).reshape(-1, 1)
-    side = x.shape[-1]
-    place = np.arange(side) - (side - 1) / 2
     layers = x.sum(axis=(2, 3))
     known = np.where(layers > 0, layers, 1)
     found = {"energy ratio": layers.sum(axis=1, keepdims=True) / energies,
              "layer energy": layers / energies}  # fmt: skip
     for name, axis in (("x", 3), ("y", 2)):
         along = x.sum(axis=axis)
+        place = np.arange(along.shape[-1]) - (along.shape[-1] - 1) / 2
         centre = along @ place / known
         found[f"centre {name}"] = centre
         found[f"width {name}"] = np.sqrt(np.maximum(along @ place**2 / known - centre**2, 0))

@@ -122,6 +122,13 @@ def draws(seed: int, epoch: int, indices: np.ndarray, size: int, dtype: Any = np
     return noise, uniforms
 
 
+def in_memory(dataset: Dataset) -> Dataset:
+    """The dataset, with what lies in files read."""
+    parts = (dataset.train, dataset.validation)
+    read = (Data(*one.take(slice(0, len(one)))) if hasattr(one, "take") else one for one in parts)
+    return Dataset(dataset.name, *read, dataset.classes)
+
+
 def numbered(dataset: Dataset) -> Dataset:
     """The dataset with each sample's index among its inputs: (x, index).
 

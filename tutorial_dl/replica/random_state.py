@@ -55,3 +55,9 @@ def restore(replica, saved, rank: int) -> None:
     *keys, position, has_gauss = (int(i) for i in saved.own("random_numpy", of))
     gaussian = float(saved.own("random_numpy_gauss", of)[0])
     np.random.set_state(("MT19937", np.array(keys, np.uint32), position, has_gauss, gaussian))
+
+
+def of_copy(replica, saved, number: int) -> None:
+    """Restore the model's seeds where ranks hold parts of a model: those of copy `number` agree."""
+    if replica.random is not None and replica.random.size:
+        replica.random = move_on(saved.own("random_model", 0), number)

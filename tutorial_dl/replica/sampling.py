@@ -42,7 +42,8 @@ def tokens(
         if temperature == 0:
             token = int(p.argmax())
         else:
-            p = np.exp(np.log(np.maximum(p, 1e-300)) / temperature)
+            p = np.log(np.maximum(p, 1e-300))
+            p = np.exp((p - p.max()) / temperature)  # the largest is 1, so the sum is never 0
             token = int(random.choice(p.size, p=p / p.sum()))
         seen.append(token)
         yield token

@@ -37,7 +37,8 @@ class Embedding(Layer):
         for array in w:
             array[...] = random.uniform(-0.05, 0.05, array.shape)
 
-    def forward(self, x, w, at):
+    def checked(self, x) -> np.ndarray:
+        """Tokens (s, t) as an array; ValueError if this layer has no rows for them."""
         x = np.asarray(x)
         if x.ndim != 2 or x.shape[1] > self.positions or x.dtype.kind not in "iu":
             raise ValueError(
@@ -46,6 +47,10 @@ class Embedding(Layer):
             )
         if x.size and not (x.min() >= 0 and x.max() < self.tokens):
             raise ValueError(f"tokens {x.min()} to {x.max()}: expected 0 to {self.tokens - 1}")
+        return x
+
+    def forward(self, x, w, at):
+        x = self.checked(x)
         return w[0][x] + w[1][: x.shape[1]], x
 
     def backward_inputs(self, w, saved, gy):

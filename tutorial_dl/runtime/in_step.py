@@ -82,7 +82,7 @@ class InStepLoop(Loop):
         run.check_same_weights()
         totals, losses, metrics = run.totals(), {}, run.evaluate()
         for player, (loss, samples, _) in zip(run.players, totals, strict=True):
-            losses[run.label(player, "loss")] = float(loss / samples)
+            losses[run.label(player, "loss")] = float(loss / samples) if samples else 0.0
             losses |= run.metrics_of_training(player)
         row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
         run.tell("on_epoch_end", row)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..config import OPTIONS, RunConfig
 from ..data import Dataset
-from ..replica.gan import Game
+from ..replica.gan import Game, in_memory
 from . import schedules
 from .gan import Average, gan_trainer, optimizers_of
 from .gan_quality import Quality
@@ -51,6 +51,8 @@ def prepare_game(
     if rules.get("loss") == "wasserstein":  # which has no labels
         rules = {"smoothing": 0.0, "flips": 0.0} | rules
     game.rules = replace(game.rules, **rules)
+    if "penalty" in rules and game.rules.loss != "wasserstein":
+        raise ValueError("--gradient-penalty has no effect without --gan-loss wasserstein")
 
     asked, name = config.optimizer, config.strategy.strategy
     rates = list(game.rules.rates)
@@ -69,6 +71,7 @@ def prepare_game(
                 f"--discriminator-learning-rate with strategy {name!r}: a master trains both "
                 "players as one model, with one learning rate"
             )
+    dataset = in_memory(dataset)
     average = Average(game)
     quality = Quality(game, dataset, average, config.data.seed)
     trainer = gan_trainer(

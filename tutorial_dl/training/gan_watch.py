@@ -45,17 +45,18 @@ class Watch(Callback):
                 f"data; use a smaller learning rate of the generator (now {rates[0]:g}), more "
                 "discriminator steps, or the wasserstein loss",
             )  # fmt: skip
+        one = self.game.round(((x, np.arange(len(x))), y), trainer.batches.seed, ALWAYS)
         if self.game.rules.loss == "non_saturating":
-            mine, its = row["generator_loss"], row["discriminator_loss"]
+            mine, its = (_of_the_game(side.losses(one)) for side in self.game.sides)
+            its -= _least(self.game.rules)
             if its < SURE and mine > LOST:
                 self._say(
                     trainer, "generator",
-                    f"the generator is dead: the discriminator's loss is {its:.2g}, so it is never "
-                    "deceived; use a smaller learning rate of the discriminator "
-                    f"(now {rates[1]:g}), "
-                    "smoothing, flips, spectral normalisation, or the wasserstein loss",
+                    f"the generator is dead: the discriminator's loss is {its:.2g} above its least "
+                    "value, so it is never deceived; use a smaller learning rate of the "
+                    f"discriminator (now {rates[1]:g}), smoothing, flips, spectral normalisation, "
+                    "or the wasserstein loss",
                 )  # fmt: skip
-        one = self.game.round(((x, np.arange(len(x))), y), trainer.batches.seed, ALWAYS)
         for player, rate in zip(trainer.players, rates, strict=True):
             player.replica.compute_gradient((one, ()))  # (a step fills `gradient` anew)
             if not player.replica.gradient.any():
@@ -80,3 +81,14 @@ class Watch(Callback):
 
 def _spread(samples: np.ndarray) -> float:
     return float(np.std(np.asarray(samples, np.float64), axis=0).mean())
+
+
+def _of_the_game(losses: dict[str, float]) -> float:
+    """A player's loss without the auxiliary ones."""
+    return 2 * losses["loss"] - sum(losses.values())
+
+
+def _least(rules) -> float:
+    """The least loss of a discriminator whose real samples have labels of mean p: H(p)."""
+    p = (1 - rules.flips) * (1 - rules.smoothing)
+    return -p * np.log(p) - ((1 - p) * np.log(1 - p) if p < 1 else 0.0)

@@ -96,6 +96,8 @@ def pipelined(config: RunConfig, team, replica, dataset):
         raise ValueError(
             f"--pipeline needs samples by number, and data '{dataset.name}' are a stream"
         )
+    if getattr(dataset.train, "weights", None) is not None:
+        raise ValueError("--pipeline takes no weights of samples: leave them out")
     grid = Grid(team, asked.pipeline)
     size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))
     part = PipelinedReplica(

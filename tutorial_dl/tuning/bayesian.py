@@ -54,7 +54,7 @@ class Bayesian(Proposing):
         return self._highest(process, best, seen)
 
     def _fit(self, rows: np.ndarray, y: np.ndarray) -> None:
-        """Fit again if enough trials have finished since: all of them at first, then a tenth."""
+        """Fit again after each trial up to the 50th, later when 2% more have finished."""
         if self.hyper is not None and len(y) - self.fitted < len(y) / 50:
             return
         chosen = np.arange(len(y))

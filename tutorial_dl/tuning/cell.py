@@ -89,15 +89,17 @@ class MpiLink(Link):
 class Reporter(Callback):
     """Tells the coordinator the figure of merit after each epoch, and stops when it says so."""
 
-    def __init__(self, cell: Cell, trial: int):
-        self.cell, self.trial, self.stopped, self.value = cell, trial, False, np.nan
+    def __init__(self, cell: Cell, trial: int, epochs: int):
+        self.cell, self.trial, self.epochs = cell, trial, epochs
+        self.stopped, self.value = False, np.nan
 
     def on_step_end(self, trainer, loss: float, samples: int) -> None:
         self._look(trainer)
 
     def on_epoch_end(self, trainer, row: dict) -> None:
         self.value = float(self.cell.merit(trainer))
-        if self.cell.team.rank == 0:
+        # The last epoch's figure is the result, which cannot be pruned any more
+        if self.cell.team.rank == 0 and row["epoch"] < self.epochs:
             report = {"what": "report", "trial": self.trial, "epoch": int(row["epoch"])}
             self.cell.link.tell(report | {"value": self.value})
         self._look(trainer)
@@ -212,7 +214,7 @@ class Cell:
             self.dataset = opened(loaded, self.team)
         fold = fold_of(self.dataset, task["fold"], self.folds, self.base.data.seed)
         trainer = prepare(config, self.team, dataset=fold)
-        reporter = Reporter(self, task["trial"])
+        reporter = Reporter(self, task["trial"], config.schedule.epochs)
         trainer.callbacks.append(reporter)
         trainer.fit_to(config.schedule.epochs)
         del trainer

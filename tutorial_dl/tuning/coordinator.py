@@ -153,7 +153,7 @@ class Coordinator:
         )
 
     def _loop(self, began: float) -> None:
-        heard = False
+        heard, silent = False, set(range(self.cells))
         while self.finished < self.study.trials and len(self.dropped) < self.cells:
             self._hand_out()
             event = self.port.receive(0)
@@ -162,12 +162,17 @@ class Coordinator:
             event = event or self.port.receive(WAIT)
             if event is not None:
                 heard = True
+                silent.discard(event[0])
                 self._heed(*event)
             for cell in self.port.lost():
                 self._drop(cell, "its ranks were killed, or have run out of memory")
             self._check_deadlines()
-            if not heard and self.port.now() - began > START:
-                raise RuntimeError(f"no ranks were ready to train within {START:.0f} s")
+            if silent and self.port.now() - began > START:
+                if not heard:
+                    raise RuntimeError(f"no ranks were ready to train within {START:.0f} s")
+                for cell in silent:
+                    self._drop(cell, f"it was not ready to train within {START:.0f} s")
+                silent.clear()
 
     # Handing out
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from ..user_function import find, is_reference
 
-HIGHER = ("accuracy", "auc", "precision", "recall", "f1_score", "iou", "r2_score")  # is better
+# Is better
+HIGHER = (
+    "accuracy", "acc", "auc", "precision", "prc", "recall", "f1_score", "f1", "iou", "r2_score",
+)  # fmt: skip
 
 
 def is_higher_better(name: str) -> bool:
     """Whether a search maximises the column `name` of a history if it isn't told."""
-    return any(name.removeprefix("val_").endswith(word) for word in HIGHER)
+    # Keras numbers a second metric of the same kind: auc_1
+    return re.sub(r"_\d+$", "", name.lower()).endswith(HIGHER)
 
 
 def merit_of(name: str) -> Callable[[Any], float]:

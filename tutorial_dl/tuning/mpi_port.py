@@ -97,4 +97,5 @@ class MpiPort(Port):
         ]
 
     def drop(self, cell: int) -> None:
+        self.send(cell, {"what": "end"})  # it may still answer, and must not wait for more
         self.members.pop(cell, None)

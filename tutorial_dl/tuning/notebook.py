@@ -56,10 +56,13 @@ class EnginesPort(Port):
 
     def send(self, cell: int, message: dict) -> None:
         if message["what"] == "train":
+            there = [rank for rank in self.members[cell] if rank in self.client.ids]
+            if not there:
+                self.gone.append(cell)
+                return
             self.tasks[cell], self.reported[cell] = message, 0
             self.begun[cell] = {
-                rank: self.client[rank].apply_async(on_engine.train, message)
-                for rank in self.members[cell]
+                rank: self.client[rank].apply_async(on_engine.train, message) for rank in there
             }
         elif cell in self.begun:  # stop, or the end of the search
             self.interrupt(cell)
@@ -107,7 +110,8 @@ class EnginesPort(Port):
             self.events.append((cell, ended | {"state": "failed", "why": why}))
 
     def lost(self) -> list[int]:
-        return []  # a dead engine's request ends with an error
+        found, self.gone = self.gone, []  # the request of an engine that dies ends with an error
+        return found
 
     def drop(self, cell: int) -> None:
         self.members.pop(cell, None)
@@ -295,7 +299,12 @@ def tune(
         c.run(on_engine.begin, search, each, timeout=BEGIN)
         members = [list(range(cell * each, (cell + 1) * each)) for cell in range(search.cells)]
         port, view = EnginesPort(c.client, members), View(study, show)
-        outcome = Coordinator(study, port, search.cells, folds, deadline, view.tell).run()
+        try:
+            outcome = Coordinator(study, port, search.cells, folds, deadline, view.tell).run()
+        except BaseException:
+            for cell in list(port.begun):
+                port.interrupt(cell)
+            raise
         port.settle()
         view.renew()
     finally:

@@ -10,6 +10,7 @@ from ..config import RunConfig
 from .space import Space
 
 DEADLINE = 3600.0
+LONGEST = 1e9  # seconds that a timer takes
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,10 @@ class Search:
         for name in ("trials", "groups", "folds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not self.deadline > 0:
-            raise ValueError(f"deadline must be above 0 s, got {self.deadline:g}")
+        if not 0 < self.deadline <= LONGEST:
+            raise ValueError(
+                f"deadline must be above 0 s and at most {LONGEST:g} s, got {self.deadline:g}"
+            )
 
     @property
     def cells(self) -> int:
@@ -80,6 +83,8 @@ class Search:
         from . import options, samplers, study
 
         samplers.check(self.sampler)
+        if self.sampler == "grid":
+            samplers.check_grid(self.space, self.trials)
         study.check_pruner(self.pruner)
         options.check(self.space, self.base, each)
         if self.file is not None and self.file.exists() and not self.resume:

@@ -1,6 +1,6 @@
 """Samplers by name: what a search tries next. All are samplers of Optuna.
 
-random, grid       without looking at results; grid: all combinations, then it is done
+random, grid       without looking at results; grid: all combinations, in a random order
 tpe                Optuna's tree of Parzen estimators
 bayesian           a Gaussian process (bayesian.py)
 evolutionary       a population that has children (evolutionary.py)
@@ -9,6 +9,7 @@ cmaes              CMA-ES (evolution_strategy.py)
 
 from __future__ import annotations
 
+import math
 import warnings
 
 from optuna import samplers as optunas
@@ -20,6 +21,7 @@ from .space import Space, nearest
 
 NAMES = ("random", "grid", "tpe", "bayesian", "evolutionary", "cmaes")
 GRID_POINTS = 5  # values per number on a grid
+LARGEST_GRID = 100_000  # sets
 
 
 class Grid(Proposing):
@@ -28,16 +30,27 @@ class Grid(Proposing):
     def __init__(self, space: Space, seed: int | None = None, points: int = GRID_POINTS):
         super().__init__(space, seed)
         self.sets = space.grid(points)
-        # The same order in a study that goes on, so that no set is left out
         self.order = [int(i) for i in self.random.permutation(len(self.sets))]
 
     def propose(self, seen: Seen) -> dict:
-        """The first set that no trial has had; ValueError if there is none."""
+        """The first set that no trial has had; when all have been had, the first one again."""
         taken = {tuple(row) for rows in (seen.rows, seen.pending) for row in rows}
         for i in self.order:
             if tuple(self.space.encode(self.sets[i])) not in taken:
                 return self.sets[i]
         return self.sets[self.order[0]]
+
+
+def check_grid(space: Space, trials: int) -> None:
+    """Raise ValueError if a grid of the space has fewer sets than there are trials, or too many."""
+    most = math.prod(len(one.grid(GRID_POINTS)) for one in space)
+    if most > LARGEST_GRID:
+        raise ValueError(
+            f"a grid of this space may have {most:,} sets, more than {LARGEST_GRID:,}: use another "
+            "sampler"
+        )
+    if trials > (number := len(space.grid(GRID_POINTS))):
+        raise ValueError(f"a grid of this space has {number} sets: use --trials {number} or fewer")
 
 
 def check(name: str) -> None:

@@ -22,7 +22,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from itertools import product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,10 @@ class Parameter:
         if not isinstance(self.choices, list | tuple):
             raise ValueError(f"{say}choices must be a list, got {self.choices!r}")
         object.__setattr__(self, "choices", tuple(self.choices))
-        if len(self.choices) < 2 or len({(type(c), c) for c in self.choices}) < len(self.choices):
-            raise ValueError(f"{say}choices must be at least 2 different values")
         if not all(isinstance(choice, int | float | str) for choice in self.choices):
             raise ValueError(f"{say}choices must be numbers, texts or booleans")
+        if len(self.choices) < 2 or len({(type(c), c) for c in self.choices}) < len(self.choices):
+            raise ValueError(f"{say}choices must be at least 2 different values")
         if self.low is not None or self.high is not None or self.log:
             raise ValueError(f"{say}a category has choices, and neither low, high nor log")
 
@@ -257,10 +257,17 @@ class Space:
     def corners(self, most: int = 4096) -> Iterator[dict[str, Any]]:
         """Sets of values that have every choice and both ends of every range, for checks.
 
-        All combinations of categories, with all numbers low and all high; at most `most` of them.
+        All combinations of categories, with all numbers low and all high. Where these are more than
+        `most`, the first ones, and others that have each choice at least once.
         """
         categories = [each for each in self if each.choices]
-        for chosen in list(product(*(each.choices for each in categories)))[: most // 2]:
+        lists = [each.choices for each in categories]
+        combinations: Iterable[tuple] = islice(product(*lists), most // 2)
+        if math.prod(map(len, lists)) > most // 2:
+            longest = max(map(len, lists))
+            others = [tuple(one[i % len(one)] for one in lists) for i in range(longest)]
+            combinations = chain(combinations, others)
+        for chosen in combinations:
             picked = dict(zip((each.name for each in categories), chosen, strict=True))
             for end in ("low", "high"):
                 values: dict[str, Any] = {}

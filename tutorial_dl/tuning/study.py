@@ -109,6 +109,7 @@ class Study:
         except (ValueError, KeyError, TypeError) as error:
             if file is None:
                 raise
+            self.close()
             raise ValueError(f"{file} is not a study: {error}") from None
         if seed is not None:  # a study that goes on must not draw its first sets again
             seed += 1000 * len(self.optuna.get_trials(deepcopy=False))
@@ -121,9 +122,13 @@ class Study:
         if file.exists() and not resume:
             raise ValueError(f"study {file} exists; resume it (--resume), or choose another file")
         self.lock = Held(file)
-        if file.exists():
-            _cut_half_a_line(file)
-        return JournalStorage(JournalFileBackend(str(file), lock_obj=self.lock))
+        try:
+            if file.exists():
+                _cut_half_a_line(file)
+            return JournalStorage(JournalFileBackend(str(file), lock_obj=self.lock))
+        except (ValueError, KeyError, TypeError) as error:
+            self.close()
+            raise ValueError(f"{file} is not a study: {error}") from None
 
     def _check_same(self, file: Path | None, about: dict) -> None:
         before = self.optuna.user_attrs.get("about")
@@ -132,6 +137,7 @@ class Study:
             return
         for name in about.keys() | before.keys():
             if about.get(name) != before.get(name):
+                self.close()  # a notebook keeps this object, in the last traceback
                 raise ValueError(
                     f"study {file} was begun with {name} {before.get(name)}, not "
                     f"{about.get(name)}; use the same, or another file"
@@ -251,7 +257,9 @@ def _pruner(name: str, epochs: int) -> optuna.pruners.BasePruner:
 
 def _cut_half_a_line(file: Path) -> None:
     """Remove what a writer that was killed has left of its last line."""
-    content = file.read_bytes()
+    content, first = file.read_bytes(), b'{"op_code":'  # how each line begins
+    if not first.startswith(content[: len(first)]):
+        raise ValueError(f"{file} is not a study")
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         os.truncate(file, whole)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tutorial_dl import config
+from tutorial_dl import config, data
 from tutorial_dl.cli.commands import app
 from tutorial_dl.training.setup import prepare
 
@@ -88,3 +88,21 @@ def test_generate_is_refused(tmp_path):
     assert "which is no GAN" in refused("--checkpoint", folder, "--out", out)
     (tmp_path / "run.toml").write_text('[data]\nmodel = "one-dimensional-gan"\ndata = "curve"\n')
     assert "there is no checkpoint in" in refused("--checkpoint", folder, "--out", out)
+
+
+def test_data_in_files_are_read(tmp_path):
+    pytest.importorskip("h5py")
+    x = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    file = data.write_hdf5(data.Data.of(x, np.zeros(50, np.int64)), tmp_path / "numbers.h5")
+    asked = config.RunConfig.of(
+        model="one-dimensional-gan", data=str(file), validation="0.2", quiet=True
+    )
+    trainer = prepare(asked, None)
+    trainer.fit_to(1)
+    assert np.isfinite(trainer.history.last["distance"])
+
+
+def test_a_penalty_needs_its_loss():
+    asked = config.RunConfig.of(model="one-dimensional-gan", data="curve", gradient_penalty=3.0)
+    with pytest.raises(ValueError, match="--gradient-penalty has no effect without"):
+        prepare(asked, None)

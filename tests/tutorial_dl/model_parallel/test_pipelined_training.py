@@ -27,20 +27,26 @@ DATA = Dataset(
 HOW = {"optimizer": "momentum", "learning_rate": 0.1, "batch_size": 12, "progress": False}
 
 
-def whole():
-    return TransformerReplica(9, 6, 8, heads=2, blocks=3, seed=2, dtype="float64")
+def whole(dropout=0.0):
+    return TransformerReplica(9, 6, 8, heads=2, blocks=3, seed=2, dtype="float64", dropout=dropout)
 
 
-def trainer(pipeline, layers=None, **options):
+def trainer(pipeline, layers=None, dropout=0.0, **options):
     grid = Grid(Team(), pipeline)
     replica = PipelinedReplica(
-        whole(), grid, "1f1b", 5, layers=layers, sample=TOKENS[:3, :-1], recompute=pipeline == 4
-    )
+        whole(dropout),
+        grid,
+        "1f1b",
+        5,
+        layers=layers,
+        sample=TOKENS[:3, :-1],
+        recompute=pipeline == 4,
+    )  # fmt: skip
     return Trainer(replica, DATA, strategies.Pipelined(grid), **HOW | options)
 
 
-def serial(epochs, **options):
-    alone = Trainer(whole(), DATA, "serial", team=Team().split(Team().rank), **HOW | options)
+def serial(epochs, dropout=0.0, **options):
+    alone = Trainer(whole(dropout), DATA, "serial", team=Team().split(Team().rank), **HOW | options)
     alone.fit(epochs)
     return alone
 
@@ -89,6 +95,20 @@ def go_on(folder):
     assert third.resume() and len(third.history.epochs) == 3
     third.fit(1)
     same(third, alone, folder)
+
+
+def test_masks_go_on_in_a_pipeline(on_ranks, tmp_path):
+    on_ranks(4, masks_go_on, str(tmp_path))
+
+
+def masks_go_on(folder):
+    """One process writes a checkpoint, and a pipeline of four goes on with its dropout masks."""
+    alone = serial(2, dropout=0.3)
+    serial(1, dropout=0.3, checkpoint=f"{folder}/{Team().rank}")
+    found = trainer(4, dropout=0.3, checkpoint=f"{folder}/0")
+    assert found.resume()
+    found.fit(1)
+    same(found, alone, folder)
 
 
 def test_training_goes_on_after_a_failure(on_ranks, tmp_path):

@@ -28,6 +28,20 @@ def test_separation_power():
     assert apart[0] == pytest.approx(expected, rel=0.08)
 
 
+def test_separation_of_what_is_always_the_same():
+    same, other = np.full((50, 2), 1.0), np.full((50, 2), 1.0)
+    other[:, 1] = 0.5
+    assert separation.separations(other, same).tolist() == [0.0, 1.0]
+
+
+def test_showers_need_not_be_as_wide_as_deep():
+    x = np.zeros((1, 45, 16, 9))
+    x[0, 3, 15, 0] = 2.0
+    found = showers.features(x, np.array([4.0]))
+    assert found["centre x"][0, 3] == 7.5 and found["centre y"][0, 3] == -4.0
+    assert found["energy ratio"][0, 0] == 0.5
+
+
 def test_frechet_distance_of_moments():
     random = np.random.default_rng(1)
     m1, m2 = random.normal(size=(2, 4))

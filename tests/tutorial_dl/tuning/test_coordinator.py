@@ -248,6 +248,11 @@ def test_what_a_file_refuses(tmp_path):
         Study(problems.cube(3, 0.0, 1.0), "random", 3, file=file, resume=True)
     other = tmp_path / "text"
     other.write_text("hello\n")
+    for content in ("hello\n", "hello", '{"a": 1}\n'):
+        other.write_text(content)
+        with pytest.raises(ValueError, match="is not a study"):
+            Study(SPACE, "random", 3, file=other, resume=True)
+        assert other.read_text() == content
     with pytest.raises(ValueError, match="is not a study"):
         Study(SPACE, "random", 3, file=other, resume=True)
 
@@ -271,6 +276,7 @@ def test_each_sample_is_held_out_once_and_classes_are_divided_evenly():
 
 
 def test_higher_is_better_for_accuracies():
+    assert all(map(is_higher_better, ("val_acc", "val_auc_1", "f1", "val_prc")))
     assert is_higher_better("val_accuracy") and is_higher_better("val_sparse_categorical_accuracy")
     assert not is_higher_better("val_loss") and not is_higher_better("loss")
 

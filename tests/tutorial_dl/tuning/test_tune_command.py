@@ -218,7 +218,7 @@ def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
         (["--sampler", "bayes"], RATE, "unknown sampler 'bayes'; did you mean 'bayesian'?"),
         (["--pruner", "medain"], RATE, "unknown pruner 'medain'; did you mean 'median'?"),
         (["--resume"], RATE, "--resume needs --study FILE"),
-        (["--deadline", "0"], RATE, "deadline must be above 0 s, got 0"),
+        (["--deadline", "0"], RATE, "deadline must be above 0 s and at most 1e+09 s, got 0"),
         ([], RATE.replace("learning_rate", "learning_rat"), "did you mean 'learning_rate'?"),
         (["--json", "no/where.json"], RATE, "there is no folder no"),
         (["--strategy", "downpour", "-n", "2"], RATE, "at least 2 ranks"),
