@@ -38,6 +38,7 @@ from numba_kernels.launch import guard
 from numba_kernels.launch.ranks import as_fork, can_fork, with_fork_server
 
 HERE = Path(__file__).parent
+SERVER = "rank_server"  # a module there
 CALLS = 60  # per world: every team that is dropped costs it two communicators
 # In all worlds of a process; a rank takes about 100 MB, and pytest-xdist has several workers.
 RANKS = 16
@@ -95,7 +96,7 @@ class World:
         path = [str(HERE), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(path)
         folder = str(self.folder)
-        rank = [sys.executable, "-m", "rank_server", folder]
+        rank = [sys.executable, "-m", SERVER, folder]
         if self.keras and can_fork(environment):
             mpiexec = launch.mpiexec_command(self.ranks, as_fork(folder, rank))
             return with_fork_server("keras_loaded", folder, mpiexec)
