@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from numba_kernels.team.team import Team
 from tutorial_dl import config, data
 from tutorial_dl.cli.commands import app
 from tutorial_dl.training.setup import prepare
@@ -97,7 +98,7 @@ def test_data_in_files_are_read(tmp_path):
     asked = config.RunConfig.of(
         model="one-dimensional-gan", data=str(file), validation="0.2", quiet=True
     )
-    trainer = prepare(asked, None)
+    trainer = prepare(asked, Team())
     trainer.fit_to(1)
     assert np.isfinite(trainer.history.last["distance"])
 
@@ -105,4 +106,4 @@ def test_data_in_files_are_read(tmp_path):
 def test_a_penalty_needs_its_loss():
     asked = config.RunConfig.of(model="one-dimensional-gan", data="curve", gradient_penalty=3.0)
     with pytest.raises(ValueError, match="--gradient-penalty has no effect without"):
-        prepare(asked, None)
+        prepare(asked, Team())

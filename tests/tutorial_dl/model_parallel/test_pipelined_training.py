@@ -45,8 +45,8 @@ def trainer(pipeline, layers=None, dropout=0.0, **options):
     return Trainer(replica, DATA, strategies.Pipelined(grid), **HOW | options)
 
 
-def serial(epochs, dropout=0.0, **options):
-    alone = Trainer(whole(dropout), DATA, "serial", team=Team().split(Team().rank), **HOW | options)
+def serial(epochs, dropout=0.0, strategy="serial", **options):
+    alone = Trainer(whole(dropout), DATA, strategy, team=Team().split(Team().rank), **HOW | options)
     alone.fit(epochs)
     return alone
 
@@ -104,8 +104,9 @@ def test_masks_go_on_in_a_pipeline(on_ranks, tmp_path):
 def masks_go_on(folder):
     """One process writes a checkpoint, and a pipeline of four goes on with its dropout masks."""
     alone = serial(2, dropout=0.3)
-    serial(1, dropout=0.3, checkpoint=f"{folder}/{Team().rank}")
-    found = trainer(4, dropout=0.3, checkpoint=f"{folder}/0")
+    folder = Path(folder)
+    serial(1, dropout=0.3, strategy="synchronous", checkpoint=str(folder / str(Team().rank)))
+    found = trainer(4, dropout=0.3, checkpoint=str(folder / "0"))
     assert found.resume()
     found.fit(1)
     same(found, alone, folder)

@@ -31,7 +31,7 @@ def test_separation_power():
 def test_separation_of_what_is_always_the_same():
     same, other = np.full((50, 2), 1.0), np.full((50, 2), 1.0)
     other[:, 1] = 0.5
-    assert separation.separations(other, same).tolist() == [0.0, 1.0]
+    assert separations(other, same).tolist() == [0.0, 1.0]
 
 
 def test_showers_need_not_be_as_wide_as_deep():
