@@ -32,7 +32,7 @@ class Slow(simulation.SimulatedPort):
 def test_one_coordinator_keeps_a_groups_time_over_its_own_busy(cells, busy):
     """15 for 4.5 s, as 150 for the 45 s of the exercise."""
     port = Slow(cells, lambda values, fold: values["a"], lambda values, fold, trial: 4.5)
-    study = Study(branin().space, "random", 8 * cells, seed=0)
+    study = Study(branin().space, "random", 16 * cells, seed=0)
     outcome = Coordinator(study, port, cells).run()
     assert outcome.utilisation == pytest.approx(busy, rel=0.15)
 
