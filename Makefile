@@ -15,7 +15,7 @@ DONE := $(VENV)/.installed
 EXTRAS ?= mpich,all,dev
 PIP := $(PY) -m pip --disable-pip-version-check
 # mpi4py loads the MPI library in MPI4PY_LIBMPI, and everything else follows (launch/mpiexec.py).
-MPI ?= mpich
+MPI := mpich
 OPEN_MPI := .openmpi
 ifeq ($(MPI),openmpi)
 export MPI4PY_LIBMPI := $(CURDIR)/$(OPEN_MPI)/lib

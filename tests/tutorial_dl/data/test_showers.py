@@ -72,7 +72,7 @@ def test_depth_of_the_maximum_and_exponent(energy):
         assert found.mean() == pytest.approx(mean, abs=4 * spread / np.sqrt(N))
         assert found.std() == pytest.approx(spread, rel=4 / np.sqrt(2 * N))
     assert np.corrcoef(t, a)[0, 1] == pytest.approx(rho, abs=4 * (1 - rho**2) / np.sqrt(N))
-    # Of a homogeneous medium, infinitely often sampled: the maximum at ln(E / Ec) - 0.812
+    # In a homogeneous medium that is sampled everywhere, the maximum is at ln(E / Ec) - 0.812
     thin = {"absorber_thickness": 1e-9, "sensor_thickness": 1e-9}
     whole = replace(QUIET, absorber=QUIET.sensor, **thin)
     y = np.log(1000 * energy / whole.critical_energy)
@@ -116,7 +116,7 @@ def _sideways(energy, maximum, layer, cells):
 
 
 def test_share_in_a_square_is_the_integral_of_the_profile():
-    """Of the closed form that the other tests use, and of Rc, Rt and p against the equations."""
+    """The closed form that other tests use is the integral over a square; Rc, Rt, p are right."""
     core, tail, share = radial(100.0, 1.2, QUIET.numbers)
     half = 3 * QUIET.width / QUIET.moliere_radius / QUIET.cells / 2
 
