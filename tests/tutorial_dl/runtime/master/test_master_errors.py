@@ -89,7 +89,7 @@ def test_gradients_that_overflow(on_ranks):
 
 
 def diverges(folder):
-    """A diverging run with sub-masters writes no more checkpoints, and the error names the rank."""
+    """A diverging run with sub-masters leaves finite checkpoints, and the error names the rank."""
     from numba_kernels.optimizers import SGD
     from numba_kernels.team.team import Team
     from tutorial_dl import Trainer, data, models
@@ -105,8 +105,13 @@ def diverges(folder):
     with pytest.raises(Exception, match=r"is not finite on rank (2|4); use a learning rate below"):
         trainer.fit(5)
     team.recover()
-    written = sorted(Path(folder).glob("step_*"))
-    assert all(int(path.name[5:]) <= 70 for path in written), written
+    # How far the top is ahead of the rank that fails is a matter of time; what it saves is not.
+    written = sorted(Path(folder).glob("step_*/*.npz"))
+    assert written
+    for path in written:
+        with np.load(path) as arrays:
+            for name in arrays:
+                assert np.isfinite(arrays[name]).all(), (path, name)
     team.barrier()
 
 
