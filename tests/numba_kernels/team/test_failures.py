@@ -154,8 +154,8 @@ def mismatches():
         "dtype": (allreduce(), allreduce(dtype="float64"), "float32[1000]", "float64[1000]"),
         # 12 bytes are no whole number of float64: a rank of MPICH that receives them as such ends.
         "part": (
-            allreduce(3, algorithm="tree"), allreduce(3, "float64", algorithm="tree"),
-            "float32[3]", "float64[3]",
+            allreduce(3, "float64", algorithm="tree"), allreduce(3, algorithm="tree"),
+            "float64[3]", "float32[3]",
         ),
         "op": (allreduce(), allreduce(op="max"), "op='sum'", "op='max'"),
         "root": (
