@@ -5,12 +5,12 @@ An exchange that takes longer than `patience` returns WAIT with its requests sti
 caller handles signals and messages about failures, then calls the collective again, which
 continues with the exchange it was in.
 
-The tag of a message is a hash of the call it belongs to (calls.py). A receive accepts any tag from
-its peer and then compares: a different tag, or more bytes than fit, means that the peer made a
-different call. A receive of one tag only would wait for ever.
+The tag of a message is a hash of the call it belongs to (calls.py). A receive accepts no other tag:
+a message of another call may be longer than the buffer, and Open MPI writes beyond a buffer's end;
+or it may have another dtype, and MPICH ends a process that receives a part of an element. `foreign`
+finds out that the peer made a different call, whose message the receive does not take.
 """
 
-import ctypes
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,24 +20,36 @@ from numba import carray
 
 from ..jit import mpi_functions as mpi
 from ..jit.compile import compiled
-from ..jit.mpi_functions import STATUS_BYTES, SUCCESS, Cancel, Irecv, Isend, Testall, Wtime
+from ..jit.mpi_functions import (
+    SUCCESS,
+    Cancel,
+    Iprobe,
+    Irecv,
+    Isend,
+    Test,
+    Test_cancelled,
+    Testall,
+    Wtime,
+)
 from ..jit.yielding import nap, yielded
 from ..shared.board import READY, WAIT
 from ..shared.node_array import pointer_to
 from ..spans import MESSAGE, began, ended
 from .calls import MARK
 
-COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE, BYTE = range(7)  # in `handles`
-AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD, HELD = range(8)  # in `words`
+COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
+AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD, HELD, ENDS = range(9)  # in `words`
+
+NOT_ASKED, ASKED, HAS_ITS_MESSAGE = range(3)  # words[ENDS]: a receive that `foreign` cancels
 
 
 class Link(NamedTuple):
     """The state of an exchange, in arrays that compiled code reads and writes."""
 
-    handles: np.ndarray  # (7,) HANDLE
-    words: np.ndarray  # (8,) int64
+    handles: np.ndarray  # (6,) HANDLE
+    words: np.ndarray  # (9,) int64
     ranks: np.ndarray  # (p,) int64: the ranks in `comm` of those that take part, in order
-    status: np.ndarray  # two MPI_Status as int32
+    status: np.ndarray  # three MPI_Status as int32: of the send, the receive, and a probe
     flag: np.ndarray  # (1,) int32
     patience: np.ndarray  # (1,) float64, seconds
 
@@ -52,15 +64,15 @@ class Route(NamedTuple):
 
 def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> Route:
     """Return the route between `ranks` of `comm`, numbered from 0; this rank is one of them."""
-    handles = np.zeros(7, mpi.HANDLE)
-    handles[[COMM, BYTE]] = mpi.handle(comm), mpi.handle(MPI.BYTE)
+    handles = np.zeros(6, mpi.HANDLE)
+    handles[COMM] = mpi.handle(comm)
     handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
-    words = np.zeros(8, np.int64)
+    words = np.zeros(9, np.int64)
     words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
-    # Offset of the tag in the second of two statuses. It is not a constant in compiled code, since
-    # each MPI has its own layout, and cached code may be loaded with another MPI.
-    words[TAG_WORD] = mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG
-    status = np.zeros(2 * mpi.STATUS_BYTES // 4, np.int32)
+    # Offset of the tag in the status of a probe. It is not a constant in compiled code, since each
+    # MPI has its own layout, and cached code may be loaded with another MPI.
+    words[TAG_WORD] = 2 * mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG
+    status = np.zeros(3 * mpi.STATUS_BYTES // 4, np.int32)
     flag = np.zeros(1, np.int32)
     link = Link(handles, words, np.array(ranks, np.int64), status, flag, np.array([patience]))
     return Route(link, ranks.index(comm.rank), len(ranks))
@@ -80,7 +92,7 @@ def addresses(route: Route) -> np.ndarray:
 @compiled
 def link_at(handles, wire):
     """Return (link, rank, ranks) of the route whose `addresses` are `wire`."""
-    words = carray(pointer_to(wire[0], np.int64), (8,))
+    words = carray(pointer_to(wire[0], np.int64), (9,))
     ranks = carray(pointer_to(wire[1], np.int64), (wire[5],))
     status = carray(pointer_to(wire[2], np.int32), (wire[6],))
     flag = carray(pointer_to(wire[3], np.int32), (1,))
@@ -89,41 +101,28 @@ def link_at(handles, wire):
 
 
 @compiled
-def counted(handles, x):
-    """Return (count, datatype) of `x` as a message.
-
-    Bytes where MPI can count them. A rank that made another call may send values of another dtype,
-    and MPICH ends a process that receives a part of an element, as 4 bytes are of a float64.
-    """
-    size = x.size * x.itemsize
-    return (size, handles[BYTE]) if size < 2**31 else (x.size, handles[DATATYPE])
-
-
-@compiled
 def post(link, outgoing, to, incoming, source):
     """Begin the exchange that `exchange`, called with the same arguments, waits for."""
     handles, words, ranks, _, _, _ = link
     size = handles.itemsize
     requests = handles.ctypes.data + SEND * size
-    words[POSTED] = 1
+    words[POSTED], words[ENDS] = 1, NOT_ASKED
     # The receive first, so that MPI delivers the message straight to its place.
     if source >= 0:
-        count, datatype = counted(handles, incoming)
         Irecv(
             incoming.ctypes.data,
-            count,
-            datatype,
+            incoming.size,
+            handles[DATATYPE],
             ranks[source],
-            words[ANY_TAG],
+            words[TAG],
             handles[COMM],
             requests + size,
         )
     if to >= 0:
-        count, datatype = counted(handles, outgoing)
         Isend(
             outgoing.ctypes.data,
-            count,
-            datatype,
+            outgoing.size,
+            handles[DATATYPE],
             ranks[to],
             words[TAG],
             handles[COMM],
@@ -146,7 +145,7 @@ def exchange(link, outgoing, to, incoming, source):
     started = Wtime()
     while True:
         if Testall(2, requests, flag.ctypes.data, status.ctypes.data) != SUCCESS:
-            # Truncation error: the peer sent more than this call can receive.
+            # Truncation error: the peer sent more, in a call with the same hash.
             return -1 - ranks[source] if source >= 0 else WAIT
         if flag[0]:
             break
@@ -155,14 +154,54 @@ def exchange(link, outgoing, to, incoming, source):
             began()
         if tries > words[SPINS] and not yielded(words, HELD):
             nap(Wtime() - started)
-        if tries % 16 == 0 and Wtime() - started > patience[0]:
-            return WAIT
+        if tries % 16 == 0:
+            if source >= 0 and foreign(link, source):
+                return -1 - ranks[source]
+            if Wtime() - started > patience[0]:
+                return WAIT
     ended(MESSAGE)
     words[POSTED] = 0
     handles[SEND] = handles[RECEIVE] = handles[NO_REQUEST]
-    if source >= 0 and status[words[TAG_WORD]] != words[TAG]:
+    if words[ENDS] == ASKED and cancelled(link):
         return -1 - ranks[source]
     return READY
+
+
+@compiled
+def foreign(link, source):
+    """Return True, and end the receive, if number `source` sends something else.
+
+    Messages from one rank are matched in the order in which they were sent. So if one has come that
+    no receive accepts, then the one that is waited for has come before it, or will not come. MPI
+    knows which of the two: it cancels no receive that has its message.
+    """
+    handles, words, ranks, status, flag, _ = link
+    if handles[RECEIVE] == handles[NO_REQUEST] or words[ENDS] == HAS_ITS_MESSAGE:
+        return False
+    size = status.nbytes // 3
+    request = handles.ctypes.data + RECEIVE * handles.itemsize
+    if words[ENDS] == NOT_ASKED:
+        probe = status.ctypes.data + 2 * size
+        Iprobe(ranks[source], words[ANY_TAG], handles[COMM], flag.ctypes.data, probe)
+        if not flag[0] or status[words[TAG_WORD]] == words[TAG]:
+            return False
+        words[ENDS] = ASKED
+        Cancel(request)
+    Test(request, flag.ctypes.data, status.ctypes.data + size)
+    if not flag[0]:
+        return False  # it ends later, one way or the other
+    if cancelled(link):
+        return True
+    words[ENDS] = HAS_ITS_MESSAGE
+    return False
+
+
+@compiled
+def cancelled(link):
+    """Whether the receive that has ended was cancelled, as its status says."""
+    status, flag = link.status, link.flag
+    Test_cancelled(status.ctypes.data + status.nbytes // 3, flag.ctypes.data)
+    return flag[0] != 0
 
 
 class Abandoned:
@@ -186,13 +225,6 @@ class Abandoned:
             _cancel(self.requests)
             self._open = False
 
-    def received(self) -> MPI.Status:
-        status = MPI.Status()
-        ctypes.memmove(
-            MPI._addressof(status), self._status.ctypes.data + STATUS_BYTES, STATUS_BYTES
-        )
-        return status
-
 
 class Flush:
     """Receives and discards all messages of a communicator after a failure. Collective.
@@ -200,7 +232,7 @@ class Flush:
     Messages between two ranks do not overtake each other. So when each rank has sent a last
     message, MARK, to every other one, and all ranks have received up to the marks, no message is in
     flight any more: none that a later receive could match, and none whose buffer MPI still needs.
-    A mark ends one receive of those that this rank left in flight; the others are cancelled then.
+    The receives that this rank left in flight are cancelled then.
     """
 
     def __init__(self, comm: MPI.Comm, abandoned: list[Abandoned]):
@@ -215,9 +247,6 @@ class Flush:
             each.give_up()
         for each in [each for each in self.abandoned if each.over()]:
             self.abandoned.remove(each)
-            status = each.received()
-            if status.tag == MARK:
-                self.open.discard(status.source)
         status = MPI.Status()
         while self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
             if status.tag == MARK:

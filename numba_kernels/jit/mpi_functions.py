@@ -39,9 +39,13 @@ _library = ctypes.CDLL(MPI.__file__)
 #                     buffer count type  to/from tag comm request
 Isend = _bind("MPI_Isend", _p, _i, _h, _i, _i, _h, _p)
 Irecv = _bind("MPI_Irecv", _p, _i, _h, _i, _i, _h, _p)
+#                  from tag comm flag status
+Iprobe = _bind("MPI_Iprobe", _i, _i, _h, _p, _p)
 #                    request flag status
 Test = _bind("MPI_Test", _p, _p, _p)
 Cancel = _bind("MPI_Cancel", _p)
+#                                  status flag
+Test_cancelled = _bind("MPI_Test_cancelled", _p, _p)
 #                       count requests flag statuses
 Testall = _bind("MPI_Testall", _i, _p, _p, _p)
 #                                send receive count type operation comm request

@@ -65,7 +65,7 @@ NO_ELEMENTS = {
         step.between: piece_of
     """,
     "a table, a board or an address, a few words for each rank": """
-        allreduce.messages: counted link_at
+        allreduce.messages: link_at
         allreduce.pairwise: part
         shared.board: arrive publish all_arrived meet release released reached alike
         step.between: one_of arriving add_up_nodes
@@ -87,7 +87,7 @@ NO_ELEMENTS = {
         allreduce.recursive_doubling: allreduce farthest_first _double
         allreduce.ring: allreduce reduce_scatter allgather
         allreduce.tree: allreduce down
-        allreduce.messages: exchange post _test _cancel
+        allreduce.messages: exchange post foreign cancelled _test _cancel
         step.between: between exchange_all
         team.exchange: start complete
         star.message_ends: receive send send_piece stream expect
