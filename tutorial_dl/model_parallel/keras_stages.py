@@ -16,7 +16,6 @@ regularisers, constraints, mixed precision, several outputs, weights shared over
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.model_parallel.keras_graph import compute, graph_of, in_order
+from tutorial_dl.model_parallel.keras_graph import (
+    compute,
+    crossing,
+    graph_of,
+    in_order,
+    seconds_of,
+)
 from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
 from tutorial_dl.replica.base import Brought, Segment, written
 from tutorial_dl.replica.keras_losses import may_mask
@@ -93,15 +98,7 @@ class KerasParts(Parts):
         return self._starts[layer]
 
     def crossing(self, place: int) -> list[Any]:
-        """The tensors that go over a cut before node number `place`."""
-        if place == 0:
-            return list(self.graph.inputs)
-        given = {id(t): t for t in self.graph.inputs}
-        for node in self.nodes[:place]:
-            given |= {id(t): t for t in node.output_tensors}
-        taken = {id(t) for node in self.nodes[place:] for t in node.input_tensors}
-        taken |= {id(t) for t in self.graph.outputs}
-        return [t for name, t in given.items() if name in taken]
+        return crossing(self.graph, self.nodes, place)
 
     def outputs(self, x, places):
         return [[Boundary(tuple(t.shape[1:]), t.dtype) for t in self.crossing(i)] for i in places]
@@ -122,21 +119,7 @@ class KerasParts(Parts):
         return made
 
     def costs(self, x):
-        """Seconds of the forward pass of each node, operation by operation, the best of three."""
-        inputs = x if isinstance(x, tuple) else (x,)
-        values = {
-            id(t): tf.constant(np.asarray(a), t.dtype)
-            for t, a in zip(self.graph.inputs, inputs, strict=True)
-        }
-        found = []
-        for node in self.nodes:
-            best = np.inf
-            for _ in range(3):
-                began = time.perf_counter()
-                compute(node, values)
-                best = min(best, time.perf_counter() - began)
-            found.append(best)
-        return found
+        return seconds_of(self.graph, self.nodes, x)
 
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.replica.own_optimizer(given)
