@@ -18,9 +18,37 @@ def main(
     *, groups: int, folds: int, masters: int | None, workers: int | None, devices: int | None,
     ranks: int | None, node_size: int | None, json: str | None, figure: str | None,
     pipeline: int | None = None, context: int | None = None, tensor: int | None = None,
+    for_model: str | None = None, data: str | None = None, batch_size: int | None = None,
+    optimizer: str | None = None, memory: float | None = None,
 ) -> None:  # fmt: skip
     """Print the layout as a tree, or as JSON if json is "-"; write the files asked for."""
     said = {"masters": masters, "workers": workers, "devices": devices}
+    cut = {"pipeline": pipeline, "context": context, "tensor": tensor}
+    cut = {name: size for name, size in cut.items() if size is not None}
+    of_model = {"data": data, "batch_size": batch_size, "optimizer": optimizer, "memory": memory}
+    if for_model is None:
+        if given := [name for name, value in of_model.items() if value is not None]:
+            raise ValueError(f"--{given[0].replace('_', '-')} has no effect without --for MODEL")
+    else:
+        if cut or any(value is not None for value in said.values()) or figure or node_size:
+            raise ValueError(
+                "--for proposes cuts itself: give it only -n, --data, --batch-size, --optimizer, "
+                "--memory and --json"
+            )
+        if ranks is None:
+            raise ValueError("--for needs the number of ranks, -n RANKS")
+        if memory is not None and not memory > 0:
+            raise ValueError(f"--memory must be above 0, got {memory:g}")
+        check_bound(ranks)
+        if json not in (None, "-"):
+            check_writable(Path(json))
+        from . import layout_for
+
+        layout_for.main(
+            model=for_model, ranks=ranks, data=data, batch_size=batch_size or 32,
+            optimizer=optimizer or "adam", memory=memory, json=json,
+        )  # fmt: skip
+        return
     if figure is not None and not figure.lower().endswith(FIGURES):
         raise ValueError(
             f"--figure must be a file name that ends in {', '.join(FIGURES)}, got {figure!r}"
@@ -28,8 +56,6 @@ def main(
     for name in (json, figure):
         if name not in (None, "-"):
             check_writable(Path(name))
-    cut = {"pipeline": pipeline, "context": context, "tensor": tensor}
-    cut = {name: size for name, size in cut.items() if size is not None}
     if cut:
         if any(value is not None for value in said.values()) or (groups, folds) != (1, 1):
             raise ValueError(

@@ -67,13 +67,16 @@ class Measured:
                    if isinstance(node.operation, keras.Layer)
                    and id(node.operation) not in own}  # fmt: skip
         graph, nodes = graph_of(model), nodes_of(model)
-        found = []
+        found, after_weights = [], set()  # tensors that need a gradient
         for place, node in enumerate(nodes):
             name, operation = node.operation.name, node.operation
             call, sample = self._shares.get(name, (0.0, 0.0))
             given = elements(node.output_tensors)
-            meets = isinstance(operation, Enter | Leave)
             weights = getattr(operation, "trainable_weights", [])
+            needed = any(id(t) in after_weights for t in node.input_tensors)
+            if weights or needed:
+                after_weights |= {id(t) for t in node.output_tensors}
+            meets = isinstance(operation, Leave) or (isinstance(operation, Enter) and needed)
             found.append(
                 Cost(
                     name,

@@ -12,7 +12,7 @@ from keras_networks import keras, layers
 from numba_kernels import optimizers
 from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl import Trainer, data, models, replica, strategies
 from tutorial_dl.config import RunConfig
 from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
 from tutorial_dl.replica.consistency import DriftError
@@ -355,3 +355,28 @@ def test_what_cannot_be_cut_is_refused_by_name(words, build, rules):
     with pytest.raises(ValueError) as error:
         Cut(build(), SimpleNamespace(size=3 if "3 ranks" in words else 4, rank=0), rules)
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_costs_of_slices_and_a_proposal(capsys):
+    """Weights and sums of one of two ranks, by hand; and the command, with what can't be cut."""
+    from tutorial_dl.cli import layout_for
+    from tutorial_dl.model_parallel.keras_costs import Measured
+
+    model, batch = mlp(0.0)
+    whole = replica.of(model)
+    costs = Measured(whole, batch, 2e-3, 1e-3, 1).costs(2)
+    weights = (36 * 6 + 6) + 6 * 8 + 8 + 2 * 8 + (8 * 3 + 3)
+    assert sum(one.weights for one in costs) == weights
+    assert sum(one.sums for one in costs) == 1 and sum(one.summed for one in costs) == 8
+    by_name = {one.name: one for one in costs}
+    uncut = {one.name: one for one in Measured(whole, batch, 2e-3, 1e-3, 1).costs(1)}
+    assert by_name["one"].kept == uncut["one"].kept / 2 == 6
+    assert sum(one.per_sample for one in uncut.values()) == pytest.approx(1e-3 / 12)
+    layout_for.main(
+        model="mlp", ranks=6, data=None, batch_size=16, optimizer="adam", memory=0.01, json=None
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("mlp: 301,066 weights; a gradient of 16 samples takes")
+    assert any("data 2 x tensor 3" in one and "can't be divided evenly" in one for one in lines)
+    assert sum("<- proposed" in one for one in lines) == 1
+    assert lines[-2].startswith("proposed: ") and "within 10.2 MiB per rank" in lines[-2]
