@@ -174,6 +174,21 @@ class ScheduleConfig:
         "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
 
 
+def check_shard(stage: int, one_copy: bool = False) -> None:
+    """Raise ValueError for a stage of ZeRO that ranks in step can't do."""
+    if stage > 1:
+        what = {2: "gradients", 3: "weights"}.get(stage)
+        if what is None:
+            raise ValueError(f"shard must be 0 to 3, the stage of ZeRO, got {stage}")
+        raise ValueError(
+            f"shard {stage} divides {what} layer by layer, which model_parallel.ZeRO does for "
+            "numpy layers: use shard 1, with one_copy (one copy of the weights per node), tensor "
+            "or pipeline to save more"
+        )
+    if stage == 0 and one_copy:
+        raise ValueError("one_copy divides the optimizer's state, too: leave shard out")
+
+
 @dataclass(frozen=True)
 class StrategyConfig:
     """A strategy without options; a subclass for each that has some. It refuses those of others.
@@ -194,8 +209,11 @@ class SynchronousConfig(StrategyConfig):
     one_copy: bool = option("Keep one copy of the weights per node, to save memory.", False)
     compression: str | None = option(
         "Reduce gradients by this compression method.", choices=COMPRESSION_NAMES)
+    shard: int = option(
+        "Stage of ZeRO: 1 divides the optimizer's state among ranks, 0 does not.", 1, least=0)
 
     def __post_init__(self):
+        check_shard(self.shard, self.one_copy)
         if self.one_copy and self.compression is not None:
             raise ValueError("one_copy and compression exclude each other; choose one")
 
@@ -314,7 +332,9 @@ class PipelineConfig:
                 f"--pipeline with strategy {config.strategy.strategy!r}: use 'synchronous'"
             )
         values = config.values()
-        for name in ("accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression"):
+        for name in (
+            "accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression", "shard",
+        ):  # fmt: skip
             if values[name] != OPTIONS[name].default:
                 hint = ": use --micro-batches" if name == "accumulate" else ""
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --pipeline{hint}")
@@ -355,7 +375,7 @@ class TensorConfig:
                 f"--tensor with strategy {config.strategy.strategy!r}: use 'synchronous'"
             )
         values = config.values()
-        for name in ("accumulate", "sync_batch_norm", "one_copy", "compression"):
+        for name in ("accumulate", "sync_batch_norm", "one_copy", "compression", "shard"):
             if values[name] != OPTIONS[name].default:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --tensor")
 

@@ -47,7 +47,8 @@ OTHERS = {
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
     "pipeline": 2, "micro_batches": 6, "pipeline_schedule": "zb_h1", "chunks": 2, "cut_at": "a,b",
-    "recompute": True, "tensor": 2, "tensor_rules": "a=rows", "keep_order": True, "rehearse": True,
+    "recompute": True, "tensor": 2, "tensor_rules": "a=rows", "shard": 0,
+    "keep_order": True, "rehearse": True,
     "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
     "discriminator_learning_rate": 0.5, "discriminator_steps": 3, "gan_loss": "wasserstein",
     "gradient_penalty": 2.0, "label_smoothing": 0.1, "label_flips": 0.2,
@@ -63,7 +64,7 @@ def refused_by(strategy):
 def others():
     """OTHERS for each strategy, without the options that it refuses."""
     for strategy in STRATEGY_OPTIONS:
-        without = refused_by(strategy) | {"one_copy"}  # excludes compression
+        without = refused_by(strategy) | {"one_copy"}  # excludes compression and shard 0
         yield {n: v for n, v in OTHERS.items() if n not in without} | {"strategy": strategy}
 
 
@@ -275,6 +276,7 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
         ({"tensor_rules": "a=rows"}, "--tensor-rules has no effect without --tensor"),
         ({"tensor": 2, "tensor_rules": "rows"}, "tensor_rules must be LAYER=KIND,..., for example"),
         ({"tensor": 2, "accumulate": 2}, "--accumulate does not fit --tensor"),
+        ({"tensor": 2, "shard": 0}, "--shard does not fit --tensor"),
         ({"tensor": 2, "strategy": "downpour"}, "--tensor with strategy 'downpour': use 'synchron"),
     ],
 )
