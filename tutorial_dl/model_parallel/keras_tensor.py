@@ -90,10 +90,12 @@ class Cut:
 
     def _model(self) -> Any:
         """The model of the tensors that were computed, compiled as the whole one is."""
-        of = self.model if hasattr(self.model, "_inputs_struct") else self.graph  # a Sequential
+        if hasattr(self.model, "_inputs_struct"):
+            structs = self.model._inputs_struct, self.model._outputs_struct
+        else:  # a Sequential
+            structs = self.graph.inputs[0], self.graph.outputs[0]
         inputs, outputs = (
-            keras.tree.map_structure(lambda t: self.values[id(t)], struct)
-            for struct in (of._inputs_struct, of._outputs_struct)
+            keras.tree.map_structure(lambda t: self.values[id(t)], one) for one in structs
         )
         local = keras.Model(inputs, outputs, name=self.model.name)
         local.compile(**self.model._compile_config.config | {"jit_compile": False})

@@ -172,7 +172,7 @@ def two(folder):
     with pytest.raises(ValueError, match=r"train it with strategies.TensorParallel\(grid\)"):
         Trainer(found.replica, found.run.dataset, "synchronous", team=grid.team)
     config = RunConfig.of(model="mlp", tensor=2, tensor_rules="dense_1=columns", quiet=True)
-    with pytest.raises(ValueError, match="layer 'dense_1' is cut by columns: it needs one by rows"):
+    with pytest.raises(ValueError, match="layer 'dense_2' lies behind 'dense_1', which is cut"):
         prepare(config, found.team)
 
 
@@ -240,7 +240,7 @@ def together(folder):
             assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-5)
         loaded = keras.saving.load_model(f"{folder}/whole.keras")
         np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-6)
-        last = Trainer(gpt()[0], dataset, "serial", team=serial.team, **how)
+        last = Trainer(gpt()[0], dataset, "synchronous", team=serial.team, **how)
         assert last.resume() and len(last.history.epochs) == 3
         for mine, theirs in (
             (last.replica.parameters, serial.replica.parameters),
