@@ -217,10 +217,11 @@ def together(folder):
     """D = 4, then D x T = 2 x 2, then D x S x T = 1 x 2 x 2, then one rank, from one folder."""
     # With Adam's usual epsilon, the last digit of a gradient near 0 decides an update's sign.
     adam = optimizers.Adam(learning_rate=0.01, epsilon=0.01)
-    checkpoint = {"checkpoint": f"{folder}/run", "clip_norm": 0.5}
-    how = dict(optimizer=adam, learning_rate=0.01, batch_size=7, progress=False, **checkpoint)
+    # The second batch of an epoch has one sample, so one of the copies has none.
+    options = {"checkpoint": f"{folder}/run", "clip_norm": 0.5, "batch_size": 12}
+    how = dict(optimizer=adam, learning_rate=0.01, progress=False, **options)
     grid = Grid(Team(), tensor=2)
-    serial, found, batch = trainers(gpt, grid, adam, **checkpoint)
+    serial, found, batch = trainers(gpt, grid, adam, **options)
     dataset = found.run.dataset
     first = Trainer(gpt()[0], dataset, "synchronous", team=grid.team, **how)
     first.fit(1)
