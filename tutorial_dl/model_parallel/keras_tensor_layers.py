@@ -35,7 +35,8 @@ class Sums:
             memory[:] = mine.reshape(-1)
             return [self.team.allreduce(memory).reshape(mine.shape)]
 
-        return in_order(summed, [x], [(x.dtype, x.shape)], "SumOverRanks")[0]
+        # `short`: measured with sums of 8 KiB (0.06 ms in place of 0.12) and of 1 MiB (as fast)
+        return in_order(summed, [x], [(x.dtype, x.shape)], "SumOverRanks", short=True)[0]
 
     def _memory(self, n: int, dtype: np.dtype) -> np.ndarray:
         """n elements in the window of the node, where a sum needs no copies; the same on all ranks.
