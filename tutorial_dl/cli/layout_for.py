@@ -13,7 +13,7 @@ from typing import Any
 from tutorial_dl import models
 from tutorial_dl.words import counted
 
-MESSAGE = 1.5e-4  # seconds per message or sum that is called from TensorFlow's graph
+MESSAGE = 1e-4  # seconds per sum that is called from a graph, or per message of a pipeline
 COLUMNS = ("data", "pipeline", "tensor")
 TEXT = ("gpt",)  # models of text
 
