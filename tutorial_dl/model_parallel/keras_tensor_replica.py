@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from numba_kernels.shared.window import aligned
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_stages import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
@@ -64,7 +63,7 @@ class KerasTensorReplica(KerasReplica):
         self.pieces.take(lambda first, last: whole[first:last], self.parameters)
         self._collected: np.ndarray | None = None
         mine = {id(v) for v in self._variables}
-        self._others = [v for v in self.whole._variables if id(v) not in mine]
+        self._others = [v for v in self.whole.model.trainable_weights if id(v) not in mine]
         self._forget()
 
     def _forget(self) -> None:
@@ -103,10 +102,10 @@ class KerasTensorReplica(KerasReplica):
 
     def save_whole(self, path: Path | str, whole: np.ndarray, trained: TrainedBy | None) -> None:
         """Save the whole model with these weights."""
-        parameters = aligned(whole.size, self.dtype)
-        parameters[:] = whole
+        variables = self.whole.model.trainable_weights
         try:
-            self.whole._hold(parameters, parameters)
+            for segment, variable in zip(self.whole_segments, variables, strict=True):
+                variable.assign(segment.of(whole))
             self.whole.save(path, trained)
         finally:
             self._forget()

@@ -104,6 +104,10 @@ class Synchronous(OneModel):
         apart = self.update.takes_own and replica.keeps_apart
         self._options = {"apart": self.team.slice_of(n)} if apart else {}
 
+    def update_by(self, update) -> None:
+        """After `attach`: make updates in another way, from a gradient that lies in one vector."""
+        self.update, self._options = update, {}
+
     def resume(self) -> None:
         """After a failure: give every rank the state of rank 0. Collective."""
         self.update.resume()

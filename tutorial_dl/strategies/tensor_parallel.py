@@ -66,8 +66,7 @@ class TensorParallel(OneModel):
         self.replica, inner = replica, self._inner
         inner.attach(replica, optimizer)
         if clip_norm is not None:
-            inner.update = Clipped(self.grid, replica, optimizer, clip_norm)
-            inner._options = {}
+            inner.update_by(Clipped(self.grid, replica, optimizer, clip_norm))
         self.update = inner.update
         self._alike = replica.pieces.alike(replica.parameters.size)
 
