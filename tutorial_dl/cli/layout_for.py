@@ -118,7 +118,11 @@ def table(told: dict, found: list) -> list[str]:
             f"{cut[0]:>4} {cut[1]:>8} {cut[2]:>6}  {sizes}  {size(one.sent):>9}  "
             f"{1e3 * one.step:>11.3g}  {one.most}{mark}"
         )
-    lines += [f"not {one.name}: {one.refused}" for one in found if one.refused is not None]
+    reasons: dict[str, list[str]] = {}
+    for one in found:
+        if one.refused is not None:
+            reasons.setdefault(one.refused, []).append(one.name)
+    lines += [f"not {', '.join(names)}: {reason}" for reason, names in reasons.items()]
     lines.append(f"proposed: {told['why']}" if told["proposed"] is not None else told["why"])
     lines.append(
         "Predicted for ranks of one node with a core each; without TensorFlow's own memory, about "
