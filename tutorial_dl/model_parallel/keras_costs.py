@@ -37,11 +37,14 @@ class Measured:
         nodes = nodes_of(self.model)
         seconds = seconds_of(graph_of(self.model), nodes, x)
         total = sum(seconds) or 1.0
-        # The backward pass is taken to be in proportion to the forward one.
+        # Seconds per call and per sample, and elements given; the backward pass is taken to be in
+        # proportion to the forward one.
         self._shares = {
-            node.operation.name: (per_call * s / total, per_sample * s / total)
+            node.operation.name: (
+                per_call * s / total, per_sample * s / total, elements(node.output_tensors)
+            )
             for node, s in zip(nodes, seconds, strict=True)
-        }
+        }  # fmt: skip
         self.weights = replica.parameters.size
 
     @property
@@ -70,8 +73,9 @@ class Measured:
         found, after_weights = [], set()  # tensors that need a gradient
         for place, node in enumerate(nodes):
             name, operation = node.operation.name, node.operation
-            call, sample = self._shares.get(name, (0.0, 0.0))
             given = elements(node.output_tensors)
+            call, sample, whole = self._shares.get(name, (0.0, 0.0, given))
+            part = 1 / tensor if name in cut else given / max(whole, 1)  # of a split tensor
             weights = getattr(operation, "trainable_weights", [])
             needed = any(id(t) in after_weights for t in node.input_tensors)
             if weights or needed:
@@ -81,7 +85,7 @@ class Measured:
                 Cost(
                     name,
                     call,
-                    sample / tensor if name in cut else sample,
+                    sample * part,
                     sum(prod(v.shape) for v in weights),
                     0 if isinstance(operation, Enter) else given,
                     given if meets else 0,

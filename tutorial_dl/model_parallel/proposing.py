@@ -3,7 +3,7 @@
 For D copies of a model in S stages of T ranks each, a batch of B samples and m micro-batches, the
 slowest stage takes
 
-    computing    m (a + k B / (D m))     a, k: seconds per call, and per sample, of its layers
+    computing    m (a + k B / (D m)) f   a, k: seconds per call, and per sample, of its layers
     bubble       (S - 1) / m times that
     data         2 (D - 1) / D n b / M   reduce-scatter of the gradient, allgather of the weights
     tensor       2 (T - 1) / T e b B / (D M) + m s L
@@ -11,7 +11,8 @@ slowest stage takes
 
 with n weights per rank, e numbers per sample in s sums over ranks, forward and backward, c numbers
 per sample that go over its boundaries, b bytes per number, M bytes per second, L seconds per
-message. A rank holds n weights and gradients, n / D of each of the optimizer's averages, and the
+message; f is 1 for S = 1, and how much longer a stage takes than the same layers in one graph. A
+rank holds n weights and gradients, n / D of each of the optimizer's averages, and the
 outputs of its layers for S - r of m micro-batches (schedule 1f1b, stage r).
 
 Not predicted: messages between nodes, waiting for the slowest rank, TensorFlow's own memory.
@@ -43,6 +44,7 @@ class Cost(NamedTuple):
 class Machine(NamedTuple):
     bytes_per_second: float
     seconds_per_message: float
+    stage_factor: float = 1.0  # f
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,8 @@ def _cost(
         summed = 2 * (tensor - 1) / tensor * sum(one.summed for one in own) * share * itemsize
         reduced = 2 * (data - 1) / data * weights * itemsize
         compute = m * sum(one.per_call for one in own) + share * sum(c.per_sample for c in own)
-        rate, latency = machine
+        compute *= machine.stage_factor if stages > 1 else 1
+        rate, latency, _ = machine
         several = sum(one.sums for one in own) * m * (tensor > 1)
         seconds = {
             "computing": compute,
