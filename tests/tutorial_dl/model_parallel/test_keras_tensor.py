@@ -104,7 +104,9 @@ def trainers(build, grid, optimizer="momentum", callbacks=(), validate=True, **o
     if Team().rank == 0:
         # Checkpoints of strategy 'serial' belong to it alone.
         strategy = "synchronous" if "checkpoint" in options else "serial"
-        serial = Trainer(build()[0], dataset, strategy, team=alone, **how | options)
+        whole = build()[0]
+        whole.run_eagerly = strategy == "serial"  # a graph takes longer to make than a few steps
+        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
     part = KerasTensorReplica(build()[0], grid, RULES[build])
     strategy = strategies.TensorParallel(grid)
     found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
