@@ -31,9 +31,10 @@ OF_OTHERS = {
     "COCO's problems": {"_best_parameter"},
     "Keras": {
         "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
-        "_flat_losses", "_flatten_layers", "_fn", "_iterations", "_learning_rate", "_loss_tracker",
-        "_nodes_by_depth", "_path", "_resolve_auto_jit_compile", "_trainable_variables",
-        "_u_product", "_use_weight_decay", "_user_metrics", "_user_weighted_metrics", "_value",
+        "_flat_losses", "_flatten_layers", "_fn", "_inputs_struct", "_iterations", "_learning_rate",
+        "_loss_tracker", "_nodes_by_depth", "_outputs_struct", "_path", "_resolve_auto_jit_compile",
+        "_trainable_variables", "_u_product", "_use_weight_decay", "_user_metrics",
+        "_user_weighted_metrics", "_value",
     },
 }  # fmt: skip
 

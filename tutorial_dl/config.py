@@ -174,6 +174,21 @@ class ScheduleConfig:
         "Stop when METRIC reaches X, for example val_accuracy=0.97.", metavar="METRIC=X")
 
 
+def check_shard(stage: int, one_copy: bool = False) -> None:
+    """Raise ValueError for a stage of ZeRO that ranks in step can't do."""
+    if stage > 1:
+        what = {2: "gradients", 3: "weights"}.get(stage)
+        if what is None:
+            raise ValueError(f"shard must be 0 to 3, the stage of ZeRO, got {stage}")
+        raise ValueError(
+            f"shard {stage} divides {what} layer by layer, which model_parallel.ZeRO does for "
+            "numpy layers: use shard 1, with one_copy (one copy of the weights per node), tensor "
+            "or pipeline to save more"
+        )
+    if stage == 0 and one_copy:
+        raise ValueError("one_copy divides the optimizer's state, too: leave shard out")
+
+
 @dataclass(frozen=True)
 class StrategyConfig:
     """A strategy without options; a subclass for each that has some. It refuses those of others.
@@ -194,8 +209,11 @@ class SynchronousConfig(StrategyConfig):
     one_copy: bool = option("Keep one copy of the weights per node, to save memory.", False)
     compression: str | None = option(
         "Reduce gradients by this compression method.", choices=COMPRESSION_NAMES)
+    shard: int = option(
+        "Stage of ZeRO: 1 divides the optimizer's state among ranks, 0 does not.", 1, least=0)
 
     def __post_init__(self):
+        check_shard(self.shard, self.one_copy)
         if self.one_copy and self.compression is not None:
             raise ValueError("one_copy and compression exclude each other; choose one")
 
@@ -304,7 +322,7 @@ class PipelineConfig:
                     raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --pipeline")
             return
         ranks = config.layout.ranks
-        if ranks is not None and ranks % self.pipeline:
+        if ranks is not None and ranks % self.pipeline and config.tensor.tensor is None:
             raise ValueError(
                 f"-n {ranks} can't be divided into pipelines of {self.pipeline} ranks: use a "
                 f"multiple of {self.pipeline}"
@@ -314,7 +332,9 @@ class PipelineConfig:
                 f"--pipeline with strategy {config.strategy.strategy!r}: use 'synchronous'"
             )
         values = config.values()
-        for name in ("accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression"):
+        for name in (
+            "accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression", "shard",
+        ):  # fmt: skip
             if values[name] != OPTIONS[name].default:
                 hint = ": use --micro-batches" if name == "accumulate" else ""
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --pipeline{hint}")
@@ -322,6 +342,42 @@ class PipelineConfig:
             raise ValueError(f"--chunks {self.chunks} needs --pipeline-schedule interleaved")
         if self.chunks > 1 and config.checkpoint.checkpoint is not None:
             raise ValueError("--checkpoint needs one stage per rank: leave --chunks out")
+
+
+@dataclass(frozen=True)
+class TensorConfig:
+    panel = "Tensor parallelism"
+    tensor: int | None = option(
+        "Cut each layer of a Keras model over so many ranks; ranks beyond share the batches.",
+        least=1)
+    tensor_rules: str | None = option(
+        "How layers are cut: columns, rows, heads or replicate; default: what fits the model.",
+        metavar="LAYER=KIND[,LAYER=KIND]")
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError for an option that has no effect, or does not fit."""
+        if self.tensor is None:
+            if self.tensor_rules is not None:
+                raise ValueError("--tensor-rules has no effect without --tensor")
+            return
+        if self.tensor_rules is not None:
+            tensor_rules_of(self.tensor_rules)
+        ranks, stages = config.layout.ranks, config.pipeline.pipeline or 1
+        one = self.tensor * stages
+        if ranks is not None and ranks % one:
+            sort = "tensor groups" if stages == 1 else f"{stages} stages of tensor groups"
+            raise ValueError(
+                f"-n {ranks} can't be divided into {sort} of {self.tensor} ranks: use a multiple "
+                f"of {one}"
+            )
+        if config.strategy.strategy != "synchronous":
+            raise ValueError(
+                f"--tensor with strategy {config.strategy.strategy!r}: use 'synchronous'"
+            )
+        values = config.values()
+        for name in ("accumulate", "sync_batch_norm", "one_copy", "compression", "shard"):
+            if values[name] != OPTIONS[name].default:
+                raise ValueError(f"{OPTIONS[name].flag} does not fit --tensor")
 
 
 @dataclass(frozen=True)
@@ -367,6 +423,7 @@ class RunConfig:
     layout: LayoutConfig = LayoutConfig()
     gan: GanConfig = GanConfig()
     pipeline: PipelineConfig = PipelineConfig()
+    tensor: TensorConfig = TensorConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()
 
@@ -429,6 +486,7 @@ class RunConfig:
         for name, value in self.values().items():
             OPTIONS[name].checked(value)
         self.pipeline.check(self)
+        self.tensor.check(self)
         upward, timeline = self.layout.upward, self.output.timeline
         if upward not in (None, "auto") and not (upward.isdecimal() and int(upward)):
             raise ValueError(
@@ -534,6 +592,17 @@ def class_weight_of(text: str) -> dict[int, float] | str:
         raise ValueError(
             f"class_weight must be CLASS=WEIGHT,..., for example 0=1,1=5, or balanced, got {text!r}"
         ) from None
+
+
+def tensor_rules_of(text: str) -> dict[str, str]:
+    """The kinds by pattern in a --tensor-rules option; ValueError if it has another form."""
+    pairs = [pair.split("=") for pair in text.split(",")]
+    if any(len(pair) != 2 or not all(pair) for pair in pairs):
+        raise ValueError(
+            "tensor_rules must be LAYER=KIND,..., for example dense_1=columns,dense_2=rows, got "
+            f"{text!r}"
+        )
+    return dict(pairs)
 
 
 def model_arguments_of(text: str | None, model: str) -> dict[str, Any]:

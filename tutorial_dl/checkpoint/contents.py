@@ -10,6 +10,7 @@ master.py.)
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -67,8 +68,7 @@ class Saving:
             bounds = player.strategy.slices(player.replica.parameters.size)
             places = {"slices": [b - a for a, b in bounds], "starts": [a for a, _ in bounds]}
             told.append(of_player(player, values) | places)
-        mine = run.strategy.copies.slice_of(run.replica.parameters.size)
-        content, more = self.content(*mine)
+        content, more = self.content(run.strategy.to_checkpoint)
         content |= told[0]
         if told[1:]:
             names = [player.name for player in run.players[1:]]
@@ -76,10 +76,10 @@ class Saving:
         self.resumed = True  # from now on, the checkpoints in the folder are ours
         return self.checkpoints.write(run.steps, content, vectors | more, own)
 
-    def content(self, first: int, last: int) -> tuple[dict, dict]:
+    def content(self, mine: Callable[[np.ndarray], np.ndarray]) -> tuple[dict, dict]:
         """(values, vectors) of the run itself, its history and its callbacks, without the players.
 
-        [first, last) is the slice of each vector that this rank writes.
+        `mine(vector)` is what this rank writes of a vector.
         """
         run, vectors = self.run, {}
         remembered = []
@@ -87,7 +87,7 @@ class Saving:
             of_it, its_vectors = callback.save()
             remembered.append([type(callback).__name__, of_it, list(its_vectors)])
             for name, vector in its_vectors.items():
-                vectors[f"callback_{number}:{name}"] = vector[first:last]
+                vectors[f"callback_{number}:{name}"] = mine(vector)
         return {
             "settings": run.settings(),
             "place": run.place(),
@@ -125,8 +125,6 @@ class Saving:
             if (was := its.values["rate"]) != rate(player) and run.team.rank == 0:
                 note = f"the learning rate was {was} and is now {rate(player)}"
                 print(f"note: {run.label(player, note, ': ')}", file=sys.stderr)
-        first = run.strategy.first
-        last = first + run.replica.parameters.size
         remembered = list(enumerate(saved.values["callbacks"]))
         for callback in run.callbacks:  # a new callback keeps its initial state
             own = [it for it in remembered if it[1][0] == type(callback).__name__]
@@ -134,9 +132,8 @@ class Saving:
                 remembered.remove(own[0])
                 number, (_, values, names) = own[0]
                 keys = {name: f"callback_{number}:{name}" for name in names}
-                callback.restore(
-                    values, {name: saved.vector(k, first, last) for name, k in keys.items()}
-                )
+                read, n = run.strategy.from_checkpoint, run.replica.parameters.size
+                callback.restore(values, {name: read(saved, k, n) for name, k in keys.items()})
 
     def each(self, saved) -> list:
         """Each player, and the Snapshot as if it were the run's only one."""

@@ -32,7 +32,7 @@ class MasterSaving(Saving):
         """On the master alone, between two requests: write the state of a TopMaster."""
         run = self.run
         numbers, vectors = top.rule.save()
-        content, more = self.content(0, top.n)
+        content, more = self.content(lambda vector: vector)
         sums = {epoch: dict(row) for epoch, row in top.sums.items()}
         if sums:  # two epochs may be open; the time since the last one's end is the older one's
             row = sums[min(sums)]

@@ -288,15 +288,35 @@ def layout(
     masters: number(config.OPTIONS["masters"].help) = None,
     workers: number(config.OPTIONS["workers"].help) = None,
     devices: number(config.OPTIONS["devices"].help) = None,
-    pipeline: number("Show pipelines of so many ranks each, of all -n ranks.", min=1) = None,
+    pipeline: number("Show pipelines of so many stages, of all -n ranks.", min=1) = None,
+    context: number("Show sequences divided over so many ranks.", min=1) = None,
+    tensor: number("Show layers cut over so many ranks each.", min=1) = None,
     groups: number("Parameter sets that a search tries at once.") = 1,
     folds: number("Cross-validation folds trained at once.") = 1,
     ranks: number("Number of ranks, masters included.", *RANKS) = None,
     node_size: number("Number of ranks per node.", min=1, metavar="RANKS") = None,
+    for_model: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            help="Propose how to cut this Keras model over -n ranks.",
+            metavar="NAME|module:function",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="With --for: the data.", metavar="NAME|module:function")
+    ] = None,
+    batch_size: number("With --for: samples per update; default: 32.", min=1) = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="With --for: the optimizer, whose averages take memory.")
+    ] = None,
+    memory: Annotated[
+        float | None, typer.Option(help="With --for: GiB that a rank may use.", metavar="GIB")
+    ] = None,
     json: file_option("Write the roles as JSON; - prints them.") = None,
     figure: file_option("Draw the layout as .png, .svg or .pdf.") = None,
 ) -> None:
-    """Show the role of each rank: master, sub-master or worker."""
+    """Show the role of each rank: master, sub-master or worker; or propose how to cut a model."""
     given = locals()
     from . import layout as command
 

@@ -13,18 +13,43 @@ from collections.abc import Mapping
 from itertools import islice
 from math import prod
 
+# What ranks with all other coordinates equal make together, for the axes that divide a model
+GROUPS = {"pipeline": "pipelines", "context": "context groups", "tensor": "tensor groups"}
 
-def sizes(ranks: int, pipeline: int) -> dict[str, int]:
-    """The axes of `ranks` ranks in pipelines of `pipeline`; ValueError if they don't divide."""
-    if pipeline < 1:
-        raise ValueError(f"pipeline must have at least 1 rank, got {pipeline}")
-    if ranks % pipeline:
-        below = [s for s in range(1, ranks + 1) if ranks % s == 0]
+
+def sizes(
+    ranks: int, pipeline: int = 1, context: int | None = None, tensor: int | None = None
+) -> dict[str, int]:
+    """The axes of `ranks` ranks, outermost first: data, pipeline, context, tensor.
+
+    The ranks of a tensor group exchange most, so they are neighbours: on one node, if it has as
+    many. Context and tensor are left out where they are None. ValueError if the axes do not divide
+    the ranks.
+
+    >>> sizes(8, 2, tensor=2)
+    {'data': 2, 'pipeline': 2, 'tensor': 2}
+    """
+    asked = {"pipeline": pipeline, "context": context, "tensor": tensor}
+    asked = {name: size for name, size in asked.items() if size is not None}
+    for name, size in asked.items():
+        if size < 1:
+            raise ValueError(f"{name} must have at least 1 rank, got {size}")
+    one = prod(asked.values())
+    if ranks % one:
+        beyond = {name: size for name, size in asked.items() if size > 1}
+        if len(beyond) == 1:
+            (name,) = beyond
+            below = [s for s in range(1, ranks + 1) if ranks % s == 0]
+            raise ValueError(
+                f"{ranks} ranks can't be divided into {GROUPS[name]} of {one}: use a multiple of "
+                f"{one} ranks, or {GROUPS[name]} of {', '.join(map(str, below))}"
+            )
+        product = " x ".join(f"{name} {size}" for name, size in beyond.items())
         raise ValueError(
-            f"{ranks} ranks can't be divided into pipelines of {pipeline}: use a multiple of "
-            f"{pipeline} ranks, or pipelines of {', '.join(map(str, below))}"
+            f"{ranks} ranks can't be divided into groups of {one} ({product}): use a multiple of "
+            f"{one} ranks"
         )
-    return {"data": ranks // pipeline, "pipeline": pipeline}
+    return {"data": ranks // one, **asked}
 
 
 def coordinates(axes: Mapping[str, int], number: int) -> dict[str, int]:
@@ -38,6 +63,18 @@ def coordinates(axes: Mapping[str, int], number: int) -> dict[str, int]:
     for name in reversed(found):
         number, found[name] = divmod(number, axes[name])
     return found
+
+
+def number_of(axes: Mapping[str, int], place: Mapping[str, int]) -> int:
+    """The reverse of `coordinates`: the number with these coordinates; 0 on axes left out.
+
+    >>> number_of({"data": 2, "pipeline": 3, "tensor": 4}, {"data": 1, "tensor": 1})
+    13
+    """
+    number = 0
+    for name, size in axes.items():
+        number = number * size + place.get(name, 0)
+    return number
 
 
 def along(axes: Mapping[str, int], name: str, number: int) -> list[int]:

@@ -7,9 +7,12 @@ schedules.py        schedules of a pipeline as lists of actions: GPipe, 1F1B, in
 checking.py         the first wrong action of a schedule, and the memory it needs
 simulating.py       what a schedule costs; schedule_figure.py draws it
 stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S
-keras_stages.py     stages of Keras models
+keras_graph.py      the nodes of a Keras model in order; keras_stages.py: stages of Keras models
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
 tensor.py           each layer over several ranks, by columns, rows, heads or channels
+keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py cuts them,
+                    keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica
+pieces.py           where a rank's slices lie in the whole model's vectors
 zero.py             data parallelism with weights, gradients and state divided (ZeRO)
 context.py          one sequence over several ranks (ring attention)
 """
@@ -21,6 +24,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "context": ["Positions", "RingAttention"],
         "grid": ["Grid"],
+        "keras_tensor_replica": ["KerasTensorReplica"],
         "pipelined": ["PipelinedReplica"],
         "checking": ["check", "held"],
         "schedule_figure": ["draw_schedule"],

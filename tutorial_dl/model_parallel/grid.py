@@ -1,41 +1,58 @@
-"""`Grid`: ranks = D x S, D copies of a model that is cut into the stages of S ranks.
+"""`Grid`: ranks = D x S x T, D copies of a model that S stages of T ranks each hold.
 
-Ranks are numbered along the pipeline first (layout/axes.py), so neighbours in a pipeline are
-neighbours on a node:
+Ranks are numbered along the axes (layout/axes.py), the tensor axis innermost, so ranks that
+exchange most are neighbours on a node:
 
-    S = 3, D = 2      copy 0: ranks 0 1 2      copy 1: ranks 3 4 5
+    S = 3, D = 2           copy 0: ranks 0 1 2        copy 1: ranks 3 4 5
+    S = 2, T = 2, D = 1    stage 0: ranks 0 1         stage 1: ranks 2 3
 """
 
 from __future__ import annotations
 
 from numba_kernels.team.team import Team
-from tutorial_dl.layout.axes import coordinates, sizes
+from tutorial_dl.layout.axes import coordinates, number_of, sizes
 
 
 class Grid:
-    """The ranks of `team` as D pipelines of `pipeline` ranks each. Making it is collective.
+    """The ranks of `team` in groups of `pipeline` x `tensor` ranks. Making it is collective.
 
     Attributes:
         team: All ranks.
-        pipe: The ranks of this rank's pipeline, in order: together they hold one model.
-        copies: The ranks that hold copies of this rank's part, one per pipeline.
-        axes: {"data": D, "pipeline": S}.
+        pipe: The ranks of this rank's pipeline, in order; without tensor parallelism, together they
+            hold one model.
+        tensor: The ranks that hold slices of this rank's layers, in order.
+        model: The ranks that together hold one model, S x T.
+        copies: The ranks that hold copies of this rank's part, one per model.
+        axes: {"data": D, "pipeline": S}, and "tensor": T unless T is 1.
     """
 
-    def __init__(self, team: Team, pipeline: int) -> None:
-        self.team, self.axes = team, sizes(team.size, pipeline)
-        place = coordinates(self.axes, team.rank)
-        self.pipe = team.split(place["data"])
-        self.copies = team.split(place["pipeline"])
+    def __init__(self, team: Team, pipeline: int = 1, tensor: int = 1) -> None:
+        self.team = team
+        self.axes = sizes(team.size, pipeline, tensor=tensor if tensor > 1 else None)
+        self._place = coordinates(self.axes, team.rank)
+        self.pipe, self.copies = self._along("pipeline"), self._along("data")
+        self.parts = [self.pipe, self.copies]
+        if tensor > 1:
+            self.tensor = self._along("tensor")
+            self.model = self.tensor if pipeline == 1 else self._along("pipeline", "tensor")
+            self.parts += [self.tensor] if pipeline == 1 else [self.tensor, self.model]
+        else:
+            self.tensor, self.model = team.split(team.rank), self.pipe
+            self.parts.append(self.tensor)
+
+    def _along(self, *free: str) -> Team:
+        """The ranks whose coordinates differ from this rank's on these axes only."""
+        fixed = {name: at for name, at in self._place.items() if name not in free}
+        return self.team.split(number_of(self.axes, fixed))
 
     def fail(self, error: BaseException) -> None:
         """Tell all ranks of this rank's teams that it failed; they raise PeerError."""
-        for team in (self.pipe, self.copies, self.team):
+        for team in (*self.parts, self.team):
             team.abort(error)
 
     def recover(self) -> None:
         """Make the parts usable again, after all ranks have recovered `team`. Collective."""
-        for team in (self.pipe, self.copies):
+        for team in self.parts:
             team.recover()
 
     def __repr__(self) -> str:

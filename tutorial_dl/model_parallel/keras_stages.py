@@ -16,8 +16,6 @@ regularisers, constraints, mixed precision, several outputs, weights shared over
 
 from __future__ import annotations
 
-import heapq
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +23,13 @@ from typing import Any
 
 import numpy as np
 
+from tutorial_dl.model_parallel.keras_graph import (
+    compute,
+    crossing,
+    graph_of,
+    in_order,
+    seconds_of,
+)
 from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
 from tutorial_dl.replica.base import Brought, Segment, written
 from tutorial_dl.replica.keras_losses import may_mask
@@ -58,10 +63,10 @@ class KerasParts(Parts):
         self.made: list[KerasStage] = []  # this rank's stages
         check(replica)
         self.segments, self.dtype = replica.segments, replica.dtype
-        self.graph = keras.Model(self.model.inputs, self.model.outputs)
+        self.graph = graph_of(self.model)
         variables = self.model.trainable_weights
         self._number = {id(v): i for i, v in enumerate(variables)}
-        self.nodes = self._in_order()
+        self.nodes = in_order(self.graph, lambda node: next(iter(self._own(node)), None))
         self.names = [node.operation.name for node in self.nodes]
         self.metrics = ("loss", "accuracy") if accuracy(self.model) else ("loss",)
         self._starts = self._weights()
@@ -70,28 +75,6 @@ class KerasParts(Parts):
         """The numbers of a node's trainable weights."""
         found = getattr(node.operation, "trainable_weights", [])
         return sorted(self._number[id(v)] for v in found)
-
-    def _in_order(self) -> list[Any]:
-        """All nodes but inputs, so that each comes after those that it needs, and weights in order.
-
-        Of the nodes that can come next, the one with the first weights does.
-        """
-        by_depth = self.graph._nodes_by_depth
-        nodes = [n for depth in sorted(by_depth, reverse=True) for n in by_depth[depth]]
-        known = {id(t) for t in self.graph.inputs}
-        waiting = {i: n for i, n in enumerate(nodes) if not n.is_input}
-        ready: list[tuple[int, int]] = []
-        order = []
-        while waiting or ready:
-            for i, node in list(waiting.items()):
-                if all(id(t) in known for t in node.input_tensors):
-                    own = self._own(node)
-                    heapq.heappush(ready, (own[0] if own else -1, i))
-                    del waiting[i]
-            _, i = heapq.heappop(ready)
-            order.append(nodes[i])
-            known |= {id(t) for t in nodes[i].output_tensors}
-        return order
 
     def _weights(self) -> list[int]:
         """Where the weights of each node begin in the vectors, and where the last ones end."""
@@ -115,15 +98,7 @@ class KerasParts(Parts):
         return self._starts[layer]
 
     def crossing(self, place: int) -> list[Any]:
-        """The tensors that go over a cut before node number `place`."""
-        if place == 0:
-            return list(self.graph.inputs)
-        given = {id(t): t for t in self.graph.inputs}
-        for node in self.nodes[:place]:
-            given |= {id(t): t for t in node.output_tensors}
-        taken = {id(t) for node in self.nodes[place:] for t in node.input_tensors}
-        taken |= {id(t) for t in self.graph.outputs}
-        return [t for name, t in given.items() if name in taken]
+        return crossing(self.graph, self.nodes, place)
 
     def outputs(self, x, places):
         return [[Boundary(tuple(t.shape[1:]), t.dtype) for t in self.crossing(i)] for i in places]
@@ -144,21 +119,7 @@ class KerasParts(Parts):
         return made
 
     def costs(self, x):
-        """Seconds of the forward pass of each node, operation by operation, the best of three."""
-        inputs = x if isinstance(x, tuple) else (x,)
-        values = {
-            id(t): tf.constant(np.asarray(a), t.dtype)
-            for t, a in zip(self.graph.inputs, inputs, strict=True)
-        }
-        found = []
-        for node in self.nodes:
-            best = np.inf
-            for _ in range(3):
-                began = time.perf_counter()
-                compute(node, values)
-                best = min(best, time.perf_counter() - began)
-            found.append(best)
-        return found
+        return seconds_of(self.graph, self.nodes, x)
 
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.replica.own_optimizer(given)
@@ -179,6 +140,12 @@ class KerasParts(Parts):
 
     def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
         given = trained[0] if trained else None
+        if hasattr(self.replica, "save_whole"):  # layers are cut, too
+            try:
+                self.replica.save_whole(path, parameters, given)
+            finally:
+                self._hold_again()
+            return
         with (
             self._all_of(parameters), written(self.replica, path) as part, quiet(),
             trained_by(self.replica, given, path),
@@ -193,17 +160,12 @@ class KerasParts(Parts):
         try:
             yield
         finally:
-            for stage in self.made:
-                stage.hold(*stage.held)
-            self._leave_others()
+            self._hold_again()
 
-
-def compute(node: Any, values: dict[int, Any]) -> list[Any]:
-    """Compute a node from the `values` of tensors by id, and add what it gives to them."""
-    args, kwargs = node.arguments.fill_in(values)
-    outputs = keras.tree.flatten(node.operation(*args, **kwargs))
-    values |= {id(t): value for t, value in zip(node.output_tensors, outputs, strict=True)}
-    return outputs
+    def _hold_again(self) -> None:
+        for stage in self.made:
+            stage.hold(*stage.held)
+        self._leave_others()
 
 
 class KerasStage(Stage):

@@ -91,6 +91,9 @@ class PipelinedReplica(Replica):
         boundaries = self.parts.outputs(sample, self.places[1:-1])
         self.pipeline = Pipeline(grid, schedule, stages, boundaries, recompute)
         self.random, self._whole = self.parts.random, None
+        # Where layers are cut, too: this rank's pieces of them
+        pieces = getattr(replica, "pieces", None)
+        self.pieces = None if pieces is None else pieces.of(self.segments)
         self.saved_as = replica.saved_as
         self._hold(parameters, gradient)
         self.parts.forget(mine)
@@ -107,12 +110,12 @@ class PipelinedReplica(Replica):
 
     @property
     def whole_segments(self) -> tuple[Segment, ...]:
-        return self.parts.segments
+        return self.pieces.whole_segments if self.pieces else self.parts.segments
 
     @property
     def whole_size(self) -> int:
         """Elements of the vectors of the whole model."""
-        return self.ends[-1]
+        return self.pieces.whole_size if self.pieces else self.ends[-1]
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """Fill `gradient`; returns (mean loss, samples) on every rank. Collective over the pipe."""
@@ -167,6 +170,10 @@ class PipelinedReplica(Replica):
 
     def collect(self) -> None:
         """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
+        if self.pieces:
+            whole = self.pieces.joined(self.parameters, 0, self.whole_size)
+            self._whole = whole if self.grid.team.rank == 0 else None
+            return
         whole = np.zeros(self.whole_size, self.dtype)
         if self.grid.copies.rank == 0:
             for (low, high), at in zip(self.slices, self._offsets, strict=True):
@@ -184,7 +191,7 @@ def parts_of(replica: Replica) -> Parts:
     """The layers of a replica that can be cut; ValueError if it can't be."""
     if isinstance(replica, LayeredReplica):
         return LayeredParts(replica)
-    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+    if type(replica).__name__ in ("KerasReplica", "KerasTensorReplica"):  # not importing TensorFlow
         from tutorial_dl.model_parallel.keras_stages import KerasParts
 
         return KerasParts(replica)

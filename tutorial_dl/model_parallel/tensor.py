@@ -25,6 +25,8 @@ of these two, so the bytes are the same.
 
 Shoeybi et al. (Megatron-LM), arXiv 1909.08053; sequence parallel: Korthikanti et al., arXiv
 2205.05198. Here the backward pass keeps what f has gathered; the paper gathers it again.
+
+This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ def may_mask(model: keras.Model) -> bool:
         if isinstance(layer, keras.layers.Embedding):
             return layer.mask_zero
         own = type(layer).__module__.split(".")[0] != "keras" and not isinstance(layer, keras.Model)
+        own = own and not getattr(layer, "makes_no_mask", False)
         return isinstance(layer, keras.layers.Masking) or own
 
     return any(map(makes_one, model._flatten_layers(include_self=False)))

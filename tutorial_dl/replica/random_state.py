@@ -44,7 +44,7 @@ def save(replica) -> dict[str, np.ndarray]:
 def restore(replica, saved, rank: int) -> None:
     """The reverse of `save`; a rank that did not exist then shifts rank 0's seeds."""
     of = rank if rank < saved.ranks else 0
-    if replica.random is not None:
+    if replica.random is not None and replica.random.size:
         seeds = saved.own("random_model", of)
         replica.random = seeds if of == rank else move_on(seeds, rank)
     if of != rank:

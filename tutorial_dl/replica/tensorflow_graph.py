@@ -41,13 +41,15 @@ def in_order(
     results: Sequence[tuple],
     name: str,
     all_teams: bool = True,
+    short: bool = False,
 ) -> list[tf.Tensor]:
     """Apply `function` to the tensors as numpy arrays, now or as an op of the graph being built.
 
     `function` must not change its arrays. Its results, of which `results` has (dtype, static
     shape), are copied, so it may overwrite them later. An error that a graph meets later is raised
     by TensorFlow as an OpError; `collective_layers.cause` returns the TeamError. It is a failure
-    for all teams of this process; without `all_teams`, only for the team that raises it.
+    for all teams of this process; without `all_teams`, only for the team that raises it. `short`:
+    the call is quick although sizes are not known before, so that its own cost matters most.
     """
     if tf.executing_eagerly():
         return as_tensors(function([as_array(t) for t in tensors]))
@@ -57,7 +59,7 @@ def in_order(
     kinds = [*((t.dtype, t.shape) for t in tensors), *results]
     sizes = [tf.TensorShape(shape).num_elements() for _, shape in kinds]
     plain = all(np.dtype(tf.as_dtype(t).as_numpy_dtype).char in SHAREABLE for t, _ in kinds)
-    small = plain and None not in sizes and 8 * sum(sizes) < LARGE  # known to be short
+    small = plain and (short or (None not in sizes and 8 * sum(sizes) < LARGE))
 
     @tf.autograph.experimental.do_not_convert
     def call(_, *given):

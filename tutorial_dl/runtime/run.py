@@ -226,17 +226,18 @@ class Run:
             self.compiled |= {(player.name, what): way for what, way in (ways or {}).items()}
         for player, sums in zip(self.players, place.get("trained", ()), strict=False):
             if player.replica.trained is not None:
-                player.replica.trained = sums if self.team.rank == self.team.size - 1 else {}
+                copies = player.strategy.copies
+                player.replica.trained = sums if copies.rank == copies.size - 1 else {}
 
     def trained_sums(self, player: Player) -> dict[str, np.ndarray]:
         """Its `Replica.trained` over all ranks; {} if it counts nothing. Collective."""
         found = player.replica.trained
-        return {} if found is None else summed(player.team, found)
+        return {} if found is None else summed(player.strategy.copies, found)
 
     def metrics_of_training(self, player: Player) -> dict[str, float]:
         """Metrics over the samples of this epoch, beside the loss, as each step found them."""
         sums = self.trained_sums(player)
-        found = metrics_over(player.team, player.replica, sums) if sums else {}
+        found = metrics_over(player.strategy.copies, player.replica, sums) if sums else {}
         return {self.label(player, name): found[name] for name in found if name != "loss"}
 
     # Events of training

@@ -61,6 +61,14 @@ class Strategy:
         """[first, last) of the vectors, of `n` elements, that each rank writes to checkpoints."""
         return [self.team.slice_of(n, rank) for rank in range(self.team.size)]
 
+    def to_checkpoint(self, vector: np.ndarray) -> np.ndarray:
+        """What this rank writes of a vector like the replica's, equal on all copies. Collective."""
+        return vector[slice(*self.copies.slice_of(vector.size))]
+
+    def from_checkpoint(self, saved, name: str, n: int) -> np.ndarray:
+        """The reverse: this rank's vector, of n elements, from a checkpoint's Snapshot."""
+        return saved.vector(name, self.first, self.first + n)
+
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
 

@@ -19,6 +19,7 @@ from numba_kernels.spans import span
 from numba_kernels.step.step import Step
 from numba_kernels.team.team import Team
 
+from ..config import check_shard
 from ..replica.base import Batch, Replica
 from .base import OneModel
 
@@ -40,6 +41,9 @@ class Synchronous(OneModel):
             with its own settings (numba_kernels.compression). The update is then done in two
             steps, and is only approximately that of one process. Where ranks share memory,
             compression only costs time.
+        shard: the stage of ZeRO (model_parallel/zero.py). 1 divides the optimizer's state among the
+            ranks; 0 does not, which is slower, and takes algorithm "auto" in place of "fused".
+            Stages 2 and 3 need a model that is computed layer by layer, so they are refused.
     """
 
     def __init__(
@@ -48,7 +52,11 @@ class Synchronous(OneModel):
         algorithm: str = "fused",
         one_copy: bool = False,
         compression: str | methods.Method | None = None,
+        shard: int = 1,
     ):
+        check_shard(shard, one_copy)
+        if shard == 0 and algorithm == "fused":
+            algorithm = "auto"
         self.compression = None if compression is None else methods.get(compression)
         self.two_steps = algorithm != "fused" or compression is not None
         if one_copy and self.two_steps:
@@ -95,6 +103,10 @@ class Synchronous(OneModel):
         # The part that no other rank reads need not be copied to memory that they can read.
         apart = self.update.takes_own and replica.keeps_apart
         self._options = {"apart": self.team.slice_of(n)} if apart else {}
+
+    def update_by(self, update) -> None:
+        """After `attach`: make updates in another way, from a gradient that lies in one vector."""
+        self.update, self._options = update, {}
 
     def resume(self) -> None:
         """After a failure: give every rank the state of rank 0. Collective."""

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from .. import data as datasets
 from .. import models, strategies
-from ..config import OPTIONS, WITH_MASTER, RunConfig, class_weight_of, model_arguments_of, target_of
+from ..config import (
+    OPTIONS,
+    WITH_MASTER,
+    RunConfig,
+    class_weight_of,
+    model_arguments_of,
+    target_of,
+    tensor_rules_of,
+)
 from ..layout import Layout
 
 if TYPE_CHECKING:
@@ -57,8 +65,8 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
         raise ValueError(f"{asked[0]} is for a GAN, such as digits-gan; got model {data.model!r}")
     replica = adapt(made)
     layout = layout_of(config, team.size)
-    if config.pipeline.pipeline is not None:
-        replica, strategy = pipelined(config, team, replica, dataset)
+    if config.pipeline.pipeline is not None or config.tensor.tensor is not None:
+        replica, strategy = cut(config, team, replica, dataset)
     else:
         name, its_options = config.strategy.strategy, config.strategy_options()
         strategy = strategies.get(name, team, **its_options, layout=layout)
@@ -87,18 +95,21 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
     )
 
 
-def pipelined(config: RunConfig, team, replica, dataset):
+def cut(config: RunConfig, team, replica, dataset):
     """(This rank's part of the model, the strategy that trains it). Collective."""
     from ..model_parallel import Grid, PipelinedReplica
 
-    asked = config.pipeline
+    asked, tensor = config.pipeline, config.tensor.tensor
+    flag = "--pipeline" if asked.pipeline is not None else "--tensor"
     if isinstance(dataset.train, datasets.Stream):
-        raise ValueError(
-            f"--pipeline needs samples by number, and data '{dataset.name}' are a stream"
-        )
-    if getattr(dataset.train, "weights", None) is not None:
+        raise ValueError(f"{flag} needs samples by number, and data '{dataset.name}' are a stream")
+    if asked.pipeline is not None and getattr(dataset.train, "weights", None) is not None:
         raise ValueError("--pipeline takes no weights of samples: leave them out")
-    grid = Grid(team, asked.pipeline)
+    grid = Grid(team, asked.pipeline or 1, tensor or 1)
+    if tensor is not None:
+        replica = tensor_parallel(config, grid, replica)
+        if asked.pipeline is None:
+            return replica, strategies.TensorParallel(grid)
     size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))
     part = PipelinedReplica(
         replica,
@@ -110,7 +121,20 @@ def pipelined(config: RunConfig, team, replica, dataset):
         sample=dataset.train.take(slice(0, size))[0],
         recompute=asked.recompute,
     )
-    return part, strategies.Pipelined(grid)
+    return part, (strategies.Pipelined if tensor is None else strategies.TensorParallel)(grid)
+
+
+def tensor_parallel(config: RunConfig, grid, replica):
+    """This rank's part of a Keras model whose layers are cut. Collective."""
+    if type(replica).__name__ != "KerasReplica":  # without importing TensorFlow
+        raise ValueError(
+            f"--tensor takes Keras models, such as mlp, cnn and gpt: model {config.data.model!r} "
+            f"is a {type(replica).__name__}"
+        )
+    from ..model_parallel.keras_tensor_replica import KerasTensorReplica
+
+    rules = config.tensor.tensor_rules
+    return KerasTensorReplica(replica, grid, None if rules is None else tensor_rules_of(rules))
 
 
 def of_files(config: RunConfig) -> dict[str, str | None]:
@@ -241,7 +265,9 @@ def ranks_of(config: RunConfig) -> int | None:
     layout = layout_of(config, config.layout.ranks)
     if layout:
         return layout.ranks
-    return config.layout.ranks or _ranks_without_master(config) or config.pipeline.pipeline
+    parts = (config.pipeline.pipeline or 1) * (config.tensor.tensor or 1)
+    cut = parts if config.pipeline.pipeline or config.tensor.tensor else None
+    return config.layout.ranks or _ranks_without_master(config) or cut
 
 
 def with_ranks(config: RunConfig, ranks: int) -> RunConfig:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tutorial_dl import Layout
 from tutorial_dl.cli import commands
+from tutorial_dl.layout.axes_figure import draw_axes
 
 
 def command(*words):
@@ -94,7 +95,50 @@ def test_pipelines_are_shown_by_copy():
     assert told["roles"][4] == {"rank": 4, "data": 1, "pipeline": 1}
     for words, line in {
         ("-n", "5", "--pipeline", "2"): "5 ranks can't be divided into pipelines of 2",
-        ("--pipeline", "2", "--workers", "3"): "--pipeline is shown with -n, --node-size and",
+        ("--pipeline", "2", "--workers", "3"): "--pipeline is shown with -n, --node-size",
     }.items():
         refused = command(*words)
         assert refused.exit_code == 2 and line in refused.output.replace("\n", " ")
+
+
+def test_all_axes_are_shown_and_drawn(tmp_path):
+    """Tensor groups are innermost: neighbours, on one node where it has room for them."""
+    words = ("-n", "16", "--pipeline", "2", "--context", "2", "--tensor", "2")
+    assert command(*words).stdout.splitlines() == [
+        "data 2 x pipeline 2 x context 2 x tensor 2: 16 ranks",
+        "copy 0    stage 0, part 0: ranks 0 1    stage 0, part 1: ranks 2 3    "
+        "stage 1, part 0: ranks 4 5    stage 1, part 1: ranks 6 7",
+        "copy 1    stage 0, part 0: ranks 8 9    stage 0, part 1: ranks 10 11    "
+        "stage 1, part 0: ranks 12 13    stage 1, part 1: ranks 14 15",
+    ]
+    told = json.loads(command(*words, "--node-size", "4", "--json", "-").stdout)
+    assert told["axes"] == {"data": 2, "pipeline": 2, "context": 2, "tensor": 2}
+    assert told["roles"][13] == {
+        "rank": 13, "data": 1, "pipeline": 1, "context": 0, "tensor": 1, "node": 3
+    }  # fmt: skip
+    assert command("-n", "4", "--tensor", "2").stdout.splitlines()[1:] == [
+        "copy 0    ranks 0 1",
+        "copy 1    ranks 2 3",
+    ]
+    split = command("--tensor", "4", "--node-size", "3").stdout.splitlines()
+    assert split[1] == "copy 0    ranks 0 1 2 3 (nodes 0 1)"
+    assert split[2].startswith("note: the tensor group of ranks 0 1 2 3 lies on several nodes")
+    refused = command("-n", "6", "--pipeline", "2", "--tensor", "2")
+    assert refused.exit_code == 2
+    assert "6 ranks can't be divided into groups of 4 (pipeline 2 x tensor 2)" in " ".join(
+        refused.output.split()
+    )
+    drawn = command(*words, "--node-size", "4", "--figure", str(tmp_path / "axes.svg"))
+    assert drawn.exit_code == 0 and "<svg" in (tmp_path / "axes.svg").read_text()
+
+
+def test_the_figure_has_every_rank_or_says_what_it_leaves_out():
+    def texts(axes, node_size=None):
+        return [one.get_text() for one in draw_axes(axes, node_size).axes[0].texts]
+
+    axes = {"data": 2, "pipeline": 2, "context": 2, "tensor": 2}
+    assert [one for one in texts(axes, 4) if one.isdigit()] == [str(rank) for rank in range(16)]
+    assert any("dashed: on several nodes" in one for one in texts(axes, 3))
+    assert not any("several nodes" in one for one in texts(axes, 4))
+    many = texts({"data": 9, "tensor": 16})
+    assert {"copy 0", "copy 8", "0", "143", "..."} <= set(many) and "copy 5" not in many

@@ -47,7 +47,8 @@ OTHERS = {
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
     "pipeline": 2, "micro_batches": 6, "pipeline_schedule": "zb_h1", "chunks": 2, "cut_at": "a,b",
-    "recompute": True, "keep_order": True, "rehearse": True,
+    "recompute": True, "tensor": 2, "tensor_rules": "a=rows", "shard": 0,
+    "keep_order": True, "rehearse": True,
     "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
     "discriminator_learning_rate": 0.5, "discriminator_steps": 3, "gan_loss": "wasserstein",
     "gradient_penalty": 2.0, "label_smoothing": 0.1, "label_flips": 0.2,
@@ -63,7 +64,7 @@ def refused_by(strategy):
 def others():
     """OTHERS for each strategy, without the options that it refuses."""
     for strategy in STRATEGY_OPTIONS:
-        without = refused_by(strategy) | {"one_copy"}  # excludes compression
+        without = refused_by(strategy) | {"one_copy"}  # excludes compression and shard 0
         yield {n: v for n, v in OTHERS.items() if n not in without} | {"strategy": strategy}
 
 
@@ -259,6 +260,30 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
     monkeypatch.setattr(launch, "under_mpi", lambda: False)
     monkeypatch.setattr(launch, "run_ranks", lambda *_, **__: pytest.fail("ranks were started"))
     assert message in refused("train", "-n", "2", "--strategy", *words.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (
+            {"ranks": 3, "tensor": 2},
+            "-n 3 can't be divided into tensor groups of 2 ranks: use a mu",
+        ),
+        (
+            {"ranks": 6, "tensor": 2, "pipeline": 2},
+            "2 stages of tensor groups of 2 ranks: use a mu",
+        ),
+        ({"tensor_rules": "a=rows"}, "--tensor-rules has no effect without --tensor"),
+        ({"tensor": 2, "tensor_rules": "rows"}, "tensor_rules must be LAYER=KIND,..., for example"),
+        ({"tensor": 2, "accumulate": 2}, "--accumulate does not fit --tensor"),
+        ({"tensor": 2, "shard": 0}, "--shard does not fit --tensor"),
+        ({"tensor": 2, "strategy": "downpour"}, "--tensor with strategy 'downpour': use 'synchron"),
+    ],
+)
+def test_options_of_tensor_parallelism_that_do_not_fit(options, line):
+    with pytest.raises(ValueError, match=re.escape(line)):
+        RunConfig.of(**options).check()
+    assert ranks_of(RunConfig.of(tensor=2, pipeline=3)) == 6
 
 
 def test_help_has_panels_and_shows_no_option_twice(monkeypatch):

@@ -97,6 +97,31 @@ def test_one_copy_of_the_weights(on_ranks, shared):
     on_ranks(3, numpy_replicas, "fused", True, FEW_RULES, env=env)
 
 
+def test_stages_of_zero(on_ranks):
+    on_ranks(3, shards)
+
+
+def shards():
+    """Stage 1 divides the optimizer's state, stage 0 does not, and both do the same updates."""
+    from tutorial_dl import Team, Trainer, data, models, strategies
+
+    team, digits, found = Team(), data.digits(), {}
+    for stage in (0, 1):
+        strategy = strategies.Synchronous(team, shard=stage)
+        trainer = Trainer(models.softmax(digits), digits, strategy, "adam", progress=False)
+        trainer.fit(1)
+        found[stage] = trainer.replica.parameters.copy()
+        n = trainer.replica.parameters.size
+        first, last = team.slice_of(n) if stage else (0, n)
+        assert trainer.strategy.state.slots.shape == (2, last - first)
+    np.testing.assert_allclose(found[0], found[1], rtol=0, atol=1e-5 * np.abs(found[0]).max())
+    for stage, what in ((2, "gradients"), (3, "weights")):
+        with pytest.raises(ValueError, match=f"shard {stage} divides {what} layer by layer"):
+            strategies.get("synchronous", team, shard=stage)
+    with pytest.raises(ValueError, match="one_copy divides the optimizer's state, too"):
+        strategies.Synchronous(team, one_copy=True, shard=0)
+
+
 def one_copy_is_refused():
     from tutorial_dl import strategies
 

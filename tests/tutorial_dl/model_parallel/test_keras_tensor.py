@@ -1,0 +1,397 @@
+"""Keras models cut by columns, rows and heads train as one process; what can't be is refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from keras_networks import keras, layers
+
+from numba_kernels import optimizers
+from numba_kernels.errors import PeerError
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data, models, replica, strategies
+from tutorial_dl.config import RunConfig
+from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
+from tutorial_dl.replica.consistency import DriftError
+from tutorial_dl.training import callbacks
+from tutorial_dl.training.setup import prepare
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+TEXT = data.text(length=12, characters=3000)
+RANDOM = np.random.default_rng(3)
+IMAGES, LABELS = RANDOM.standard_normal((13, 6, 6, 1)).astype("f4"), RANDOM.integers(0, 3, 13)
+
+
+def start(seed):
+    return keras.initializers.GlorotUniform(seed=seed)
+
+
+def gpt():
+    """A pair, heads, and an embedding by rows; 13 of its samples."""
+    return models.gpt(TEXT, seed=1, width=12, heads=6, blocks=1), TEXT.train.take(slice(0, 13))
+
+
+def dense(name, units, activation=None, seed=0, **options):
+    return layers.Dense(units, activation, kernel_initializer=start(seed), name=name, **options)
+
+
+def mlp(dropout=0.4):
+    """Dropout between a pair, of which each rank has a part, and dropout that all have alike."""
+    chain = [
+        keras.Input((6, 6, 1)),
+        layers.Flatten(name="flat"),
+        dense("one", 12, "tanh", 1),
+        layers.Dropout(dropout, seed=4, name="inside"),
+        dense("two", 8, "softmax", 2),
+        layers.Dropout(dropout, seed=5, name="outside"),
+        layers.BatchNormalization(name="norm"),
+        dense("last", 3, "softmax", 3),
+    ]
+    model = keras.Sequential(chain)
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, (IMAGES, LABELS)
+
+
+def convolution(name, filters, seed):
+    return layers.Conv2D(filters, 3, activation="relu", kernel_initializer=start(seed), name=name)
+
+
+def cnn():
+    """A pair of convolutions, and a gated pair of dense layers: two by columns share one Enter."""
+    x = inputs = keras.Input((6, 6, 1))
+    x = convolution("conv_2", 4, 2)(convolution("conv_1", 6, 1)(x))
+    x = layers.Flatten(name="flat")(x)
+    gate, up = dense("gate", 12, "silu", 3)(x), dense("up", 12, None, 4)(x)
+    x = dense("down", 5, None, 5, use_bias=False)(layers.Multiply(name="times")([gate, up]))
+    model = keras.Model(inputs, dense("last", 3, "softmax", 6)(x))
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, (IMAGES, LABELS)
+
+
+RULES = {
+    gpt: {
+        "*_attention": "heads",
+        "*_dense_1": "columns",
+        "*_dense_2": "rows",
+        "positions": "rows",
+        "*": "replicate",
+    },
+    mlp: None,
+    cnn: {
+        "conv_1": "columns",
+        "conv_2": "rows",
+        "gate": "columns",
+        "up": "columns",
+        "down": "rows",
+    },
+}
+# Sums forward and backward; the inputs of a model need no gradient
+SUMS = {gpt: (3, 2), mlp: (1, 0), cnn: (2, 1)}
+
+
+def trainers(build, grid, optimizer="momentum", callbacks=(), validate=True, **options):
+    """The same training by one process, on rank 0 only, and by the ranks of a grid."""
+    batch = build()[1]
+    samples = data.Data.of(*batch)
+    kept = samples if validate else None
+    dataset = data.Dataset("some", samples, kept, int(batch[1].max()) + 1)
+    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=7, progress=False)
+    alone, serial = Team().split(Team().rank), None
+    if Team().rank == 0:
+        # Checkpoints of strategy 'serial' belong to it alone.
+        strategy = "synchronous" if "checkpoint" in options else "serial"
+        whole = build()[0]
+        whole.run_eagerly = strategy == "serial"  # a graph takes longer to make than a few steps
+        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
+    part = KerasTensorReplica(build()[0], grid, RULES[build])
+    strategy = strategies.TensorParallel(grid)
+    found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
+    return serial, found, batch
+
+
+def same(found, serial, batch, near):
+    """Equal histories, weights, statistics and outputs; rank 0 has the serial run."""
+    pieces = found.replica.pieces
+    whole = pieces.joined(found.replica.parameters, 0, pieces.whole_size)
+    outputs = found.predict(batch[0])
+    if serial is None:
+        return
+    for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
+        assert mine.keys() == theirs.keys() >= {"loss", "accuracy"}
+        for name in mine.keys() & {"loss", "accuracy", "val_loss", "val_accuracy"}:
+            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), name
+    expected = serial.replica.parameters
+    np.testing.assert_allclose(whole, expected, rtol=0, atol=near * np.abs(expected).max())
+    state = serial.replica.state
+    np.testing.assert_allclose(found.replica.state, state, rtol=10 * near, atol=near)
+    np.testing.assert_allclose(outputs, serial.replica.predict(batch[0]), rtol=0, atol=near)
+
+
+def trains(build, grid, folder, near, **options):
+    """20 updates of 7 and 6 samples; the file is a plain .keras file with the optimizer's state."""
+    serial, found, batch = trainers(build, grid, **options)
+    if serial is not None:
+        serial.fit(10)
+    found.fit(10)
+    same(found, serial, batch, near)
+    path = Path(folder, f"{build.__name__}.keras")
+    found.save(path)
+    if serial is not None:
+        loaded = keras.saving.load_model(path)
+        outputs = serial.replica.predict(batch[0])
+        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=near)
+        assert int(loaded.optimizer.iterations) == 20
+        serial.fit(1)
+    found.fit(1)  # the weights still lie where they are trained
+    same(found, serial, batch, near)
+    sums = found.replica.sums
+    forward, backward = sums.forward, sums.backward
+    found.replica.compute_gradient(batch)
+    assert (sums.forward - forward, sums.backward - backward) == SUMS[build]
+    return found
+
+
+def test_two_ranks_train_and_fail_as_one(on_ranks, tmp_path):
+    on_ranks(2, two, str(tmp_path), keras=True)
+
+
+def two(folder):
+    grid, fails = Grid(Team(), tensor=2), Stops()
+    trains(mlp, grid, folder, 1e-5)
+    trains(cnn, grid, folder, 1e-5)
+    found = trains(gpt, grid, folder, 1e-5, callbacks=[fails])
+    # Rank 1 raises, and both go on; then its weights are not the others', which is an error.
+    rank = grid.team.rank
+    fails.armed = rank == 1
+    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more") as error:
+        found.fit(3)
+    assert rank == 1 or "rank 1" in str(error.value)
+    found.team.recover()
+    found.fit(1)
+    assert found.history.epochs[-1]["loss"] < found.history.epochs[0]["loss"]
+    if rank == 1:
+        segment, _ = next(one for one in found.replica.pieces.own if "norm_1" in one[0].name)
+        segment.of(found.replica.parameters)[0] += 1
+    with pytest.raises(DriftError, match="ranks hold different weights"):
+        found.fit(1)
+    found.team.recover()
+    with pytest.raises(ValueError, match=r"train it with strategies.TensorParallel\(grid\)"):
+        Trainer(found.replica, found.run.dataset, "synchronous", team=grid.team)
+    config = RunConfig.of(model="mlp", tensor=2, tensor_rules="dense_1=columns", quiet=True)
+    with pytest.raises(ValueError, match="layer 'dense_2' lies behind 'dense_1', which is cut"):
+        prepare(config, found.team)
+
+
+class Stops(callbacks.Callback):
+    """Raises in the next step on the ranks where it is armed."""
+
+    armed = False
+
+    def on_step_end(self, trainer, loss, samples):
+        if self.armed:
+            self.armed = False
+            raise ArithmeticError("no more")
+
+
+def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
+    on_ranks(3, three, str(tmp_path), keras=True)
+
+
+def three(folder):
+    before = keras.config.dtype_policy()
+    keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
+    try:
+        for build in RULES:
+            found = trains(build, Grid(Team(), tensor=3), folder, 1e-12, validate=False)
+            assert found.replica.dtype == np.float64
+    finally:
+        keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
+
+
+def test_with_data_parallelism_pipelines_and_clipping(on_ranks, tmp_path):
+    on_ranks(4, together, str(tmp_path), keras=True)
+
+
+def together(folder):
+    """One rank, then D x T = 2 x 2, then D x S x T = 1 x 2 x 2, then one, from one folder."""
+    # With Adam's usual epsilon, the last digit of a gradient near 0 decides an update's sign.
+    adam = optimizers.Adam(learning_rate=0.01, epsilon=0.01)
+    # The second batch of an epoch has one sample, so one of the copies has none.
+    options = {"checkpoint": f"{folder}/run", "clip_norm": 0.5, "batch_size": 12}
+    how = dict(optimizer=adam, learning_rate=0.01, progress=False, **options)
+    grid = Grid(Team(), tensor=2)
+    serial, found, batch = trainers(gpt, grid, adam, **options)
+    if serial is not None:
+        serial.fit(1)
+        saving, serial.run.saving = serial.run.saving, None
+        serial.fit(2)
+    Team().barrier()
+    assert found.resume() and found.steps == 2
+    found.fit(1)
+    grid = Grid(Team(), 2, 2)
+    part = KerasTensorReplica(gpt()[0], grid)
+    part = PipelinedReplica(part, grid, "1f1b", 3, layers=["block_1_norm_2"], sample=batch[0][:2])
+    found = Trainer(part, found.run.dataset, strategies.TensorParallel(grid), **how)
+    assert found.resume() and len(found.history.epochs) == 2
+    found.fit(1)
+    found.save(f"{folder}/whole.keras")
+    part.compute_gradient(batch)
+    at_once = part.gradient.copy()
+    for stage in part.pipeline.stages:
+        stage.apart = True  # as zero-bubble schedules compute it
+    part.compute_gradient(batch)
+    near = 1e-5 * np.abs(at_once).max()
+    np.testing.assert_allclose(part.gradient, at_once, rtol=0, atol=near)
+    outputs = found.predict(batch[0])
+    if serial is not None:
+        for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
+            assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-5)
+        loaded = keras.saving.load_model(f"{folder}/whole.keras")
+        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-6)
+        vectors = [serial.replica.parameters, *serial.strategy.state.slots]
+        expected = [one.copy() for one in vectors]
+        for one in vectors:
+            one[:] = 0
+        serial.run.saving = saving
+        assert serial.resume() and len(serial.history.epochs) == 3
+        for mine, theirs in zip(vectors, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+        assert serial.strategy.state.step == 6
+
+
+def test_a_rank_that_dies_ends_all(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os, signal\n"
+        "from mpi4py import MPI\n"
+        "from tutorial_dl import data\n"
+        "class Dies(data.Data):\n"
+        "    times = 0\n"
+        "    def take(self, samples):\n"
+        "        Dies.times += 1\n"
+        "        if MPI.COMM_WORLD.rank == 1 and Dies.times > 5:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().take(samples)\n"
+        "def dies():\n"
+        "    whole = data.digits()\n"
+        "    train = Dies(*whole.train.take(slice(None)))\n"
+        "    return data.Dataset('digits', train, whole.validation, 10)\n"
+    )
+    words = ["train", "--model", "mlp", "--data", f"{tmp_path}/mine.py:dies", "--tensor", "2"]
+    command = [sys.executable, "-m", "tutorial_dl", *words, "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "a rank was ended by signal SIGKILL" in done.stderr
+
+
+def chain(*more, inputs=(8,), **options):
+    model = keras.Sequential([keras.Input(inputs), *more])
+    model.compile(**{"loss": "mse", **options})
+    return model
+
+
+def shared():
+    one, x = layers.Dense(8, name="one"), keras.Input((8,))
+    model = keras.Model(x, layers.Dense(2, name="two")(one(one(x))))
+    model.compile(loss="mse")
+    return model
+
+
+def within():
+    inner = keras.Sequential([keras.Input((8,)), layers.Dense(8, name="one")], name="inner")
+    return chain(inner, layers.Dense(2, name="last"))
+
+
+def pair(first=None, between=(), second=None):
+    """Two dense layers with the given options, and layers between them."""
+    one = layers.Dense(**{"units": 6, "name": "one"} | (first or {}))
+    return chain(one, *between, layers.Dense(2, name="two", **(second or {})))
+
+
+def attention(**options):
+    x = keras.Input((4, 8))
+    heads = layers.MultiHeadAttention(4, 2, name="attend", **options)
+    model = keras.Model(x, layers.Dense(2, name="last")(heads(x, x)))
+    model.compile(loss="mse")
+    return model
+
+
+PAIR = {"one": "columns", "two": "rows"}
+GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
+
+
+@pytest.mark.parametrize(
+    ("words", "build", "rules"),
+    [
+        ("layer 'one' has 6 units, which can't be divided evenly over 4 ranks: 1, 2, 3, 6 ranks "
+         "can, or replicate it", pair, PAIR),
+        ("rule 'three' matches no layer: the model has one, two", pair, {"three": "rows"}),
+        ("rule 'one': columns, rows, heads, replicate, not 'cols'", pair, {"one": "cols"}),
+        ("layer 'one', a Dense: columns or rows or replicate, not heads", pair, {"one": "heads"}),
+        ("layer 'two' is cut by rows: it needs a layer that is cut by columns before it",
+         lambda: pair({"units": 8}), {"two": "rows"}),
+        ("layer 'one' is cut by columns: it needs one by rows behind it",
+         lambda: chain(layers.Dense(8, name="one")), {"one": "columns"}),
+        ("layer 'norm' lies behind 'one', which is cut by columns: only functions of single "
+         "numbers and dropout may",
+         lambda: pair({"units": 8}, [layers.LayerNormalization(name="norm")]), PAIR),
+        ("layer 'one', cut by columns, has activation 'softmax', which is not known to take each",
+         lambda: pair({"activation": "softmax"}), PAIR),
+        ("layer 'one', cut by columns, has a kernel_regularizer: replicate it",
+         lambda: pair({"kernel_regularizer": "l2"}), PAIR),
+        ("layer 'two', cut by rows, has a bias_constraint: replicate it",
+         lambda: pair({"units": 8}, second={"bias_constraint": "non_neg"}), PAIR),
+        ("layer 'one', cut by columns, is frozen", lambda: pair({"trainable": False}), PAIR),
+        ("layer 'one' occurs twice; layers that share weights can't be cut", shared,
+         {"one": "columns"}),
+        ("rule 'one': layer 'one' lies within another layer", within, {"one": "columns"}),
+        ("layer 'attend', cut by heads, has dropout of its own, whose masks would differ",
+         lambda: attention(dropout=0.1), None),
+        ("layer 'attend' has 4 heads, which can't be divided evenly over 3 ranks: 1, 2, 4 ranks",
+         attention, None),
+        ("layer 'grouped', cut by columns, has 2 groups: replicate it",
+         lambda: chain(layers.Conv2D(**GROUPS), layers.Conv2D(2, 1), inputs=(4, 4, 8)),
+         {"grouped": "columns"}),
+        ("has no layers to cut: neither MultiHeadAttention, nor two Dense or two convolutional",
+         lambda: chain(layers.LSTM(4), layers.Dense(2, name="last"), inputs=(5, 3)), None),
+        ("with a mask: its loss is not a mean over samples",
+         lambda: chain(layers.Masking(), layers.Dense(8), layers.Dense(2), inputs=(5, 3)), None),
+        ("can't compute layer 'half': it computes in bfloat16, its weights are float32",
+         lambda: chain(layers.Dense(8, dtype="mixed_bfloat16", name="half"), layers.Dense(2)),
+         None),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_cut_is_refused_by_name(words, build, rules):
+    from tutorial_dl.model_parallel.keras_tensor import Cut  # loads TensorFlow
+
+    with pytest.raises(ValueError) as error:
+        Cut(build(), SimpleNamespace(size=3 if "3 ranks" in words else 4, rank=0), rules)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_costs_of_slices_and_a_proposal(capsys):
+    """Weights and sums of one of two ranks, by hand; and the command, with what can't be cut."""
+    from tutorial_dl.cli import layout_for
+    from tutorial_dl.model_parallel.keras_costs import Measured
+
+    model, batch = mlp(0.0)
+    whole = replica.of(model)
+    costs = Measured(whole, batch, 2e-3, 1e-3, 1).costs(2)
+    weights = (36 * 6 + 6) + 6 * 8 + 8 + 2 * 8 + (8 * 3 + 3)
+    assert sum(one.weights for one in costs) == weights
+    assert sum(one.sums for one in costs) == 1 and sum(one.summed for one in costs) == 8
+    by_name = {one.name: one for one in costs}
+    uncut = {one.name: one for one in Measured(whole, batch, 2e-3, 1e-3, 1).costs(1)}
+    assert by_name["one"].kept == uncut["one"].kept / 2 == 6
+    assert sum(one.per_sample for one in uncut.values()) == pytest.approx(1e-3 / 12)
+    layout_for.main(
+        model="mlp", ranks=6, data=None, batch_size=16, optimizer="adam", memory=0.01, json=None
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("mlp: 301,066 weights; a gradient of 16 samples takes")
+    assert any("data 2 x tensor 3" in one and "can't be divided evenly" in one for one in lines)
+    assert sum("<- proposed" in one for one in lines) == 1
+    assert lines[-2].startswith("proposed: ") and "within 10.2 MiB per rank" in lines[-2]

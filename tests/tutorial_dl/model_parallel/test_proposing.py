@@ -1,0 +1,80 @@
+"""What cuts of a model cost, against numbers worked out by hand."""
+
+import pytest
+
+from tutorial_dl.model_parallel.proposing import Cost, Machine, choice, propose, size
+
+MACHINE = Machine(bytes_per_second=1e6, seconds_per_message=1e-3)
+# name, seconds per call and per sample, weights, outputs, summed, sums, elements of a cut before it
+LAYERS = [Cost("a", 2e-3, 1e-3, 100, 10, crossing=4), Cost("b", 0, 3e-3, 300, 5, crossing=10)]
+SLICED = [
+    Cost("a", 2e-3, 0.5e-3, 50, 5, crossing=4),
+    Cost("b", 0, 1.5e-3, 150, 5, crossing=10),
+    Cost("b_leave", 0, 0, 2, 5, summed=5, sums=1, crossing=5),
+]
+COSTS = {1: LAYERS, 2: SLICED}
+
+
+def proposed(**options):
+    found = propose(COSTS, 2, 8, MACHINE, **options)
+    return {one.name: one for one in found}, found
+
+
+def test_two_ranks_by_hand():
+    by_name, _ = proposed()
+    assert list(by_name) == sorted(by_name, key=lambda name: by_name[name].step)
+    data = by_name["data 2"]  # 4 samples per rank
+    assert data.memory == {
+        "weights": 1600, "gradients": 1600, "state": 2 * 1600 / 2, "activations": 4 * 15 * 4
+    }  # fmt: skip
+    assert data.sent == 2 * 0.5 * 400 * 4 and data.axes == {"data": 2, "pipeline": 1, "tensor": 1}
+    assert data.seconds == pytest.approx(
+        {"computing": 18e-3, "bubble": 0, "data": 3.6e-3, "tensor": 0, "pipeline": 0}
+    )
+    line = by_name["pipeline 2"]  # 4 micro-batches of 2; the second stage is the slower and larger
+    assert line.memory == {"weights": 1200, "gradients": 1200, "state": 2400, "activations": 40}
+    assert line.sent == 10 * 8 * 4
+    assert line.seconds == pytest.approx(
+        {"computing": 24e-3, "bubble": 6e-3, "data": 0, "tensor": 0, "pipeline": 320e-6 + 8e-3}
+    )
+    cut = by_name["tensor 2"]
+    assert cut.memory == {
+        "weights": 808, "gradients": 808, "state": 1616, "activations": 8 * 15 * 4
+    }  # fmt: skip
+    assert cut.sent == 5 * 8 * 4 and cut.seconds["tensor"] == pytest.approx(160e-6 + 1e-3)
+    assert cut.seconds["computing"] == pytest.approx(2e-3 + 8 * 2e-3)
+
+
+def test_the_choice_and_its_reason():
+    _, found = proposed()
+    best, why = choice(found)
+    assert found[best].name == "tensor 2"
+    assert why == "tensor 2 is predicted to be the fastest (19.2 ms per step, 3.62 KiB per rank)"
+    slow = [Cost("a", 0, 9e-3, 100, 10), *SLICED[1:]]
+    other = propose({1: LAYERS, 2: slow}, 2, 8, MACHINE)
+    best, why = choice(other, 5000)
+    assert other[best].name == "pipeline 2" and other[0].name == "data 2"
+    assert "within 4.88 KiB per rank" in why and "data 2 is faster (21.6 ms) but needs" in why
+    none, why = choice(found, 800)
+    assert none is None and why == (
+        "no cut fits 800 B per rank: tensor 2 needs the least, 3.62 KiB; use more ranks"
+    )
+
+
+def test_what_cannot_be_is_last_with_its_reason():
+    found = propose({1: LAYERS, 2: "layer 'a' has 3 units", 4: "no"}, 4, 8, MACHINE)
+    refused = {one.name: one.refused for one in found if one.refused}
+    assert refused == {
+        "tensor 4": "no", "data 2 x tensor 2": "layer 'a' has 3 units",
+        "pipeline 2 x tensor 2": "layer 'a' has 3 units",
+        "pipeline 4": "4 stages need as many layers with weights, the model has 2: use at most 2 "
+        "stages",
+    }  # fmt: skip
+    assert [one.refused for one in found[:2]] == [None, None]
+    found = propose({1: LAYERS, 2: SLICED}, 2, 1, MACHINE, no_pipeline="it has dropout")
+    refused = {one.name: one.refused for one in found if one.refused}
+    assert refused == {"pipeline 2": "it has dropout", "data 2": "2 copies for 1 samples"}
+
+
+def test_sizes_in_words():
+    assert [size(n) for n in (5, 2048, 3.5 * 2**20, 2**33)] == ["5 B", "2 KiB", "3.5 MiB", "8 GiB"]

@@ -1,0 +1,134 @@
+"""`python -m tutorial_dl layout --for MODEL -n N`: ways to cut a Keras model over N ranks.
+
+The model is built and timed on this process alone, on a batch of real data; what N ranks need is
+predicted from that (model_parallel/proposing.py), and nothing is started.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+from pathlib import Path
+from typing import Any
+
+from tutorial_dl import models
+from tutorial_dl.words import counted
+
+MESSAGE = 1e-4  # seconds per sum that is called from a graph, or per message of a pipeline
+# A stage keeps what its graph computed on a tape: 1.6 times as slow for four layers of 1,024 units,
+# 1.3 times for a gpt of width 256, each cut in two.
+STAGE = 1.4
+COLUMNS = ("data", "pipeline", "tensor")
+TEXT = ("gpt",)  # models of text
+
+
+def main(
+    *, model: str, ranks: int, data: str | None, batch_size: int, optimizer: str,
+    memory: float | None, json: str | None,
+) -> None:  # fmt: skip
+    """Print the proposals as a table, or as JSON if json is "-"; write the file asked for."""
+    models.check(model)
+    if model in models.NAMES and model not in models.NETWORKS:
+        raise ValueError(
+            f"layout --for takes Keras models, {', '.join(models.NETWORKS)} or module:function, "
+            f"got {model!r}"
+        )
+    from numba_kernels import optimizers
+
+    rule = optimizers.get(optimizer)
+    replica, batch = built(model, data or ("text" if model in TEXT else "digits"), batch_size)
+    found, seconds = proposals(replica, batch, ranks, rule.slots)
+    from tutorial_dl.model_parallel.proposing import choice
+
+    best, why = choice(found, None if memory is None else memory * (1 << 30))
+    told = {
+        "model": model, "ranks": ranks, "batch_size": len_of(batch),
+        "weights": int(replica.parameters.size), "seconds_on_one_rank": seconds,
+        "proposals": [as_json(one) for one in found], "proposed": best, "why": why,
+    }  # fmt: skip
+    text = json_format.dumps(told)
+    if json not in (None, "-"):
+        Path(json).write_text(text + "\n")
+    print(text if json == "-" else "\n".join(table(told, found)))
+
+
+def built(model: str, data: str, batch_size: int) -> tuple[Any, Any]:
+    """The Replica of a Keras model, and a batch to time it on."""
+    from tutorial_dl import data as datasets
+
+    dataset = datasets.load(data)
+    if isinstance(dataset.train, datasets.Stream):
+        raise ValueError(f"layout --for needs samples by number, and data {data!r} are a stream")
+    replica = models.build(model, dataset)
+    if type(replica).__name__ != "KerasReplica":
+        raise ValueError(
+            f"layout --for takes Keras models; {model!r} is a {type(replica).__name__}"
+        )
+    return replica, dataset.train.take(slice(0, min(batch_size, len(dataset.train))))
+
+
+def proposals(replica: Any, batch: Any, ranks: int, slots: int) -> tuple[list, float]:
+    """(All cuts over so many ranks, the fastest first; seconds of a gradient on one rank)."""
+    from tutorial_dl.data import Data
+    from tutorial_dl.model_parallel.keras_costs import Measured
+    from tutorial_dl.model_parallel.proposing import Machine, divisors, propose
+    from tutorial_dl.training.prediction import copy_bandwidth, median_seconds
+
+    few = Data(*batch).take(slice(0, max(1, len_of(batch) // 8)))
+    whole, less = (median_seconds(lambda b=b: replica.compute_gradient(b)) for b in (batch, few))
+    measured = Measured(replica, batch, whole, less, len_of(few))
+    # All ranks of a node share its memory.
+    machine = Machine(copy_bandwidth() / ranks, MESSAGE, STAGE)
+    costs = {tensor: measured.costs(tensor) for tensor in divisors(ranks)}
+    itemsize = replica.parameters.itemsize
+    refused = measured.no_pipeline
+    return propose(costs, ranks, len_of(batch), machine, slots, itemsize, refused), whole
+
+
+def len_of(batch: Any) -> int:
+    from tutorial_dl.data.elements import samples_of
+
+    return samples_of(batch)
+
+
+def as_json(one: Any) -> dict:
+    """A proposal as numbers: bytes and seconds."""
+    return {
+        "axes": one.axes, "memory": one.memory, "bytes_per_rank": one.bytes,
+        "bytes_sent": one.sent, "seconds": one.seconds, "seconds_per_step": one.step,
+        "refused": one.refused,
+    }  # fmt: skip
+
+
+def table(told: dict, found: list) -> list[str]:
+    """The lines for people; what can't be done is below, with its reason."""
+    from tutorial_dl.model_parallel.proposing import size
+
+    whole = 1e3 * told["seconds_on_one_rank"]
+    lines = [
+        f"{told['model']}: {counted(told['weights'], 'weight')}; a gradient of "
+        f"{counted(told['batch_size'], 'sample')} takes {whole:.3g} ms on one rank",
+        f"{'data':>4} {'pipeline':>8} {'tensor':>6}  {'weights':>9} {'gradients':>9} "
+        f"{'state':>9} {'outputs':>9} {'per rank':>9}  {'sent':>9}  {'ms per step':>11}  mostly",
+    ]
+    for number, one in enumerate(found):
+        if one.refused is not None:
+            continue
+        cut = [one.axes[name] for name in COLUMNS]
+        parts = [*one.memory.values(), one.bytes]
+        sizes = " ".join(f"{size(part):>9}" for part in parts)
+        mark = "  <- proposed" if number == told["proposed"] else ""
+        lines.append(
+            f"{cut[0]:>4} {cut[1]:>8} {cut[2]:>6}  {sizes}  {size(one.sent):>9}  "
+            f"{1e3 * one.step:>11.3g}  {one.most}{mark}"
+        )
+    reasons: dict[str, list[str]] = {}
+    for one in found:
+        if one.refused is not None:
+            reasons.setdefault(one.refused, []).append(one.name)
+    lines += [f"not {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+    lines.append(f"proposed: {told['why']}" if told["proposed"] is not None else told["why"])
+    lines.append(
+        "Predicted for ranks of one node with a core each; without TensorFlow's own memory, about "
+        "0.5 GiB per rank."
+    )
+    return lines

@@ -1,0 +1,111 @@
+"""The costs of a Keras model's layers, whole and cut over T ranks, for `proposing.propose`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order, seconds_of
+from tutorial_dl.model_parallel.keras_stages import KerasParts, is_float
+from tutorial_dl.model_parallel.keras_tensor import Cut
+from tutorial_dl.model_parallel.keras_tensor_layers import Enter, Leave
+from tutorial_dl.model_parallel.proposing import Cost
+from tutorial_dl.replica.base import Batch
+from tutorial_dl.replica.keras_steps import keras
+from tutorial_dl.replica.keras_tensorflow import KerasReplica
+
+
+class Measured:
+    """A model whose layers were timed on a batch, on this rank alone.
+
+    Args:
+        replica: The whole model.
+        batch: Inputs and targets.
+        whole, less: Seconds of a gradient on this batch, and on its first `samples` samples.
+    """
+
+    def __init__(
+        self, replica: KerasReplica, batch: Batch, whole: float, less: float, samples: int
+    ) -> None:
+        self.replica, self.model = replica, replica.model
+        x = batch[0]
+        count = len(keras.tree.flatten(x)[0])
+        per_sample = max(whole - less, 0.0) / max(count - samples, 1)
+        per_call = max(whole - per_sample * count, 0.0)
+        nodes = nodes_of(self.model)
+        seconds = seconds_of(graph_of(self.model), nodes, x)
+        total = sum(seconds) or 1.0
+        # Seconds per call and per sample, and elements given; the backward pass is taken to be in
+        # proportion to the forward one.
+        self._shares = {
+            node.operation.name: (
+                per_call * s / total, per_sample * s / total, elements(node.output_tensors)
+            )
+            for node, s in zip(nodes, seconds, strict=True)
+        }  # fmt: skip
+        self.weights = replica.parameters.size
+
+    @property
+    def no_pipeline(self) -> str | None:
+        """Why the model can't be a pipeline."""
+        try:
+            KerasParts(self.replica)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def costs(self, tensor: int) -> Sequence[Cost] | str:
+        """The layers of one of `tensor` ranks, or why the model can't be cut so."""
+        model, cut = self.model, ()
+        if tensor > 1:
+            try:
+                made = Cut(model, SimpleNamespace(size=tensor, rank=0))
+            except ValueError as error:
+                return str(error)
+            model = made.local
+            own = {id(layer) for layer in self.model._flatten_layers()}
+            cut = {node.operation.name for node in nodes_of(model)
+                   if isinstance(node.operation, keras.Layer)
+                   and id(node.operation) not in own}  # fmt: skip
+        graph, nodes = graph_of(model), nodes_of(model)
+        found, after_weights = [], set()  # tensors that need a gradient
+        for place, node in enumerate(nodes):
+            name, operation = node.operation.name, node.operation
+            given = elements(node.output_tensors)
+            call, sample, whole = self._shares.get(name, (0.0, 0.0, given))
+            part = 1 / tensor if name in cut else given / max(whole, 1)  # of a split tensor
+            weights = getattr(operation, "trainable_weights", [])
+            needed = any(id(t) in after_weights for t in node.input_tensors)
+            if weights or needed:
+                after_weights |= {id(t) for t in node.output_tensors}
+            meets = isinstance(operation, Leave) or (isinstance(operation, Enter) and needed)
+            found.append(
+                Cost(
+                    name,
+                    call,
+                    sample * part,
+                    sum(prod(v.shape) for v in weights),
+                    0 if isinstance(operation, Enter) else given,
+                    given if meets else 0,
+                    1 if meets else 0,
+                    elements(crossing(graph, nodes, place)),
+                )
+            )
+        return found
+
+
+def nodes_of(model: Any) -> list[Any]:
+    number = {id(v): i for i, v in enumerate(model.trainable_weights)}
+
+    def first(node: Any) -> int | None:
+        own = getattr(node.operation, "trainable_weights", [])
+        return min((number[id(v)] for v in own), default=None)
+
+    return in_order(graph_of(model), first)
+
+
+def elements(tensors: Sequence[Any]) -> int:
+    """Numbers per sample in these tensors; sizes that are not known count as 1."""
+    return sum(prod(n or 1 for n in t.shape[1:]) for t in tensors if is_float(t.dtype))

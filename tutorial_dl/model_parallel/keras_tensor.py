@@ -1,0 +1,263 @@
+"""`cut`: from a Keras model to the model of one rank, cut by columns, rows and heads.
+
+The cut follows the model's graph. Each tensor is whole, that is the same on all ranks, or split:
+each rank has a slice of its last axis. A layer by columns makes a split tensor of a whole one, a
+layer by rows a whole one of a split one. In between, only what computes slice by slice may lie.
+
+    whole -> Enter -> columns -> split -> gelu -> split -> rows -> Leave -> whole
+
+Layers that are not cut are the model's own, in both models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numba_kernels.team.team import Team
+from tutorial_dl.model_parallel import keras_rules
+from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
+from tutorial_dl.model_parallel.keras_stages import is_float
+from tutorial_dl.model_parallel.keras_tensor_layers import (
+    Enter,
+    Heads,
+    Leave,
+    PartOfDropout,
+    Rows,
+    Sums,
+)
+from tutorial_dl.model_parallel.pieces import Piece
+from tutorial_dl.replica.keras_losses import may_mask
+from tutorial_dl.replica.keras_own_step import has_own_step
+from tutorial_dl.replica.keras_steps import keras
+
+ALL = (Ellipsis,)
+
+
+class Cut:
+    """The model of this rank.
+
+    Args:
+        model: The whole model, the same on every rank, functional or sequential; it is built.
+        team: The ranks that compute each batch together, T.
+        rules: Pattern of layers' names -> "columns", "rows", "heads" or "replicate". The first that
+            matches counts; layers without a rule are whole on all ranks. None: `keras_rules.found`.
+
+    Attributes:
+        local: The model of this rank, compiled as `model` is. It shares with it the layers that are
+            not cut.
+        pieces: Of each of its trainable weights, in order: its place in the whole model's.
+        rules: The table by which it is cut.
+
+    Raises:
+        ValueError: If the model can't be cut so, with the layer's name.
+    """
+
+    def __init__(self, model: Any, team: Team, rules: Mapping[str, str] | None = None) -> None:
+        check_model(model)
+        self.model, self.team, self.sums = model, team, Sums(team)
+        self.graph = graph_of(model)
+        number = {id(v): i for i, v in enumerate(model.trainable_weights)}
+
+        def first(node: Any) -> int | None:
+            own = getattr(node.operation, "trainable_weights", [])
+            return min((number[id(v)] for v in own), default=None)
+
+        self.nodes = in_order(self.graph, first)
+        self.rules = keras_rules.found(model, self.nodes) if rules is None else dict(rules)
+        with_weights = [n.operation for n in self.nodes if getattr(n.operation, "weights", None)]
+        keras_rules.check_rules(model, self.rules, {layer.name for layer in with_weights})
+        self.values = {id(t): t for t in self.graph.inputs}
+        self.split: dict[int, str] = {}  # tensors that are split: by which layer
+        self.entered: dict[int, Any] = {}  # what Enter makes of a tensor
+        self._names: list[str] = []
+        self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
+        self._number = number
+        for node in self.nodes:
+            self._compute(node)
+        for t in self.graph.outputs:
+            if id(t) in self.split:
+                raise ValueError(
+                    f"layer '{self.split[id(t)]}' is cut by columns: it needs one by rows behind it"
+                )
+        self.local = self._model()
+        self.pieces = [self._piece(v) for v in self.local.trainable_weights]
+
+    def _piece(self, variable: Any) -> Piece:
+        if id(variable) in self._made:
+            return Piece(*self._made[id(variable)])
+        return Piece(self._number[id(variable)], ALL, True)
+
+    def _model(self) -> Any:
+        """The model of the tensors that were computed, compiled as the whole one is."""
+        if hasattr(self.model, "_inputs_struct"):
+            structs = self.model._inputs_struct, self.model._outputs_struct
+        else:  # a Sequential
+            structs = self.graph.inputs[0], self.graph.outputs[0]
+        inputs, outputs = (
+            keras.tree.map_structure(lambda t: self.values[id(t)], one) for one in structs
+        )
+        local = keras.Model(inputs, outputs, name=self.model.name)
+        local.compile(**self.model._compile_config.config | {"jit_compile": False})
+        if hasattr(self.model, "strategy_chooses"):
+            local.strategy_chooses = self.model.strategy_chooses
+        return local
+
+    def _compute(self, node: Any) -> None:
+        operation = node.operation
+        layer = operation if isinstance(operation, keras.Layer) else None
+        kind = "replicate"
+        if layer is not None and layer.weights:
+            kind = keras_rules.kind_of(layer.name, self.rules)
+        split = [self.split[id(t)] for t in node.input_tensors if id(t) in self.split]
+        if kind == "replicate":
+            self._whole_or_split(node, split)
+            return
+        if self._names.count(layer.name):
+            raise ValueError(
+                f"layer '{layer.name}' occurs twice; layers that share weights can't be cut"
+            )
+        self._names.append(layer.name)
+        share = keras_rules.check_layer(layer, kind, self.team.size)
+        embedding = isinstance(layer, keras.layers.Embedding)
+        if kind == "rows" and not split and not embedding:
+            raise ValueError(
+                f"layer '{layer.name}' is cut by rows: it needs a layer that is cut by columns "
+                "before it"
+            )
+        if split and (kind != "rows" or embedding):
+            self._refuse_behind(layer.name, split[0])
+        if kind == "columns":
+            self._columns(node, share)
+        elif embedding:
+            self._embedding(node, share)
+        elif kind == "rows":
+            self._rows(node, share)
+        else:
+            self._heads(node, share)
+
+    def _refuse_behind(self, name: str, first: str) -> None:
+        raise ValueError(
+            f"layer '{name}' lies behind '{first}', which is cut by columns: only functions of "
+            "single numbers and dropout may, up to a layer that is cut by rows"
+        )
+
+    def _whole_or_split(self, node: Any, split: list[str]) -> None:
+        operation = node.operation
+        if split:
+            if len(split) < len(node.input_tensors) or not keras_rules.carries(node):
+                self._refuse_behind(operation.name, split[0])
+            if isinstance(operation, keras.layers.Dropout) and operation.rate:
+                operation = PartOfDropout(f"{operation.name}_part", operation, self.team)
+        self._apply(node, operation, self.values)
+        if split:
+            self.split |= dict.fromkeys(map(id, node.output_tensors), split[0])
+
+    def _apply(self, node: Any, operation: Any, values: dict[int, Any], after: Any = None) -> None:
+        """Compute a node by another operation, and note what it gives, after one more layer."""
+        args, kwargs = node.arguments.fill_in(values)
+        outputs = keras.tree.flatten(operation(*args, **kwargs))
+        if after is not None:
+            outputs = [after(one) for one in outputs]
+        self.values |= dict(zip(map(id, node.output_tensors), outputs, strict=True))
+
+    def _enter(self, node: Any) -> dict[int, Any]:
+        """The values that a layer is to take: numbers of its inputs go through Enter, once each."""
+        values = dict(self.values)
+        for t in node.input_tensors:
+            if is_float(t.dtype):
+                if id(t) not in self.entered:
+                    name = f"{node.operation.name}_enter"
+                    name += "" if t is node.input_tensors[0] else f"_{len(self.entered)}"
+                    self.entered[id(t)] = Enter(name, self.sums)(self.values[id(t)])
+                values[id(t)] = self.entered[id(t)]
+        return values
+
+    def _of(self, axis: int, dimensions: int, share: int) -> tuple:
+        """The index of this rank's slice of an axis."""
+        first = self.team.rank * share
+        index = [slice(None)] * dimensions
+        index[axis] = slice(first, first + share)
+        return tuple(index)
+
+    def _note(self, variable: Any, whole: Any, axis: int | None, share: int = 0) -> None:
+        index = ALL if axis is None else self._of(axis, len(whole.shape), share)
+        if tuple(variable.shape) != tuple(len_of(index, whole.shape)):
+            raise AssertionError(f"{whole.path}: {whole.shape}, its slice {variable.shape}")
+        self._made[id(variable)] = self._number[id(whole)], index, axis is None
+
+    def _columns(self, node: Any, share: int) -> None:
+        layer = node.operation
+        size = "units" if isinstance(layer, keras.layers.Dense) else "filters"
+        mine = type(layer).from_config(layer.get_config() | {size: share})
+        self._apply(node, mine, self._enter(node))
+        self.split |= dict.fromkeys(map(id, node.output_tensors), layer.name)
+        self._note(mine.kernel, layer.kernel, -1, share)
+        if layer.use_bias:
+            self._note(mine.bias, layer.bias, 0, share)
+
+    def _rows(self, node: Any, share: int) -> None:
+        layer = node.operation
+        own = {"use_bias": False, "activation": None}
+        mine = type(layer).from_config(layer.get_config() | own)
+        leave = self._leave(layer, layer.bias if layer.use_bias else None, layer.activation)
+        self._apply(node, mine, self.values, leave)
+        self._note(mine.kernel, layer.kernel, -2, share)
+        if layer.use_bias:
+            self._note(leave.bias, layer.bias, None)
+
+    def _leave(self, layer: Any, bias: Any, activation: Any = None) -> Leave:
+        size = None if bias is None else bias.shape[0]
+        return Leave(f"{layer.name}_leave", self.sums, size, activation)
+
+    def _embedding(self, node: Any, share: int) -> None:
+        layer = node.operation
+        place = self.team.rank * share, share, layer.input_dim, layer.output_dim
+        mine = Rows(layer.name, *place, dtype=layer.dtype_policy)
+        self._apply(node, mine, self.values, self._leave(layer, None))
+        self._note(mine.table, layer.embeddings, 0, share)
+
+    def _heads(self, node: Any, share: int) -> None:
+        layer = node.operation
+        if len(node.output_tensors) > 1:
+            raise ValueError(
+                f"layer '{layer.name}', cut by heads, returns its scores: leave it out"
+            )
+        mine = Heads.from_config(layer.get_config() | {"num_heads": share})
+        bias = layer.output_dense.bias if layer.use_bias else None
+        leave = self._leave(layer, bias)
+        self._apply(node, mine, self._enter(node), leave)
+        for name in ("query_dense", "key_dense", "value_dense"):
+            self._note(getattr(mine, name).kernel, getattr(layer, name).kernel, -2, share)
+            if layer.use_bias:
+                self._note(getattr(mine, name).bias, getattr(layer, name).bias, 0, share)
+        self._note(mine.output_dense.kernel, layer.output_dense.kernel, 0, share)
+        if bias is not None:
+            self._note(leave.bias, bias, None)
+
+
+def len_of(index: tuple, shape: tuple) -> list[int]:
+    """The shape of array[index], for an array of this shape."""
+    if index == ALL:
+        return list(shape)
+    return [len(range(*one.indices(n))) for one, n in zip(index, shape, strict=True)]
+
+
+def check_model(model: Any) -> None:
+    """Raise ValueError, with the layer's name, if ranks can't compute a model exactly together."""
+
+    def refuse(what: str, instead: str) -> None:
+        raise ValueError(f"tensor parallelism can't compute {what}: {instead}")
+
+    if not getattr(model, "inputs", None) or has_own_step(model):
+        refuse(f"model '{model.name}'", "it takes a functional or sequential one")
+    if may_mask(model):
+        refuse(f"model '{model.name}' with a mask", "its loss is not a mean over samples")
+    for layer in model._flatten_layers():
+        if layer.compute_dtype != layer.variable_dtype:
+            refuse(
+                f"layer '{layer.name}'",
+                f"it computes in {layer.compute_dtype}, its weights are {layer.variable_dtype}",
+            )
+        if getattr(layer, "stateful", False):
+            refuse(f"layer '{layer.name}'", "it keeps states from batch to batch")

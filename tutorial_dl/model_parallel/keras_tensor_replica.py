@@ -1,0 +1,113 @@
+"""`KerasTensorReplica`: this rank's part of a Keras model that is cut by columns, rows and heads.
+
+    grid = Grid(Team(), tensor=2)                       # D x 2 ranks
+    replica = KerasTensorReplica(model, grid, {"dense_1": "columns", "dense_2": "rows"})
+    Trainer(replica, data, strategies.TensorParallel(grid)).fit(5)
+
+All ranks of `grid.tensor` compute the same batch. What is not cut is equal on all of them, and
+stays so, because they do the same operations on the same numbers (the strategy checks it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tutorial_dl.model_parallel.grid import Grid
+from tutorial_dl.model_parallel.keras_stages import alias
+from tutorial_dl.model_parallel.keras_tensor import Cut
+from tutorial_dl.model_parallel.pieces import Pieces
+from tutorial_dl.replica.base import Brought, Segment, TrainedBy
+from tutorial_dl.replica.keras_tensorflow import KerasReplica
+
+
+class KerasTensorReplica(KerasReplica):
+    """A KerasReplica of a part of a model. Making it is collective.
+
+    Args:
+        model: The whole model, a compiled keras.Model or its KerasReplica, the same on every rank.
+            Only this rank's part of its weights is kept; use it through this replica from now on.
+        grid: The ranks; `grid.tensor` hold its layers together.
+        rules: How layers are cut; see `keras_tensor.Cut`. None: a table that fits the model.
+
+    Attributes:
+        pieces: Where this rank's weights lie in the whole model's.
+        rules: The table of rules.
+        sums: Counts the sums over ranks, `sums.forward` and `sums.backward`.
+
+    Raises:
+        ValueError: If the model can't be cut so, with the layer's name and what would work.
+    """
+
+    refuses_xla = "its ranks communicate while they compute a gradient"
+
+    def __init__(self, model: Any, grid: Grid, rules: Mapping[str, str] | None = None) -> None:
+        self.whole = model if isinstance(model, KerasReplica) else KerasReplica(model)
+        self.grid = grid
+        cut = Cut(self.whole.model, grid.tensor, rules)
+        self.rules, self.sums = cut.rules, cut.sums
+        if grid.model.size > 1:  # one model, also where layers have no seed of their own
+            grid.model.broadcast(self.whole.parameters)
+            for name in ("state", "random"):
+                if getattr(self.whole, name).size:
+                    value = np.array(getattr(self.whole, name))
+                    setattr(self.whole, name, grid.model.broadcast(value))
+        whole = self.whole.parameters.copy()
+        super().__init__(cut.local)
+        # In the order of the whole model, so that checkpoints do not depend on the cut
+        self._state, self._seeds = self.whole._state, self.whole._seeds
+        self.pieces = Pieces(grid, self.whole.segments, self.segments, cut.pieces)
+        self.pieces.take(lambda first, last: whole[first:last], self.parameters)
+        self._collected: np.ndarray | None = None
+        mine = {id(v) for v in self._variables}
+        self._others = [v for v in self.whole.model.trainable_weights if id(v) not in mine]
+        self._forget()
+
+    def _forget(self) -> None:
+        """Weights of other ranks get memory that is never written, so takes no room."""
+        most = max((int(np.prod(v.shape)) for v in self._others), default=0)
+        nothing = np.zeros(most + 64, self.dtype)
+        start = -nothing.ctypes.data % 64 // self.dtype.itemsize
+        for variable in self._others:
+            size = int(np.prod(variable.shape))
+            alias(variable, nothing[start : start + size].reshape(variable.shape))
+        self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)
+
+    def use_team(self, team: Any) -> None:
+        super().use_team(self.grid.copies)
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        return self.whole.own_optimizer(given)
+
+    @property
+    def whole_segments(self) -> tuple[Segment, ...]:
+        return self.pieces.whole_segments
+
+    @property
+    def whole_size(self) -> int:
+        return self.pieces.whole_size
+
+    def collect(self) -> None:
+        """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
+        whole = self.pieces.joined(self.parameters, 0, self.whole_size)
+        self._collected = whole if self.grid.team.rank == 0 else None
+
+    def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:
+        """Save the whole Keras model, as its own replica does; on rank 0, after `collect`."""
+        self.save_whole(path, self._collected, trained)
+        self._collected = None
+
+    def save_whole(self, path: Path | str, whole: np.ndarray, trained: TrainedBy | None) -> None:
+        """Save the whole model with these weights."""
+        variables = self.whole.model.trainable_weights
+        try:
+            for segment, variable in zip(self.whole_segments, variables, strict=True):
+                variable.assign(segment.of(whole))
+            self.whole.save(path, trained)
+        finally:
+            self._forget()
+            if self.parameters.size:  # else a pipeline holds them
+                self._hold(self.parameters, self.gradient)
