@@ -30,6 +30,10 @@ START = 600.0  # seconds within which the first cell must be ready
 WAIT = 0.2  # seconds between two looks at what has been lost
 
 
+class Refused(ValueError):
+    """No cell can train any set of values, so nothing was trained. The message says why."""
+
+
 class Port:
     """How the coordinator reaches cells. Nothing here waits for a cell."""
 
@@ -117,6 +121,9 @@ class Coordinator:
         self.free: deque[int] = deque()
         self.busy: dict[int, Busy] = {}
         self.dropped: dict[int, str] = {}  # cell -> why
+        self.refused: dict[int, str] = {}  # cell -> why it can't train anything
+        self.ready = False  # whether a cell has been
+        self.unsaid: list[str] = []  # what has gone wrong before
         self.tasks: list[Task] = []  # trials in training
         self.prepared: tuple | None = None
         self.finished = study.resumed
@@ -131,6 +138,7 @@ class Coordinator:
         except KeyboardInterrupt:
             stopped = "interrupted"
         ended = self.port.now()
+        self._say()
         for cell, busy in self.busy.items():
             self._span(cell, busy, ended)
         for task in self.tasks:
@@ -222,6 +230,11 @@ class Coordinator:
             self.tell(f"cell {cell}: {message['note']}", None)
         if message["what"] == "ready":
             self.free.append(cell)
+            self.ready = True
+            self._say()
+            return
+        if message["what"] == "refused":
+            self._refuse(cell, message["why"])
             return
         busy = self.busy.get(cell)
         if busy is None or busy.task.trial.number != message["trial"]:
@@ -237,6 +250,13 @@ class Coordinator:
             else:
                 self.free.append(cell)
             self._fold_ended(busy, message)
+
+    def _refuse(self, cell: int, why: str) -> None:
+        """A cell can't train anything. If none can, the search is wrong; else only its node is."""
+        self.refused[cell] = why
+        if len(self.refused) == self.cells:
+            raise Refused(why)
+        self._drop(cell, why)
 
     def _report(self, busy: Busy, epoch: int, value: float) -> None:
         task = busy.task
@@ -286,7 +306,9 @@ class Coordinator:
         if cell in self.dropped:
             return
         self.dropped[cell] = f"cell {cell} is lost: {why}"
-        self.tell(self.dropped[cell], None)
+        self.unsaid.append(self.dropped[cell])
+        if self.ready:  # else all may be refused for one reason, which is said once
+            self._say()
         self.port.drop(cell)
         if cell in self.free:
             self.free.remove(cell)
@@ -294,6 +316,11 @@ class Coordinator:
         if busy is not None:
             self._span(cell, busy, self.port.now())
             self._fold_ended(busy, {"state": "failed", "why": why})
+
+    def _say(self) -> None:
+        for text in self.unsaid:
+            self.tell(text, None)
+        self.unsaid.clear()
 
     def _span(self, cell: int, busy: Busy, end: float) -> None:
         self.spans.append((cell, busy.task.trial.number, busy.fold, busy.since, end))

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..config import RunConfig
 from . import on_engine
-from .coordinator import Coordinator, Outcome, Port
+from .coordinator import Coordinator, Outcome, Port, Refused
 from .report import summary, timeline
 from .running import Search
 from .space import Space
@@ -46,7 +46,7 @@ class EnginesPort(Port):
     def __init__(self, client, members: list[list[int]]):
         self.client, self.members = client, dict(enumerate(map(list, members)))
         self.begun: dict[int, dict[int, Any]] = {}  # cell -> rank -> AsyncResult
-        self.events: list[tuple[int, dict]] = [(cell, {"what": "ready"}) for cell in self.members]
+        self.events: list[tuple[int, dict]] = []
         self.reported: dict[int, int] = {}  # cell -> epochs that were reported
         self.tasks: dict[int, dict] = {}
         self.gone: list[int] = []
@@ -155,7 +155,7 @@ class Found:
 
     def timeline(self):
         """A figure of what each cell trained when."""
-        return timeline(self.outcome)
+        return timeline(self.outcome, self.trials)
 
     def plot(self):
         """Optuna's figure of sets of values as parallel coordinates."""
@@ -297,8 +297,11 @@ def tune(
     try:
         # As a cell: teams that have failed in an earlier one recover
         c.run(on_engine.begin, search, each, timeout=BEGIN)
+        said = c.run(on_engine.check)
         members = [list(range(cell * each, (cell + 1) * each)) for cell in range(search.cells)]
-        port, view = EnginesPort(c.client, members), View(study, show)
+        port = EnginesPort(c.client, members)
+        port.events = [(cell, said[ranks[0]]) for cell, ranks in enumerate(members)]
+        view = View(study, show)
         try:
             outcome = Coordinator(study, port, search.cells, folds, deadline, view.tell).run()
         except BaseException:
@@ -307,6 +310,9 @@ def tune(
             raise
         port.settle()
         view.renew()
+    except Refused:
+        study.discard()
+        raise
     finally:
         study.close()
     return Found(search, study, outcome)

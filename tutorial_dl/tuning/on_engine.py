@@ -44,6 +44,12 @@ def begin(search: Search, each: int) -> None:
     _cell = Cell(link, part, search.space, search.base, search.folds, search.merit)
 
 
+def check() -> dict[str, Any]:
+    """Whether this rank's cell is ready to train: a message for the coordinator."""
+    why = _cell.check()
+    return {"what": "refused", "why": why} if why else {"what": "ready"}
+
+
 def train(task: dict[str, Any]) -> dict[str, Any]:
     """Train a task on this rank's cell; returns the message of its end."""
     _cell.link.reports = {}

@@ -5,7 +5,11 @@ from __future__ import annotations
 import html
 import io
 import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from .. import figure_style as style
 from .coordinator import Outcome
@@ -19,6 +23,7 @@ th, td { padding: .2rem .6rem; border-bottom: 1px solid #8888; text-align: right
 .wide { overflow-x: auto }
 svg { width: 100%; height: auto; background: #fff; border-radius: .5rem }
 """
+HATCHES = {"failed": "////", "pruned": ".."}
 PLOTS = {  # of Optuna, and from how many complete trials on
     "plot_optimization_history": ("Figure of merit by trial", 1),
     "plot_param_importances": ("Which parameters matter", 5),
@@ -32,7 +37,7 @@ def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
     """Write the report, one self-contained file."""
     parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(summary(study, outcome))}</p>"]
     parts += [f"<p>{html.escape(line)}</p>" for line in outcome.lost]
-    parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome))]
+    parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome, study.rows()))]
     complete = sum(row["state"] == "complete" for row in study.rows())
     for name, (words, least) in PLOTS.items():
         if complete >= least and (drawn := of_optuna(name, study)) is not None:
@@ -91,15 +96,43 @@ def _short(value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def timeline(outcome: Outcome):
-    """What each cell trained when, a colour per trial."""
-    with style.axes(height=0.6 + 0.3 * outcome.cells) as ax:
+def timeline(outcome: Outcome, rows: Iterable[Mapping] = ()):
+    """What each cell trained when: a bar per training, with its trial's number where it fits.
+
+    `rows` are the trials (`Study.rows`): those that did not complete are hatched, and named in the
+    legend.
+    """
+    states = {row["number"]: row["state"] for row in rows}
+    with style.axes(height=1.2 + 0.35 * outcome.cells) as ax:
         first = min((began for *_, began, _ in outcome.spans), default=0.0)
+        whole = max((ended for *_, ended in outcome.spans), default=1.0) - first
         for cell, trial, _, began, ended in outcome.spans:
-            ax.barh(cell, ended - began, left=began - first, color=style.colour(trial),
-                    edgecolor="white")  # fmt: skip
-        ax.set(xlabel="seconds", ylabel="cell", yticks=range(outcome.cells), title="Trainings")
+            state = states.get(trial, "complete")
+            ax.barh(
+                cell, ended - began, left=began - first, color=style.colour(trial),
+                edgecolor="white", hatch=HATCHES.get(state), linewidth=1,
+            )  # fmt: skip
+            if ended - began > 0.012 * len(str(trial)) * whole:
+                middle = (began + ended) / 2 - first
+                ax.text(
+                    middle, cell, trial, ha="center", va="center", color="white", size=9,
+                    weight="bold", path_effects=[withStroke(linewidth=2, foreground="#444444")],
+                )  # fmt: skip
+        ax.set(
+            xlabel="seconds", ylabel="cell", yticks=range(outcome.cells),
+            title="What each cell trained: numbers are trials",
+        )  # fmt: skip
+        ax.grid(visible=False, axis="y")
         ax.invert_yaxis()
+        seen = [state for state in HATCHES if state in states.values()]
+        if seen:
+            ax.legend(
+                handles=[
+                    Patch(facecolor=style.GREY, edgecolor="white", hatch=HATCHES[one], label=one)
+                    for one in seen
+                ],
+                loc="upper left", bbox_to_anchor=(1, 1),
+            )  # fmt: skip
     return ax.figure
 
 

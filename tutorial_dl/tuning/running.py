@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import data as datasets
 from ..config import RunConfig
+from . import folds
 from .space import Space
 
 DEADLINE = 3600.0
 LONGEST = 1e9  # seconds that a timer takes
+MANY = 32  # folds; more are checked before so many ranks are started
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,15 @@ class Search:
         return each
 
     def check(self, each: int) -> None:
-        """Check everything that can be checked before ranks are started."""
-        from . import options, samplers, study
+        """Check everything that can be checked before ranks are started.
 
+        What needs the data or the model is checked by the cells (`Cell.check`).
+        """
+        from . import merit, options, samplers, study
+
+        merit.check_source(self.merit)
+        if self.folds > MANY and self.base.data.data in datasets.NAMES:
+            folds.check(datasets.load(self.base.data.data), self.folds)
         samplers.check(self.sampler)
         if self.sampler == "grid":
             samplers.check_grid(self.space, self.trials)
@@ -105,9 +114,13 @@ class Search:
 
 
 def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda text, row: None):
-    """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None."""
+    """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None.
+
+    Raises:
+        Refused: On rank 0, if nothing can be trained as asked; the other ranks return.
+    """
     from .cell import Cell, MpiLink
-    from .coordinator import Coordinator
+    from .coordinator import Coordinator, Refused
     from .mpi_port import MpiPort
 
     each = search.ranks_each(team.size)
@@ -128,6 +141,9 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     try:
         outcome = coordinator.run()
         port.mail.flush(5.0)
+    except Refused:
+        study.discard()
+        raise
     finally:
         study.close()
     return study, outcome

@@ -94,6 +94,7 @@ class Study:
             raise ValueError(f"trials must be at least 1, got {trials}")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.trials, self.maximise, self.lock = space, trials, maximise, None
+        self.made = Path(file) if file is not None and not Path(file).exists() else None
         about = dict(about or {}) | {"space": repr(space.parameters), "maximise": maximise}
         about = json.loads(json.dumps(about))
         samplers.check(sampler)
@@ -204,6 +205,14 @@ class Study:
         """Let another search use the file."""
         if self.lock is not None:
             self.lock.close()
+
+    def discard(self) -> None:
+        """Close; remove the file if it was made here and has no trial, since nothing was tried."""
+        new = self.made is not None and not self.optuna.get_trials(deepcopy=False)
+        self.close()
+        if new:
+            for name in (self.made, f"{self.made}.lock"):
+                Path(name).unlink(missing_ok=True)
 
     # What has come out
 

@@ -13,7 +13,7 @@ import pytest
 
 from tutorial_dl import data
 from tutorial_dl.tuning import folds, problems, simulation
-from tutorial_dl.tuning.coordinator import GRACE, Coordinator
+from tutorial_dl.tuning.coordinator import GRACE, Coordinator, Refused
 from tutorial_dl.tuning.merit import is_higher_better
 from tutorial_dl.tuning.simulation import SimulatedPort
 from tutorial_dl.tuning.study import Study
@@ -142,6 +142,36 @@ def test_a_fold_that_fails_ends_the_other_folds():
     row = next(row for row in study.rows() if row["number"] == 0)
     assert row["state"] == "failed" and row["why"] == "fold 1: out of memory"
     assert len(study.finished) == 3
+
+
+def refusing(cells, which):
+    """Cells of which those of `which` say that they can train nothing."""
+    port = SimulatedPort(cells, lambda values, fold: values["x0"], one_second)
+    said = {"what": "refused", "why": "there is no such column"}
+    port.events = [(0.0, i, i, said if i in which else {"what": "ready"}) for i in range(cells)]
+    return port
+
+
+def test_a_search_that_all_cells_refuse_ends_before_any_trial(tmp_path):
+    study, lines = Study(SPACE, "random", 5, seed=0, file=tmp_path / "s.log"), []
+    port = refusing(3, {0, 1, 2})
+    with pytest.raises(Refused, match="there is no such column"):
+        Coordinator(study, port, 3, tell=lambda text, row: lines.append(text)).run()
+    assert not lines and not study.optuna.trials
+    study.discard()
+    assert not list(tmp_path.iterdir())
+    study, outcome, lines = run(refusing(3, {0, 2}), 3, trials=5)  # only their nodes are wrong
+    assert len(study.finished) == 5 and len(outcome.lost) == 2
+    assert sum("is lost: there is no such column" in line for line in lines) == 2
+
+
+def test_only_a_study_that_is_new_and_empty_is_discarded(tmp_path):
+    file = tmp_path / "s.log"
+    study = Study(SPACE, "random", 5, file=file)
+    study.tell(study.ask()[0], 1.0)
+    study.discard()
+    Study(SPACE, "random", 5, file=file, resume=True).discard()
+    assert len(Study(SPACE, "random", 5, file=file, resume=True).finished) == 1
 
 
 class Reporting(SimulatedPort):

@@ -86,6 +86,9 @@ def test_what_is_refused_before_anything_is_trained(shared_cluster):
         tuning.tune(c, {"learning_rat": RATE}, show=Display())
     with pytest.raises(ValueError, match=f"need 30 engines, the cluster has {c.n}"):
         tuning.tune(c, {"learning_rate": RATE}, groups=10, folds=3, show=Display())
+    with pytest.raises(ValueError, match="did you mean 'val_accuracy'") as refused:
+        tuning.tune(c, {"learning_rate": RATE}, merit="val_acuracy", show=Display())
+    assert "\n" not in str(refused.value)
 
 
 def test_the_view_of_a_study():

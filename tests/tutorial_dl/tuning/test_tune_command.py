@@ -22,6 +22,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl import config
 from tutorial_dl.cli.commands import app
 from tutorial_dl.training.setup import prepare
+from tutorial_dl.tuning.cell import Cell, Link
 from tutorial_dl.tuning.options import config_of
 from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
@@ -207,7 +208,45 @@ def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
     check_kills(tmp_path, [(0, 3), (2, 2)], 12)
 
 
-# Bad input, before anything starts --------------------------------------------------------------
+# Bad input, before anything is trained -----------------------------------------------------------
+
+
+def cell(folds=1, merit="val_loss", **options):
+    link = Link()  # alone, a cell checks without a word to the coordinator
+    base = config.RunConfig.of(epochs=1, **options)
+    space = Space.of(tomllib.loads(RATE))
+    return Cell(link, Team(MPI.COMM_SELF), space, base, folds, merit)
+
+
+def test_a_cell_refuses_what_no_set_of_values_can_give(tmp_path):
+    (tmp_path / "of.py").write_text(
+        "def two(trainer, other): ...\ndef fails(): raise KeyError('no such table')\n"
+    )
+    assert cell().check() is None and cell(folds=3, merit="seconds").check() is None
+    assert cell(merit=f"{MODEL}:merit").check() is None
+    for why, wrong in (
+        ("did you mean 'val_accuracy'?", cell(merit="val_acuracy")),
+        ("folds must be from 1 to", cell(folds=5000)),
+        ("no function 'merits'; it has", cell(merit=f"{MODEL}:merits")),
+        ("is called with the trainer alone, and it takes (trainer, other)",
+         cell(merit=f"{tmp_path}/of.py:two")),
+        ("KeyError: 'no such table'", cell(data=f"{tmp_path}/of.py:fails")),
+    ):  # fmt: skip
+        said = wrong.check()
+        assert said and why in said and "\n" not in said
+    # A model that can't be built with one set says nothing about others
+    assert cell(model=f"{MODEL}:build", model_arguments='{"what": "raises"}').check() is None
+
+
+def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
+    words = ["-n", "5", "--groups", "2", "--merit", "val_acuracy", "--study", "study.log"]
+    status, text = tune(tmp_path, RATE, *words)
+    assert status == 2 and text.count("\n") == 1, text
+    assert text.startswith("error: merit 'val_acuracy'") and "did you mean 'val_accuracy'?" in text
+    assert not list(tmp_path.glob("study.log*"))  # so the right one is no other study
+
+
+# Before anything starts --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,6 +261,9 @@ def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
         ([], RATE.replace("learning_rate", "learning_rat"), "did you mean 'learning_rate'?"),
         (["--json", "no/where.json"], RATE, "there is no folder no"),
         (["--strategy", "downpour", "-n", "2"], RATE, "at least 2 ranks"),
+        (["--merit", f"{MODEL}:merits"], RATE, "has no function 'merits'; it has build, merit"),
+        (["--merit", "nowhere.py:merit"], RATE, "there is no file"),
+        (["--folds", "2000"], RATE, "the training samples of data 'digits', got 2000"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path, monkeypatch, words, space, said):
