@@ -7,7 +7,7 @@ study.py                   the trials, kept by Optuna
 coordinator.py             hands trials to whoever is free; mpi_port.py: to ranks
 cell.py, folds.py, merit.py  the side of the ranks that train; cross-validation; figures of merit
 running.py                 a search on the ranks of an MPI job; report.py: its page
-notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster
+notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster; live_view.py
 simulation.py              the coordinator on a simulated clock
 problems.py, regret.py     functions to compare samplers on
 """

@@ -132,6 +132,7 @@ class Cell:
         self.base = replace(base, output=quiet)
         self.name_of_merit, self.merit, self.dataset = merit, None, None
         self.size = team.size
+        self.interruptible = False  # whether `interrupt` raises
         self.queue: list[dict] = []  # messages that have come during a training
         self.looked = time.monotonic()  # when the coordinator's process was last looked at
 
@@ -234,8 +235,18 @@ class Cell:
     def _guarded(self, work: Callable[[], dict], deadline: float) -> dict:
         """What `work` returns, or how it has failed; the team is usable afterwards."""
         try:
+            apart = None
             with Limit(deadline):
-                return work()
+                try:
+                    self.interruptible = True
+                    found = work()
+                finally:
+                    self.interruptible = False
+                try:
+                    self.team.barrier()
+                except PeerError as one:  # another rank was lost, or interrupted in its last step
+                    apart = one
+            return found if apart is None else found | self._mend(apart)
         except TrialDeadline:
             error: BaseException = TrialDeadline(f"longer than {deadline:g} s")
             why = f"it took {error}"
@@ -257,6 +268,12 @@ class Cell:
         error.__traceback__ = None  # its frames hold the model
         found = {"state": "stopped" if why == "interrupted" else "failed", "why": why}
         return found | self._mend(error)
+
+    def interrupt(self, *_) -> None:
+        """Handle a signal: end what is trained. What is mended after a training goes on."""
+        if self.interruptible:
+            self.interruptible = False
+            raise KeyboardInterrupt
 
     def _trained(self, task: dict) -> dict:
         config = config_of(self.base, task["values"])

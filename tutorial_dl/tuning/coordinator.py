@@ -286,9 +286,8 @@ class Coordinator:
         task.ended = True
         self.tasks.remove(task)
         seconds = self.port.now() - task.began
-        self.study.tell(task.trial, value, state, seconds=seconds, **about)
+        row = self.study.tell(task.trial, value, state, seconds=seconds, **about)
         self.finished += 1
-        row = next(r for r in reversed(self.study.rows()) if r["number"] == task.trial.number)
         for cell, busy in self.busy.items():
             if busy.task is task:
                 self.port.send(cell, {"what": "stop", "trial": task.trial.number})

@@ -14,6 +14,7 @@ from .space import nearest
 # Is better
 HIGHER = (
     "accuracy", "acc", "auc", "precision", "prc", "recall", "f1_score", "f1", "iou", "r2_score",
+    "accuracy_asked",  # of a GAN
 )  # fmt: skip
 
 

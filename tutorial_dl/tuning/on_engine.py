@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 from .cell import Cell, Link
@@ -53,6 +54,9 @@ def check() -> dict[str, Any]:
 def train(task: dict[str, Any]) -> dict[str, Any]:
     """Train a task on this rank's cell; returns the message of its end."""
     _cell.link.reports = {}
+    # An interrupt may come late. It must not break what follows the training, up to the reply; then
+    # the kernel puts its own handler back.
+    signal.signal(signal.SIGINT, _cell.interrupt)
     return _cell.train(task)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
 import signal
+import tracemalloc
 from collections import Counter
+from itertools import count
 
 import numpy as np
 import pytest
@@ -70,6 +73,29 @@ def test_more_groups_come_to_the_same_regret_sooner():
     rows = simulation.advantage([1, 8], 60, "tpe", 3, problems.branin())
     assert rows[1]["seconds"] < rows[0]["seconds"] / 6
     assert rows[0]["speed_up"] == pytest.approx(1) and rows[1]["speed_up"] > 6
+
+
+def check_memory(trials):
+    """The last quarter of a search on 32 groups takes no more memory per trial than the others."""
+    study, sizes, ended = Study(SPACE, "random", trials, seed=0), [], count(1)
+
+    def note(text, row):
+        if row is not None and next(ended) % (trials // 4) == 0:
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+
+    port = SimulatedPort(32, lambda values, fold: values["x0"], simulation.tenfold())
+    tracemalloc.start()
+    try:
+        Coordinator(study, port, 32, tell=note).run()
+    finally:
+        tracemalloc.stop()
+    _, second, third = np.diff(sizes) / (trials // 4)  # bytes per trial
+    assert len(study.finished) == trials and third < 1.3 * second < 13_000, sizes
+
+
+def test_memory_of_a_long_search_grows_by_its_trials_only():
+    check_memory(400)
 
 
 class Faulty(SimulatedPort):
@@ -306,7 +332,7 @@ def test_each_sample_is_held_out_once_and_classes_are_divided_evenly():
 
 
 def test_higher_is_better_for_accuracies():
-    assert all(map(is_higher_better, ("val_acc", "val_auc_1", "f1", "val_prc")))
+    assert all(map(is_higher_better, ("val_acc", "val_auc_1", "f1", "val_prc", "accuracy_asked")))
     assert is_higher_better("val_accuracy") and is_higher_better("val_sparse_categorical_accuracy")
     assert not is_higher_better("val_loss") and not is_higher_better("loss")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tutorial_dl import tuning
-from tutorial_dl.tuning.notebook import View, curve
+from tutorial_dl.tuning.live_view import View, curve, parallel
 from tutorial_dl.tuning.study import Study
 
 MODEL = f"{Path(__file__).parents[2] / 'support' / 'faulty_model.py'}:build"
@@ -103,3 +103,25 @@ def test_the_view_of_a_study():
     line = curve([3.0, 1.0, 2.0], maximise=False).split('points="')[1].split('"')[0].split()
     heights = [float(point.split(",")[1]) for point in line]
     assert heights[0] < heights[1] == heights[2]  # SVG counts downwards
+
+
+def test_sets_are_lines_over_an_axis_per_parameter():
+    """By hand: two parameters, of which one exists only sometimes; the best line comes last."""
+    space = tuning.Space.of(
+        {
+            "x": {"type": "float", "low": 0.0, "high": 2.0},
+            "c": {"type": "category", "choices": ["<a>", "b", "d"]},
+            "y": {"type": "float", "low": 1.0, "high": 100.0, "log": True, "when": {"c": "b"}},
+        }
+    )
+    rows = [
+        {"params": {"x": 2.0, "c": "b", "y": 10.0}, "value": 5.0, "state": "complete"},
+        {"params": {"x": 0.0, "c": "<a>"}, "value": 3.0, "state": "complete"},
+        {"params": {"x": 1.0, "c": "d"}, "value": None, "state": "failed"},
+    ]
+    page = parallel(rows, space, maximise=False)
+    lines = [part.split('"')[0] for part in page.split('polyline points="')[1:]]
+    assert lines[0] == "48.0,18.0 144.0,83.0 240.0,83.0 336.0,18.0"
+    assert lines[1] == "48.0,148.0 144.0,148.0 240.0,167.5 336.0,148.0" and len(lines) == 2
+    assert "#E69F00" in page.split("polyline")[2] and "&lt;a&gt;" in page
+    assert "48.0,18.0" in parallel(rows, space, maximise=True).split("polyline")[2]

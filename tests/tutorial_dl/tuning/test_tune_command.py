@@ -23,6 +23,7 @@ from tutorial_dl import config
 from tutorial_dl.cli.commands import app
 from tutorial_dl.training.setup import prepare
 from tutorial_dl.tuning.cell import Cell, Link
+from tutorial_dl.tuning.coordinator import Coordinator, Port
 from tutorial_dl.tuning.options import config_of
 from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
@@ -119,6 +120,55 @@ def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
         alone = prepare(config_of(base, trial["params"]), Team(MPI.COMM_SELF)).fit(1)
         assert trial["value"] == pytest.approx(alone.last["val_accuracy"], abs=0.01)
     assert "goes on with 1 of its 2 ranks" in text
+
+
+class Unheard(Link):
+    """A link that takes reports, and brings no message."""
+
+    def tell(self, message):
+        assert message["what"] == "report"
+
+    def messages(self):
+        return []
+
+    def is_broken(self):
+        return False
+
+
+class Alone(Port):
+    """A cell in this process: what is sent to it is trained at once."""
+
+    def __init__(self, cell):
+        self.cell, self.events = cell, [{"what": "ready"}]
+
+    def now(self):
+        return time.monotonic()
+
+    def send(self, cell, message):
+        if message["what"] == "train":
+            self.events.append(self.cell.train(message))
+
+    def receive(self, seconds):
+        return (0, self.events.pop(0)) if self.events else None
+
+    def lost(self):
+        return []
+
+
+def test_the_quality_of_a_gan_is_a_figure_of_merit():
+    """The distance of generated numbers from the real ones, as in a training without a search."""
+    options = {"model": "one-dimensional-gan", "data": "curve", "epochs": 3, "seed": 1}
+    base = config.RunConfig.of(**options)
+    space = Space.of(tomllib.loads(RATE))
+    one = Cell(Unheard(), Team(MPI.COMM_SELF), space, base, 1, "distance")
+    assert one.check() is None
+    study = Study(space, "bayesian", 6, seed=0)
+    Coordinator(study, Alone(one), 1).run()
+    rows = study.rows()
+    assert [row["state"] for row in rows] == ["complete"] * 6
+    assert study.best.value == min(row["value"] for row in rows) < rows[0]["value"]
+    alone = prepare(config_of(base, study.best.params), Team(MPI.COMM_SELF)).fit(3)
+    assert study.best.value == pytest.approx(alone.last["distance"], rel=1e-6)
 
 
 def pid_of(folder, rank):
@@ -236,6 +286,25 @@ def test_a_cell_refuses_what_no_set_of_values_can_give(tmp_path):
         assert said and why in said and "\n" not in said
     # A model that can't be built with one set says nothing about others
     assert cell(model=f"{MODEL}:build", model_arguments='{"what": "raises"}').check() is None
+
+
+def test_an_interrupt_ends_a_training_and_not_what_follows_it(monkeypatch):
+    """The coordinator of a notebook stops a fold by a signal, which may come when it has failed."""
+    one = cell(merit="val_accuracy", model=f"{MODEL}:build")
+    one.link = Unheard()
+    one.link.ends_with_interrupt = False
+    monkeypatch.setattr(one, "_forget", lambda: os.kill(os.getpid(), signal.SIGINT))
+    before = signal.signal(signal.SIGINT, one.interrupt)
+    try:
+        task = {"trial": 0, "fold": 0, "deadline": 600}
+        ended = one.train(task | {"values": {"what": "memory"}})  # then the signal comes
+        assert (ended["state"], ended["why"]) == ("failed", "out of memory")
+        ended = one.train(task | {"values": {}})  # it comes while it is trained
+        assert (ended["state"], ended["why"]) == ("stopped", "interrupted")
+        monkeypatch.undo()
+        assert one.train(task | {"values": {}})["state"] == "complete"
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
