@@ -33,7 +33,7 @@ def finished(answer) -> str:
     """Exercise 2: when the last trial ends, if whoever is free takes the next one."""
     long = np.random.default_rng(0).uniform(1, 10, 40).round(1).tolist()
     for times, groups in (
-        ([3.0, 1.0, 1.0, 1.0], 2), ([1.0, 9.0, 1.0, 1.0], 2), ([2.0, 5.0, 4.0, 3.0, 6.0], 3),
+        ([3.0, 1.0, 1.0, 2.0, 2.0], 2), ([1.0, 9.0, 1.0, 1.0], 2), ([2.0, 5.0, 4.0, 3.0, 6.0], 3),
         (long, 8), ([4.0, 2.0], 5),
     ):  # fmt: skip
         given = f"{groups} groups and times {times if len(times) < 9 else 'of 1 to 10 s'}"
