@@ -10,6 +10,9 @@ torch, Optuna's ("GPSampler"):
 
     pip install --target others scikit-optimize pyaml torch
     PYTHONPATH=others python -m tutorial_dl.tuning.regret --samplers random,bayesian --seeds 20
+
+Theirs take up to a second per suggestion, so a large comparison is made in parts, each with its own
+--json FILE; then `--rows FILE FILE ...` compares all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..words import counted
 from . import problems, samplers
 from .problems import Problem
 
@@ -153,7 +157,7 @@ def text(table: list[dict]) -> str:
     lines = []
     for kind in dict.fromkeys(row["problems"] for row in table):
         of = [row for row in table if row["problems"] == kind]
-        lines.append(f"{kind}, {of[0]['number']} problems, {of[0]['trials']} trials")
+        lines.append(f"{kind}, {counted(of[0]['number'], 'problem')}, {of[0]['trials']} trials")
         lines.append(
             "  sampler       median rank  mean rank  better than random  ms per suggestion"
             + ("  median regret" if of[0]["number"] == 1 else "")
@@ -193,6 +197,12 @@ def figure(rows: list[dict]):
     return drawing
 
 
+def installed(module: str) -> bool:
+    """Whether a module can be imported; a folder of that name is none."""
+    found = find_spec(module)
+    return found is not None and found.origin is not None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tutorial_dl.tuning.regret")
     parser.add_argument("--samplers", default=",".join(OURS), help="names, separated by commas")
@@ -203,9 +213,19 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--json", metavar="FILE", help="write all rows")
     parser.add_argument("--figure", metavar="FILE", help="draw regret by trials")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="FILE", help="compare rows of earlier runs; search nothing"
+    )
     asked = parser.parse_args()
+    if asked.rows:
+        try:
+            rows = [row for file in asked.rows for row in json.loads(Path(file).read_text())]
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: --rows: {error}")
+        show(rows, min(len(row["regret"]) for row in rows), asked.figure)
+        return
     names = asked.samplers.split(",")
-    names += [n for n, module in OTHERS.items() if n not in names and find_spec(module)]
+    names += [n for n, module in OTHERS.items() if n not in names and installed(module)]
     try:
         for name in names:
             if name not in OTHERS:
@@ -232,10 +252,15 @@ def main() -> None:
             Path(asked.json).write_text(json.dumps(rows) + "\n")
 
     rows = measure(names, dimensions, asked.seeds, asked.trials, functions, kinds, keep)
-    for trials in dict.fromkeys((max(1, asked.trials // 2), asked.trials)):
-        print(text(compare(rows, trials)))
-    if asked.figure:
-        figure(rows).savefig(asked.figure, bbox_inches="tight")
+    show(rows, asked.trials, asked.figure)
+
+
+def show(rows: list[dict], trials: int, file: str | None) -> None:
+    """Print the tables after half of the trials and after all of them, and draw the figure."""
+    for number in dict.fromkeys((max(1, trials // 2), trials)):
+        print(text(compare(rows, number)))
+    if file:
+        figure(rows).savefig(file, bbox_inches="tight")
 
 
 if __name__ == "__main__":
