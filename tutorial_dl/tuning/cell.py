@@ -35,6 +35,7 @@ from ..training.setup import of_files, prepare
 from ..user_function import is_reference
 from .coordinator import GRACE, Refused
 from .folds import fold_of
+from .lifelines import Lifeline
 from .merit import check_column, merit_of
 from .mpi_port import Mail
 from .options import check, config_of, sets_of_each_model
@@ -70,10 +71,13 @@ class Link:
 
 
 class MpiLink(Link):
-    """By MPI: `team` are all ranks of the search, and rank 0 coordinates; `comm` is theirs."""
+    """By MPI: `team` are all ranks of the search, and rank 0 coordinates; `comm` is theirs.
 
-    def __init__(self, team, comm):
-        self.team, self.mail = team, Mail(comm)
+    `line`: the connection to a coordinator on another machine.
+    """
+
+    def __init__(self, team, comm, line: Lifeline | None = None):
+        self.team, self.mail, self.line = team, Mail(comm), line
 
     def tell(self, message: dict) -> None:
         self.mail.send(0, message)
@@ -85,10 +89,12 @@ class MpiLink(Link):
         return found
 
     def is_broken(self) -> bool:
-        return has_ended(self.team.pid(0))
+        return has_ended(self.team.pid(0)) or (self.line is not None and self.line.has_ended())
 
     def close(self) -> None:
         self.mail.flush(5.0)
+        if self.line is not None:
+            self.line.close()
 
 
 class Reporter(Callback):

@@ -121,6 +121,7 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     """
     from .cell import Cell, MpiLink
     from .coordinator import Coordinator, Refused
+    from .lifelines import connected
     from .mpi_port import MpiPort
 
     each = search.ranks_each(team.size)
@@ -129,12 +130,13 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     if team.rank == 0:
         study = search.study()  # an error here ends all ranks before they split
     comm = team.duplicate(team.comm)
+    line = connected(team)
     part = team.split(0 if team.rank == 0 else 1 + (team.rank - 1) // each)
     if team.rank:
-        link = MpiLink(team, comm)
+        link = MpiLink(team, comm, line)
         Cell(link, part, search.space, search.base, search.folds, search.merit).serve()
         return None
-    port = MpiPort(team, comm, members)
+    port = MpiPort(team, comm, members, line)
     coordinator = Coordinator(
         study, port, search.cells, search.folds, search.deadline, tell, ahead=True
     )
@@ -146,4 +148,6 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
         raise
     finally:
         study.close()
+        if line is not None:
+            line.close()
     return study, outcome
