@@ -112,7 +112,7 @@ def timeline(outcome: Outcome, rows: Iterable[Mapping] = ()):
                 cell, ended - began, left=began - first, color=style.colour(trial),
                 edgecolor="white", hatch=HATCHES.get(state), linewidth=1,
             )  # fmt: skip
-            if ended - began > 0.012 * len(str(trial)) * whole:
+            if ended - began > 0.018 * len(str(trial)) * whole:
                 middle = (began + ended) / 2 - first
                 ax.text(
                     middle, cell, trial, ha="center", va="center", color="white", size=9,
@@ -142,7 +142,11 @@ def of_optuna(name: str, study: Study):
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as plots
 
-    with warnings.catch_warnings():
+    reported = any(trial.intermediate_values for trial in study.optuna.get_trials(deepcopy=False))
+    if name == "plot_intermediate_values" and not reported:
+        return None
+    # Optuna sets a style of its own for everything that is drawn later, too
+    with warnings.catch_warnings(), matplotlib.rc_context():
         warnings.simplefilter("ignore")
         backend = matplotlib.get_backend()
         pyplot.switch_backend("agg")

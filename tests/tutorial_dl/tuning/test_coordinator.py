@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tutorial_dl import data
-from tutorial_dl.tuning import folds, problems, simulation
+from tutorial_dl.tuning import folds, problems, report, simulation
 from tutorial_dl.tuning.coordinator import GRACE, Coordinator, Refused
 from tutorial_dl.tuning.merit import is_higher_better
 from tutorial_dl.tuning.simulation import SimulatedPort
@@ -340,3 +340,21 @@ def test_higher_is_better_for_accuracies():
 def test_rows_can_be_written_as_json():
     study, _, _ = run(SimulatedPort(2, lambda v, f: v["x0"], one_second), 2, trials=3)
     assert json.loads(json.dumps(study.rows())) == study.rows()
+
+
+# Figures ----------------------------------------------------------------------------------------
+
+
+def test_figures_of_a_search_leave_the_style_of_others_alone():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    port = Faulty(2, {(1, 0): "out of memory"})
+    study, outcome, _ = run(port, 2, trials=6)
+    assert report.of_optuna("plot_parallel_coordinate", study) is not None
+    assert report.of_optuna("plot_intermediate_values", study) is None  # nothing was reported
+    assert {**matplotlib.rcParams} == before
+    ax = report.timeline(outcome, study.rows()).axes[0]
+    assert [bar.get_hatch() for bar in ax.patches].count("////") == 1 and len(ax.patches) == 6
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["failed"]
+    assert sorted(text.get_text() for text in ax.texts) == list("012345")
