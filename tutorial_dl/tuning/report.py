@@ -6,6 +6,7 @@ import html
 import io
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from matplotlib.patches import Patch
@@ -154,6 +155,9 @@ def of_optuna(name: str, study: Study):
             axes = getattr(plots, name)(study.optuna)
             figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
             pyplot.close(figure)
+            figure.canvas.draw()  # while its style holds
+            # It belongs to no pyplot any more, by which a notebook would show it
+            figure._repr_png_ = partial(style.Figure._repr_png_, figure)
             return figure
         except (ValueError, RuntimeError, ZeroDivisionError):
             return None
