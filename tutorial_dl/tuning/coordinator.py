@@ -104,6 +104,7 @@ class Coordinator:
         deadline: Seconds that one training may take.
         tell: Called with a line of text, and the trial's row or None.
         ahead: Whether the next set is chosen while all cells are busy.
+        watch: Called after each figure of merit by epoch.
     """
 
     def __init__(
@@ -115,9 +116,10 @@ class Coordinator:
         deadline: float = 3600.0,
         tell: Callable[[str, dict | None], None] = lambda text, row: None,
         ahead: bool = True,
+        watch: Callable[[], None] = lambda: None,
     ):
         self.study, self.port, self.folds, self.deadline = study, port, folds, deadline
-        self.tell, self.ahead, self.cells = tell, ahead, cells
+        self.tell, self.watch, self.ahead, self.cells = tell, watch, ahead, cells
         self.free: deque[int] = deque()
         self.busy: dict[int, Busy] = {}
         self.dropped: dict[int, str] = {}  # cell -> why
@@ -267,6 +269,7 @@ class Coordinator:
         mean = float(np.mean(list(of.values()))) if len(of) == self.folds else np.nan
         if np.isfinite(mean) and self.study.prune(task.trial, epoch, mean):
             self._end(task, mean, "pruned", why=f"pruned after epoch {epoch}")
+        self.watch()
 
     def _fold_ended(self, busy: Busy, message: dict) -> None:
         task = busy.task

@@ -1,7 +1,7 @@
 """`View`: what a notebook shows of a search while it runs, as HTML that is renewed.
 
-The best set so far; the figures of merit by trial; all sets as parallel coordinates, the best ones
-in colour; the newest trials; and what has gone wrong.
+The best set so far; the figures of merit by trial, and by epoch; all sets as parallel coordinates,
+the best ones in colour; the newest trials; and what has gone wrong.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
+from optuna.trial import FrozenTrial, TrialState
 
 from .space import Space
 from .study import Study
@@ -38,6 +39,10 @@ class View:
     def tell(self, text: str, row: Mapping | None) -> None:
         if row is None:
             self.notes.append(text)
+        self.watch()
+
+    def watch(self) -> None:
+        """Renew the display if it is time."""
         if self.now() - self.shown >= SECONDS:
             self.renew()
 
@@ -56,8 +61,11 @@ class View:
         share = len(rows) / self.study.trials
         parts = [f'<progress value="{share:.3f}" max="1"></progress> {html.escape(repr(self))}']
         parts += [html.escape(note) for note in self.notes]
-        if len(values := [row["value"] for row in rows if row["state"] == "complete"]) > 1:
-            parts.append(curve(values, self.study.maximise))
+        values = [row["value"] for row in rows if row["state"] == "complete"]
+        drawn = [curve(values, self.study.maximise)] if len(values) > 1 else []
+        drawn.append(by_epoch(self.study.optuna.get_trials(deepcopy=False)))
+        parts.append(" ".join(drawn))
+        if len(values) > 1:
             parts.append(parallel(rows, self.study.space, self.study.maximise))
         parts.append(newest(rows, self.study.space.names))
         return "".join(f"<div>{part}</div>" for part in parts)
@@ -105,6 +113,43 @@ def curve(values: list[float], maximise: bool) -> str:
         f'<g font-size="10" fill="currentColor">{text(2, 10, _short(high), HALO)}'
         f"{text(2, HEIGHT - 2, _short(low), HALO)}</g></svg>"
     )
+
+
+def by_epoch(trials: list[FrozenTrial]) -> str:
+    """Figures of merit by epoch, a line per trial: those in training in orange, with their number.
+
+    It is empty if no trial has reported twice.
+    """
+    lines = [(t, sorted(t.intermediate_values.items())) for t in trials]
+    lines = [(trial, steps) for trial, steps in lines if len(steps) > 1]
+    if not lines:
+        return ""
+    values = [value for _, steps in lines for _, value in steps]
+    low, high = min(values), max(values)
+    if low == high:
+        low, high = low - 1, high + 1
+    first = min(steps[0][0] for _, steps in lines)
+    last = max(steps[-1][0] for _, steps in lines)
+    parts = [f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" font-size="10" ']
+    parts.append('aria-label="figure of merit by epoch" fill="currentColor">')
+    lines.sort(key=lambda one: one[0].state == TrialState.RUNNING)  # those are drawn last
+    for trial, steps in lines:
+        at = [
+            (8 + (WIDTH - 40) * (epoch - first) / (last - first),
+             HEIGHT - 8 - (HEIGHT - 16) * (value - low) / (high - low))
+            for epoch, value in steps
+        ]  # fmt: skip
+        runs = trial.state == TrialState.RUNNING
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{BEST if runs else OTHERS}" '
+            f'stroke-width="{2 if runs else 1}"/>'
+        )
+        if runs:
+            parts.append(text(at[-1][0] + 3, at[-1][1] + 4, trial.number, HALO))
+    parts.append(text(2, 10, _short(high), HALO))
+    parts.append(text(2, HEIGHT - 2, _short(low), HALO))
+    return "".join(parts) + "</svg>"
 
 
 def parallel(rows: list[Mapping], space: Space, maximise: bool) -> str:

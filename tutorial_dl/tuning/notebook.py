@@ -222,7 +222,9 @@ def tune(
         port.events = [(cell, said[ranks[0]]) for cell, ranks in enumerate(members)]
         view = View(study, show)
         try:
-            outcome = Coordinator(study, port, search.cells, folds, deadline, view.tell).run()
+            outcome = Coordinator(
+                study, port, search.cells, folds, deadline, view.tell, watch=view.watch
+            ).run()
         except BaseException:
             for cell in list(port.begun):
                 port.interrupt(cell)

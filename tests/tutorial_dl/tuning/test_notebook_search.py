@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tutorial_dl import tuning
-from tutorial_dl.tuning.live_view import View, curve, parallel
+from tutorial_dl.tuning.live_view import View, by_epoch, curve, parallel
 from tutorial_dl.tuning.study import Study
 
 MODEL = f"{Path(__file__).parents[2] / 'support' / 'faulty_model.py'}:build"
@@ -103,6 +103,25 @@ def test_the_view_of_a_study():
     line = curve([3.0, 1.0, 2.0], maximise=False).split('points="')[1].split('"')[0].split()
     heights = [float(point.split(",")[1]) for point in line]
     assert heights[0] < heights[1] == heights[2]  # SVG counts downwards
+
+
+def test_trials_in_training_are_curves_by_epoch():
+    """Trial 0 has ended, trial 1 is in training, trial 2 has reported once only."""
+    space = tuning.Space.of({"x": {"type": "float", "low": 0.0, "high": 1.0}})
+    study = Study(space, "random", 4, seed=0)
+    asked = [study.ask()[0] for _ in range(3)]
+    assert by_epoch(study.optuna.trials) == ""
+    for epoch, value in ((1, 5.0), (2, 3.0), (3, 1.0)):
+        study.prune(asked[0], epoch, value)
+    study.tell(asked[0], 1.0)
+    for epoch, value in ((1, 4.0), (2, 3.0)):
+        study.prune(asked[1], epoch, value)
+    study.prune(asked[2], 1, 2.0)
+    ended, runs = by_epoch(study.optuna.trials).split("<polyline")[1:]
+    assert 'points="8.0,8.0 168.0,60.0 328.0,112.0"' in ended and "#E69F00" not in ended
+    assert 'points="8.0,34.0 168.0,60.0"' in runs and "#E69F00" in runs and ">1</text>" in runs
+    view = View(study, Display(), now=lambda: 0.0)
+    assert "by epoch" in view._repr_html_()
 
 
 def test_sets_are_lines_over_an_axis_per_parameter():
