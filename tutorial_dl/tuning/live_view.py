@@ -27,6 +27,16 @@ GOOD = 0.2  # the share of sets in colour
 BEST, GOOD_ONES, OTHERS = "#E69F00", "#2C8CCB", "#9998"  # colours of lines
 
 
+class Drawing:
+    """A picture as HTML, which a notebook shows if it is a cell's value."""
+
+    def __init__(self, page: str):
+        self.page = page
+
+    def _repr_html_(self) -> str:
+        return self.page
+
+
 class View:
     """The display of a search, which is renewed at most once per second."""
 
@@ -166,7 +176,8 @@ def parallel(rows: list[Mapping], space: Space, maximise: bool) -> str:
     heights = (values - low) / (high - low) if high > low else np.full(len(done), 0.5)
     names = [*space.names, "result"]
     width = GAP * len(names)
-    parts = [f'<svg width="{width}" height="{TOP + TALL * (1 - NONE) + 8:.0f}" role="img" ']
+    tall = round(TOP + TALL * (1 - NONE) + 8)
+    parts = [f'<svg width="{width}" height="{tall}" viewBox="0 0 {width} {tall}" role="img" ']
     parts.append('aria-label="sets of values as lines" font-size="10" fill="currentColor">')
     first_good = len(done) - max(1, round(GOOD * len(done)))
     for number, (row, height) in enumerate(zip(done, heights, strict=True)):

@@ -23,7 +23,7 @@ from typing import Any
 from ..config import RunConfig
 from . import on_engine
 from .coordinator import Coordinator, Outcome, Port, Refused
-from .live_view import View
+from .live_view import Drawing, View, parallel
 from .report import summary, timeline
 from .running import Search
 from .space import Space
@@ -154,11 +154,9 @@ class Found:
         """A figure of what each cell trained when."""
         return timeline(self.outcome, self.trials)
 
-    def plot(self):
-        """Optuna's figure of sets of values as parallel coordinates."""
-        from .report import of_optuna
-
-        return of_optuna("plot_parallel_coordinate", self.study)
+    def plot(self) -> Drawing:
+        """All sets of values as lines over an axis per parameter, the best one in orange."""
+        return Drawing(parallel(self.trials, self.search.space, self.study.maximise))
 
     def __repr__(self) -> str:
         return summary(self.study, self.outcome)

@@ -14,6 +14,7 @@ from matplotlib.patheffects import withStroke
 
 from .. import figure_style as style
 from .coordinator import Outcome
+from .live_view import parallel
 from .study import Study
 
 STYLE = """
@@ -22,14 +23,13 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #8888; text-align: right }
 .wide { overflow-x: auto }
-svg { width: 100%; height: auto; background: #fff; border-radius: .5rem }
+svg { width: 100%; height: auto; background: #fff; color: #111; border-radius: .5rem }
 """
 HATCHES = {"failed": "////", "pruned": ".."}
 PLOTS = {  # of Optuna, and from how many complete trials on
     "plot_optimization_history": ("Figure of merit by trial", 1),
     "plot_param_importances": ("Which parameters matter", 5),
     "plot_slice": ("Figure of merit by parameter", 2),
-    "plot_parallel_coordinate": ("Sets of values", 2),
     "plot_intermediate_values": ("Figure of merit by epoch", 1),
 }
 
@@ -43,6 +43,9 @@ def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
     for name, (words, least) in PLOTS.items():
         if complete >= least and (drawn := of_optuna(name, study)) is not None:
             parts += [f"<h2>{words}</h2>", svg(drawn)]
+    if complete > 1:
+        drawn = parallel(study.rows(), study.space, study.maximise)
+        parts += ["<h2>Sets of values</h2>", drawn]
     parts += ["<h2>Trials</h2>", f'<div class="wide">{table(study)}</div>']
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
     page += f"</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"

@@ -352,7 +352,7 @@ def test_figures_of_a_search_leave_the_style_of_others_alone():
     before = dict(matplotlib.rcParams)
     port = Faulty(2, {(1, 0): "out of memory"})
     study, outcome, _ = run(port, 2, trials=6)
-    figure = report.of_optuna("plot_parallel_coordinate", study)
+    figure = report.of_optuna("plot_slice", study)
     shown, _ = DisplayFormatter().format(figure)
     assert shown["image/png"].startswith(b"\x89PNG")
     assert report.of_optuna("plot_intermediate_values", study) is None  # nothing was reported
