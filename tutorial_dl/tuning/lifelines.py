@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import select
+import selectors
 import socket
 from contextlib import suppress
 
@@ -21,7 +21,7 @@ from numba_kernels.team.bytes import broadcast_text
 
 IDLE, EVERY, TIMES = 10, 5, 4  # seconds until TCP asks, between two questions, and how many
 SILENCE = IDLE + EVERY * TIMES
-CONNECT = 5.0  # seconds for a connection
+CONNECT = 3.0  # seconds for a connection
 
 
 class Lifelines:
@@ -37,6 +37,8 @@ class Lifelines:
         self.token, self.ended = secrets.token_hex(16), set()
         self.listener = socket.create_server(("", 0), backlog=1024)
         self.listener.setblocking(False)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.listener, selectors.EVENT_READ)
         self.lines: dict[socket.socket, int | None] = {}  # -> rank, once it has said so
         self.heard: dict[socket.socket, bytes] = {}  # before that
 
@@ -50,16 +52,20 @@ class Lifelines:
 
     def look(self) -> set[int]:
         """The ranks that have ended by now; never waits."""
-        with suppress(BlockingIOError):
-            while True:
-                line, _ = self.listener.accept()
-                line.setblocking(False)
-                _keep_alive(line)
-                self.lines[line], self.heard[line] = None, b""
-        readable, _, _ = select.select(list(self.lines), [], [], 0) if self.lines else ([], [], [])
-        for line in readable:
-            self._read(line)
+        for key, _ in self.selector.select(0):
+            if key.fileobj is self.listener:
+                self._accept()
+            else:
+                self._read(key.fileobj)
         return self.ended
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # there is none any more
+            line, _ = self.listener.accept()
+            line.setblocking(False)
+            _keep_alive(line)
+            self.selector.register(line, selectors.EVENT_READ)
+            self.lines[line], self.heard[line] = None, b""
 
     def _read(self, line: socket.socket) -> None:
         try:
@@ -77,6 +83,7 @@ class Lifelines:
             if token == self.token and rank.isdigit():
                 self.lines[line] = int(rank)
                 return
+        self.selector.unregister(line)
         line.close()  # the end, or a stranger
         self.heard.pop(line)
         rank = self.lines.pop(line)
@@ -84,7 +91,7 @@ class Lifelines:
             self.ended.add(rank)
 
     def close(self) -> None:
-        for one in (self.listener, *self.lines):
+        for one in (self.selector, self.listener, *self.lines):
             one.close()
 
 

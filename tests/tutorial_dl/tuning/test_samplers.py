@@ -220,7 +220,7 @@ def test_bayesian_beats_random():
     """On five of BBOB's functions and the mixed space: the whole suite is a command (regret.py)."""
     won = 0
     for problem in [*(problems.bbob(f, 1, 5) for f in (1, 6, 8, 10, 14)), problems.mixed()]:
-        best = {n: regret.search(problem, n, 40, seed=1)[0][-1] for n in ("random", "bayesian")}
+        best = {n: regret.search(problem, n, 28, seed=1)[0][-1] for n in ("random", "bayesian")}
         won += best["bayesian"] < best["random"]
     assert won >= 5
 
