@@ -36,6 +36,7 @@ from ..user_function import is_reference
 from .coordinator import GRACE, Refused
 from .folds import fold_of
 from .lifelines import Lifeline
+from .link import Link
 from .merit import check_column, merit_of
 from .mpi_port import Mail
 from .options import check, config_of, sets_of_each_model
@@ -49,25 +50,6 @@ REGROUP = 60.0  # seconds for the ranks of a cell to find each other again
 
 class TrialDeadline(Exception):
     """A training took longer than it may."""
-
-
-class Link:
-    """A rank's way to the coordinator."""
-
-    ends_with_interrupt = True  # whether Ctrl-C ends the search on this rank
-
-    def tell(self, message: dict) -> None:
-        raise NotImplementedError
-
-    def messages(self) -> list[dict]:
-        """What the coordinator has sent since the last call."""
-        raise NotImplementedError
-
-    def is_broken(self) -> bool:
-        """Whether the coordinator's process is known to have ended."""
-        raise NotImplementedError
-
-    def close(self) -> None: ...
 
 
 class MpiLink(Link):

@@ -1,12 +1,19 @@
-"""What runs on an engine of a notebook's cluster: a rank of a cell, kept between trainings."""
+"""What runs on an engine of a notebook's cluster: a rank of a cell, kept between trainings.
+
+The notebook imports this file, too, to name its functions, and must not load MPI: it would leave
+MPI's shared memory behind when it is killed.
+"""
 
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .cell import Cell, Link
+from .link import Link
 from .running import Search
+
+if TYPE_CHECKING:
+    from .cell import Cell
 
 _cell: Cell | None = None  # of this engine, in the present search
 
@@ -36,6 +43,8 @@ def begin(search: Search, each: int) -> None:
     """Make the cells of a search, of `each` ranks, on all engines. Collective."""
     global _cell
     from numba_kernels.team.team import Team
+
+    from .cell import Cell
 
     end()
     team = Team()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,35 @@ def test_what_is_refused_before_anything_is_trained(shared_cluster):
     with pytest.raises(ValueError, match="did you mean 'val_accuracy'") as refused:
         tuning.tune(c, {"learning_rate": RATE}, merit="val_acuracy", show=Display())
     assert "\n" not in str(refused.value)
+
+
+WITHOUT_RANKS = """
+import sys
+from pathlib import Path
+from tutorial_dl import Layout, cluster, measure, tuning
+from tutorial_dl.config import RunConfig
+from tutorial_dl.tuning import notebook, on_engine, report
+from tutorial_dl.tuning.coordinator import Coordinator
+from tutorial_dl.tuning.simulation import SimulatedPort
+
+space = tuning.Space.of({"learning_rate": {"type": "float", "low": 0.1, "high": 1.0}})
+search = tuning.Search(space, RunConfig.of(model="softmax"), trials=3, merit="val_accuracy")
+search.base.check()
+search.check(1)
+study = search.study()
+view = notebook.View(study, lambda one, display_id: one)
+port = SimulatedPort(1, lambda values, fold: values["learning_rate"], lambda *_: 1.0)
+outcome = Coordinator(study, port, 1, tell=lambda *_: None).run()
+found = notebook.Found(search, study, outcome)
+found.config().toml(), found.plot()._repr_html_(), found.timeline(), view._repr_html_(), repr(found)
+assert "mpi4py.MPI" not in sys.modules
+"""
+
+
+def test_a_notebook_that_searches_loads_no_mpi():
+    """When its kernel is killed, MPI's shared memory would stay behind."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_RANKS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_view_of_a_study():
