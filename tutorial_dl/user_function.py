@@ -5,6 +5,7 @@ A module is imported as Python would from the current folder; a file is run with
 the import path, so that it can import its neighbours.
 """
 
+import ast
 import importlib
 import importlib.util
 import os
@@ -42,12 +43,64 @@ def find(spec: str, what: str) -> Callable:
         module = _module(where, what)
     function = getattr(module, name, None)
     if not callable(function):
-        have = sorted(n for n, v in vars(module).items() if callable(v) and not n.startswith("_"))
-        raise ValueError(
-            f"{what} '{spec}': {where} has no function '{name}'; it has "
-            + (", ".join(have) or "no functions at all")
-        )
+        have = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise ValueError(_no_function(spec, what, have))
     return function
+
+
+def check(spec: str, what: str) -> None:
+    """Raise ValueError if the source shows that there is no such function; nothing is run.
+
+    A file that can't be found without an import, or that imports all names of another, is believed.
+    """
+    where, _, name = spec.rpartition(":")
+    if not where or not name:
+        raise ValueError(f"{what} '{spec}': expected module:function or path/to/file.py:function")
+    path = source_of(where)
+    if path is None:
+        if where.endswith(".py"):
+            raise ValueError(f"{what} '{spec}': there is no file {Path(where).resolve()}")
+        return
+    nodes = list(ast.walk(tree := parsed(path)))
+    bound = {
+        one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+    }
+    bound |= {one.name for one in nodes if isinstance(one, DEFINED)}
+    bound |= {(one.asname or one.name) for one in nodes if isinstance(one, ast.alias)}
+    if not bound & {name, "*"}:
+        have = [one.name for one in tree.body if isinstance(one, DEFINED)]
+        raise ValueError(_no_function(spec, what, [n for n in have if not n.startswith("_")]))
+
+
+DEFINED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def source_of(where: str) -> Path | None:
+    """The file of a module, or of a path, if it can be told without an import."""
+    if where.endswith(".py"):
+        return Path(where) if Path(where).is_file() else None
+    if "." in where:
+        return None  # its parents would be imported
+    here = Path(f"{where}.py")
+    if here.is_file():
+        return here
+    spec = importlib.util.find_spec(where)
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file; ValueError if it is not Python."""
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise ValueError(f"{path}, line {error.lineno}: {error.msg}") from None
+
+
+def _no_function(spec: str, what: str, have: list[str]) -> str:
+    where, _, name = spec.rpartition(":")
+    return f"{what} '{spec}': {where} has no function '{name}'; it has " + (
+        ", ".join(sorted(have)) or "no functions at all"
+    )
 
 
 def _module(where: str, what: str) -> ModuleType:

@@ -45,6 +45,8 @@ SMALL = {
         "problems.hartmann(), 3, 60": "problems.hartmann(), 1, 40",
         '64, "bayesian", seeds=3,': '64, "bayesian", seeds=1,',
     },
+    "25_cross_validation": {"draws, k = 16, 5": "draws, k = 8, 5"},
+    "26_all_together": {"time.sleep(0.2 + width / 60)": "time.sleep(0.1 + width / 120)"},
 }
 
 

@@ -20,6 +20,7 @@ from ..extras import missing
 from ..replica.base import check_ending
 from ..runtime.errors import telling_line
 from ..tensorflow_chatter import chatter_hidden
+from ..training.columns import columns
 from ..training.setup import of_files, prepare, ranks_of
 from .errors import check_writable
 from .train_result import summary, write, write_config, write_timeline
@@ -164,7 +165,7 @@ def leave(status: int) -> None:
 
 def try_out(trainer, config: RunConfig) -> None:
     """Check that ranks agree, and that the model can be used on the data. Collective."""
-    replica, dataset, data = trainer.replica, trainer.dataset, config.data
+    replica, data = trainer.replica, config.data
     if trainer.saving is not None and not config.checkpoint.resume:
         trainer.saving.check_folder()
     for file in (config.output.save, config.output.save_best):
@@ -174,34 +175,14 @@ def try_out(trainer, config: RunConfig) -> None:
     try:
         # The exception repeats what TensorFlow logs about it.
         with chatter_hidden() if "tensorflow" in sys.modules else nullcontext():
-            samples = getattr(dataset.train, "head", dataset.train)  # of a stream: its first ones
-            batch = samples.take(telling_samples(samples))
-            metrics = replica.evaluate([trainer.run.player.part(batch, trainer.run)])
+            known = columns(trainer)
     except Exception as error:
         raise ValueError(
             f"model {data.model!r} can't be used on data {data.data!r}: {first_line(error)}"
         ) from error
     target = config.schedule.target
-    if target is not None:
-        run = trainer.run
-        known = [run.label(player, "loss") for player in run.players]
-        if dataset.validation is not None:
-            known += [f"val_{run.label(run.player, n)}" for n in metrics if n != "samples"]
-        known += [name for one in run.callbacks for name in getattr(one, "columns", ())]
-        if (metric := target_of(target)[0]) not in known:
-            raise ValueError(f"target {target!r}: there is no {metric!r}; one of {known}")
-
-
-def telling_samples(data):
-    """Indices of two samples, and of those with the smallest and the largest class label."""
-    import numpy as np
-
-    indices = [*range(min(2, len(data)))]
-    labels = data.targets
-    one = not isinstance(labels, tuple | dict)  # several targets are not checked
-    if one and labels.dtype.kind in "iu" and labels.ndim == 1:
-        indices += [int(labels.argmin()), int(labels.argmax())]
-    return np.array(indices)
+    if target is not None and (metric := target_of(target)[0]) not in known:
+        raise ValueError(f"target {target!r}: there is no {metric!r}; one of {known}")
 
 
 def who_failed(team, error: BaseException) -> tuple[set[int], set[int]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from numba_kernels import launch
 
 from ..config import RunConfig
+from ..tuning.coordinator import Refused
 from ..tuning.options import config_of
 from ..tuning.running import Search, run
 from .errors import check_writable
@@ -67,6 +68,9 @@ def run_rank(search: Search, files: dict[str, str | None]) -> int:
             status = finish(search, *found, files, search.ranks_each(team.size))
     except KeyboardInterrupt:
         status = 130
+    except Refused as error:  # by all cells, which leave by themselves
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        status = 2
     except BaseException as error:
         abort_all(error)
         causes, others = who_failed(team, error)

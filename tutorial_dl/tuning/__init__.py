@@ -5,9 +5,11 @@ samplers.py                by name; bayesian.py and gaussian_process.py, evoluti
                            evolution_strategy.py; their base is proposing.py
 study.py                   the trials, kept by Optuna
 coordinator.py             hands trials to whoever is free; mpi_port.py: to ranks
-cell.py, folds.py, merit.py  the side of the ranks that train; cross-validation; figures of merit
+lifelines.py               notices the ends of processes on other machines
+cell.py, link.py           the side of the ranks that train
+folds.py, merit.py         cross-validation; figures of merit
 running.py                 a search on the ranks of an MPI job; report.py: its page
-notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster
+notebook.py, on_engine.py  a search from a notebook, on the engines of its cluster; live_view.py
 simulation.py              the coordinator on a simulated clock
 problems.py, regret.py     functions to compare samplers on
 """

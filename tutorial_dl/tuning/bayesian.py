@@ -7,7 +7,11 @@
 2. Then the kernel's lengths are fitted, and a trial that is still running counts as if it had come
    out at the mean (kriging believer), so that trials at once differ from each other.
 3. The acquisition is highest somewhere among a thousand points; from the best ones it climbs by its
-   gradient in the numbers, and by single changes in categories and whole numbers.
+   gradient in the numbers and by single changes in categories and whole numbers, in turn.
+
+What is called noise may be ripples that are too narrow for a few trials to resolve. Then the place
+where the mean is lowest would be tried again and again, each time with the same value. So sets keep
+a distance that grows with the noise.
 """
 
 from __future__ import annotations
@@ -16,16 +20,26 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
-from .gaussian_process import Hyper, Process, fit, log_expected_improvement, log_improvement
+from .gaussian_process import (
+    Columns,
+    Hyper,
+    Process,
+    fit,
+    log_expected_improvement,
+    log_improvement,
+)
 from .proposing import Proposing, Seen
 
 FITTED = 200  # points that lengths are fitted to, at most; the mean uses all
 CANDIDATES = 1024
 NEAR = 0.1, 0.02, 0.004  # how far from good points others are tried
 CLIMBS = 4
+ROUNDS = 3  # of a climb, at most
+CHANGES = 3  # of categories and whole numbers in a round, at most
 # The least distance of a set from others, which keeps the search from creeping, and trials at once
 # from being all but one.
 APART, APART_PENDING = 1e-5, 2e-3
+APART_NOISY = 0.1  # times the deviation of the noise, in units of the amplitude's
 
 
 class Bayesian(Proposing):
@@ -33,6 +47,7 @@ class Bayesian(Proposing):
 
     def __init__(self, space, seed: int | None = None):
         super().__init__(space, seed)
+        self.columns = Columns.of([one.columns for one in space])
         self.first = max(5, min(10, space.columns + 1))
         from scipy.stats import qmc  # changes warnings' filters
 
@@ -45,7 +60,7 @@ class Bayesian(Proposing):
             return self.space.decode(self.sobol.random(1)[0])
         y = levelled(seen.values)
         self._fit(seen.rows, y)
-        process = Process(seen.rows, y, self.hyper)
+        process = Process(seen.rows, y, self.hyper, self.columns)
         # The believed results count, too: else all pending trials would crowd at one minimum
         known = np.concatenate([seen.rows, seen.pending])
         best = float(process.at(known)[0].min())
@@ -63,21 +78,24 @@ class Bayesian(Proposing):
             rest = np.setdiff1d(np.arange(len(y)), chosen)
             more = self.random.choice(rest, FITTED - len(chosen), replace=False)
             chosen = np.concatenate([chosen, more])
-        self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper), len(y)
+        self.hyper, self.fitted = fit(rows[chosen], y[chosen], self.hyper, self.columns), len(y)
 
     def _highest(self, process: Process, best: float, seen: Seen) -> dict:
-        space = self.space
         rows = self._candidates(seen)
-        score = log_expected_improvement(*process.at(rows), best)
+        score = self._score(process, rows, best)
         order = np.argsort(-score)
-        found = [(float(score[i]), rows[i]) for i in order[:CLIMBS]]
-        for start, row in list(found):
-            found.append(self._climb(process, best, start, row))
-        found += [(float(score[i]), rows[i]) for i in order[CLIMBS:50]]
-        for _, row in sorted(found, key=lambda one: -one[0]):
-            if _is_apart(row, seen.rows, APART) and _is_apart(row, seen.pending, APART_PENDING):
-                return space.decode(row)
-        return space.random(self.random)
+        climbed = [self._climb(process, best, rows[i]) for i in order[:CLIMBS]]
+        noisy = APART_NOISY * float(np.sqrt(process.noise / process.amplitude))
+        apart, apart_pending = max(APART, noisy), max(APART_PENDING, noisy)
+        climbed.sort(key=lambda one: -one[0])
+        for row in (*(row for _, row in climbed), *rows[order]):
+            if _is_apart(row, seen.rows, apart) and _is_apart(row, seen.pending, apart_pending):
+                return self.space.decode(row)
+        return self.space.random(self.random)
+
+    def _score(self, process: Process, rows: np.ndarray, best: float) -> np.ndarray:
+        """The logarithm of the improvement expected of each row."""
+        return log_expected_improvement(*process.at(rows), best)
 
     def _candidates(self, seen: Seen) -> np.ndarray:
         """Points everywhere and near the best, each a set that can be had (`snapped`)."""
@@ -96,43 +114,58 @@ class Bayesian(Proposing):
         rows.append(moved)
         return self.snapped(np.concatenate(rows))
 
-    def _climb(self, process: Process, best: float, score: float, row: np.ndarray) -> tuple:
-        """Climb from a point: by the gradient in real numbers, by single changes in the others."""
+    def _climb(self, process: Process, best: float, row: np.ndarray) -> tuple:
+        """Climb from a point: by the gradient in real numbers and by single changes in the others,
+        in turn, because each changes where the other is highest."""
+        for _ in range(ROUNDS):
+            if self.smooth.any():
+                row = self._along_numbers(process, best, row)
+            moved = self._by_single_changes(process, best, row)
+            if moved is row:
+                break
+            row = moved
+        row = self.snapped(row[None])[0]
+        return float(self._score(process, row[None], best)[0]), row
+
+    def _along_numbers(self, process: Process, best: float, row: np.ndarray) -> np.ndarray:
+        """The top that the gradient in the real numbers leads to."""
         smooth, row = self.smooth, row.copy()
-        if smooth.any():
 
-            def downhill(part: np.ndarray) -> tuple:
-                point = row.copy()
-                point[smooth] = part
-                mean, variance, mean_slope, variance_slope = process.at_with_slopes(point)
-                deviation = np.sqrt(variance)
-                z = (best - mean) / deviation
-                height = log_improvement(z)
-                # d log(z Phi + phi) = Phi dz / (z Phi + phi)
-                by_z = np.exp(log_ndtr(z) - height)
-                by_deviation = variance_slope / (2 * deviation)
-                slope = by_z * (-mean_slope - z * by_deviation) / deviation
-                slope = slope + by_deviation / deviation
-                return -float(height + np.log(deviation)), -slope[smooth]
+        def downhill(part: np.ndarray) -> tuple:
+            point = row.copy()
+            point[smooth] = part
+            mean, variance, mean_slope, variance_slope = process.at_with_slopes(point)
+            deviation = np.sqrt(variance)
+            z = (best - mean) / deviation
+            height = log_improvement(z)
+            # d log(z Phi + phi) = Phi dz / (z Phi + phi)
+            by_z = np.exp(log_ndtr(z) - height)
+            by_deviation = variance_slope / (2 * deviation)
+            slope = by_z * (-mean_slope - z * by_deviation) / deviation
+            slope = slope + by_deviation / deviation
+            return -float(height + np.log(deviation)), -slope[smooth]
 
-            done = minimize(
-                downhill, row[smooth], method="L-BFGS-B", jac=True, bounds=[(0, 1)] * smooth.sum(),
-                options={"maxiter": 40},
-            )  # fmt: skip
-            row[smooth] = done.x
-        for _ in range(3):
+        done = minimize(
+            downhill, row[smooth], method="L-BFGS-B", jac=True, bounds=[(0, 1)] * smooth.sum(),
+            options={"maxiter": 40},
+        )  # fmt: skip
+        row[smooth] = done.x
+        return row
+
+    def _by_single_changes(self, process: Process, best: float, row: np.ndarray) -> np.ndarray:
+        """The row after up to `CHANGES` changes, each the best single one; `row` if none helps."""
+        now = float(self._score(process, row[None], best)[0])
+        for _ in range(CHANGES):
             rows = self.neighbours(row)
             if not len(rows):
                 break
             rows = self.snapped(rows)
-            scores = log_expected_improvement(*process.at(rows), best)
+            scores = self._score(process, rows, best)
             top = int(np.argmax(scores))
-            now = float(log_expected_improvement(*process.at(row[None]), best)[0])
             if scores[top] <= now:
                 break
-            row = rows[top]
-        row = self.snapped(row[None])[0]
-        return float(log_expected_improvement(*process.at(row[None]), best)[0]), row
+            row, now = rows[top], float(scores[top])
+        return row
 
 
 def _is_apart(row: np.ndarray, others: np.ndarray, distance: float) -> bool:

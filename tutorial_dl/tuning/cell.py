@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -25,19 +26,25 @@ from numba_kernels.team.stall import has_ended
 
 from .. import data as datasets
 from ..config import OutputConfig, RunConfig
+from ..extras import missing
 from ..runtime.callback import Callback
 from ..runtime.errors import NotFinite, telling_line
 from ..runtime.handing_out import opened
+from ..training.columns import columns
 from ..training.setup import of_files, prepare
-from .coordinator import GRACE
+from ..user_function import is_reference
+from .coordinator import GRACE, Refused
 from .folds import fold_of
-from .merit import merit_of
+from .lifelines import Lifeline
+from .link import Link
+from .merit import check_column, merit_of
 from .mpi_port import Mail
-from .options import check, config_of
+from .options import check, config_of, sets_of_each_model
 from .space import Space
 
 IDLE = 0.005  # seconds between two looks for a message
 LOOK = 1.0  # seconds between two looks at the coordinator's process
+CHECK = 300.0  # seconds for the data and a model to be there
 REGROUP = 60.0  # seconds for the ranks of a cell to find each other again
 
 
@@ -45,30 +52,14 @@ class TrialDeadline(Exception):
     """A training took longer than it may."""
 
 
-class Link:
-    """A rank's way to the coordinator."""
-
-    ends_with_interrupt = True  # whether Ctrl-C ends the search on this rank
-
-    def tell(self, message: dict) -> None:
-        raise NotImplementedError
-
-    def messages(self) -> list[dict]:
-        """What the coordinator has sent since the last call."""
-        raise NotImplementedError
-
-    def is_broken(self) -> bool:
-        """Whether the coordinator's process is known to have ended."""
-        raise NotImplementedError
-
-    def close(self) -> None: ...
-
-
 class MpiLink(Link):
-    """By MPI: `team` are all ranks of the search, and rank 0 coordinates; `comm` is theirs."""
+    """By MPI: `team` are all ranks of the search, and rank 0 coordinates; `comm` is theirs.
 
-    def __init__(self, team, comm):
-        self.team, self.mail = team, Mail(comm)
+    `line`: the connection to a coordinator on another machine.
+    """
+
+    def __init__(self, team, comm, line: Lifeline | None = None):
+        self.team, self.mail, self.line = team, Mail(comm), line
 
     def tell(self, message: dict) -> None:
         self.mail.send(0, message)
@@ -80,10 +71,12 @@ class MpiLink(Link):
         return found
 
     def is_broken(self) -> bool:
-        return has_ended(self.team.pid(0))
+        return has_ended(self.team.pid(0)) or (self.line is not None and self.line.has_ended())
 
     def close(self) -> None:
         self.mail.flush(5.0)
+        if self.line is not None:
+            self.line.close()
 
 
 class Reporter(Callback):
@@ -125,16 +118,18 @@ class Cell:
         self.link, self.team, self.folds, self.space = link, team, folds, space
         quiet = OutputConfig(quiet=True)
         self.base = replace(base, output=quiet)
-        self.merit, self.dataset = merit_of(merit), None
+        self.name_of_merit, self.merit, self.dataset = merit, None, None
         self.size = team.size
+        self.interruptible = False  # whether `interrupt` raises
         self.queue: list[dict] = []  # messages that have come during a training
         self.looked = time.monotonic()  # when the coordinator's process was last looked at
 
     def serve(self) -> None:
         """Train what the coordinator sends, until it says that the search has ended."""
+        why = self.check()
         if self.team.rank == 0:
-            self.link.tell({"what": "ready"})
-        while (message := self._next()) is not None:
+            self.link.tell({"what": "refused", "why": why} if why else {"what": "ready"})
+        while why is None and (message := self._next()) is not None:
             if message["what"] != "train":
                 continue
             ended = self.train(message)
@@ -171,6 +166,46 @@ class Cell:
             for message in self.queue
         )
 
+    def check(self) -> str | None:
+        """Why no set of values can be trained, in one line; None if some can. Collective.
+
+        The data must be there and have so many folds, and the figure of merit must exist. A model
+        that can't be built proves nothing about other sets: the trials tell.
+        """
+        return self._guarded(self._checked, CHECK).get("refused")
+
+    def _checked(self) -> dict:
+        try:
+            self._load()
+            fold = fold_of(self.dataset, 0, self.folds, self.base.data.seed)
+        except (PeerError, MemoryError):
+            raise
+        except Exception as error:
+            raise Refused(in_a_line(error)) from error
+        if is_reference(self.name_of_merit):
+            return {}
+        found: dict[str, None] = {}
+        for values in sets_of_each_model(self.space):
+            trainer = prepare(config_of(self.base, values), self.team, dataset=fold)
+            found |= dict.fromkeys(columns(trainer))
+            del trainer
+            self._forget()
+            if self.name_of_merit in found:
+                return {}
+        try:
+            check_column(self.name_of_merit, found)
+        except ValueError as error:
+            raise Refused(str(error)) from None
+        return {}
+
+    def _load(self) -> None:
+        """Find the figure of merit, and load the data, once."""
+        if self.merit is None:
+            self.merit = merit_of(self.name_of_merit)
+        if self.dataset is None:
+            loaded = datasets.load(self.base.data.data, **of_files(self.base))
+            self.dataset = opened(loaded, self.team)
+
     # One training
 
     def train(self, task: dict) -> dict:
@@ -180,21 +215,36 @@ class Cell:
         the seconds that it may take (deadline).
         """
         began = time.monotonic()
-        ended = self._train(task) | {"what": "ended", "trial": task["trial"], "fold": task["fold"]}
+        ended = self._guarded(lambda: self._trained(task), task["deadline"])
+        ended |= {"what": "ended", "trial": task["trial"], "fold": task["fold"]}
         ended |= {"ranks": [int(rank) for rank in self.team.world_ranks]}
         return ended | {"seconds": time.monotonic() - began}
 
-    def _train(self, task: dict) -> dict:
+    def _guarded(self, work: Callable[[], dict], deadline: float) -> dict:
+        """What `work` returns, or how it has failed; the team is usable afterwards."""
         try:
-            with Limit(task["deadline"]):
-                return self._trained(task)
+            apart = None
+            with Limit(deadline):
+                try:
+                    self.interruptible = True
+                    found = work()
+                finally:
+                    self.interruptible = False
+                try:
+                    self.team.barrier()
+                except PeerError as one:  # another rank was lost, or interrupted in its last step
+                    apart = one
+            return found if apart is None else found | self._mend(apart)
         except TrialDeadline:
-            error: BaseException = TrialDeadline(f"longer than {task['deadline']:g} s")
+            error: BaseException = TrialDeadline(f"longer than {deadline:g} s")
             why = f"it took {error}"
         except KeyboardInterrupt as one:
             if self.link.ends_with_interrupt:
                 raise
             error, why = one, "interrupted"
+        except Refused as one:
+            self._mend(one)
+            return {"refused": str(one)}
         except NotFinite as one:
             error, why = one, f"diverged: {telling_line(str(one))}"
         except MemoryError as one:
@@ -207,11 +257,15 @@ class Cell:
         found = {"state": "stopped" if why == "interrupted" else "failed", "why": why}
         return found | self._mend(error)
 
+    def interrupt(self, *_) -> None:
+        """Handle a signal: end what is trained. What is mended after a training goes on."""
+        if self.interruptible:
+            self.interruptible = False
+            raise KeyboardInterrupt
+
     def _trained(self, task: dict) -> dict:
         config = config_of(self.base, task["values"])
-        if self.dataset is None:
-            loaded = datasets.load(self.base.data.data, **of_files(self.base))
-            self.dataset = opened(loaded, self.team)
+        self._load()
         fold = fold_of(self.dataset, task["fold"], self.folds, self.base.data.seed)
         trainer = prepare(config, self.team, dataset=fold)
         reporter = Reporter(self, task["trial"], config.schedule.epochs)
@@ -254,6 +308,13 @@ class Cell:
         if (keras := sys.modules.get("keras")) is not None:
             keras.utils.clear_session()
         gc.collect()
+
+
+def in_a_line(error: Exception) -> str:
+    """What went wrong with the data or a user's file; ours says all there is to say."""
+    text = missing(error) or telling_line(str(error))
+    known = isinstance(error, ValueError | TypeError | OSError)
+    return text if known or missing(error) else f"{type(error).__name__}: {text}"
 
 
 class Limit:

@@ -30,6 +30,10 @@ START = 600.0  # seconds within which the first cell must be ready
 WAIT = 0.2  # seconds between two looks at what has been lost
 
 
+class Refused(ValueError):
+    """No cell can train any set of values, so nothing was trained. The message says why."""
+
+
 class Port:
     """How the coordinator reaches cells. Nothing here waits for a cell."""
 
@@ -100,6 +104,7 @@ class Coordinator:
         deadline: Seconds that one training may take.
         tell: Called with a line of text, and the trial's row or None.
         ahead: Whether the next set is chosen while all cells are busy.
+        watch: Called after each figure of merit by epoch.
     """
 
     def __init__(
@@ -111,12 +116,16 @@ class Coordinator:
         deadline: float = 3600.0,
         tell: Callable[[str, dict | None], None] = lambda text, row: None,
         ahead: bool = True,
+        watch: Callable[[], None] = lambda: None,
     ):
         self.study, self.port, self.folds, self.deadline = study, port, folds, deadline
-        self.tell, self.ahead, self.cells = tell, ahead, cells
+        self.tell, self.watch, self.ahead, self.cells = tell, watch, ahead, cells
         self.free: deque[int] = deque()
         self.busy: dict[int, Busy] = {}
         self.dropped: dict[int, str] = {}  # cell -> why
+        self.refused: dict[int, str] = {}  # cell -> why it can't train anything
+        self.ready = False  # whether a cell has been
+        self.unsaid: list[str] = []  # what has gone wrong before
         self.tasks: list[Task] = []  # trials in training
         self.prepared: tuple | None = None
         self.finished = study.resumed
@@ -131,6 +140,7 @@ class Coordinator:
         except KeyboardInterrupt:
             stopped = "interrupted"
         ended = self.port.now()
+        self._say()
         for cell, busy in self.busy.items():
             self._span(cell, busy, ended)
         for task in self.tasks:
@@ -222,6 +232,11 @@ class Coordinator:
             self.tell(f"cell {cell}: {message['note']}", None)
         if message["what"] == "ready":
             self.free.append(cell)
+            self.ready = True
+            self._say()
+            return
+        if message["what"] == "refused":
+            self._refuse(cell, message["why"])
             return
         busy = self.busy.get(cell)
         if busy is None or busy.task.trial.number != message["trial"]:
@@ -238,6 +253,13 @@ class Coordinator:
                 self.free.append(cell)
             self._fold_ended(busy, message)
 
+    def _refuse(self, cell: int, why: str) -> None:
+        """A cell can't train anything. If none can, the search is wrong; else only its node is."""
+        self.refused[cell] = why
+        if len(self.refused) == self.cells:
+            raise Refused(why)
+        self._drop(cell, why)
+
     def _report(self, busy: Busy, epoch: int, value: float) -> None:
         task = busy.task
         if task.ended:
@@ -247,6 +269,7 @@ class Coordinator:
         mean = float(np.mean(list(of.values()))) if len(of) == self.folds else np.nan
         if np.isfinite(mean) and self.study.prune(task.trial, epoch, mean):
             self._end(task, mean, "pruned", why=f"pruned after epoch {epoch}")
+        self.watch()
 
     def _fold_ended(self, busy: Busy, message: dict) -> None:
         task = busy.task
@@ -266,9 +289,8 @@ class Coordinator:
         task.ended = True
         self.tasks.remove(task)
         seconds = self.port.now() - task.began
-        self.study.tell(task.trial, value, state, seconds=seconds, **about)
+        row = self.study.tell(task.trial, value, state, seconds=seconds, **about)
         self.finished += 1
-        row = next(r for r in reversed(self.study.rows()) if r["number"] == task.trial.number)
         for cell, busy in self.busy.items():
             if busy.task is task:
                 self.port.send(cell, {"what": "stop", "trial": task.trial.number})
@@ -286,7 +308,9 @@ class Coordinator:
         if cell in self.dropped:
             return
         self.dropped[cell] = f"cell {cell} is lost: {why}"
-        self.tell(self.dropped[cell], None)
+        self.unsaid.append(self.dropped[cell])
+        if self.ready:  # else all may be refused for one reason, which is said once
+            self._say()
         self.port.drop(cell)
         if cell in self.free:
             self.free.remove(cell)
@@ -294,6 +318,11 @@ class Coordinator:
         if busy is not None:
             self._span(cell, busy, self.port.now())
             self._fold_ended(busy, {"state": "failed", "why": why})
+
+    def _say(self) -> None:
+        for text in self.unsaid:
+            self.tell(text, None)
+        self.unsaid.clear()
 
     def _span(self, cell: int, busy: Busy, end: float) -> None:
         self.spans.append((cell, busy.task.trial.number, busy.fold, busy.since, end))

@@ -25,7 +25,10 @@ def fold_of(dataset: Dataset, number: int, folds: int, seed: int = 0) -> Dataset
     if isinstance(train, Stream):
         raise ValueError(f"data '{dataset.name}' are a stream, which has no folds: use one fold")
     if not 1 < folds <= len(train):
-        raise ValueError(f"folds must be from 1 to {len(train)} samples, got {folds}")
+        raise ValueError(
+            f"folds must be from 1 to {len(train)}, the training samples of data "
+            f"'{dataset.name}', got {folds}"
+        )
     order = np.random.default_rng(seed).permutation(len(train))
     targets = getattr(train, "targets", None)
     if dataset.classes and isinstance(targets, np.ndarray) and targets.size == len(train):

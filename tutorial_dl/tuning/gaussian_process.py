@@ -4,9 +4,13 @@
     variance  k** - k* (K + s^2 I)^-1 k*^T
 
 K is the matrix of the kernel between measured points, k* the kernel between a new point and these.
-The kernel is Matérn's of smoothness 5/2, with a length for each column:
+The kernel is Matérn's of smoothness 5/2, with a length for each parameter of the space:
 
-    k(r) = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r),   r^2 = sum_c (x_c - x'_c)^2 / length_c^2
+    k(r) = (1 + sqrt(5) r + 5 r^2 / 3) exp(-sqrt(5) r),   r^2 = sum_p d_p^2 / length_p^2
+
+The distance d_p of two numbers is their difference, that of two categories is 0 or 1 (Hamming's).
+A category of k choices has k columns in a row, of which one is 1 (`Columns`), so that all its
+columns have one length, and each pair of choices is equally far apart.
 
 Lengths, amplitude and noise are those that make the measured values most likely, times a prior
 (lengths that grow with sqrt(columns): Hvarfner, Hellsten, Nardi, arXiv 2402.02229). Rasmussen and
@@ -41,17 +45,49 @@ def matern(squared: np.ndarray) -> np.ndarray:
     return (1 + root + root * root / 3) * np.exp(-root)
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Which column of a row belongs to which parameter.
+
+    parameter: the parameter's number for each column, from 0 on, (c,).
+    factor: what a column is multiplied by, (c,): 1 for a number, and sqrt(1/2) for a choice, since
+        two columns change with a category.
+    """
+
+    parameter: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def numbers(cls, count: int) -> Columns:
+        """Those of as many numbers."""
+        return cls(np.arange(count), np.ones(count))
+
+    @classmethod
+    def of(cls, sizes: list[int]) -> Columns:
+        """Those of parameters that have so many columns: 1 for a number, k for k choices."""
+        factor = [np.sqrt(0.5) if size > 1 else 1.0 for size in sizes]
+        return cls(np.repeat(np.arange(len(sizes)), sizes), np.repeat(factor, sizes))
+
+    @property
+    def parameters(self) -> int:
+        return int(self.parameter[-1]) + 1
+
+    def scale(self, lengths: np.ndarray) -> np.ndarray:
+        """What columns are multiplied by, (c,), given the logarithms of the lengths."""
+        return self.factor * np.exp(-lengths)[self.parameter]
+
+
 @dataclass
 class Hyper:
-    """Logarithms of the kernel's parameters: `lengths` (c,), amplitude and noise (variances)."""
+    """Logarithms of the kernel's parameters: `lengths` (p,), amplitude and noise (variances)."""
 
     lengths: np.ndarray
     amplitude: float
     noise: float
 
     @classmethod
-    def default(cls, columns: int) -> Hyper:
-        return cls(np.full(columns, center(columns)), 0.0, NOISE[0])
+    def default(cls, parameters: int) -> Hyper:
+        return cls(np.full(parameters, center(parameters)), 0.0, NOISE[0])
 
     def vector(self) -> np.ndarray:
         return np.array([*self.lengths, self.amplitude, self.noise])
@@ -61,17 +97,20 @@ class Hyper:
         return cls(vector[:-2].copy(), float(vector[-2]), float(vector[-1]))
 
 
-def center(columns: int) -> float:
+def center(parameters: int) -> float:
     """The middle of the prior of the logarithm of a length in the unit cube."""
-    return np.log(0.5) + 0.5 * np.log(columns)
+    return np.log(0.5) + 0.5 * np.log(parameters)
 
 
-def loss_and_gradient(vector: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple:
+def loss_and_gradient(
+    vector: np.ndarray, x: np.ndarray, y: np.ndarray, columns: Columns | None = None
+) -> tuple:
     """Minus the logarithm of likelihood times prior, and its gradient by `vector` (Hyper)."""
-    n, columns = x.shape
-    scaled = x * np.exp(-vector[:columns])
+    columns = columns or Columns.numbers(x.shape[1])
+    n, count = len(x), columns.parameters
+    scaled = x * columns.scale(vector[:count])
     squared = squared_distances(scaled, scaled)
-    amplitude, noise = np.exp(vector[columns]), np.exp(vector[columns + 1]) + LOWEST_NOISE
+    amplitude, noise = np.exp(vector[count]), np.exp(vector[count + 1]) + LOWEST_NOISE
     root = np.sqrt(5 * squared)
     decay = amplitude * np.exp(-root)
     kernel = (1 + root + root * root / 3) * decay
@@ -85,30 +124,33 @@ def loss_and_gradient(vector: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple
     # d loss / d K, elementwise
     slope = 0.5 * (inverse - np.outer(weights, weights))
     gradient = np.empty_like(vector)
-    # dk / d log length_c = amplitude 5/3 (1 + root) exp(-root) (difference_c / length_c)^2
+    # dk / d log length_p = amplitude 5/3 (1 + root) exp(-root) (d_p / length_p)^2
     by_square = slope * (5 / 3) * (1 + root) * decay
     total = by_square.sum(1)
-    gradient[:columns] = 2 * (
+    by_column = 2 * (
         total @ (scaled * scaled)
         - np.einsum("ic,ij,jc->c", scaled, by_square, scaled, optimize=True)
     )
-    gradient[columns] = (slope * kernel).sum()
-    gradient[columns + 1] = np.trace(slope) * np.exp(vector[columns + 1])
-    off = vector - np.array([*[center(columns)] * columns, 0.0, NOISE[0]])
-    spread = np.array([*[SPREAD] * columns, SPREAD, NOISE[1]])
+    gradient[:count] = np.bincount(columns.parameter, by_column)
+    gradient[count] = (slope * kernel).sum()
+    gradient[count + 1] = np.trace(slope) * np.exp(vector[count + 1])
+    off = vector - np.array([*[center(count)] * count, 0.0, NOISE[0]])
+    spread = np.array([*[SPREAD] * count, SPREAD, NOISE[1]])
     return loss + 0.5 * ((off / spread) ** 2).sum(), gradient + off / spread**2
 
 
-def fit(x: np.ndarray, y: np.ndarray, start: Hyper | None = None) -> Hyper:
+def fit(
+    x: np.ndarray, y: np.ndarray, start: Hyper | None = None, columns: Columns | None = None
+) -> Hyper:
     """The hyper-parameters that make `y` (n,) at `x` (n, columns) most likely, from `start` on."""
-    columns = x.shape[1]
-    first = Hyper.default(columns)
+    columns = columns or Columns.numbers(x.shape[1])
+    first = Hyper.default(columns.parameters)
     starts = [first] if start is None else [start, first]
-    bounds = [(np.log(1e-2), np.log(1e3))] * columns + [(-5.0, 5.0), (np.log(1e-7), 0.0)]
+    bounds = [(np.log(1e-2), np.log(1e3))] * columns.parameters + [(-5.0, 5.0), (np.log(1e-7), 0.0)]
     # Two starts cost twice as much, and matter while there are few points
     found = [
         minimize(
-            loss_and_gradient, one.vector(), (x, y), "L-BFGS-B", jac=True, bounds=bounds,
+            loss_and_gradient, one.vector(), (x, y, columns), "L-BFGS-B", jac=True, bounds=bounds,
             options={"maxiter": STEPS},
         )
         for one in (starts if len(x) < 40 else starts[:1])
@@ -119,31 +161,30 @@ def fit(x: np.ndarray, y: np.ndarray, start: Hyper | None = None) -> Hyper:
 class Process:
     """The process given values `y` (n,) measured at `x` (n, columns)."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, hyper: Hyper):
-        self.hyper, self.y = hyper, y
-        self.inverse_lengths = np.exp(-hyper.lengths)
-        self.amplitude = np.exp(hyper.amplitude)
-        self.x = x * self.inverse_lengths
+    def __init__(self, x: np.ndarray, y: np.ndarray, hyper: Hyper, columns: Columns | None = None):
+        self.hyper, self.y, self.points = hyper, y, x
+        self.columns = columns or Columns.numbers(x.shape[1])
+        self.scale = self.columns.scale(hyper.lengths)
+        self.amplitude, self.noise = np.exp(hyper.amplitude), np.exp(hyper.noise)
+        self.x = x * self.scale
         kernel = self.amplitude * matern(squared_distances(self.x, self.x))
-        kernel[np.diag_indices(len(x))] += np.exp(hyper.noise) + LOWEST_NOISE
+        kernel[np.diag_indices(len(x))] += self.noise + LOWEST_NOISE
         self.lower = cholesky(kernel, lower=True, check_finite=False)
         self.weights = cho_solve((self.lower, True), y, check_finite=False)
 
     def at(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance, without noise, at each of `points` (m, columns)."""
-        across = self.amplitude * matern(
-            squared_distances(points * self.inverse_lengths, self.x)
-        )  # (m, n)
+        across = self.amplitude * matern(squared_distances(points * self.scale, self.x))  # (m, n)
         half = solve_triangular(self.lower, across.T, lower=True, check_finite=False)
         return across @ self.weights, np.maximum(self.amplitude - (half * half).sum(0), 1e-12)
 
     def at_with_slopes(self, point: np.ndarray) -> tuple:
         """Mean, variance and their gradients (columns,) at one point."""
-        difference = point * self.inverse_lengths - self.x  # (n, columns)
+        difference = point * self.scale - self.x  # (n, columns)
         root = np.sqrt(5 * (difference * difference).sum(1))
         decay = self.amplitude * np.exp(-root)
         across = (1 + root + root * root / 3) * decay
-        slopes = -(5 / 3) * ((1 + root) * decay)[:, None] * difference * self.inverse_lengths
+        slopes = -(5 / 3) * ((1 + root) * decay)[:, None] * difference * self.scale
         solved = cho_solve((self.lower, True), across, check_finite=False)
         variance = max(self.amplitude - across @ solved, 1e-12)
         return across @ self.weights, variance, self.weights @ slopes, -2 * solved @ slopes
@@ -152,9 +193,10 @@ class Process:
         """The process if `points` came out at the mean: the kriging believer for pending trials."""
         mean, _ = self.at(points)
         return Process(
-            np.concatenate([self.x / self.inverse_lengths, points]),
+            np.concatenate([self.points, points]),
             np.concatenate([self.y, mean]),
             self.hyper,
+            self.columns,
         )
 
 

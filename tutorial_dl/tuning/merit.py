@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from .. import user_function
 from ..user_function import find, is_reference
+from .space import nearest
 
 # Is better
 HIGHER = (
     "accuracy", "acc", "auc", "precision", "prc", "recall", "f1_score", "f1", "iou", "r2_score",
+    "accuracy_asked",  # of a GAN
 )  # fmt: skip
 
 
@@ -27,13 +31,38 @@ def merit_of(name: str) -> Callable[[Any], float]:
     "module:function".
     """
     if is_reference(name):
-        return find(name, "merit")
+        function = find(name, "merit")
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            takes = inspect.signature(function)
+            raise ValueError(
+                f"merit {name!r} is called with the trainer alone, and it takes {takes}"
+            ) from None
+        except ValueError:  # a function without a signature, such as a builtin
+            pass
+        return function
 
     def entry(trainer) -> float:
         row = trainer.history.last
-        if name not in row:
-            have = ", ".join(n for n in row if n != "epoch")
-            raise ValueError(f"merit {name!r} is none of the history's columns: {have}")
+        check_column(name, row)
         return row[name]
 
     return entry
+
+
+def check_column(name: str, columns: Iterable[str]) -> None:
+    """Raise ValueError, in one line, if a history of these columns has none of this name."""
+    have = [one for one in columns if one != "epoch"]
+    if name not in have:
+        hint = nearest(name, have)
+        raise ValueError(
+            f"merit {name!r} is none of the history's columns: {', '.join(have)}"
+            + (f"; {hint}" if hint else "")
+        )
+
+
+def check_source(name: str) -> None:
+    """Raise ValueError if a user's function is seen not to be there; its file is not run."""
+    if is_reference(name):
+        user_function.check(name, "merit")

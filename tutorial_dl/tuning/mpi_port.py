@@ -15,6 +15,7 @@ from mpi4py import MPI
 from numba_kernels.team.stall import has_ended
 
 from .coordinator import Port
+from .lifelines import Lifelines
 
 TAG = 7
 PAUSE = 0.001  # seconds between two looks
@@ -62,10 +63,13 @@ class MpiPort(Port):
         team: All ranks; this one is rank 0.
         comm: A communicator of theirs, for messages.
         members: The ranks of each cell.
+        lines: How the ends of ranks on other machines are noticed; None if there are none.
     """
 
-    def __init__(self, team, comm: MPI.Comm, members: list[list[int]]):
-        self.team, self.mail = team, Mail(comm)
+    def __init__(
+        self, team, comm: MPI.Comm, members: list[list[int]], lines: Lifelines | None = None
+    ):
+        self.team, self.mail, self.lines = team, Mail(comm), lines
         self.members = dict(enumerate(map(list, members)))
         self.cell_of = {rank: cell for cell, ranks in self.members.items() for rank in ranks}
 
@@ -90,10 +94,11 @@ class MpiPort(Port):
         return cell, message
 
     def lost(self) -> list[int]:
+        far = self.lines.look() if self.lines else ()
         return [
             cell
             for cell, ranks in list(self.members.items())
-            if all(has_ended(self.team.pid(rank)) for rank in ranks)
+            if all(rank in far or has_ended(self.team.pid(rank)) for rank in ranks)
         ]
 
     def drop(self, cell: int) -> None:

@@ -6,14 +6,13 @@
                         data="my_file:load", epochs=5, merit="val_accuracy")
     found.best, found.study, found.plot()
 
-The notebook coordinates, so no engine is needed for that. Meanwhile it shows the best set so far,
-the newest trials and their figures of merit. The stop button ends the search and keeps what is
+The notebook coordinates, so no engine is needed for that. Meanwhile it shows how far it is
+(live_view.py). The stop button ends the search and keeps what is
 done; with `file=...`, a later call with `resume=True` goes on.
 """
 
 from __future__ import annotations
 
-import html
 import signal
 import time
 from collections.abc import Mapping
@@ -23,7 +22,8 @@ from typing import Any
 
 from ..config import RunConfig
 from . import on_engine
-from .coordinator import Coordinator, Outcome, Port
+from .coordinator import Coordinator, Outcome, Port, Refused
+from .live_view import Drawing, View, parallel
 from .report import summary, timeline
 from .running import Search
 from .space import Space
@@ -32,9 +32,6 @@ from .study import Study
 LOOK = 0.02  # seconds between two looks at what has been answered
 STOP = 20.0  # seconds for engines to end what they train
 BEGIN = 120.0  # seconds for engines to make their cells
-ROWS = 8  # of the table, the newest trials
-SECONDS = 1.0  # from one renewal of the display to the next
-WIDTH, HEIGHT = 360, 120
 
 
 class EnginesPort(Port):
@@ -46,7 +43,7 @@ class EnginesPort(Port):
     def __init__(self, client, members: list[list[int]]):
         self.client, self.members = client, dict(enumerate(map(list, members)))
         self.begun: dict[int, dict[int, Any]] = {}  # cell -> rank -> AsyncResult
-        self.events: list[tuple[int, dict]] = [(cell, {"what": "ready"}) for cell in self.members]
+        self.events: list[tuple[int, dict]] = []
         self.reported: dict[int, int] = {}  # cell -> epochs that were reported
         self.tasks: dict[int, dict] = {}
         self.gone: list[int] = []
@@ -155,94 +152,14 @@ class Found:
 
     def timeline(self):
         """A figure of what each cell trained when."""
-        return timeline(self.outcome)
+        return timeline(self.outcome, self.trials)
 
-    def plot(self):
-        """Optuna's figure of sets of values as parallel coordinates."""
-        from .report import of_optuna
-
-        return of_optuna("plot_parallel_coordinate", self.study)
+    def plot(self) -> Drawing:
+        """All sets of values as lines over an axis per parameter, the best one in orange."""
+        return Drawing(parallel(self.trials, self.search.space, self.study.maximise))
 
     def __repr__(self) -> str:
         return summary(self.study, self.outcome)
-
-
-class View:
-    """The display of a search, which is renewed at most once per second."""
-
-    def __init__(self, study: Study, show=None, now=time.monotonic):
-        if show is None:
-            from IPython.display import display as show
-        self.study, self.now, self.begun, self.notes = study, now, now(), []
-        self.handle, self.shown = show(self, display_id=True), now()
-
-    def tell(self, text: str, row: Mapping | None) -> None:
-        if row is None:
-            self.notes.append(text)
-        if self.now() - self.shown >= SECONDS:
-            self.renew()
-
-    def renew(self) -> None:
-        self.shown = self.now()
-        self.handle.update(self)
-
-    def __repr__(self) -> str:
-        best = self.study.best
-        said = "" if best is None else f"; best {best.value:.6g} with {dict(best.params)}"
-        done = len(self.study.finished)
-        return f"{done} of {self.study.trials} trials, {self.now() - self.begun:.0f} s{said}"
-
-    def _repr_html_(self) -> str:
-        rows = self.study.rows()
-        share = len(rows) / self.study.trials
-        parts = [f'<progress value="{share:.3f}" max="1"></progress> {html.escape(repr(self))}']
-        parts += [html.escape(note) for note in self.notes]
-        if len(values := [row["value"] for row in rows if row["state"] == "complete"]) > 1:
-            parts.append(curve(values, self.study.maximise))
-        parts.append(newest(rows, self.study.space.names))
-        return "".join(f"<div>{part}</div>" for part in parts)
-
-
-def newest(rows: list[dict], names: list[str]) -> str:
-    """The newest trials as HTML."""
-    head = ["trial", "result", *names]
-    lines = []
-    for row in rows[-ROWS:]:
-        result = row["state"] if row["value"] is None else f"{row['value']:.5g}"
-        values = [row["params"].get(name, "") for name in names]
-        texts = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
-        lines.append([str(row["number"]), result, *texts])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in line) + "</tr>"
-        for line in lines
-    )
-    heads = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    return f'<div style="overflow-x: auto"><table><tr>{heads}</tr>{body}</table></div>'
-
-
-def curve(values: list[float], maximise: bool) -> str:
-    """Figures of merit by trial as dots, and the best so far as a line, in SVG."""
-    low, high = min(values), max(values)
-    if low == high:
-        low, high = low - 1, high + 1
-    best, so_far = [], values[0]
-    for value in values:
-        so_far = max(so_far, value) if maximise else min(so_far, value)
-        best.append(so_far)
-
-    def at(i: int, value: float) -> tuple[float, float]:
-        x = 8 + (WIDTH - 16) * i / (len(values) - 1)
-        return x, HEIGHT - 8 - (HEIGHT - 16) * (value - low) / (high - low)
-
-    dots = "".join(
-        '<circle cx="{:.1f}" cy="{:.1f}" r="2.5" fill="#2C8CCB"/>'.format(*at(i, value))
-        for i, value in enumerate(values)
-    )
-    line = " ".join("{:.1f},{:.1f}".format(*at(i, value)) for i, value in enumerate(best))
-    return (
-        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="figure of merit by trial">'
-        f'<polyline points="{line}" fill="none" stroke="#E69F00" stroke-width="2"/>{dots}</svg>'
-    )
 
 
 def tune(
@@ -297,16 +214,24 @@ def tune(
     try:
         # As a cell: teams that have failed in an earlier one recover
         c.run(on_engine.begin, search, each, timeout=BEGIN)
+        said = c.run(on_engine.check)
         members = [list(range(cell * each, (cell + 1) * each)) for cell in range(search.cells)]
-        port, view = EnginesPort(c.client, members), View(study, show)
+        port = EnginesPort(c.client, members)
+        port.events = [(cell, said[ranks[0]]) for cell, ranks in enumerate(members)]
+        view = View(study, show)
         try:
-            outcome = Coordinator(study, port, search.cells, folds, deadline, view.tell).run()
+            outcome = Coordinator(
+                study, port, search.cells, folds, deadline, view.tell, watch=view.watch
+            ).run()
         except BaseException:
             for cell in list(port.begun):
                 port.interrupt(cell)
             raise
         port.settle()
         view.renew()
+    except Refused:
+        study.discard()
+        raise
     finally:
         study.close()
     return Found(search, study, outcome)

@@ -1,11 +1,19 @@
-"""What runs on an engine of a notebook's cluster: a rank of a cell, kept between trainings."""
+"""What runs on an engine of a notebook's cluster: a rank of a cell, kept between trainings.
+
+The notebook imports this file, too, to name its functions, and must not load MPI: it would leave
+MPI's shared memory behind when it is killed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import signal
+from typing import TYPE_CHECKING, Any
 
-from .cell import Cell, Link
+from .link import Link
 from .running import Search
+
+if TYPE_CHECKING:
+    from .cell import Cell
 
 _cell: Cell | None = None  # of this engine, in the present search
 
@@ -36,6 +44,8 @@ def begin(search: Search, each: int) -> None:
     global _cell
     from numba_kernels.team.team import Team
 
+    from .cell import Cell
+
     end()
     team = Team()
     number = team.rank // each
@@ -44,9 +54,18 @@ def begin(search: Search, each: int) -> None:
     _cell = Cell(link, part, search.space, search.base, search.folds, search.merit)
 
 
+def check() -> dict[str, Any]:
+    """Whether this rank's cell is ready to train: a message for the coordinator."""
+    why = _cell.check()
+    return {"what": "refused", "why": why} if why else {"what": "ready"}
+
+
 def train(task: dict[str, Any]) -> dict[str, Any]:
     """Train a task on this rank's cell; returns the message of its end."""
     _cell.link.reports = {}
+    # An interrupt may come late. It must not break what follows the training, up to the reply; then
+    # the kernel puts its own handler back.
+    signal.signal(signal.SIGINT, _cell.interrupt)
     return _cell.train(task)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..config import COMPONENTS, OPTIONS, RunConfig
-from ..user_function import find, is_reference
+from ..user_function import find, is_reference, parsed, source_of
 from .space import Parameter, Space, nearest
 
 # Options of a training that no trial may change
@@ -89,6 +87,15 @@ def check(space: Space, base: RunConfig, ranks: int) -> None:
             ) from None
 
 
+def sets_of_each_model(space: Space) -> Iterator[dict[str, Any]]:
+    """A set of values for each choice of the model, or the first set, for checks."""
+    seen = set()
+    for values in space.corners():
+        if (model := values.get("model")) not in seen:
+            seen.add(model)
+            yield values
+
+
 def _check_option(one: Parameter) -> None:
     option = OPTIONS[one.name]
     if not one.choices and option.kind is not (float if one.type == "float" else int):
@@ -111,8 +118,8 @@ def arguments_of(model: str) -> list[str] | bool:
     if not is_reference(model):
         return []
     where, _, name = model.rpartition(":")
-    if (path := _source(where)) is not None:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    if (path := source_of(where)) is not None:
+        for node in parsed(path).body:
             if isinstance(node, ast.FunctionDef) and node.name == name and not node.decorator_list:
                 of = node.args
                 return bool(of.kwarg) or [a.arg for a in (*of.args, *of.kwonlyargs)]
@@ -120,16 +127,3 @@ def arguments_of(model: str) -> list[str] | bool:
     if any(one.kind is one.VAR_KEYWORD for one in taken):
         return True
     return [one.name for one in taken if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-
-
-def _source(where: str) -> Path | None:
-    """The file of a module, or of a path, if it can be told without an import."""
-    if where.endswith(".py"):
-        return Path(where) if Path(where).is_file() else None
-    if "." in where:
-        return None  # its parents would be imported
-    here = Path(f"{where}.py")
-    if here.is_file():
-        return here
-    spec = importlib.util.find_spec(where)
-    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None

@@ -133,15 +133,28 @@ def mixed(instance: int = 1) -> Problem:
     return Problem("mixed 12", Space([*numbers, *whole, *letters]), value, inner.lowest)
 
 
+KINDS = ("bbob", "branin", "hartmann", "mixed")
+INSTANCES = 5
+
+
 def suite(
-    dimensions: list[int], instances: int, functions: Iterable[int] = BBOB
+    dimensions: list[int],
+    seeds: int,
+    functions: Iterable[int] = BBOB,
+    kinds: Iterable[str] = KINDS,
 ) -> Iterator[tuple[int, Problem]]:
-    """(instance, problem): `functions` of BBOB in these dimensions, and the three others."""
-    for dimension in dimensions:
-        for function in functions:
-            for instance in range(1, instances + 1):
-                yield instance, bbob(function, instance, dimension)
-    for instance in range(1, instances + 1):
-        yield instance, branin()
-        yield instance, hartmann()
-        yield instance, mixed(instance)
+    """(seed, problem): `functions` of BBOB in these dimensions, and the others of `kinds`.
+
+    Each problem comes once per seed, 1 to `seeds`, in the instance 1 + (seed - 1) mod 5.
+    """
+    of_seed = {seed: 1 + (seed - 1) % INSTANCES for seed in range(1, seeds + 1)}
+    if "bbob" in kinds:
+        for dimension in dimensions:
+            for function in functions:
+                for seed, instance in of_seed.items():
+                    yield seed, bbob(function, instance, dimension)
+    for seed, instance in of_seed.items():
+        made = {"branin": branin, "hartmann": hartmann, "mixed": lambda i=instance: mixed(i)}
+        for kind, make in made.items():
+            if kind in kinds:
+                yield seed, make()

@@ -2,10 +2,17 @@
 
     python -m tutorial_dl.tuning.regret --dimensions 5 --trials 50 --json r.json --figure r.png
 
-Each sampler searches on every problem of problems.py, once per instance of BBOB (with a seed of its
-own). Regret is the best value so far minus the minimum. Samplers are compared by rank, problem by
-problem, because values of different functions can't be averaged. With scikit-optimize on Python's
-path, its Gaussian process takes part ("skopt"); with torch, Optuna's ("GPSampler").
+Each sampler searches on every problem of problems.py, once per seed; seed s has instance
+1 + (s - 1) mod 5 of BBOB. Regret is the best value so far minus the minimum. Samplers are compared
+by the rank of their median regret, problem by problem, because values of different functions can't
+be averaged. With scikit-optimize on Python's path, its Gaussian process takes part ("skopt"); with
+torch, Optuna's ("GPSampler"):
+
+    pip install --target others scikit-optimize pyaml torch
+    PYTHONPATH=others python -m tutorial_dl.tuning.regret --samplers random,bayesian --seeds 20
+
+Theirs take up to a second per suggestion, so a large comparison is made in parts, each with its own
+--json FILE; then `--rows FILE FILE ...` compares all of them.
 """
 
 from __future__ import annotations
@@ -15,12 +22,13 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from ..words import counted
 from . import problems, samplers
 from .problems import Problem
 
@@ -37,7 +45,9 @@ def search(problem: Problem, sampler: str, trials: int, seed: int) -> tuple[list
         values, token = ask()
         spent += time.perf_counter() - began
         value = problem.value(values)
-        tell(token, value)
+        began = time.perf_counter()
+        tell(token, value)  # skopt chooses its next set here
+        spent += time.perf_counter() - began
         lowest = min(lowest, value)
         best.append(lowest)
     return best, spent / trials
@@ -81,29 +91,30 @@ def of_skopt(problem: Problem, sampler: str, seed: int) -> tuple[Callable, Calla
 def measure(
     names: list[str],
     dimensions: list[int],
-    instances: int,
+    seeds: int,
     trials: int,
-    functions: list[int],
+    functions: Iterable[int] = problems.BBOB,
+    kinds: Iterable[str] = problems.KINDS,
     tell=lambda text, rows: None,
 ) -> list[dict]:
-    """A row per problem, instance and sampler: `regret` after each trial, s per suggestion."""
+    """A row per problem, seed and sampler: `regret` after each trial, s per suggestion."""
     rows = []
-    for instance, problem in problems.suite(dimensions, instances, functions):
+    for seed, problem in problems.suite(dimensions, seeds, functions, kinds):
         for name in names:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                best, seconds = search(problem, name, trials, seed=instance)
+                best, seconds = search(problem, name, trials, seed)
             regret = (np.array(best) - problem.lowest).tolist()
             rows.append(
-                {"problem": problem.name, "instance": instance, "sampler": name,
+                {"problem": problem.name, "seed": seed, "sampler": name,
                  "seconds": seconds, "regret": regret}
             )  # fmt: skip
-        tell(f"{problem.name}, instance {instance}", rows)
+        tell(f"{problem.name}, seed {seed}", rows)
     return rows
 
 
 def medians(rows: list[dict], trials: int) -> dict[str, dict[str, float]]:
-    """{problem: {sampler: the median over instances of the regret after `trials` trials}}."""
+    """{problem: {sampler: the median over seeds of the regret after `trials` trials}}."""
     found: dict[str, dict[str, list]] = {}
     for row in rows:
         of = found.setdefault(row["problem"], {}).setdefault(row["sampler"], [])
@@ -129,6 +140,7 @@ def compare(rows: list[dict], trials: int) -> list[dict]:
                     "problems": kind, "number": len(of), "trials": trials, "sampler": name,
                     "median rank": float(np.median(ranks[:, i])),
                     "mean rank": float(ranks[:, i].mean()),
+                    "median regret": next(iter(of.values()))[name] if len(of) == 1 else None,
                     "better than random": sum(v[name] < v["random"] for v in of.values()),
                     "ms per suggestion": 1e3 * float(
                         np.median([r["seconds"] for r in rows
@@ -147,15 +159,18 @@ def text(table: list[dict]) -> str:
     lines = []
     for kind in dict.fromkeys(row["problems"] for row in table):
         of = [row for row in table if row["problems"] == kind]
-        lines.append(f"{kind}, {of[0]['number']} problems, {of[0]['trials']} trials")
+        lines.append(f"{kind}, {counted(of[0]['number'], 'problem')}, {of[0]['trials']} trials")
         lines.append(
             "  sampler       median rank  mean rank  better than random  ms per suggestion"
+            + ("  median regret" if of[0]["number"] == 1 else "")
         )
-        lines += [
-            f"  {row['sampler']:<13}{row['median rank']:>11.1f}{row['mean rank']:>11.2f}"
-            f"{row['better than random']:>20}{row['ms per suggestion']:>19.1f}"
-            for row in of
-        ]
+        for row in of:
+            regret = row["median regret"]
+            lines.append(
+                f"  {row['sampler']:<13}{row['median rank']:>11.1f}{row['mean rank']:>11.2f}"
+                f"{row['better than random']:>20}{row['ms per suggestion']:>19.1f}"
+                + (f"{regret:>15.4g}" if regret is not None else "")
+            )
     return "\n".join(lines)
 
 
@@ -184,18 +199,35 @@ def figure(rows: list[dict]):
     return drawing
 
 
+def installed(module: str) -> bool:
+    """Whether a module can be imported; a folder of that name is none."""
+    found = find_spec(module)
+    return found is not None and found.origin is not None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tutorial_dl.tuning.regret")
     parser.add_argument("--samplers", default=",".join(OURS), help="names, separated by commas")
     parser.add_argument("--dimensions", default="5", help="of BBOB, separated by commas")
-    parser.add_argument("--instances", type=int, default=5, help="of BBOB, 1 to 5")
+    parser.add_argument("--seeds", type=int, default=5, help="searches on each problem")
+    parser.add_argument("--problems", default=",".join(problems.KINDS), help="kinds of problems")
     parser.add_argument("--functions", help="of BBOB, separated by commas; default: all 24")
     parser.add_argument("--trials", type=int, default=50)
     parser.add_argument("--json", metavar="FILE", help="write all rows")
     parser.add_argument("--figure", metavar="FILE", help="draw regret by trials")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="FILE", help="compare rows of earlier runs; search nothing"
+    )
     asked = parser.parse_args()
+    if asked.rows:
+        try:
+            rows = [row for file in asked.rows for row in json.loads(Path(file).read_text())]
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: --rows: {error}")
+        show(rows, min(len(row["regret"]) for row in rows), asked.figure)
+        return
     names = asked.samplers.split(",")
-    names += [n for n, module in OTHERS.items() if n not in names and find_spec(module)]
+    names += [n for n, module in OTHERS.items() if n not in names and installed(module)]
     try:
         for name in names:
             if name not in OTHERS:
@@ -203,8 +235,11 @@ def main() -> None:
         if "random" not in names:
             raise ValueError("--samplers must have 'random', with which the others are compared")
         dimensions = [int(one) for one in asked.dimensions.split(",")]
-        if not 1 <= asked.instances <= 5 or asked.trials < 1:
-            raise ValueError("--instances must be 1 to 5, and --trials at least 1")
+        if min(asked.seeds, asked.trials) < 1:
+            raise ValueError("--seeds and --trials must be at least 1")
+        kinds = asked.problems.split(",")
+        if not set(kinds) <= set(problems.KINDS):
+            raise ValueError(f"--problems must be of {', '.join(problems.KINDS)}")
         functions = list(problems.BBOB)
         if asked.functions:
             functions = [int(one) for one in asked.functions.split(",")]
@@ -218,11 +253,16 @@ def main() -> None:
         if asked.json:
             Path(asked.json).write_text(json.dumps(rows) + "\n")
 
-    rows = measure(names, dimensions, asked.instances, asked.trials, functions, keep)
-    for trials in dict.fromkeys((max(1, asked.trials // 2), asked.trials)):
-        print(text(compare(rows, trials)))
-    if asked.figure:
-        figure(rows).savefig(asked.figure, bbox_inches="tight")
+    rows = measure(names, dimensions, asked.seeds, asked.trials, functions, kinds, keep)
+    show(rows, asked.trials, asked.figure)
+
+
+def show(rows: list[dict], trials: int, file: str | None) -> None:
+    """Print the tables after half of the trials and after all of them, and draw the figure."""
+    for number in dict.fromkeys((max(1, trials // 2), trials)):
+        print(text(compare(rows, number)))
+    if file:
+        figure(rows).savefig(file, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,16 @@ from __future__ import annotations
 import html
 import io
 import warnings
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
+
+from matplotlib.patches import Patch
+from matplotlib.patheffects import withStroke
 
 from .. import figure_style as style
 from .coordinator import Outcome
+from .live_view import parallel
 from .study import Study
 
 STYLE = """
@@ -17,13 +23,13 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .6rem; border-bottom: 1px solid #8888; text-align: right }
 .wide { overflow-x: auto }
-svg { width: 100%; height: auto; background: #fff; border-radius: .5rem }
+svg { width: 100%; height: auto; background: #fff; color: #111; border-radius: .5rem }
 """
+HATCHES = {"failed": "////", "pruned": ".."}
 PLOTS = {  # of Optuna, and from how many complete trials on
     "plot_optimization_history": ("Figure of merit by trial", 1),
     "plot_param_importances": ("Which parameters matter", 5),
     "plot_slice": ("Figure of merit by parameter", 2),
-    "plot_parallel_coordinate": ("Sets of values", 2),
     "plot_intermediate_values": ("Figure of merit by epoch", 1),
 }
 
@@ -32,11 +38,14 @@ def write(path: Path, study: Study, outcome: Outcome, title: str) -> None:
     """Write the report, one self-contained file."""
     parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(summary(study, outcome))}</p>"]
     parts += [f"<p>{html.escape(line)}</p>" for line in outcome.lost]
-    parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome))]
+    parts += ["<h2>What the ranks did</h2>", svg(timeline(outcome, study.rows()))]
     complete = sum(row["state"] == "complete" for row in study.rows())
     for name, (words, least) in PLOTS.items():
         if complete >= least and (drawn := of_optuna(name, study)) is not None:
             parts += [f"<h2>{words}</h2>", svg(drawn)]
+    if complete > 1:
+        drawn = parallel(study.rows(), study.space, study.maximise)
+        parts += ["<h2>Sets of values</h2>", drawn]
     parts += ["<h2>Trials</h2>", f'<div class="wide">{table(study)}</div>']
     page = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}'
     page += f"</title><style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
@@ -91,15 +100,43 @@ def _short(value) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def timeline(outcome: Outcome):
-    """What each cell trained when, a colour per trial."""
-    with style.axes(height=0.6 + 0.3 * outcome.cells) as ax:
+def timeline(outcome: Outcome, rows: Iterable[Mapping] = ()):
+    """What each cell trained when: a bar per training, with its trial's number where it fits.
+
+    `rows` are the trials (`Study.rows`): those that did not complete are hatched, and named in the
+    legend.
+    """
+    states = {row["number"]: row["state"] for row in rows}
+    with style.axes(height=1.2 + 0.35 * outcome.cells) as ax:
         first = min((began for *_, began, _ in outcome.spans), default=0.0)
+        whole = max((ended for *_, ended in outcome.spans), default=1.0) - first
         for cell, trial, _, began, ended in outcome.spans:
-            ax.barh(cell, ended - began, left=began - first, color=style.colour(trial),
-                    edgecolor="white")  # fmt: skip
-        ax.set(xlabel="seconds", ylabel="cell", yticks=range(outcome.cells), title="Trainings")
+            state = states.get(trial, "complete")
+            ax.barh(
+                cell, ended - began, left=began - first, color=style.colour(trial),
+                edgecolor="white", hatch=HATCHES.get(state), linewidth=1,
+            )  # fmt: skip
+            if ended - began > 0.018 * len(str(trial)) * whole:
+                middle = (began + ended) / 2 - first
+                ax.text(
+                    middle, cell, trial, ha="center", va="center", color="white", size=9,
+                    weight="bold", path_effects=[withStroke(linewidth=2, foreground="#444444")],
+                )  # fmt: skip
+        ax.set(
+            xlabel="seconds", ylabel="cell", yticks=range(outcome.cells),
+            title="What each cell trained: numbers are trials",
+        )  # fmt: skip
+        ax.grid(visible=False, axis="y")
         ax.invert_yaxis()
+        seen = [state for state in HATCHES if state in states.values()]
+        if seen:
+            ax.legend(
+                handles=[
+                    Patch(facecolor=style.GREY, edgecolor="white", hatch=HATCHES[one], label=one)
+                    for one in seen
+                ],
+                loc="upper left", bbox_to_anchor=(1, 1),
+            )  # fmt: skip
     return ax.figure
 
 
@@ -109,7 +146,11 @@ def of_optuna(name: str, study: Study):
     from matplotlib import pyplot
     from optuna.visualization import matplotlib as plots
 
-    with warnings.catch_warnings():
+    reported = any(trial.intermediate_values for trial in study.optuna.get_trials(deepcopy=False))
+    if name == "plot_intermediate_values" and not reported:
+        return None
+    # Optuna sets a style of its own for everything that is drawn later, too
+    with warnings.catch_warnings(), matplotlib.rc_context():
         warnings.simplefilter("ignore")
         backend = matplotlib.get_backend()
         pyplot.switch_backend("agg")
@@ -117,6 +158,9 @@ def of_optuna(name: str, study: Study):
             axes = getattr(plots, name)(study.optuna)
             figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
             pyplot.close(figure)
+            figure.canvas.draw()  # while its style holds
+            # It belongs to no pyplot any more, by which a notebook would show it
+            figure._repr_png_ = partial(style.Figure._repr_png_, figure)
             return figure
         except (ValueError, RuntimeError, ZeroDivisionError):
             return None

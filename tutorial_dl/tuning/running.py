@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import data as datasets
 from ..config import RunConfig
+from . import folds
 from .space import Space
 
 DEADLINE = 3600.0
 LONGEST = 1e9  # seconds that a timer takes
+MANY = 32  # folds; more are checked before so many ranks are started
 
 
 @dataclass(frozen=True)
@@ -79,9 +82,15 @@ class Search:
         return each
 
     def check(self, each: int) -> None:
-        """Check everything that can be checked before ranks are started."""
-        from . import options, samplers, study
+        """Check everything that can be checked before ranks are started.
 
+        What needs the data or the model is checked by the cells (`Cell.check`).
+        """
+        from . import merit, options, samplers, study
+
+        merit.check_source(self.merit)
+        if self.folds > MANY and self.base.data.data in datasets.NAMES:
+            folds.check(datasets.load(self.base.data.data), self.folds)
         samplers.check(self.sampler)
         if self.sampler == "grid":
             samplers.check_grid(self.space, self.trials)
@@ -105,9 +114,14 @@ class Search:
 
 
 def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda text, row: None):
-    """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None."""
+    """Search on the ranks of `team`. Collective; returns (study, outcome) on rank 0, else None.
+
+    Raises:
+        Refused: On rank 0, if nothing can be trained as asked; the other ranks return.
+    """
     from .cell import Cell, MpiLink
-    from .coordinator import Coordinator
+    from .coordinator import Coordinator, Refused
+    from .lifelines import connected
     from .mpi_port import MpiPort
 
     each = search.ranks_each(team.size)
@@ -116,18 +130,24 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     if team.rank == 0:
         study = search.study()  # an error here ends all ranks before they split
     comm = team.duplicate(team.comm)
+    line = connected(team)
     part = team.split(0 if team.rank == 0 else 1 + (team.rank - 1) // each)
     if team.rank:
-        link = MpiLink(team, comm)
+        link = MpiLink(team, comm, line)
         Cell(link, part, search.space, search.base, search.folds, search.merit).serve()
         return None
-    port = MpiPort(team, comm, members)
+    port = MpiPort(team, comm, members, line)
     coordinator = Coordinator(
         study, port, search.cells, search.folds, search.deadline, tell, ahead=True
     )
     try:
         outcome = coordinator.run()
         port.mail.flush(5.0)
+    except Refused:
+        study.discard()
+        raise
     finally:
         study.close()
+        if line is not None:
+            line.close()
     return study, outcome

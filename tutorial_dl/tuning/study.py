@@ -13,6 +13,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,10 @@ class Held:
 class Study:
     """A study of `trials` trials.
 
+    Attributes:
+        best: The best complete trial so far; None if there is none.
+        resumed: Trials that had ended in an earlier process.
+
     Args:
         space: What is searched.
         sampler: Its name, see samplers.py.
@@ -94,6 +99,7 @@ class Study:
             raise ValueError(f"trials must be at least 1, got {trials}")
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.space, self.trials, self.maximise, self.lock = space, trials, maximise, None
+        self.made = Path(file) if file is not None and not Path(file).exists() else None
         about = dict(about or {}) | {"space": repr(space.parameters), "maximise": maximise}
         about = json.loads(json.dumps(about))
         samplers.check(sampler)
@@ -116,6 +122,7 @@ class Study:
         self.optuna.sampler = samplers.get(sampler, space, seed)
         self._check_same(file, about)
         self.resumed = len(self.finished)
+        self.best = reduce(self._better, self.finished, None)
         self._try_again()
 
     def _open(self, file: Path, resume: bool) -> JournalStorage:
@@ -181,8 +188,10 @@ class Study:
 
     def tell(
         self, trial: Trial, value: float | None, state: str = "complete", **about: Any
-    ) -> None:
+    ) -> dict[str, Any]:
         """Keep the end of a trial: "complete" with its value, "pruned" or "failed".
+
+        Returns the trial's row (`row_of`).
 
         `about` is kept with it: `folds`, `why`, `seconds`. A value that is not finite is a failure.
         """
@@ -194,6 +203,9 @@ class Study:
             self.optuna.tell(trial, value)
         else:
             self.optuna.tell(trial, state=getattr(TrialState, _STATES[state]))
+        ended = self.optuna.get_trials(deepcopy=False)[trial.number]
+        self.best = self._better(self.best, ended)
+        return row_of(ended)
 
     def give_up(self, trial: Trial) -> None:
         """The search ends before the trial has: it does not count."""
@@ -205,14 +217,23 @@ class Study:
         if self.lock is not None:
             self.lock.close()
 
+    def discard(self) -> None:
+        """Close; remove the file if it was made here and has no trial, since nothing was tried."""
+        new = self.made is not None and not self.optuna.get_trials(deepcopy=False)
+        self.close()
+        if new:
+            for name in (self.made, f"{self.made}.lock"):
+                Path(name).unlink(missing_ok=True)
+
     # What has come out
 
-    @property
-    def best(self) -> FrozenTrial | None:
-        """The best complete trial; None if there is none."""
-        complete = [t for t in self.finished if t.state == TrialState.COMPLETE]
+    def _better(self, one: FrozenTrial | None, other: FrozenTrial) -> FrozenTrial | None:
+        """The better of two trials, the earlier one if they are equal; only a complete one is."""
+        if other.state != TrialState.COMPLETE:
+            return one
         sign = -1 if self.maximise else 1
-        return min(complete, key=lambda trial: (sign * trial.value, trial.number), default=None)
+        both = [trial for trial in (one, other) if trial is not None]
+        return min(both, key=lambda trial: (sign * trial.value, trial.number))
 
     def rows(self) -> list[dict[str, Any]]:
         """Every finished trial: number, params, value, state, and what was told about it."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
 import signal
+import tracemalloc
 from collections import Counter
+from itertools import count
 
 import numpy as np
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
 from tutorial_dl import data
-from tutorial_dl.tuning import folds, problems, simulation
-from tutorial_dl.tuning.coordinator import GRACE, Coordinator
+from tutorial_dl.tuning import folds, problems, report, simulation
+from tutorial_dl.tuning.coordinator import GRACE, Coordinator, Refused
 from tutorial_dl.tuning.merit import is_higher_better
 from tutorial_dl.tuning.simulation import SimulatedPort
 from tutorial_dl.tuning.study import Study
@@ -70,6 +74,29 @@ def test_more_groups_come_to_the_same_regret_sooner():
     rows = simulation.advantage([1, 8], 60, "tpe", 3, problems.branin())
     assert rows[1]["seconds"] < rows[0]["seconds"] / 6
     assert rows[0]["speed_up"] == pytest.approx(1) and rows[1]["speed_up"] > 6
+
+
+def check_memory(trials):
+    """The last quarter of a search on 32 groups takes no more memory per trial than the others."""
+    study, sizes, ended = Study(SPACE, "random", trials, seed=0), [], count(1)
+
+    def note(text, row):
+        if row is not None and next(ended) % (trials // 4) == 0:
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+
+    port = SimulatedPort(32, lambda values, fold: values["x0"], simulation.tenfold())
+    tracemalloc.start()
+    try:
+        Coordinator(study, port, 32, tell=note).run()
+    finally:
+        tracemalloc.stop()
+    _, second, third = np.diff(sizes) / (trials // 4)  # bytes per trial
+    assert len(study.finished) == trials and third < 1.3 * second < 13_000, sizes
+
+
+def test_memory_of_a_long_search_grows_by_its_trials_only():
+    check_memory(400)
 
 
 class Faulty(SimulatedPort):
@@ -142,6 +169,36 @@ def test_a_fold_that_fails_ends_the_other_folds():
     row = next(row for row in study.rows() if row["number"] == 0)
     assert row["state"] == "failed" and row["why"] == "fold 1: out of memory"
     assert len(study.finished) == 3
+
+
+def refusing(cells, which):
+    """Cells of which those of `which` say that they can train nothing."""
+    port = SimulatedPort(cells, lambda values, fold: values["x0"], one_second)
+    said = {"what": "refused", "why": "there is no such column"}
+    port.events = [(0.0, i, i, said if i in which else {"what": "ready"}) for i in range(cells)]
+    return port
+
+
+def test_a_search_that_all_cells_refuse_ends_before_any_trial(tmp_path):
+    study, lines = Study(SPACE, "random", 5, seed=0, file=tmp_path / "s.log"), []
+    port = refusing(3, {0, 1, 2})
+    with pytest.raises(Refused, match="there is no such column"):
+        Coordinator(study, port, 3, tell=lambda text, row: lines.append(text)).run()
+    assert not lines and not study.optuna.trials
+    study.discard()
+    assert not list(tmp_path.iterdir())
+    study, outcome, lines = run(refusing(3, {0, 2}), 3, trials=5)  # only their nodes are wrong
+    assert len(study.finished) == 5 and len(outcome.lost) == 2
+    assert sum("is lost: there is no such column" in line for line in lines) == 2
+
+
+def test_only_a_study_that_is_new_and_empty_is_discarded(tmp_path):
+    file = tmp_path / "s.log"
+    study = Study(SPACE, "random", 5, file=file)
+    study.tell(study.ask()[0], 1.0)
+    study.discard()
+    Study(SPACE, "random", 5, file=file, resume=True).discard()
+    assert len(Study(SPACE, "random", 5, file=file, resume=True).finished) == 1
 
 
 class Reporting(SimulatedPort):
@@ -276,7 +333,7 @@ def test_each_sample_is_held_out_once_and_classes_are_divided_evenly():
 
 
 def test_higher_is_better_for_accuracies():
-    assert all(map(is_higher_better, ("val_acc", "val_auc_1", "f1", "val_prc")))
+    assert all(map(is_higher_better, ("val_acc", "val_auc_1", "f1", "val_prc", "accuracy_asked")))
     assert is_higher_better("val_accuracy") and is_higher_better("val_sparse_categorical_accuracy")
     assert not is_higher_better("val_loss") and not is_higher_better("loss")
 
@@ -284,3 +341,23 @@ def test_higher_is_better_for_accuracies():
 def test_rows_can_be_written_as_json():
     study, _, _ = run(SimulatedPort(2, lambda v, f: v["x0"], one_second), 2, trials=3)
     assert json.loads(json.dumps(study.rows())) == study.rows()
+
+
+# Figures ----------------------------------------------------------------------------------------
+
+
+def test_figures_of_a_search_leave_the_style_of_others_alone():
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    port = Faulty(2, {(1, 0): "out of memory"})
+    study, outcome, _ = run(port, 2, trials=6)
+    figure = report.of_optuna("plot_slice", study)
+    shown, _ = DisplayFormatter().format(figure)
+    assert shown["image/png"].startswith(b"\x89PNG")
+    assert report.of_optuna("plot_intermediate_values", study) is None  # nothing was reported
+    assert {**matplotlib.rcParams} == before
+    ax = report.timeline(outcome, study.rows()).axes[0]
+    assert [bar.get_hatch() for bar in ax.patches].count("////") == 1 and len(ax.patches) == 6
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["failed"]
+    assert sorted(text.get_text() for text in ax.texts) == list("012345")

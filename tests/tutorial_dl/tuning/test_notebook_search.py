@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tutorial_dl import tuning
-from tutorial_dl.tuning.notebook import View, curve
+from tutorial_dl.tuning.live_view import View, by_epoch, curve, parallel
 from tutorial_dl.tuning.study import Study
 
 MODEL = f"{Path(__file__).parents[2] / 'support' / 'faulty_model.py'}:build"
@@ -63,7 +65,7 @@ def test_a_search_on_engines(shared_cluster):
     )  # fmt: skip
     assert len(folded.trials) == 3 and all(len(trial["folds"]) == 2 for trial in folded.trials)
     assert folded.config().optimizer.learning_rate == folded.best["learning_rate"]
-    assert folded.timeline().axes and folded.plot() is not None
+    assert folded.timeline().axes and "<polyline" in folded.plot()._repr_html_()
 
 
 def test_the_stop_button_keeps_what_is_done(shared_cluster, tmp_path):
@@ -86,6 +88,38 @@ def test_what_is_refused_before_anything_is_trained(shared_cluster):
         tuning.tune(c, {"learning_rat": RATE}, show=Display())
     with pytest.raises(ValueError, match=f"need 30 engines, the cluster has {c.n}"):
         tuning.tune(c, {"learning_rate": RATE}, groups=10, folds=3, show=Display())
+    with pytest.raises(ValueError, match="did you mean 'val_accuracy'") as refused:
+        tuning.tune(c, {"learning_rate": RATE}, merit="val_acuracy", show=Display())
+    assert "\n" not in str(refused.value)
+
+
+WITHOUT_RANKS = """
+import sys
+from pathlib import Path
+from tutorial_dl import Layout, cluster, measure, tuning
+from tutorial_dl.config import RunConfig
+from tutorial_dl.tuning import notebook, on_engine, report
+from tutorial_dl.tuning.coordinator import Coordinator
+from tutorial_dl.tuning.simulation import SimulatedPort
+
+space = tuning.Space.of({"learning_rate": {"type": "float", "low": 0.1, "high": 1.0}})
+search = tuning.Search(space, RunConfig.of(model="softmax"), trials=3, merit="val_accuracy")
+search.base.check()
+search.check(1)
+study = search.study()
+view = notebook.View(study, lambda one, display_id: one)
+port = SimulatedPort(1, lambda values, fold: values["learning_rate"], lambda *_: 1.0)
+outcome = Coordinator(study, port, 1, tell=lambda *_: None).run()
+found = notebook.Found(search, study, outcome)
+found.config().toml(), found.plot()._repr_html_(), found.timeline(), view._repr_html_(), repr(found)
+assert "mpi4py.MPI" not in sys.modules
+"""
+
+
+def test_a_notebook_that_searches_loads_no_mpi():
+    """When its kernel is killed, MPI's shared memory would stay behind."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_RANKS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_view_of_a_study():
@@ -100,3 +134,44 @@ def test_the_view_of_a_study():
     line = curve([3.0, 1.0, 2.0], maximise=False).split('points="')[1].split('"')[0].split()
     heights = [float(point.split(",")[1]) for point in line]
     assert heights[0] < heights[1] == heights[2]  # SVG counts downwards
+
+
+def test_trials_in_training_are_curves_by_epoch():
+    """Trial 0 has ended, trial 1 is in training, trial 2 has reported once only."""
+    space = tuning.Space.of({"x": {"type": "float", "low": 0.0, "high": 1.0}})
+    study = Study(space, "random", 4, seed=0)
+    asked = [study.ask()[0] for _ in range(3)]
+    assert by_epoch(study.optuna.trials) == ""
+    for epoch, value in ((1, 5.0), (2, 3.0), (3, 1.0)):
+        study.prune(asked[0], epoch, value)
+    study.tell(asked[0], 1.0)
+    for epoch, value in ((1, 4.0), (2, 3.0)):
+        study.prune(asked[1], epoch, value)
+    study.prune(asked[2], 1, 2.0)
+    ended, runs = by_epoch(study.optuna.trials).split("<polyline")[1:]
+    assert 'points="8.0,8.0 168.0,60.0 328.0,112.0"' in ended and "#E69F00" not in ended
+    assert 'points="8.0,34.0 168.0,60.0"' in runs and "#E69F00" in runs and ">1</text>" in runs
+    view = View(study, Display(), now=lambda: 0.0)
+    assert "by epoch" in view._repr_html_()
+
+
+def test_sets_are_lines_over_an_axis_per_parameter():
+    """By hand: two parameters, of which one exists only sometimes; the best line comes last."""
+    space = tuning.Space.of(
+        {
+            "x": {"type": "float", "low": 0.0, "high": 2.0},
+            "c": {"type": "category", "choices": ["<a>", "b", "d"]},
+            "y": {"type": "float", "low": 1.0, "high": 100.0, "log": True, "when": {"c": "b"}},
+        }
+    )
+    rows = [
+        {"params": {"x": 2.0, "c": "b", "y": 10.0}, "value": 5.0, "state": "complete"},
+        {"params": {"x": 0.0, "c": "<a>"}, "value": 3.0, "state": "complete"},
+        {"params": {"x": 1.0, "c": "d"}, "value": None, "state": "failed"},
+    ]
+    page = parallel(rows, space, maximise=False)
+    lines = [part.split('"')[0] for part in page.split('polyline points="')[1:]]
+    assert lines[0] == "48.0,18.0 144.0,83.0 240.0,83.0 336.0,18.0"
+    assert lines[1] == "48.0,148.0 144.0,148.0 240.0,167.5 336.0,148.0" and len(lines) == 2
+    assert "#E69F00" in page.split("polyline")[2] and "&lt;a&gt;" in page
+    assert "48.0,18.0" in parallel(rows, space, maximise=True).split("polyline")[2]

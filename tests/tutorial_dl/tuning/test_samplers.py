@@ -53,13 +53,35 @@ def test_likelihood_is_that_of_scikit_learn_times_the_prior():
     assert gp.loss_and_gradient(vector, X, Y)[0] == pytest.approx(expected, rel=1e-9)
 
 
-def test_slopes_are_those_of_differences():
+# A number, a category of three choices, another number
+MIXED, MIXED_X = gp.Columns.of([1, 3, 1]), RANDOM.random((20, 5))
+MIXED_X[:, 1:4] = np.eye(3)[RANDOM.integers(3, size=20)]
+
+
+def test_categories_are_apart_by_hamming_s_distance():
+    """The kernel between rows, by hand: |difference| of numbers, 0 or 1 of categories."""
+    process = gp.Process(MIXED_X, Y, HYPER, MIXED)
+    distance = np.abs(MIXED_X[:, None] - MIXED_X)[..., [0, 1, 4]]
+    distance[..., 1] = MIXED_X[:, None, 1:4].argmax(-1) != MIXED_X[:, 1:4].argmax(-1)
+    r = np.sqrt(5) * np.sqrt(((distance / [0.3, 0.5, 2.0]) ** 2).sum(-1))
+    kernel = 1.7 * (1 + r + r * r / 3) * np.exp(-r)
+    weights = np.linalg.solve(kernel + (0.01 + gp.LOWEST_NOISE) * np.eye(20), Y)
+    np.testing.assert_allclose(process.at(MIXED_X)[0], kernel @ weights, rtol=1e-6, atol=1e-9)
+    believing = process.believing(MIXED_X[:2])
+    np.testing.assert_allclose(believing.x[:20], process.x)
+
+
+@pytest.mark.parametrize(("x", "columns"), [(X, None), (MIXED_X, MIXED)])
+def test_slopes_of_the_likelihood_are_those_of_differences(x, columns):
     def loss(vector):
-        return gp.loss_and_gradient(vector, X, Y)[0]
+        return gp.loss_and_gradient(vector, x, Y, columns)[0]
 
     vector = HYPER.vector()
     slope = approx_fprime(vector, loss, 1e-7)
-    np.testing.assert_allclose(gp.loss_and_gradient(vector, X, Y)[1], slope, atol=1e-4)
+    np.testing.assert_allclose(gp.loss_and_gradient(vector, x, Y, columns)[1], slope, atol=1e-4)
+
+
+def test_slopes_of_the_process_are_those_of_differences():
     process, point = gp.Process(X, Y, HYPER), np.array([0.3, 0.8, 0.1])
     mean, variance, mean_slope, variance_slope = process.at_with_slopes(point)
     assert (mean, variance) == pytest.approx([one[0] for one in process.at(point[None])])
@@ -198,14 +220,14 @@ def test_bayesian_beats_random():
     """On five of BBOB's functions and the mixed space: the whole suite is a command (regret.py)."""
     won = 0
     for problem in [*(problems.bbob(f, 1, 5) for f in (1, 6, 8, 10, 14)), problems.mixed()]:
-        best = {n: regret.search(problem, n, 40, seed=1)[0][-1] for n in ("random", "bayesian")}
+        best = {n: regret.search(problem, n, 28, seed=1)[0][-1] for n in ("random", "bayesian")}
         won += best["bayesian"] < best["random"]
     assert won >= 5
 
 
 def test_a_table_is_counted_by_hand():
     rows = [
-        {"problem": p, "instance": 1, "sampler": s, "seconds": 0.001, "regret": [9.0, value]}
+        {"problem": p, "seed": 1, "sampler": s, "seconds": 0.001, "regret": [9.0, value]}
         for p, values in (("f1 in 5", (3, 2, 1)), ("f2 in 5", (3, 4, 1)), ("Branin", (1, 2, 2)))
         for s, value in zip(("random", "tpe", "bayesian"), values, strict=True)
     ]
@@ -214,6 +236,54 @@ def test_a_table_is_counted_by_hand():
     assert (of["median rank"], of["better than random"], of["number"]) == (2.5, 1, 2)
     assert table["BBOB in 5 dimensions", "bayesian"]["median rank"] == 1
     assert table["Branin", "bayesian"]["mean rank"] == 2.5  # shared with tpe
+    assert table["Branin", "random"]["median regret"] == 1 and of["median regret"] is None
+
+
+NUMBERS_AND_CHOICES = Space.of(
+    {
+        "x": {"type": "float", "low": 0.0, "high": 1.0},
+        "n": {"type": "int", "low": 1, "high": 12},
+        "c": {"type": "category", "choices": ["a", "b", "d"]},
+    }
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_acquisition_is_as_high_as_by_brute_force(seed):
+    """Every choice and whole number, with 200 numbers each."""
+    space, random = NUMBERS_AND_CHOICES, np.random.default_rng(seed)
+    rows = np.array([space.encode(space.random(random)) for _ in range(15)])
+    values = np.sin(9 * rows[:, 0] + 2 * rows[:, 1]) + random.random(3)[rows[:, 2:].argmax(1)]
+    sampler = Bayesian(space, seed)
+    sampler.hyper = gp.Hyper(np.log([0.2, 0.4, 1.0]), 0.0, np.log(1e-4))
+    process = gp.Process(rows, values, sampler.hyper, sampler.columns)
+    seen = Seen(rows, values, np.zeros(15, bool), rows[:0])
+    found = space.encode(sampler._highest(process, values.min(), seen))
+    everything = np.array(
+        [
+            space.encode({"x": x, "n": n, "c": c})
+            for x in np.linspace(0, 1, 200)
+            for n in range(1, 13)
+            for c in "abd"
+        ]
+    )
+    scores = sampler._score(process, np.concatenate([found[None], everything]), values.min())
+    assert scores[0] >= scores[1:].max() - 0.02  # of a logarithm
+
+
+def test_sets_keep_a_distance_that_grows_with_the_noise(monkeypatch):
+    """The process takes ripples for noise; it must not try the lowest mean again and again."""
+    space = problems.cube(1, 0.0, 1.0)
+    hyper = gp.Hyper(np.log([0.5]), 0.0, np.log(0.25))
+    monkeypatch.setattr(Bayesian, "_fit", lambda self, rows, y: setattr(self, "hyper", hyper))
+    sampler = Bayesian(space, 0)
+    x = np.linspace(0, 1, 6)
+    for _ in range(12):
+        values = (x - 0.4) ** 2 + 0.1 * np.sin(400 * x)
+        rows = x[:, None]
+        new = sampler.propose(Seen(rows, values, np.zeros(len(x), bool), rows[:0]))["x0"]
+        assert np.abs(x - new).min() > 0.049 or len(x) > 14  # 0.1 times 0.5; then it is full
+        x = np.append(x, new)
 
 
 def test_first_sets_fill_the_space():

@@ -22,6 +22,8 @@ from numba_kernels.team.team import Team
 from tutorial_dl import config
 from tutorial_dl.cli.commands import app
 from tutorial_dl.training.setup import prepare
+from tutorial_dl.tuning.cell import Cell, Link
+from tutorial_dl.tuning.coordinator import Coordinator, Port
 from tutorial_dl.tuning.options import config_of
 from tutorial_dl.tuning.space import Space
 from tutorial_dl.tuning.study import Study
@@ -120,6 +122,55 @@ def test_every_fault_is_recorded_and_the_others_go_on(tmp_path):
     assert "goes on with 1 of its 2 ranks" in text
 
 
+class Unheard(Link):
+    """A link that takes reports, and brings no message."""
+
+    def tell(self, message):
+        assert message["what"] == "report"
+
+    def messages(self):
+        return []
+
+    def is_broken(self):
+        return False
+
+
+class Alone(Port):
+    """A cell in this process: what is sent to it is trained at once."""
+
+    def __init__(self, cell):
+        self.cell, self.events = cell, [{"what": "ready"}]
+
+    def now(self):
+        return time.monotonic()
+
+    def send(self, cell, message):
+        if message["what"] == "train":
+            self.events.append(self.cell.train(message))
+
+    def receive(self, seconds):
+        return (0, self.events.pop(0)) if self.events else None
+
+    def lost(self):
+        return []
+
+
+def test_the_quality_of_a_gan_is_a_figure_of_merit():
+    """The distance of generated numbers from the real ones, as in a training without a search."""
+    options = {"model": "one-dimensional-gan", "data": "curve", "epochs": 3, "seed": 1}
+    base = config.RunConfig.of(**options)
+    space = Space.of(tomllib.loads(RATE))
+    one = Cell(Unheard(), Team(MPI.COMM_SELF), space, base, 1, "distance")
+    assert one.check() is None
+    study = Study(space, "bayesian", 6, seed=0)
+    Coordinator(study, Alone(one), 1).run()
+    rows = study.rows()
+    assert [row["state"] for row in rows] == ["complete"] * 6
+    assert study.best.value == min(row["value"] for row in rows) < rows[0]["value"]
+    alone = prepare(config_of(base, study.best.params), Team(MPI.COMM_SELF)).fit(3)
+    assert study.best.value == pytest.approx(alone.last["distance"], rel=1e-6)
+
+
 def pid_of(folder, rank):
     name = folder / "study.log.lock" if rank == 0 else folder / str(rank)
     with suppress(OSError, ValueError):
@@ -207,7 +258,64 @@ def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
     check_kills(tmp_path, [(0, 3), (2, 2)], 12)
 
 
-# Bad input, before anything starts --------------------------------------------------------------
+# Bad input, before anything is trained -----------------------------------------------------------
+
+
+def cell(folds=1, merit="val_loss", **options):
+    link = Link()  # alone, a cell checks without a word to the coordinator
+    base = config.RunConfig.of(epochs=1, **options)
+    space = Space.of(tomllib.loads(RATE))
+    return Cell(link, Team(MPI.COMM_SELF), space, base, folds, merit)
+
+
+def test_a_cell_refuses_what_no_set_of_values_can_give(tmp_path):
+    (tmp_path / "of.py").write_text(
+        "def two(trainer, other): ...\ndef fails(): raise KeyError('no such table')\n"
+    )
+    assert cell().check() is None and cell(folds=3, merit="seconds").check() is None
+    assert cell(merit=f"{MODEL}:merit").check() is None
+    for why, wrong in (
+        ("did you mean 'val_accuracy'?", cell(merit="val_acuracy")),
+        ("folds must be from 1 to", cell(folds=5000)),
+        ("no function 'merits'; it has", cell(merit=f"{MODEL}:merits")),
+        ("is called with the trainer alone, and it takes (trainer, other)",
+         cell(merit=f"{tmp_path}/of.py:two")),
+        ("KeyError: 'no such table'", cell(data=f"{tmp_path}/of.py:fails")),
+    ):  # fmt: skip
+        said = wrong.check()
+        assert said and why in said and "\n" not in said
+    # A model that can't be built with one set says nothing about others
+    assert cell(model=f"{MODEL}:build", model_arguments='{"what": "raises"}').check() is None
+
+
+def test_an_interrupt_ends_a_training_and_not_what_follows_it(monkeypatch):
+    """The coordinator of a notebook stops a fold by a signal, which may come when it has failed."""
+    one = cell(merit="val_accuracy", model=f"{MODEL}:build")
+    one.link = Unheard()
+    one.link.ends_with_interrupt = False
+    monkeypatch.setattr(one, "_forget", lambda: os.kill(os.getpid(), signal.SIGINT))
+    before = signal.signal(signal.SIGINT, one.interrupt)
+    try:
+        task = {"trial": 0, "fold": 0, "deadline": 600}
+        ended = one.train(task | {"values": {"what": "memory"}})  # then the signal comes
+        assert (ended["state"], ended["why"]) == ("failed", "out of memory")
+        ended = one.train(task | {"values": {}})  # it comes while it is trained
+        assert (ended["state"], ended["why"]) == ("stopped", "interrupted")
+        monkeypatch.undo()
+        assert one.train(task | {"values": {}})["state"] == "complete"
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_figure_of_merit_that_does_not_exist_is_refused_in_one_line(tmp_path):
+    words = ["-n", "5", "--groups", "2", "--merit", "val_acuracy", "--study", "study.log"]
+    status, text = tune(tmp_path, RATE, *words)
+    assert status == 2 and text.count("\n") == 1, text
+    assert text.startswith("error: merit 'val_acuracy'") and "did you mean 'val_accuracy'?" in text
+    assert not list(tmp_path.glob("study.log*"))  # so the right one is no other study
+
+
+# Before anything starts --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,6 +330,9 @@ def test_a_killed_rank_or_coordinator_loses_no_trial(tmp_path):
         ([], RATE.replace("learning_rate", "learning_rat"), "did you mean 'learning_rate'?"),
         (["--json", "no/where.json"], RATE, "there is no folder no"),
         (["--strategy", "downpour", "-n", "2"], RATE, "at least 2 ranks"),
+        (["--merit", f"{MODEL}:merits"], RATE, "has no function 'merits'; it has build, merit"),
+        (["--merit", "nowhere.py:merit"], RATE, "there is no file"),
+        (["--folds", "2000"], RATE, "the training samples of data 'digits', got 2000"),
     ],
 )
 def test_what_is_wrong_is_one_line(tmp_path, monkeypatch, words, space, said):

@@ -37,7 +37,10 @@ FIGURES = {
         "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
         "staleness_histogram",
     ],
-    "search": ["chances", "grid_and_random", "measured_once", "process_steps", "regrets"],
+    "search": [
+        "chances", "estimates", "grid_and_random", "measured_once", "process_steps", "regrets",
+        "winners",
+    ],
     "training": [
         "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",
         "throughput",

@@ -83,3 +83,49 @@ def regrets(ax, curves: Mapping[str, tuple[Numbers, Numbers]], xlabel: str = "tr
     for number, (name, (x, regret)) in enumerate(curves.items()):
         ax.loglog(x, np.maximum(regret, 1e-9), label=name, **style.line(number))
     ax.set_xlabel(xlabel)
+
+
+@style.one_panel("How far estimates are off", "estimated accuracy - true accuracy", legend=None)
+def estimates(ax, errors: Mapping[str, np.ndarray], predicted: Mapping[str, float]):
+    """Errors of each kind of estimate, any shape, and their predicted standard deviation."""
+    shift = np.random.default_rng(0)
+    for row, (name, off) in enumerate(errors.items()):
+        flat = np.ravel(off)
+        ax.plot(flat, row + shift.uniform(-0.22, 0.22, flat.size), ".", color=style.MEASURED)
+        for side in (-1, 1):
+            x = side * predicted[name]
+            ax.vlines(x, row - 0.36, row + 0.36, color=style.PREDICTED)
+            style.note(
+                ax, f"{'-+'[side > 0]}{abs(x):.3f}", (x, row - 0.36), (0, 3), ha="center", size=9
+            )
+    style.rows(ax, list(errors))
+    ax.axvline(0, color=style.GREY, linewidth=1)
+
+
+def winners(
+    x: Numbers, chosen: Mapping[str, np.ndarray], truth: Numbers, xlabel: str
+) -> style.Figure:
+    """True accuracies by a parameter, (k,), and how often each value was chosen.
+
+    Args:
+        x: the values, (k,), on a logarithmic axis.
+        chosen: way to choose -> the indices of its winners, (n,).
+        truth: the true accuracy with each value, (k,).
+    """
+    with style.panels(2, 1, height=2.1, sharex=True) as (figure, axes):
+        above, below = axes[:, 0]
+        places, width = np.arange(len(x)), 0.8 / len(chosen)
+        above.plot(places, truth, "o-", color=style.PREDICTED)
+        above.set(ylabel="true accuracy", title="What is best, and what is chosen")
+        for number, (name, indices) in enumerate(chosen.items()):
+            share = np.bincount(indices, minlength=len(x)) / len(indices)
+            left = places + (number - (len(chosen) - 1) / 2) * width
+            hatch = (None, "///")[number % 2]
+            below.bar(
+                left, share, width, color=style.colour(number), label=name, hatch=hatch,
+                edgecolor="white",
+            )  # fmt: skip
+        below.set(xlabel=xlabel, ylabel="share of winners")
+        below.set_xticks(places, [f"{value:g}" for value in x])
+        below.legend()
+    return figure

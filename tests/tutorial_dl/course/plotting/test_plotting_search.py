@@ -44,3 +44,22 @@ def test_chances_and_single_trainings():
     assert list(figure.axes[0].lines[0].get_ydata()) == [0.5, 1e-9]
     figure = plotting.measured_once(np.arange(3), np.arange(3) ** 2, "x", "y")
     assert list(figure.axes[0].lines[0].get_ydata()) == [0, 1, 4]
+
+
+def test_estimates_are_points_beside_their_predicted_deviation():
+    errors = {"one": np.array([[0.1, -0.1], [0.0, 0.2]]), "mean": np.array([0.01, -0.02])}
+    ax = plotting.estimates(errors, {"one": 0.1, "mean": 0.02}).axes[0]
+    assert [sorted(line.get_xdata()) for line in ax.lines[:2]] == [
+        [-0.1, 0.0, 0.1, 0.2],
+        [-0.02, 0.01],
+    ]
+    sides = [bar.get_segments()[0][0, 0] for bar in ax.collections]
+    assert sides == [-0.1, 0.1, -0.02, 0.02]
+
+
+def test_winners_are_shares_of_choices():
+    chosen = {"one": np.array([0, 1, 1, 2]), "mean": np.array([1, 1, 1, 1])}
+    above, below = plotting.winners([0.1, 1, 10], chosen, [0.5, 0.9, 0.7], "rate").axes
+    assert list(above.lines[0].get_ydata()) == [0.5, 0.9, 0.7]
+    assert [bar.get_height() for bar in below.patches] == [0.25, 0.5, 0.25, 0, 1, 0]
+    assert [label.get_text() for label in below.get_xticklabels()] == ["0.1", "1", "10"]
