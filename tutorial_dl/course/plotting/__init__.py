@@ -32,6 +32,7 @@ FIGURES = {
         "exchange_times", "many_to_few", "on_equal_terms", "saturated", "served", "service",
         "unseen",
     ],
+    "pipelines": ["bubbles", "compared_schedules", "schedule_so_far"],
     "rules": [
         "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace", "largest_rates",
         "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
