@@ -71,6 +71,8 @@ NUMBERS = {
         np.array([1.125, 0.5]),
     ],
     "15.choice": [*whole(2, 7, 2), *whole(2, 8, 2)],
+    "16.batch": [*whole(4096), 2**12, 2 * 1024 * 4096 / (2 * 1024), 4097],
+    "17.batches": whole(63, 21),
 }
 # fmt: on
 

@@ -151,6 +151,16 @@ NUMBERS = [
     ("15.choice", (2, "7", 2), "got '7'"),
     ("15.choice", (2, 7), "expected three numbers"),
     ("15.choice", 14, "expected three numbers"),
+    ("16.batch", 1024, "the width of what is reduced: it cancels"),
+    ("16.batch", 8192, "reduces twice, forward and backward"),
+    ("16.batch", 2048, "that of both matrices"),
+    ("16.batch", 16384, "numbers of both ways, or bytes of both"),
+    ("16.batch", 32768, "the number of ranks is the same for both"),
+    ("16.batch", 512, "no part by ranks"),
+    ("16.batch", 2**22, "weights of one matrix"),
+    ("16.batch", 2**23, "how many are reduced per sample"),
+    ("16.batch", 5000, "too high$"),
+    ("16.batch", "4k", "must be a number"),
 ]
 
 # What no hint may say: a pattern of the right numbers.
@@ -159,7 +169,7 @@ ANSWERS = {
     "05.crossover": "71,?8|72", "06.ranks": r"1\.7[12]", "07.trips": "11",
     "09.batches": "512|8,?192",
     "11.plan": r"2\.56|10", "12.workers": "6|4", "13.moving_rates": r"0\.75|1\.5|3/4|3/2",
-    "14.kappa": r"1\.125|9/8|0\.5", "15.choice": "(?!)",
+    "14.kappa": r"1\.125|9/8|0\.5", "15.choice": "(?!)", "16.batch": "4,?096",
 }  # fmt: skip
 
 
