@@ -39,6 +39,7 @@ FIGURES = {
         "staleness_histogram",
     ],
     "search": ["chances", "grid_and_random", "measured_once", "process_steps", "regrets"],
+    "sharding": ["causal_work", "memory_ladder", "ring_attention_film", "score_memory"],
     "splitting": ["cut_products", "travelled"],
     "training": [
         "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",

@@ -14,7 +14,7 @@ def test_what_a_rank_needs_has_its_colour(ranks):
         colours = [to_hex(patch.get_facecolor()).upper() for patch in ax.patches]
         for rank in range(ranks):  # W and y; x, W and the term; h, B and the term
             assert colours.count(style.colour(rank).upper()) == cuts
-    by_columns, by_rows, pair = figure.axes
+    by_columns, by_rows, _ = figure.axes
     assert [t.get_text() for t in by_rows.texts].count("+") == ranks - 1
     # A product fits: as many columns on the left as rows on the right, and both have one height.
     x, *slices = by_columns.patches
