@@ -81,11 +81,11 @@ def measured(team: Team, replica: PipelinedReplica, batch: tuple) -> tuple[float
 
 def text(rows: list[dict]) -> str:
     """The measured bubbles beside the predicted ones, a line per row of a pipeline."""
-    lines = ["bubble of pipelines       measured   predicted"]
+    lines = [f"{'bubble of pipelines':24s}  measured   predicted  ratio"]
     for one in rows:
         if "predicted_bubble" in one:
             bubble, right = 1 - one["ratio"], one["predicted_bubble"]
             lines.append(
-                f"{one['algorithm']:24s} {bubble:9.3f}  {right:10.3f}  {bubble / right:.2f}"
+                f"{one['algorithm']:24s} {bubble:10.3f}  {right:10.3f}  {bubble / right:5.2f}"
             )
     return "\n".join(lines) if len(lines) > 1 else ""
