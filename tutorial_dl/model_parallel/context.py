@@ -191,8 +191,9 @@ class RingAttention:
         for rank, kv in self._round(mine):
             with span("attention"):
                 for i, j, masked in self.positions.pairs(self.team.rank, rank, self.causal):
-                    score = _scores(q[:, :, i], kv[0, :, :, j], masked)  # (s, h, i, j)
-                    _add(m[:, :, i], total[:, :, i], o[:, :, i], score, kv[1, :, :, j])
+                    # No name for the scores: they would stay while the next ones are computed.
+                    so_far = m[:, :, i], total[:, :, i], o[:, :, i]
+                    _add(*so_far, _scores(q[:, :, i], kv[0, :, :, j], masked), kv[1, :, :, j])
                     self.computed += 1
         o /= total
         return o, Saved(q, mine, o, m + np.log(total))
@@ -214,7 +215,8 @@ class RingAttention:
                 for i, j, masked in self.positions.pairs(team.rank, rank, self.causal):
                     k, v, dy_i = kv[0, :, :, j], kv[1, :, :, j], dy[:, :, i]
                     p = _scores(q[:, :, i], k, masked)
-                    np.exp(p - saved.logarithm[:, :, i], out=p)  # (s, h, i, j)
+                    p -= saved.logarithm[:, :, i]
+                    np.exp(p, out=p)  # (s, h, i, j)
                     d_kv[1, :, :, j] += _turned(p) @ dy_i
                     ds = dy_i @ _turned(v)
                     ds -= of_y[:, :, i]
@@ -222,6 +224,7 @@ class RingAttention:
                     ds *= scale
                     dq[:, :, i] += ds @ k
                     d_kv[0, :, :, j] += _turned(ds) @ q[:, :, i]
+                    del p, ds  # before the next pair's are computed
             if passed is not None:  # what the ranks to the left have added to this block
                 passed.wait()
                 d_kv += arriving
@@ -281,7 +284,7 @@ def _scores(q: np.ndarray, k: np.ndarray, masked: bool) -> np.ndarray:
     scores *= scores.dtype.type(q.shape[-1] ** -0.5)
     if masked:  # queries and keys of one piece
         later = np.triu(np.ones(scores.shape[-2:], bool), 1)
-        scores[..., later] = -np.inf
+        np.copyto(scores, -np.inf, where=later)  # an index would make lists of places
     return scores
 
 

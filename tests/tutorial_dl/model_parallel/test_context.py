@@ -127,6 +127,37 @@ def test_equal_to_plain_attention(on_ranks, ranks):
         on_ranks(ranks, equals_plain, dtype, [2 * ranks, 24, 37])
 
 
+def scores_in_memory(causal):
+    """The most memory of a call, in blocks of scores: all else is small here."""
+    import tracemalloc
+
+    from numba_kernels import Team
+    from tutorial_dl.model_parallel.context import RingAttention
+
+    team, length = Team(), 768
+    ring = RingAttention(team, length, causal)
+    q, k, v = np.random.default_rng(0).normal(size=(3, 1, 1, length, 2)).astype(np.float32)
+    mine, most = [ring.take(one) for one in (q, k, v)], []
+    block = 4 * (length / len(ring.positions.edges[1:])) ** 2  # bytes
+    tracemalloc.start()
+    try:
+        y, saved = ring.forward(*mine)
+        most.append(tracemalloc.get_traced_memory()[1] / block)
+        tracemalloc.reset_peak()
+        ring.backward(y, saved)
+        most.append(tracemalloc.get_traced_memory()[1] / block)
+    finally:
+        tracemalloc.stop()
+    masks = 0.8 * causal  # which keys are later, a byte each, and while that is found out
+    assert most[0] < 1.5 + masks and most[1] < 2.5 + masks, most  # backward: p and ds
+    team.barrier()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_block_of_scores_at_a_time(on_ranks, causal):
+    on_ranks(2, scores_in_memory, causal)
+
+
 def failures_and_refusals():
     """Wrong sizes are refused by one line; a rank that fails ends all; the team recovers."""
     from numba_kernels import PeerError, Team
