@@ -26,7 +26,7 @@ from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At, Dense
 
 SCHEDULES, MICRO_BATCHES = ("gpipe", "1f1b", "zb_h1"), (2, 4, 8, 16)
-WIDTH, SAMPLES, LAYERS = 512, 64, 4  # of a layer; of a micro-batch; per rank
+WIDTH, SAMPLES, LAYERS = 512, 64, 8  # of a layer; of a micro-batch; per rank
 ROUNDS = 3  # at least
 PEER = "the work of a rank"
 
