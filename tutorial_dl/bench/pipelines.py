@@ -1,7 +1,8 @@
 """Bench: a step of a pipeline by its schedule, and the bubble: the time in which ranks only wait.
 
-Stages are equal: dense layers of one size, so that F, B and W of a micro-batch are products of the
-same three sizes. A row compares
+Stages are equal: blocks of two dense layers, narrow to wide and back, as in a transformer. F, B and
+W of a layer are products of matrices of the same sizes, so they cost nearly the same; and what goes
+from stage to stage is narrow, so messages and the loss cost little. A row compares
 
 - ours: a step of the pipeline, from a barrier until the slowest rank has done its last action, with
 - its peer: what the ranks computed in this very step, on average over them. It is the same step
@@ -26,7 +27,7 @@ from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At, Dense
 
 SCHEDULES, MICRO_BATCHES = ("gpipe", "1f1b", "zb_h1"), (2, 4, 8, 16)
-WIDTH, SAMPLES, LAYERS = 512, 64, 8  # of a layer; of a micro-batch; per rank
+NARROW, WIDE, SAMPLES, BLOCKS = 256, 1024, 64, 6  # samples of a micro-batch; blocks per rank
 ROUNDS = 3  # at least
 PEER = "the work of a rank"
 
@@ -45,12 +46,12 @@ def rows(seconds: float, full: bool) -> list[dict]:
             found[case].append(measured(team, replica, batch))
         left = np.array([end - time.perf_counter()])
         more = len(found[cases[0]]) < ROUNDS or team.allreduce(left, "min")[0] > 0
-    n = team.size * LAYERS * (WIDTH * WIDTH + WIDTH)
+    n = team.size * BLOCKS * (2 * NARROW * WIDE + NARROW + WIDE)
     every = []
     for (name, m), times in found.items():
         step, work = np.array(times).T
         bubble = simulate(made[name, m][0].schedule).bubble
-        sent = 2 * (team.size - 1) * m * SAMPLES * WIDTH * 4
+        sent = 2 * (team.size - 1) * m * SAMPLES * NARROW * 4
         size, algorithm = {"parameters": n}, f"{name}, m = {m}"
         one = row("pipeline", team.size, size, algorithm, step, PEER, work, sent, 1.0)
         limit = 1e6 * float(np.median(work)) / (1 - bubble)
@@ -60,10 +61,13 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 def pipeline(team: Team, name: str, m: int) -> tuple[PipelinedReplica, tuple]:
     """This rank's part of the model, and a batch of m micro-batches."""
-    count = LAYERS * team.size
-    model = LayeredReplica([Dense(f"layer {i}", WIDTH, WIDTH) for i in range(count)], "mse")
-    x = np.random.default_rng(m).standard_normal((m * SAMPLES, WIDTH), np.float32)
-    cuts = [f"layer {i}" for i in range(LAYERS, count, LAYERS)]
+    layers = []
+    for block in range(BLOCKS * team.size):
+        layers.append(Dense(f"block {block}", NARROW, WIDE))
+        layers.append(Dense(f"block {block} back", WIDE, NARROW))
+    model = LayeredReplica(layers, "mse")
+    x = np.random.default_rng(m).standard_normal((m * SAMPLES, NARROW), np.float32)
+    cuts = [f"block {block}" for block in range(BLOCKS, BLOCKS * team.size, BLOCKS)]
     grid = Grid(team, team.size)
     return PipelinedReplica(model, grid, name, m, layers=cuts, sample=x[:1]), (x, x)
 

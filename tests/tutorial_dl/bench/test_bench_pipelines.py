@@ -15,12 +15,12 @@ def small_rows(out):
     from numba_kernels import Team
     from tutorial_dl.bench import pipelines
 
-    before = pipelines.WIDTH, pipelines.MICRO_BATCHES
-    pipelines.WIDTH, pipelines.MICRO_BATCHES = 16, (2, 4)
+    before = pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES
+    pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = 16, 24, (2, 4)
     try:
         rows = pipelines.rows(0.01, False)
     finally:
-        pipelines.WIDTH, pipelines.MICRO_BATCHES = before
+        pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = before
     if Team().rank == 0:
         with open(out, "w") as file:
             json.dump(rows, file)
@@ -40,7 +40,7 @@ def test_a_step_and_its_work(on_ranks, tmp_path, monkeypatch, capsys):
         assert all(
             0 < work < step for work, step in zip(one["peer_us"], one["ours_us"], strict=True)
         )
-        assert one["parameters"] == 2 * 8 * (16 * 16 + 16)
+        assert one["parameters"] == 2 * 6 * (16 * 24 + 24 + 24 * 16 + 16)
         assert one["moved_bytes"] == 2 * int(one["algorithm"][-1]) * 64 * 16 * 4
     for one, merged in zip(rows, merge([rows]), strict=True):
         # Of the limit: a step that loses nothing but the predicted bubble has 1.
