@@ -119,7 +119,7 @@ def test_bubbles_of_pipelines(record):
     from numba_kernels.bench.rows import merge
     from tutorial_dl import bench
 
-    rows = merge([one_run(bench.PIPELINES, 2, 8.0, full=False) for _ in range(bench.STARTS)])
+    rows = merge([one_run(bench.PIPELINES, 2, 20.0, full=False) for _ in range(bench.STARTS)])
     bubbles = {one["algorithm"]: (1 - one["ratio"], one["predicted_bubble"]) for one in rows}
     for name, (found, right) in bubbles.items():
         if not name.startswith("zb_h1"):

@@ -19,6 +19,7 @@ import time
 import numpy as np
 
 from numba_kernels.bench.rows import row
+from numba_kernels.bench.timing import keep_memory
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipelined import PipelinedReplica
@@ -27,14 +28,15 @@ from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At, Dense
 
 SCHEDULES, MICRO_BATCHES = ("gpipe", "1f1b", "zb_h1"), (2, 4, 8, 16)
-NARROW, WIDE, SAMPLES, BLOCKS = 256, 1024, 64, 6  # samples of a micro-batch; blocks per rank
-ROUNDS = 3  # at least
+NARROW, WIDE, SAMPLES, BLOCKS = 256, 1024, 128, 12  # samples of a micro-batch; blocks per rank
+ROUNDS = 2  # at least
 PEER = "the work of a rank"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
     """The rows of one start: each schedule with each number of micro-batches."""
     team = Team()
+    keep_memory()
     cases = [(name, m) for m in MICRO_BATCHES for name in SCHEDULES]
     made = {case: pipeline(team, *case) for case in cases}
     found: dict[tuple, list] = {case: [] for case in cases}
