@@ -11,7 +11,7 @@ keras_stages.py     stages of Keras models
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
 tensor.py           each layer over several ranks, by columns, rows, heads or channels
 zero.py             data parallelism with weights, gradients and state divided (ZeRO)
-context.py          one sequence over several ranks (ring attention)
+context.py          one sequence over several ranks (ring attention); positions.py: which keeps what
 """
 
 import lazy_loader
@@ -19,9 +19,10 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "context": ["Positions", "RingAttention"],
+        "context": ["RingAttention"],
         "grid": ["Grid"],
         "pipelined": ["PipelinedReplica"],
+        "positions": ["Positions"],
         "checking": ["check", "held"],
         "schedule_figure": ["draw_schedule"],
         "schedules": ["Action", "Schedule", "ScheduleError"],

@@ -38,16 +38,16 @@ def test_the_reference_by_differences(causal):
 
 
 def test_the_examples():
-    from tutorial_dl.model_parallel import context
+    from tutorial_dl.model_parallel import positions
 
-    found = doctest.testmod(sys.modules[context.__name__])
+    found = doctest.testmod(sys.modules[positions.__name__])
     assert found.attempted and not found.failed
 
 
 @pytest.mark.parametrize("length, ranks", [(6, 3), (13, 2), (29, 4), (8, 1)])
 @pytest.mark.parametrize("order", ["zigzag", "in order"])
 def test_positions(length, ranks, order):
-    from tutorial_dl.model_parallel.context import Positions
+    from tutorial_dl.model_parallel.positions import Positions
 
     positions = Positions(length, ranks, order)
     every = np.concatenate([positions.of(rank) for rank in range(ranks)])
@@ -60,7 +60,7 @@ def test_positions(length, ranks, order):
 
 
 def test_work_is_even_in_zigzag_order():
-    from tutorial_dl.model_parallel.context import Positions
+    from tutorial_dl.model_parallel.positions import Positions
 
     def work(positions, ranks):
         """Scores that each rank computes; of a masked pair, the part that counts is a half."""

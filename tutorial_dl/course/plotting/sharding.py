@@ -8,7 +8,7 @@ from matplotlib.patches import Circle, Rectangle
 
 from tutorial_dl import figure_style as style
 from tutorial_dl.figure_style import Lines, Numbers
-from tutorial_dl.model_parallel.context import Positions
+from tutorial_dl.model_parallel.positions import Positions
 
 KINDS = {"weights": style.BLUE, "gradients": style.ORANGE, "state": style.GREEN}
 HATCHES = {"weights": "", "gradients": "//", "state": ".."}

@@ -1,5 +1,8 @@
 """Figures of divided memory and sequences show what the library computes."""
 
+import subprocess
+import sys
+
 import pytest
 from matplotlib.colors import to_hex
 
@@ -60,3 +63,12 @@ def test_the_ladder_has_bars_and_lines():
 def test_memory_of_scores():
     ax = plotting.score_memory([1, 2], [4096, 1024], [5120, 1536]).axes[0]
     assert [list(line.get_ydata()) for line in ax.get_lines()] == [[4, 1], [5, 1.5]]
+
+
+def test_no_figure_starts_mpi():
+    """A notebook's kernel is no rank: MPI that starts there leaves a file behind when it is killed."""
+    code = (
+        "import sys; from tutorial_dl import plotting; plotting.causal_work(2)\n"
+        "plotting.ring_attention_film(2); assert 'mpi4py.MPI' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
