@@ -66,7 +66,7 @@ def test_memory_of_scores():
 
 
 def test_no_figure_starts_mpi():
-    """A notebook's kernel is no rank: MPI that starts there leaves a file behind when it is killed."""
+    """A notebook's kernel is no rank; if MPI starts there, a file is left when it is killed."""
     code = (
         "import sys; from tutorial_dl import plotting; plotting.causal_work(2)\n"
         "plotting.ring_attention_film(2); assert 'mpi4py.MPI' not in sys.modules"
