@@ -116,11 +116,11 @@ def test_networks_of_the_bench(on_ranks, tests, record):
 
 def test_bubbles_of_pipelines(record):
     from numba_kernels.bench import one_run
-    from numba_kernels.bench.rows import merge
     from tutorial_dl import bench
+    from tutorial_dl.bench.pipelines import merged
 
-    rows = merge([one_run(bench.PIPELINES, 2, 20.0, full=False) for _ in range(bench.STARTS)])
-    bubbles = {one["algorithm"]: (1 - one["ratio"], one["predicted_bubble"]) for one in rows}
+    rows = merged([one_run(bench.PIPELINES, 2, 20.0, full=False) for _ in range(bench.STARTS)])
+    bubbles = {one["algorithm"]: (one["bubble"], one["predicted_bubble"]) for one in rows}
     for name, (found, right) in bubbles.items():
         if not name.startswith("zb_h1"):
             near = abs(found / right - 1) < 0.2

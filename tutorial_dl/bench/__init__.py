@@ -123,8 +123,10 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
     order = list(dict.fromkeys(one["network"] for one in rows))
     rows.sort(key=lambda one: order.index(one["network"]))
     if ranks > 1:
+        from .pipelines import merged
+
         each = PIPELINES_SHARE * seconds / STARTS
-        rows += merge([one_run(PIPELINES, ranks, each, full=False) for _ in range(STARTS)])
+        rows += merged([one_run(PIPELINES, ranks, each, full=False) for _ in range(STARTS)])
     return about({PART: STARTS} | ({PIPELINES: STARTS} if ranks > 1 else {}), rows)
 
 

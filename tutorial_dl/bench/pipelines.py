@@ -8,17 +8,19 @@ from stage to stage is narrow, so messages and the loss cost little. A row compa
 - its peer: what the ranks computed in this very step, on average over them. It is the same step
   without messages, without Python between actions, and without a bubble.
 
-So `ratio` is 1 - bubble, and the limit is what the schedule allows: this work / (1 - bubble), with
-the bubble that `simulate` predicts from the order of actions alone, where F = B = W.
+So 1 - `ratio` is the bubble of a typical step, and the limit is what the schedule allows: this work
+/ (1 - bubble), with the bubble that `simulate` predicts from the order of actions alone, where
+F = B = W. `bubble` is that of the quickest step, because other programs can only add time.
 
 Ranks need a core each. Where they share one, they wait for each other, and not for messages.
 """
 
+import statistics
 import time
 
 import numpy as np
 
-from numba_kernels.bench.rows import row
+from numba_kernels.bench.rows import merge, row
 from numba_kernels.bench.timing import keep_memory
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel.grid import Grid
@@ -85,13 +87,22 @@ def measured(team: Team, replica: PipelinedReplica, batch: tuple) -> tuple[float
     return float(step[0]), float(team.allreduce(np.array([busy]))[0]) / team.size
 
 
+def merged(starts: list[list[dict]]) -> list[dict]:
+    """The rows of all starts; `bubble` is that of the quickest step, the median over starts."""
+    rows = merge(starts)
+    for one, versions in zip(rows, zip(*starts, strict=True), strict=True):
+        quickest = [min(zip(v["ours_us"], v["peer_us"], strict=True)) for v in versions]
+        one["bubble"] = statistics.median(1 - work / step for step, work in quickest)
+    return rows
+
+
 def text(rows: list[dict]) -> str:
     """The measured bubbles beside the predicted ones, a line per row of a pipeline."""
     lines = [f"{'bubble of pipelines':24s}  measured   predicted  ratio"]
     for one in rows:
-        if "predicted_bubble" in one:
-            bubble, right = 1 - one["ratio"], one["predicted_bubble"]
+        if "bubble" in one:
+            bubble, right = one["bubble"], one["predicted_bubble"]
             lines.append(
-                f"{one['algorithm']:24s} {bubble:10.3f}  {right:10.3f}  {bubble / right:5.2f}"
+                f"{one['algorithm']:24s}{bubble:10.3f}  {right:10.3f}  {bubble / right:5.2f}"
             )
     return "\n".join(lines) if len(lines) > 1 else ""

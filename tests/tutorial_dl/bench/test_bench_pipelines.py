@@ -64,9 +64,20 @@ def test_one_rank_has_no_pipeline(monkeypatch):
     assert set(asked) == {bench.PART}
 
 
+def test_the_bubble_is_that_of_quickest_steps():
+    key = {"what": "pipeline", "parameters": 1, "algorithm": "gpipe, m = 2", "limit_us": 90.0}
+    starts = [
+        [key | {"ours_us": [110.0, 100.0], "peer_us": [80.0, 70.0]}],
+        [key | {"ours_us": [100.0, 200.0], "peer_us": [60.0, 199.0]}],
+        [key | {"ours_us": [120.0, 200.0], "peer_us": [96.0, 10.0]}],
+    ]
+    (one,) = pipelines.merged(starts)
+    assert one["bubble"] == pytest.approx(0.3)  # of 0.3, 0.4 and 0.2
+
+
 def test_bubbles_in_words():
     rows = [
-        {"algorithm": "gpipe, m = 2", "ratio": 0.65, "predicted_bubble": 1 / 3},
+        {"algorithm": "gpipe, m = 2", "bubble": 0.35, "predicted_bubble": 1 / 3},
         {"algorithm": "adam", "ratio": 2.0},
     ]
     lines = pipelines.text(rows).splitlines()
