@@ -228,6 +228,29 @@ WRONG = {  # exercise: (piece of the solution, what a learner wrote, hint)
         ("    return (", "    (", "returns nothing"),
         ("team.allreduce", "1 / (team.rank - 1); team.allreduce", "rank 1: ZeroDivisionError"),
     ],
+    "16.loss": [
+        ("(z.max(axis=1), op", "(0 * z.max(axis=1), op",
+         "logits near 1000: the loss is not finite: subtract"),
+        ('team.allreduce(z.max(axis=1), op="max")', "z.max(axis=1)", "the loss, .* is too|off by"),
+        ("(np.log(total) + largest", "(np.log(total)", "has to be added again"),
+        ("team.allreduce(np.exp(z - largest[:, None]).sum(axis=1))",
+         "np.exp(z - largest[:, None]).sum(axis=1)", "only this rank's classes"),
+        ("    team.allreduce(label)  # one rank has it, the others add 0\n", "",
+         "the loss, .* is too|logit of the label is missing"),
+        (".mean()", "", "one number is asked for"),
+        (".mean()", ".sum()", "a sum over the samples"),
+        ("return (", "return -(", "the wrong sign"),
+        ("largest - label", "largest", "the logit of the label is missing"),
+        ("y - team.rank * z.shape[1]", "y", "the loss, .* is too"),
+        ("    largest = ",
+         "    z = np.concatenate(team.allgather(z).reshape(team.size, *z.shape), axis=1)\n"
+         "    top = z.max(axis=1)\n"
+         "    each = np.log(np.exp(z - top[:, None]).sum(axis=1)) + top - z[np.arange(len(y)), y]\n"
+         "    team.allreduce(np.zeros(len(y)))\n    return each.mean()\n    largest = ",
+         "right, but this rank gave 5 numbers per sample"),
+        ("return (", "(", "returns nothing"),
+        ("column = ", "column = 1 / (team.rank - 1) + ", "rank 1: ZeroDivisionError|IndexError"),
+    ],
 }
 # fmt: on
 

@@ -71,6 +71,9 @@ NUMBERS = {
         np.array([1.125, 0.5]),
     ],
     "15.choice": [*whole(2, 7, 2), *whole(2, 8, 2)],
+    "16.batch": [*whole(4096), 2**12, 2 * 1024 * 4096 / (2 * 1024), 4097],
+    "17.batches": whole(63, 21),
+    "18.ranks": whole(5, 3),
 }
 # fmt: on
 
@@ -112,6 +115,12 @@ FUNCTIONS = {
         right.commit_with_where,
         right.commit_without_a_division,
         right.commit_in_a_loop,
+    ],
+    "18.add": [
+        right.add_by_formula,
+        right.add_with_an_old_key,
+        right.add_key_by_key,
+        right.add_with_a_higher_m,
     ],
     "15.path": [right.path_by_the_worker, right.path_by_recursion, right.path_with_numpy],
 }

@@ -151,6 +151,23 @@ NUMBERS = [
     ("15.choice", (2, "7", 2), "got '7'"),
     ("15.choice", (2, 7), "expected three numbers"),
     ("15.choice", 14, "expected three numbers"),
+    ("16.batch", 1024, "the width of what is reduced: it cancels"),
+    ("16.batch", 8192, "reduces twice, forward and backward"),
+    ("16.batch", 2048, "that of both matrices"),
+    ("16.batch", 16384, "numbers of both ways, or bytes of both"),
+    ("16.batch", 32768, "the number of ranks is the same for both"),
+    ("16.batch", 512, "no part by ranks"),
+    ("16.batch", 2**22, "weights of one matrix"),
+    ("16.batch", 2**23, "how many are reduced per sample"),
+    ("16.batch", 5000, "too high$"),
+    ("16.batch", "4k", "must be a number"),
+    ("18.ranks", (4, 3), "stage 2 on ranks = 4: each needs 10.5 GB, and has 10"),  # 6 + 18 / 4
+    ("18.ranks", (5, 2), "stage 3 on ranks = 2: each needs 12.0 GB, and has 10"),
+    ("18.ranks", (6, 3), "stage 2 on ranks = 6 fits, but so would fewer"),
+    ("18.ranks", (5, 5), "this is the number for stage 2"),
+    ("18.ranks", (5, 4), "stage 3 on ranks = 4 fits, but so would fewer"),
+    ("18.ranks", (4.5, 2.4), "whole number"),
+    ("18.ranks", 5, "expected two numbers"),
 ]
 
 # What no hint may say: a pattern of the right numbers.
@@ -159,7 +176,8 @@ ANSWERS = {
     "05.crossover": "71,?8|72", "06.ranks": r"1\.7[12]", "07.trips": "11",
     "09.batches": "512|8,?192",
     "11.plan": r"2\.56|10", "12.workers": "6|4", "13.moving_rates": r"0\.75|1\.5|3/4|3/2",
-    "14.kappa": r"1\.125|9/8|0\.5", "15.choice": "(?!)",
+    "14.kappa": r"1\.125|9/8|0\.5", "15.choice": "(?!)", "16.batch": "4,?096",
+    "18.ranks": "(?!)",
 }  # fmt: skip
 
 
@@ -299,6 +317,22 @@ FUNCTIONS = [  # exercise, piece of the solution, what a learner wrote in its pl
     ("15.path", "[r.rank for r in roles if r.worker == own.worker and r.device == 0]",
      "[rank - own.device]", "list each rank|on the way|device 0"),
     ("15.path", "return passed", "return 'up'", "a list of ranks is needed, got 'up'"),
+    ("18.add", "l * old + new", "l + new", "one block|total is multiplied|o is multiplied"),
+    ("18.add", "o * old[:, None] + new", "o + new", "total is multiplied by .*, but o is not"),
+    ("18.add", "total * old + new", "total + new", "o is multiplied by .*, but total is not"),
+    ("18.add", "old = np.exp(m - largest)", "old = 1 + 0 * m", "belong to another maximum|finite"),
+    ("18.add", "old = np.exp(m - largest)",
+     "old = np.where(np.isfinite(m), np.exp(largest - m), 0)", "wrong sign|not finite"),
+    ("18.add", "np.maximum(m, s.max(axis=1))", "0 * s.max(axis=1)", "not finite"),
+    ("18.add", "total * old + new.sum(axis=1), o * old[:, None] + new @ v",
+     "new.sum(axis=1), new @ v", "only this block is in it"),
+    ("18.add", "o * old[:, None] + new @ v", "(new @ v) / new.sum(axis=1)[:, None]",
+     "divided by total already"),
+    ("18.add", "new.sum(axis=1)", "new.sum()", "o / total is off by"),
+    ("18.add", "o * old[:, None] + new @ v", "o", r"o / total is off by"),
+    ("18.add", "return largest, ", "return ", "expected three arrays"),
+    ("18.add", "    return ", "    ", "returns nothing"),
+    ("18.add", "return largest,", "return s,", r"m must have shape \(3,\), yours has \(3, 4\)"),
     ("15.path", "return passed", "return [len(roles)]", "a rank must be a whole number from 0"),
 ]
 # fmt: on

@@ -114,6 +114,21 @@ def test_networks_of_the_bench(on_ranks, tests, record):
     record("all programs of the bench train the LSTM alike", "the same weights", "the same", True)
 
 
+def test_bubbles_of_pipelines(record):
+    from numba_kernels.bench import one_run
+    from tutorial_dl import bench
+    from tutorial_dl.bench.pipelines import merged
+
+    rows = merged([one_run(bench.PIPELINES, 2, 20.0, full=False) for _ in range(bench.STARTS)])
+    bubbles = {one["algorithm"]: (one["bubble"], one["predicted_bubble"]) for one in rows}
+    for name, (found, right) in bubbles.items():
+        if not name.startswith("zb_h1"):
+            near = abs(found / right - 1) < 0.2
+            record(f"bubble of {name}, 2 ranks", f"{right:.3f} +- 20%", f"{found:.3f}", near)
+    ratio = bubbles["zb_h1, m = 2"][0] / bubbles["1f1b, m = 2"][0]
+    record("bubble of zb_h1, of 1f1b's, m = S = 2", "< 0.67", f"{ratio:.2f}", ratio < 2 / 3)
+
+
 def test_the_main_job_on_four_ranks(tests, record, tmp_path):
     def command(*words, timeout):
         call = [sys.executable, "-m", "tutorial_dl", *words]

@@ -255,6 +255,41 @@ def path_with_numpy(roles, rank):
     return np.array(passed, dtype=float)
 
 
+def add_by_formula(m, total, o, s, v):
+    new = np.maximum(m, s.max(axis=1))
+    old, e = np.exp(m - new), np.exp(s - new[:, None])
+    return new, old * total + e.sum(axis=1), old[:, None] * o + e @ v
+
+
+def add_with_an_old_key(m, total, o, s, v):
+    """What has been computed so far is one more key, with the score m + ln total, the value o/l."""
+    before = m + np.log(np.where(total, total, 1))
+    mean = o / np.where(total, total, 1)[:, None]
+    new = np.maximum(before, s.max(axis=1))
+    a, e = np.exp(before - new), np.exp(s - new[:, None])
+    return [new, a + e.sum(axis=1), a[:, None] * mean + e @ v]
+
+
+def add_key_by_key(m, total, o, s, v):
+    m, total, o = [float(x) for x in m], [float(x) for x in total], np.array(o)
+    for i in range(len(s)):
+        for j in range(len(v)):
+            new = max(m[i], s[i, j])
+            total[i] = total[i] * np.exp(m[i] - new) + np.exp(s[i, j] - new)
+            o[i] = o[i] * np.exp(m[i] - new) + np.exp(s[i, j] - new) * v[j]
+            m[i] = new
+    return m, total, o.tolist()
+
+
+def add_with_a_higher_m(m, total, o, s, v):
+    """Any m that is large enough will do."""
+    new = np.maximum(m, s.max(axis=1)) + 1.0
+    total *= np.exp(m - new)
+    o *= np.exp(m - new)[:, None]
+    e = np.exp(s.T - new).T
+    return new, total + e.sum(1), o + np.einsum("qk,kd->qd", e, v)
+
+
 def ring_to_the_left(comm, x):
     p, r = comm.size, comm.rank
     chunks, incoming = np.array_split(x, p), np.zeros(-(-len(x) // p))

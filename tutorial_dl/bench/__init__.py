@@ -1,5 +1,7 @@
 """`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
+On two ranks or more, it also measures the bubble of pipelines (pipelines.py).
+
 Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
 starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
 """
@@ -21,7 +23,8 @@ from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
-PART = "tutorial_dl.bench.networks"
+PART, PIPELINES = "tutorial_dl.bench.networks", "tutorial_dl.bench.pipelines"
+PIPELINES_SHARE = 0.4  # of the seconds, in addition
 TORCH = "TUTORIAL_DL_TORCH"
 DDP = "torch DDP over gloo"
 
@@ -80,7 +83,12 @@ def main(ranks: int, seconds: float, file: str | None) -> None:
     result = measure(ranks, seconds, torch)
     if path is not None:
         path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result) if file == "-" else table(result))
+    if file == "-":
+        print(json.dumps(result))
+    else:
+        from .pipelines import text
+
+        print("\n\n".join(filter(None, (table(result), text(result["rows"])))))
     if torch is None:
         words = f"note: no torch found; set {TORCH}=/path/to/python to compare with DDP"
         print(words, file=sys.stderr)
@@ -114,7 +122,12 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
     rows = merge(starts)
     order = list(dict.fromkeys(one["network"] for one in rows))
     rows.sort(key=lambda one: order.index(one["network"]))
-    return about({PART: STARTS}, rows)
+    if ranks > 1:
+        from .pipelines import merged
+
+        each = PIPELINES_SHARE * seconds / STARTS
+        rows += merged([one_run(PIPELINES, ranks, each, full=False) for _ in range(STARTS)])
+    return about({PART: STARTS} | ({PIPELINES: STARTS} if ranks > 1 else {}), rows)
 
 
 def torch_steps(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:

@@ -14,7 +14,7 @@ keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py c
                     keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica
 pieces.py           where a rank's slices lie in the whole model's vectors
 zero.py             data parallelism with weights, gradients and state divided (ZeRO)
-context.py          one sequence over several ranks (ring attention)
+context.py          one sequence over several ranks (ring attention); positions.py: which keeps what
 """
 
 import lazy_loader
@@ -22,10 +22,11 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "context": ["Positions", "RingAttention"],
+        "context": ["RingAttention"],
         "grid": ["Grid"],
         "keras_tensor_replica": ["KerasTensorReplica"],
         "pipelined": ["PipelinedReplica"],
+        "positions": ["Positions"],
         "checking": ["check", "held"],
         "schedule_figure": ["draw_schedule"],
         "schedules": ["Action", "Schedule", "ScheduleError"],

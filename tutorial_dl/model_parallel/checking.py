@@ -7,6 +7,8 @@ if no rank waits for ever.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tutorial_dl.model_parallel.schedules import Action, Schedule, ScheduleError
 
 
@@ -24,22 +26,9 @@ def check(schedule: Schedule) -> Schedule:
 def _check_rank(schedule: Schedule, rank: int) -> None:
     done: dict[Action, int] = {}
     for place, action in enumerate(schedule.ranks[rank]):
-        where = f"rank {rank}, action {place} ({action})"
-        if action.batch >= schedule.batches or action.chunk >= schedule.chunks:
-            raise ScheduleError(
-                f"{where}: there are micro-batches 0 to {schedule.batches - 1}, and chunks 0 to "
-                f"{schedule.chunks - 1}"
-            )
-        if action in done:
-            raise ScheduleError(f"{where}: it was already done, as action {done[action]}")
-        if action.message and schedule.peer(rank, action) is None:
-            stage = schedule.stage(rank, action.chunk)
-            raise ScheduleError(
-                f"{where}: stage {stage} of {schedule.stages} has no such neighbour on another rank"
-            )
-        for needed, why in _needs(schedule, rank, action):
-            if needed not in done:
-                raise ScheduleError(f"{where}: {why}, so {needed} must come before it")
+        if why := _wrong(schedule, rank, action, done):
+            words = f"rank {rank}, action {place} ({action}): {why}"
+            raise ScheduleError(words, (rank, place), why)
         done[action] = place
     for chunk in range(schedule.chunks):
         for batch in range(schedule.batches):
@@ -52,8 +41,27 @@ def _check_rank(schedule: Schedule, rank: int) -> None:
                     if action not in done:
                         raise ScheduleError(
                             f"rank {rank} never does {action}: each rank needs F, B and W of each "
-                            "micro-batch, and sends what its neighbours need"
+                            "micro-batch, and sends what its neighbours need",
+                            (rank, len(schedule.ranks[rank])),
                         )
+
+
+def _wrong(schedule: Schedule, rank: int, action: Action, done: dict[Action, int]) -> str:
+    """Why a rank can't do this action after those in `done`, action -> index; "" if it can."""
+    if action.batch >= schedule.batches or action.chunk >= schedule.chunks:
+        return (
+            f"there are micro-batches 0 to {schedule.batches - 1}, and chunks 0 to "
+            f"{schedule.chunks - 1}"
+        )
+    if action in done:
+        return f"it was already done, as action {done[action]}"
+    if action.message and schedule.peer(rank, action) is None:
+        stage = schedule.stage(rank, action.chunk)
+        return f"stage {stage} of {schedule.stages} has no such neighbour on another rank"
+    for needed, why in _needs(schedule, rank, action):
+        if needed not in done:
+            return f"{why}, so {needed} must come before it"
+    return ""
 
 
 def _needs(schedule: Schedule, rank: int, action: Action) -> list[tuple[Action, str]]:
@@ -84,6 +92,33 @@ def run_in_turns(schedule: Schedule) -> list[tuple[int, Action]]:
 
     A rank waits only in a recv, until the other rank has done the send.
     """
+    order, at = _in_turns(schedule)
+    if any(i < len(actions) for i, actions in zip(at, schedule.ranks, strict=True)):
+        raise _deadlock(schedule, at)
+    return order
+
+
+def as_far_as_it_runs(schedule: Schedule) -> Schedule:
+    """Of any schedule, the part that can run: up to a wrong action, or to an endless wait.
+
+    Rank r stops before its action number `len(result.ranks[r])`, if it has so many.
+    """
+    right = []
+    for rank, actions in enumerate(schedule.ranks):
+        done: dict[Action, int] = {}
+        for place, action in enumerate(actions):
+            if _wrong(schedule, rank, action, done):
+                break
+            done[action] = place
+        right.append(actions[: len(done)])
+    shorter = replace(schedule, ranks=tuple(right))
+    _, at = _in_turns(shorter)
+    ranks = tuple(actions[:i] for actions, i in zip(right, at, strict=True))
+    return replace(schedule, ranks=ranks)
+
+
+def _in_turns(schedule: Schedule) -> tuple[list[tuple[int, Action]], list[int]]:
+    """The (rank, action) that can run, in order, and how many actions of each rank these are."""
     at, order = [0] * len(schedule.ranks), []
     sent: set[tuple[int, Action]] = set()
     while True:
@@ -97,13 +132,11 @@ def run_in_turns(schedule: Schedule) -> list[tuple[int, Action]]:
                     sent.add((rank, action))
                 order.append((rank, action))
                 at[rank] += 1
-        if all(i == len(actions) for i, actions in zip(at, schedule.ranks, strict=True)):
-            return order
         if len(order) == before:
-            raise ScheduleError(_deadlock(schedule, at))
+            return order, at
 
 
-def _deadlock(schedule: Schedule, at: list[int]) -> str:
+def _deadlock(schedule: Schedule, at: list[int]) -> ScheduleError:
     waits = {r: a[i] for r, (i, a) in enumerate(zip(at, schedule.ranks, strict=True)) if i < len(a)}
     rank, chain = min(waits), []
     while rank in waits and rank not in chain:
@@ -120,7 +153,8 @@ def _deadlock(schedule: Schedule, at: list[int]) -> str:
             f"rank {one} waits in action {at[one]} ({waits[one]}) for {needed} of rank {other}, "
             f"which {what}"
         )
-    return f"deadlock: {'; '.join(words)}"
+    circle = tuple((one, at[one]) for one in chain)
+    return ScheduleError(f"deadlock: {'; '.join(words)}", circle=circle)
 
 
 def held(schedule: Schedule) -> list[int]:

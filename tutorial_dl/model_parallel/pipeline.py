@@ -7,8 +7,9 @@ recv, with the waits of a Team: they end if another rank fails.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from tutorial_dl.model_parallel.simulating import Span, Timetable
 from tutorial_dl.model_parallel.stages import Boundary, Stage, Values
 from tutorial_dl.replica.layers import At
 
-POLLS = 200  # of a message that is expected soon, before this rank sleeps between polls
+# A rank that waits for a message polls for SPIN seconds, giving way to others that want its core.
+# Then it sleeps between polls, for LATE of what it has waited so far: it can't be later than that.
+SPIN, LATE = 2e-3, 0.02
 
 
 class Pipeline:
@@ -275,17 +278,22 @@ class Step:
     def _wait(self, requests: list, doing: str) -> None:
         pipe = self.of.grid.pipe
         pipe.ready()
-        for _ in range(POLLS):
-            requests[:] = [one for one in requests if not one.Test()]
-            if not requests:
-                return
-        pipe.doing = doing
+        began = perf_counter()
 
         def arrived() -> bool:
             requests[:] = [one for one in requests if not one.Test()]
             return not requests
 
-        pipe.wait_until(arrived)
+        while perf_counter() - began < SPIN:
+            if arrived():
+                return
+            os.sched_yield()
+
+        def nap(seconds: float) -> None:
+            sleep(min(seconds, LATE * (perf_counter() - began)))
+
+        pipe.doing = doing
+        pipe.wait_until(arrived, sleep=nap)
 
     def end(self) -> None:
         """Wait until all messages of this rank have been received."""

@@ -57,5 +57,6 @@ def draw_schedule(
         ax.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
         ax.tick_params(axis="y", length=0)
         ax.grid(False, axis="y")
-        ax.figure.legend(loc="outside lower left", ncols=3, fontsize=9)
+        if not ax.figure.legends:
+            ax.figure.legend(loc="outside lower left", ncols=3, fontsize=9)
     return ax.figure

@@ -29,7 +29,21 @@ FORM = re.compile(r"(?:(send|recv) )?([FBW])(\d+)(?:\.(\d+))?")
 
 
 class ScheduleError(ValueError):
-    """A schedule that can't run, or does not do everything: names the first wrong action."""
+    """A schedule that can't run, or does not do everything: names the first wrong action.
+
+    Attributes:
+        place: (rank, index among its actions) of that action; for one that is missing, the index
+            after the last. None if the words are no action, or if ranks deadlock.
+        why: The reason, without the place.
+        circle: For a deadlock, (rank, index) of the actions that wait for each other; else ().
+    """
+
+    def __init__(
+        self, words: str, place: tuple[int, int] | None = None, why: str = "",
+        circle: tuple[tuple[int, int], ...] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(words)
+        self.place, self.why, self.circle = place, why or words, circle
 
 
 @dataclass(frozen=True)

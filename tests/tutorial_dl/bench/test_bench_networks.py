@@ -84,7 +84,8 @@ def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
         assert one["ours_us"] > 0 and one["ratio"] == pytest.approx(one["peer_us"] / one["ours_us"])
     assert [one["peer_samples"] for one in merged] == [8, 4, 4]
     # Test the remaining code with a stand-in for torch that takes 7 ms per step.
-    monkeypatch.setattr(bench, "one_run", lambda *_, **__: rows)
+    one_run = {bench.PART: rows, bench.PIPELINES: []}
+    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: one_run[part])
     monkeypatch.setattr(bench, "torch_steps", lambda *_: {"mlp": [0.007] * 3})
     monkeypatch.setenv(bench.TORCH, sys.executable)
     bench.main(2, 1.0, str(tmp_path / "all.json"))

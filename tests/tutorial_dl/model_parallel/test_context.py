@@ -38,16 +38,16 @@ def test_the_reference_by_differences(causal):
 
 
 def test_the_examples():
-    from tutorial_dl.model_parallel import context
+    from tutorial_dl.model_parallel import positions
 
-    found = doctest.testmod(sys.modules[context.__name__])
+    found = doctest.testmod(sys.modules[positions.__name__])
     assert found.attempted and not found.failed
 
 
 @pytest.mark.parametrize("length, ranks", [(6, 3), (13, 2), (29, 4), (8, 1)])
 @pytest.mark.parametrize("order", ["zigzag", "in order"])
 def test_positions(length, ranks, order):
-    from tutorial_dl.model_parallel.context import Positions
+    from tutorial_dl.model_parallel.positions import Positions
 
     positions = Positions(length, ranks, order)
     every = np.concatenate([positions.of(rank) for rank in range(ranks)])
@@ -60,7 +60,7 @@ def test_positions(length, ranks, order):
 
 
 def test_work_is_even_in_zigzag_order():
-    from tutorial_dl.model_parallel.context import Positions
+    from tutorial_dl.model_parallel.positions import Positions
 
     def work(positions, ranks):
         """Scores that each rank computes; of a masked pair, the part that counts is a half."""
@@ -125,6 +125,37 @@ def equals_plain(dtype, lengths):
 def test_equal_to_plain_attention(on_ranks, ranks):
     for dtype in ("float32", "float64"):
         on_ranks(ranks, equals_plain, dtype, [2 * ranks, 24, 37])
+
+
+def scores_in_memory(causal):
+    """The most memory of a call, in blocks of scores: all else is small here."""
+    import tracemalloc
+
+    from numba_kernels import Team
+    from tutorial_dl.model_parallel.context import RingAttention
+
+    team, length = Team(), 768
+    ring = RingAttention(team, length, causal)
+    q, k, v = np.random.default_rng(0).normal(size=(3, 1, 1, length, 2)).astype(np.float32)
+    mine, most = [ring.take(one) for one in (q, k, v)], []
+    block = 4 * (length / len(ring.positions.edges[1:])) ** 2  # bytes
+    tracemalloc.start()
+    try:
+        y, saved = ring.forward(*mine)
+        most.append(tracemalloc.get_traced_memory()[1] / block)
+        tracemalloc.reset_peak()
+        ring.backward(y, saved)
+        most.append(tracemalloc.get_traced_memory()[1] / block)
+    finally:
+        tracemalloc.stop()
+    masks = 0.8 * causal  # which keys are later, a byte each, and while that is found out
+    assert most[0] < 1.5 + masks and most[1] < 2.5 + masks, most  # backward: p and ds
+    team.barrier()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_block_of_scores_at_a_time(on_ranks, causal):
+    on_ranks(2, scores_in_memory, causal)
 
 
 def failures_and_refusals():

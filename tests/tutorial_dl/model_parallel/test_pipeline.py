@@ -269,3 +269,37 @@ def test_what_cannot_be_a_pipeline_is_refused():
     replica = PipelinedReplica(whole("mlp", "float32"), grid, sample=X[:2])
     with pytest.raises(ValueError, match="a pipeline takes no weights of samples yet"):
         replica.compute_gradient((X, VALUES, X[:, 0]))
+
+
+def test_a_wait_ends_late_by_a_fiftieth_at_most(monkeypatch):
+    """Each poll here takes 1 ms of a clock of its own; a message arrives after 100 ms."""
+    from types import SimpleNamespace
+
+    from tutorial_dl.model_parallel import pipeline
+
+    now, waits, slept = [0.0], [], []
+
+    class Request:
+        def Test(self):
+            now[0] += 1e-3
+            return now[0] > 0.1
+
+    class Pipe:
+        doing = ""
+
+        def ready(self):
+            pass
+
+        def wait_until(self, finished, sleep):
+            while not finished():
+                waits.append(now[0])
+                sleep(1.0)
+
+    monkeypatch.setattr(pipeline, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(pipeline, "sleep", slept.append)
+    step = object.__new__(pipeline.Step)
+    step.of = SimpleNamespace(grid=SimpleNamespace(pipe=Pipe()))
+    step._wait([Request()], "recv B0")
+    assert waits[0] > pipeline.SPIN and len(slept) == len(waits) > 90
+    for waited, seconds in zip(waits, slept, strict=True):
+        assert seconds == pytest.approx(waited / 50)

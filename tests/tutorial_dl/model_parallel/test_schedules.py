@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from tutorial_dl.model_parallel import check, draw_schedule, held, schedules, simulate
-from tutorial_dl.model_parallel.checking import run_in_turns
+from tutorial_dl.model_parallel.checking import as_far_as_it_runs, run_in_turns
 from tutorial_dl.model_parallel.schedules import (
     SCHEDULES,
     Action,
@@ -188,11 +188,19 @@ def test_a_schedule_in_another_order_is_right_or_refused(data):
     a, b = (data.draw(some.integers(0, len(actions) - 1)) for _ in range(2))
     actions[a], actions[b] = actions[b], actions[a]
     changed = Schedule("own", tuple(map(tuple, ranks)), made.batches)
+    part = as_far_as_it_runs(changed)
+    run_in_turns(part)  # raises if it deadlocks
+    assert all(
+        whole[: len(one)] == one for one, whole in zip(part.ranks, changed.ranks, strict=True)
+    )
     try:
         check(changed)
-    except ScheduleError:
-        assert a != b
+    except ScheduleError as error:
+        assert a != b and part != changed
+        for rank, place in (error.place,) if error.place else error.circle:
+            assert len(part.ranks[rank]) <= place
         return
+    assert part == changed
     order = run_in_turns(changed)
     assert len(order) == sum(map(len, ranks))
     assert simulate(changed).seconds >= 3 * made.batches

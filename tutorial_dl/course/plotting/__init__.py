@@ -32,6 +32,7 @@ FIGURES = {
         "exchange_times", "many_to_few", "on_equal_terms", "saturated", "served", "service",
         "unseen",
     ],
+    "pipelines": ["bubbles", "compared_schedules", "schedule_so_far"],
     "rules": [
         "center_noise", "commits", "delay_map", "delayed_paths", "kept_pace", "largest_rates",
         "pace_by_workers", "periods", "random_order", "shares_of_pi", "springs",
@@ -41,6 +42,8 @@ FIGURES = {
         "chances", "estimates", "grid_and_random", "measured_once", "process_steps", "regrets",
         "winners",
     ],
+    "sharding": ["causal_work", "memory_ladder", "ring_attention_film", "score_memory"],
+    "splitting": ["cut_products", "travelled"],
     "training": [
         "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",
         "throughput",

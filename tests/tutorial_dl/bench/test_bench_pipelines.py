@@ -1,0 +1,85 @@
+"""The bubble of pipelines in `python -m tutorial_dl bench`: what is measured. Its size is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from numba_kernels.bench.rows import merge
+from tutorial_dl import bench
+from tutorial_dl.bench import pipelines
+
+
+def small_rows(out):
+    from numba_kernels import Team
+    from tutorial_dl.bench import pipelines
+
+    before = pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES
+    pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = 16, 24, (2, 4)
+    try:
+        rows = pipelines.rows(0.01, False)
+    finally:
+        pipelines.NARROW, pipelines.WIDE, pipelines.MICRO_BATCHES = before
+    if Team().rank == 0:
+        with open(out, "w") as file:
+            json.dump(rows, file)
+
+
+def test_a_step_and_its_work(on_ranks, tmp_path, monkeypatch, capsys):
+    on_ranks(2, small_rows, str(tmp_path / "rows.json"))
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [one["algorithm"] for one in rows] == [
+        f"{name}, m = {m}" for m in (2, 4) for name in ("gpipe", "1f1b", "zb_h1")
+    ]
+    # (S - 1) / (m + S - 1); and of zb_h1 (S - 1) / (3 m + S - 1)
+    right = [1 / 3, 1 / 3, 1 / 7, 1 / 5, 1 / 5, 1 / 13]
+    assert [one["predicted_bubble"] for one in rows] == pytest.approx(right)
+    for one in rows:
+        assert len(one["ours_us"]) == len(one["peer_us"]) >= pipelines.ROUNDS
+        assert all(
+            0 < work < step for work, step in zip(one["peer_us"], one["ours_us"], strict=True)
+        )
+        assert one["parameters"] == 2 * 12 * (16 * 24 + 24 + 24 * 16 + 16)
+        assert one["moved_bytes"] == 2 * int(one["algorithm"][-1]) * 128 * 16 * 4
+    for one, merged in zip(rows, merge([rows]), strict=True):
+        # Of the limit: a step that loses nothing but the predicted bubble has 1.
+        work = merged["peer_us"] / (1 - one["predicted_bubble"])
+        assert merged["fraction_of_limit"] == pytest.approx(work / merged["ours_us"])
+
+    one_run = {bench.PART: [], bench.PIPELINES: rows}
+    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: one_run[part])
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    monkeypatch.delenv(bench.TORCH, raising=False)
+    bench.main(2, 1.0, str(tmp_path / "all.json"))
+    result = json.loads((tmp_path / "all.json").read_text())
+    assert len(result["rows"]) == 6 and result["starts"][bench.PIPELINES] == bench.STARTS
+    assert "bubble of pipelines" in capsys.readouterr().out
+
+
+def test_one_rank_has_no_pipeline(monkeypatch):
+    asked = []
+    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: asked.append(part) or [])
+    bench.measure(1, 1.0, None)
+    assert set(asked) == {bench.PART}
+
+
+def test_the_bubble_is_that_of_quickest_steps():
+    key = {"what": "pipeline", "parameters": 1, "algorithm": "gpipe, m = 2", "limit_us": 90.0}
+    starts = [
+        [key | {"ours_us": [110.0, 100.0], "peer_us": [80.0, 70.0]}],
+        [key | {"ours_us": [100.0, 200.0], "peer_us": [60.0, 199.0]}],
+        [key | {"ours_us": [120.0, 200.0], "peer_us": [96.0, 10.0]}],
+    ]
+    (one,) = pipelines.merged(starts)
+    assert one["bubble"] == pytest.approx(0.3)  # of 0.3, 0.4 and 0.2
+
+
+def test_bubbles_in_words():
+    rows = [
+        {"algorithm": "gpipe, m = 2", "bubble": 0.35, "predicted_bubble": 1 / 3},
+        {"algorithm": "adam", "ratio": 2.0},
+    ]
+    lines = pipelines.text(rows).splitlines()
+    assert lines[1].split() == ["gpipe,", "m", "=", "2", "0.350", "0.333", "1.05"]
+    assert len(lines) == 2 and pipelines.text(rows[1:]) == ""
