@@ -1,5 +1,8 @@
 """`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
+`bench gans` measures GANs instead (gans.py), and `bench gan-strategies` trains one by every
+strategy (gan_strategies.py).
+
 Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
 starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
 """
@@ -9,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +24,8 @@ from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
+KINDS = NETWORK_STEPS, GANS, GAN_STRATEGIES = "networks", "gans", "gan-strategies"
+GAN_PART = "tutorial_dl.bench.gans"
 PART = "tutorial_dl.bench.networks"
 TORCH = "TUTORIAL_DL_TORCH"
 DDP = "torch DDP over gloo"
@@ -70,20 +75,37 @@ NETWORKS = {
 }
 
 
-def main(ranks: int, seconds: float, file: str | None) -> None:
+def main(ranks: int, seconds: float, file: str | None, what: str = NETWORK_STEPS) -> None:
     """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead)."""
     launch.check_ranks(ranks)
+    if what not in KINDS:
+        raise ValueError(f"expected one of {', '.join(KINDS)}, got {what!r}")
     if not 0 < seconds < 3600:
         raise ValueError(f"--seconds must be more than 0 and less than 3600, got {seconds}")
     path = check_file(file) if file and file != "-" else None
+    if what == GAN_STRATEGIES:
+        from .gan_strategies import compare, table_of
+
+        result = compare(ranks, seconds)
+        finish(result, path, file, table_of)
+        return
+    if what == GANS:
+        about = facts()
+        starts = [one_run(GAN_PART, ranks, seconds, full=False)]
+        finish(about({GAN_PART: 1}, merge(starts)), path, file, table)
+        return
     torch = torch_python()
-    result = measure(ranks, seconds, torch)
-    if path is not None:
-        path.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result) if file == "-" else table(result))
+    finish(measure(ranks, seconds, torch), path, file, table)
     if torch is None:
         words = f"note: no torch found; set {TORCH}=/path/to/python to compare with DDP"
         print(words, file=sys.stderr)
+
+
+def finish(result: dict, path: Path | None, file: str | None, table: Callable) -> None:
+    """Write the result to `path`, and print it, or its table."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result) if file == "-" else table(result))
 
 
 def torch_python() -> str | None:

@@ -306,15 +306,22 @@ def layout(
 
 @app.command()
 def bench(
+    what: Annotated[
+        str, typer.Argument(help="networks, gans, or gan-strategies: what to measure.")
+    ] = "networks",
     ranks: number("Number of ranks to start.", *RANKS) = 2,
     seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60.0,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
-    """Time a training step of three networks against Keras, and PyTorch if installed."""
+    """Time training steps against Keras, and PyTorch if installed; of GANs; or compare strategies.
+
+    networks: three networks. gans: overlapped reductions, the GAN of 25^3 showers, and showers per
+    second. gan-strategies: a one-dimensional GAN by every strategy, with 5 seeds.
+    """
     from .. import bench as benches
 
     with one_line():
-        benches.main(ranks, seconds, json)
+        benches.main(ranks, seconds, json, what)
 
 
 @app.command()

@@ -1,0 +1,108 @@
+"""`AtOnce`: one round of several players, all from the same weights, with overlapped reductions.
+
+    in turn      | gradient G | gradient D | reduce, update G | reduce, update D |
+    overlapped   | gradient G | gradient D | reduce, update D |
+                              | reduce G ..| update G |           another thread, another team
+
+Every gradient is taken at the weights before the round, so that a reduction needs nothing that is
+computed after it began. No weights may change before all ranks have computed all gradients: the
+other thread waits for this rank, and then for the other ranks at a barrier of its team. The two
+ways do the same arithmetic.
+
+Where players take turns, nothing can overlap: the discriminator's gradient needs the generator's
+new weights, and the next gradient of the generator needs the discriminator's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import get_ident
+
+from mpi4py import MPI
+
+from numba_kernels import spans
+
+from ..replica.base import Batch
+from ..strategies.base import OneModel
+from .run import Player
+
+
+def can_overlap() -> bool:
+    """Whether several threads of this process may communicate at the same time."""
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
+class AtOnce:
+    """Does rounds. Leaving `with AtOnce(players, overlap) as rounds:` ends its threads.
+
+    Args:
+        players: The last one's reduction is done by this thread, those of the others each by a
+            thread of its own; so their teams must differ if they overlap.
+        overlap: Whether reductions begin before all gradients are computed.
+    """
+
+    def __init__(self, players: Sequence[Player], overlap: bool) -> None:
+        self.players, self.overlap = players, overlap
+        if overlap and len({id(player.team) for player in players}) < len(players):
+            raise ValueError("players whose reductions overlap need a team each")
+        self._threads = ThreadPoolExecutor(max(1, len(players) - 1), "reductions")
+
+    def round(self, begin, batches: Sequence[Batch]) -> list[tuple[float, int]]:
+        """One step of every player with its batch; returns (mean loss, samples) of each.
+
+        `begin(player, batch)` computes a player's gradient and returns (loss, samples) of this
+        rank; what it raises ends the other threads' part.
+        """
+        pairs = list(zip(self.players, batches, strict=True))
+        if not self.overlap:
+            found = [begin(player, batch) for player, batch in pairs]
+            both = zip(self.players, found, strict=True)
+            return [player.strategy.end(*its) for player, its in both]
+        computed, begun = threading.Event(), []
+        try:
+            for player, batch in pairs[:-1]:
+                its = begin(player, batch)
+                begun.append(self._threads.submit(_reduced, player.strategy, its, computed))
+            last, its = self.players[-1].strategy, begin(*pairs[-1])
+            computed.set()
+            done = last.end(*its)
+            return [*(each.result() for each in begun), done]
+        except BaseException as error:
+            self._give_up(begun, computed, error)
+            raise
+
+    def _give_up(self, begun: list[Future], computed: threading.Event, error) -> None:
+        """End the other threads, so that nobody else uses their teams from now on."""
+        for player in self.players[:-1]:
+            player.team.ends_with = error
+        computed.set()
+        for each in begun:
+            each.exception()
+        for player in self.players[:-1]:
+            player.team.ends_with = None
+
+    def __enter__(self) -> AtOnce:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self._threads.shutdown()
+
+
+def _reduced(
+    strategy: OneModel, its: tuple[float, int], computed: threading.Event
+) -> tuple[float, int]:
+    """In another thread: reduce at once, and update when all ranks have computed all gradients."""
+    spans.beside.add(get_ident())  # a timeline shows what this thread does
+    try:
+        skipped = strategy.skipped(*its)
+        if skipped is None:
+            strategy.update.reduce(*its)
+        computed.wait()
+        if strategy.team.ends_with is not None:
+            raise strategy.team.ends_with
+        strategy.team.barrier()
+        return skipped or strategy.constrained(strategy.update.finish())
+    finally:
+        spans.beside.discard(get_ident())
