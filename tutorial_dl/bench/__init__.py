@@ -1,7 +1,8 @@
 """`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
-`bench gans` measures GANs instead (gans.py), and `bench gan-strategies` trains one by every
-strategy (gan_strategies.py).
+`bench gans` measures GANs instead (gans.py), `bench gan-strategies` trains one by every strategy
+(gan_strategies.py), and `bench digits-gan` and `shower-gan` train these GANs with several seeds
+(gan_quality.py).
 
 Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
 starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
@@ -24,7 +25,9 @@ from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
-KINDS = NETWORK_STEPS, GANS, GAN_STRATEGIES = "networks", "gans", "gan-strategies"
+NETWORK_STEPS, GANS, GAN_STRATEGIES = "networks", "gans", "gan-strategies"
+GAN_RUNS = "digits-gan", "shower-gan"
+KINDS = NETWORK_STEPS, GANS, GAN_STRATEGIES, *GAN_RUNS
 GAN_PART = "tutorial_dl.bench.gans"
 PART = "tutorial_dl.bench.networks"
 TORCH = "TUTORIAL_DL_TORCH"
@@ -84,10 +87,14 @@ def main(ranks: int, seconds: float, file: str | None, what: str = NETWORK_STEPS
         raise ValueError(f"--seconds must be more than 0 and less than 3600, got {seconds}")
     path = check_file(file) if file and file != "-" else None
     if what == GAN_STRATEGIES:
-        from .gan_strategies import compare, table_of
+        from . import gan_strategies
 
-        result = compare(ranks, seconds)
-        finish(result, path, file, table_of)
+        finish(gan_strategies.compare(ranks), path, file, gan_strategies.table_of)
+        return
+    if what in GAN_RUNS:
+        from . import gan_quality
+
+        finish(gan_quality.compare(what, ranks), path, file, gan_quality.table_of)
         return
     if what == GANS:
         about = facts()

@@ -37,7 +37,7 @@ RUNS = {
 }
 
 
-def compare(ranks: int, seconds: float) -> dict:
+def compare(ranks: int) -> dict:
     """{"machine", ..., "rows"}: a row per strategy, over seeds."""
     if ranks < 2:
         raise ValueError(f"-n must be at least 2, a master and a worker, got {ranks}")

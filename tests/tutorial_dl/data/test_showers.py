@@ -207,6 +207,23 @@ def test_radial_profile(energy):
         np.testing.assert_allclose(profile, profile[::-1], rtol=0.1)
 
 
+def test_width_follows_the_shape_of_each_shower():
+    """Showers with a small exponent a are young for longer: tau, not t / T, says how wide they are.
+
+    The share of a layer's energy in the middle cells, less the expected one, must not depend on the
+    ratio of tau to t / T.
+    """
+    made, middle, layer = at(400.0, n=500), QUIET.cells // 2, 8
+    here = slice(middle - 1, middle + 2)
+    whole = made.voxels[:, layer].sum(axis=(1, 2), dtype=np.float64)
+    share = made.voxels[:, layer, here, here].sum(axis=(1, 2), dtype=np.float64) / whole
+    inner, outer = (_sideways(400.0, made.shapes, layer, cells) for cells in (3, QUIET.cells))
+    a = made.shapes[:, 1]
+    ratio = (a - 1) / a
+    fit = stats.linregress(ratio - ratio.mean(), share - inner / outer)
+    assert abs(fit.slope) < 5 * fit.stderr < 0.1  # with t / T it is -0.28
+
+
 def test_resolution_falls_with_the_root_of_energy():
     """In a calorimeter so deep and wide that it holds everything, sigma / E = c / sqrt(E)."""
     whole = replace(QUIET, depth=100.0, width=4000.0, cells=1, layers=40)
