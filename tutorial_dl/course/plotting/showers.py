@@ -33,7 +33,7 @@ def shower_pictures(showers: Mapping[str, np.ndarray], least: float = 0.01) -> s
 
 
 @style.one_panel(
-    "The maximum moves inwards with the logarithm of the energy", "energy of the electron, GeV",
+    "The maximum moves deeper with the logarithm of the energy", "energy of the electron, GeV",
     "depth of the maximum, X0",
 )  # fmt: skip
 def shower_depths(ax, energies: Numbers, predicted: Numbers, measured: Numbers):
