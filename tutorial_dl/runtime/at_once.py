@@ -9,8 +9,9 @@ computed after it began. No weights may change before all ranks have computed al
 other thread waits for this rank, and then for the other ranks at a barrier of its team. The two
 ways do the same arithmetic.
 
-Where players take turns, nothing can overlap: the discriminator's gradient needs the generator's
-new weights, and the next gradient of the generator needs the discriminator's.
+Where players take turns, no whole gradient can overlap: the discriminator's needs the generator's
+new weights, and the next one of the generator needs the discriminator's. (Only the discriminator's
+terms of real samples need no new weights; they are not computed apart.)
 """
 
 from __future__ import annotations
