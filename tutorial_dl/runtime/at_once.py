@@ -24,6 +24,8 @@ from threading import get_ident
 from mpi4py import MPI
 
 from numba_kernels import spans
+from numba_kernels.team.team import Team
+from numba_kernels.team.windows import share_core
 
 from ..replica.base import Batch
 from ..strategies.base import OneModel
@@ -33,6 +35,13 @@ from .run import Player
 def can_overlap() -> bool:
     """Whether several threads of this process may communicate at the same time."""
     return MPI.Query_thread() == MPI.THREAD_MULTIPLE
+
+
+def team_beside(team: Team) -> Team:
+    """A team of the same ranks, for a thread beside the one that computes. Collective."""
+    own = team.split(0)
+    share_core(own)
+    return own
 
 
 class AtOnce:

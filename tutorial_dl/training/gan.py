@@ -25,7 +25,7 @@ from .. import strategies
 from ..config import WITH_MASTER
 from ..data import Batches, Dataset
 from ..replica.gan import Game, numbered
-from ..runtime.at_once import can_overlap
+from ..runtime.at_once import can_overlap, team_beside
 from ..runtime.callback import Callback, callbacks_of
 from ..runtime.game import GENERATOR, Together, players
 from ..runtime.in_step import InStepLoop
@@ -178,7 +178,7 @@ def gan_trainer(
         overlap = at_once and len(team.nodes) > 1 and can_overlap()
     elif overlap and not can_overlap():
         raise ValueError("overlap needs an MPI that was started with MPI_THREAD_MULTIPLE")
-    own = team.split(0) if overlap and team.size > 1 else team
+    own = team_beside(team) if overlap and team.size > 1 else team
     overlap = own is not team
     rules = [strategies.get(names[0], own, **options), of_discriminator]
     if batch_size < 1:
