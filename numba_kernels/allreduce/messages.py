@@ -27,14 +27,14 @@ from ..shared.node_array import pointer_to
 from ..spans import MESSAGE, began, ended
 from .calls import MARK
 
-COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
+COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE, BYTE = range(7)  # in `handles`
 AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD, HELD = range(8)  # in `words`
 
 
 class Link(NamedTuple):
     """The state of an exchange, in arrays that compiled code reads and writes."""
 
-    handles: np.ndarray  # (6,) HANDLE
+    handles: np.ndarray  # (7,) HANDLE
     words: np.ndarray  # (8,) int64
     ranks: np.ndarray  # (p,) int64: the ranks in `comm` of those that take part, in order
     status: np.ndarray  # two MPI_Status as int32
@@ -52,8 +52,8 @@ class Route(NamedTuple):
 
 def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> Route:
     """Return the route between `ranks` of `comm`, numbered from 0; this rank is one of them."""
-    handles = np.zeros(6, mpi.HANDLE)
-    handles[COMM] = mpi.handle(comm)
+    handles = np.zeros(7, mpi.HANDLE)
+    handles[[COMM, BYTE]] = mpi.handle(comm), mpi.handle(MPI.BYTE)
     handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
     words = np.zeros(8, np.int64)
     words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
@@ -89,6 +89,17 @@ def link_at(handles, wire):
 
 
 @compiled
+def counted(handles, x):
+    """Return (count, datatype) of `x` as a message.
+
+    Bytes where MPI can count them. A rank that made another call may send values of another dtype,
+    and MPICH ends a process that receives a part of an element, as 4 bytes are of a float64.
+    """
+    size = x.size * x.itemsize
+    return (size, handles[BYTE]) if size < 2**31 else (x.size, handles[DATATYPE])
+
+
+@compiled
 def post(link, outgoing, to, incoming, source):
     """Begin the exchange that `exchange`, called with the same arguments, waits for."""
     handles, words, ranks, _, _, _ = link
@@ -97,20 +108,22 @@ def post(link, outgoing, to, incoming, source):
     words[POSTED] = 1
     # The receive first, so that MPI delivers the message straight to its place.
     if source >= 0:
+        count, datatype = counted(handles, incoming)
         Irecv(
             incoming.ctypes.data,
-            incoming.size,
-            handles[DATATYPE],
+            count,
+            datatype,
             ranks[source],
             words[ANY_TAG],
             handles[COMM],
             requests + size,
         )
     if to >= 0:
+        count, datatype = counted(handles, outgoing)
         Isend(
             outgoing.ctypes.data,
-            outgoing.size,
-            handles[DATATYPE],
+            count,
+            datatype,
             ranks[to],
             words[TAG],
             handles[COMM],

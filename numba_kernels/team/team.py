@@ -264,10 +264,8 @@ class Team(Waiting):
                 if done != READY:
                     self._wait(call, 0, done, board.meet, (self.node_array, call, 0))
             else:
-                # MPICH ends the process that receives a part of an element, as 4 bytes are of a
-                # float64. So two numbers: a rank may be in another call, of any dtype.
-                nothing = np.zeros(2, np.float32)
-                arguments = (nothing, self.scratch(2, np.dtype("float32")), 0, 1)
+                nothing = np.zeros(1, np.float32)
+                arguments = (nothing, self.scratch(1, np.dtype("float32")), 0, 1)
                 self.by_messages(call, 0, nothing.dtype, tree.allreduce, arguments)
         finally:
             if begin:

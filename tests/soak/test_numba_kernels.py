@@ -56,7 +56,7 @@ def test_many_failures(on_ranks, tests, record, ranks, shared):
 
 def test_a_rank_is_stopped_for_15_seconds(tests, record):
     """A stop longer than the default time after which a stall is reported."""
-    said, pids = tests("test_recovery").stop_a_rank(2, "1", stall=10, steps=40, seconds=15)
+    said, pids = tests("test_stalls").stop_a_rank(2, "1", stall=10, steps=40, seconds=15)
     said_so = "stall: rank 0 has waited 10 s in allreduce(" in said
     said_so &= f"for rank 1 (process {pids[1]} is stopped by a signal)" in said
     back = "stall: rank 1 came after 15 s; allreduce(" in said

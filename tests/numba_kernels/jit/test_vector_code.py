@@ -65,7 +65,7 @@ NO_ELEMENTS = {
         step.between: piece_of
     """,
     "a table, a board or an address, a few words for each rank": """
-        allreduce.messages: link_at
+        allreduce.messages: counted link_at
         allreduce.pairwise: part
         shared.board: arrive publish all_arrived meet release released reached alike
         step.between: one_of arriving add_up_nodes
