@@ -113,7 +113,10 @@ class Run:
         for player in self.players:
             player.strategy.join(player.team)
             if player.strategy.team is not player.team or not self._same_ranks(player.team):
-                raise ValueError("a run, its players and their strategies must have the same ranks")
+                raise ValueError(
+                    "a run, its players and their strategies must have the same team, or with "
+                    "overlap teams of the same ranks"
+                )
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
         self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)
@@ -126,9 +129,9 @@ class Run:
         self.begin_epoch()
 
     def _same_ranks(self, team: Team) -> bool:
-        return team is self.team or (
-            team.rank == self.team.rank and list(team.world_ranks) == list(self.team.world_ranks)
-        )
+        if team is self.team or not self.overlap:
+            return team is self.team
+        return team.rank == self.team.rank and [*team.world_ranks] == [*self.team.world_ranks]
 
     player = property(lambda self: self.players[0])
     replica = property(lambda self: self.player.replica)
