@@ -41,6 +41,7 @@ SMALL = {
     "14_gradient_energy_matching": {
         "def pi_on_digits(p, epochs=3)": "def pi_on_digits(p, epochs=1)",
     },
+    "22_calorimeter_gan": {"epochs = 8": "epochs = 3"},
     "24_evolution_and_bayes": {
         "problems.hartmann(), 3, 60": "problems.hartmann(), 1, 40",
         '64, "bayesian", seeds=3,': '64, "bayesian", seeds=1,',

@@ -1,13 +1,13 @@
 """`AtOnce`: one round of several players, all from the same weights, with overlapped reductions.
 
-    in turn      | gradient G | gradient D | reduce, update G | reduce, update D |
-    overlapped   | gradient G | gradient D | reduce, update D |
-                              | reduce G ..| update G |           another thread, another team
+    one by one   | gradient G | gradient D | reduce, update G | reduce, update D |
+    overlapped   | gradient G | gradient D | reduce, update D | update G |
+                              | reduce G ..|                      another thread, another team
 
-Every gradient is taken at the weights before the round, so that a reduction needs nothing that is
-computed after it began. No weights may change before all ranks have computed all gradients: the
-other thread waits for this rank, and then for the other ranks at a barrier of its team. The two
-ways do the same arithmetic.
+Every gradient is taken at the weights before the round, so a reduction needs nothing that is
+computed after it began. No weights may change before all ranks have all gradients. They have when
+the last player's step is done, which needs every rank's part; so the others' updates come after it.
+Both ways do the same arithmetic.
 
 Where players take turns, no whole gradient can overlap: the discriminator's needs the generator's
 new weights, and the next one of the generator needs the discriminator's. (Only the discriminator's
@@ -16,7 +16,6 @@ terms of real samples need no new weights; they are not computed apart.)
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import get_ident
@@ -70,24 +69,26 @@ class AtOnce:
             found = [begin(player, batch) for player, batch in pairs]
             both = zip(self.players, found, strict=True)
             return [player.strategy.end(*its) for player, its in both]
-        computed, begun = threading.Event(), []
+        begun: list[Future] = []
         try:
             for player, batch in pairs[:-1]:
                 its = begin(player, batch)
-                begun.append(self._threads.submit(_reduced, player.strategy, its, computed))
-            last, its = self.players[-1].strategy, begin(*pairs[-1])
-            computed.set()
-            done = last.end(*its)
-            return [*(each.result() for each in begun), done]
+                begun.append(self._threads.submit(_reduced, player.strategy, its))
+            done = [self.players[-1].strategy.end(*begin(*pairs[-1]))]
+            # All ranks have all gradients now, or this one would still wait for the last player's.
+            for player, each in zip(reversed(self.players[:-1]), reversed(begun), strict=True):
+                skipped = each.result()
+                strategy = player.strategy
+                done.append(skipped or strategy.constrained(strategy.update.finish()))
+            return done[::-1]
         except BaseException as error:
-            self._give_up(begun, computed, error)
+            self._give_up(begun, error)
             raise
 
-    def _give_up(self, begun: list[Future], computed: threading.Event, error) -> None:
+    def _give_up(self, begun: list[Future], error: BaseException) -> None:
         """End the other threads, so that nobody else uses their teams from now on."""
         for player in self.players[:-1]:
             player.team.ends_with = error
-        computed.set()
         for each in begun:
             each.exception()
         for player in self.players[:-1]:
@@ -100,19 +101,13 @@ class AtOnce:
         self._threads.shutdown()
 
 
-def _reduced(
-    strategy: OneModel, its: tuple[float, int], computed: threading.Event
-) -> tuple[float, int]:
-    """In another thread: reduce at once, and update when all ranks have computed all gradients."""
+def _reduced(strategy: OneModel, its: tuple[float, int]) -> tuple[float, int] | None:
+    """In another thread: reduce. Returns what `OneModel.skipped` does."""
     spans.beside.add(get_ident())  # a timeline shows what this thread does
     try:
         skipped = strategy.skipped(*its)
         if skipped is None:
             strategy.update.reduce(*its)
-        computed.wait()
-        if strategy.team.ends_with is not None:
-            raise strategy.team.ends_with
-        strategy.team.barrier()
-        return skipped or strategy.constrained(strategy.update.finish())
+        return skipped
     finally:
         spans.beside.discard(get_ident())

@@ -114,10 +114,10 @@ def overlaps():
     reducing = [s for s in mine["beside"] if s[0] == "reduce"]
     assert len(reducing) == len(computing) == 11
     assert all(r[2] <= c[2] for r, c in zip(reducing, computing, strict=True))
-    assert {"update", "hand out", "barrier"} <= {s[0] for s in mine["beside"]}
-    assert mine["others"] == 0
+    assert {s[0] for s in mine["beside"]} == {"reduce"} and mine["others"] == 0
+    assert {"update", "hand out"} <= {s[0] for s in mine["spans"]}
     if team.rank == 0:
-        lower = [e["tid"] for e in seen.chrome()["traceEvents"] if e["name"] == "hand out"]
+        lower = [e["tid"] for e in seen.chrome()["traceEvents"] if e["name"] == "reduce"]
         assert len(set(lower)) == team.size and min(lower) >= 1_000_000
         assert "another thread of the rank" in seen.figure().axes[0].get_xlabel()
 
