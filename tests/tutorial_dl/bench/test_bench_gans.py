@@ -94,14 +94,10 @@ def test_refused():
         bench.main(1, 1.0, None, "gan-strategies")
 
 
-def one_epoch_of_digits(file):
-    gan_quality.one_run("digits-gan", 0, file, epochs=1)
-
-
 @pytest.mark.xdist_group("keras")
-def test_a_run_of_the_digits(on_ranks, tmp_path):
+def test_a_run_of_the_digits(tmp_path):
     file = tmp_path / "row.json"
-    on_ranks(2, one_epoch_of_digits, str(file), keras=True)
+    gan_quality.one_run("digits-gan", 0, str(file), epochs=1)
     row = json.loads(file.read_text()) | {"what": "digits-gan"}
     assert row["epochs"] == 1 and row["of_real"] > 0.95 and 0 <= row["accuracy_asked"] <= 1
     assert row.keys() >= set(gan_quality.COLUMNS["digits-gan"])
