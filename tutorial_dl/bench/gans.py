@@ -1,13 +1,10 @@
-"""Bench: steps of GANs on p ranks, each rank a node of its own, and showers per second.
+"""Bench: rounds of the GAN of 25^3 showers, and showers per second.
 
-- A round of a simultaneous game of one-dimensional samples, with many weights and few samples: the
-  generator's reduction overlapped with the discriminator's gradient, against one after the other.
 - A round of the GAN of 25^3 showers, both players in turn, against its two gradients alone; the
   row has the largest memory of a rank, too.
 - Showers that one core makes: by the generator, against the simulation that it learns from.
 """
 
-import os
 import resource
 from collections.abc import Callable
 
@@ -21,49 +18,21 @@ from numba_kernels.team.team import Team
 from tutorial_dl import data
 from tutorial_dl.data import showers
 from tutorial_dl.data.calorimeter import GRANULAR, SMALL
-from tutorial_dl.data.dataset import Data, Dataset
 from tutorial_dl.models.shower_gans import shower_gan
-from tutorial_dl.replica.consistency import check_same_weights
-from tutorial_dl.replica.gan import Rules
-from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
 from tutorial_dl.runtime.at_once import AtOnce
 from tutorial_dl.training.gan import gan_trainer
 
-HIDDEN, SAMPLES = 300_000, 2  # terms of each player's sum; samples per rank
 FULL_SAMPLES = 4  # of the 25^3 showers, per rank
 MADE = 64  # showers per call of a generator
-SHARES = {"overlap": 0.4, "full": 0.4, "showers": 0.2}  # of the time
+SHARES = {"full": 0.7, "showers": 0.3}  # of the time
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
     """The rows of one start."""
-    os.environ["NUMBA_KERNELS_NODE"] = "1"  # read when a team is made: every rank is a node
     team = Team()
     bandwidth = copy_bandwidth(team.barrier)
-    found = [overlapped(team, seconds * SHARES["overlap"], bandwidth)]
-    found.append(full_size(team, seconds * SHARES["full"], bandwidth))
+    found = [full_size(team, seconds * SHARES["full"], bandwidth)]
     return found + made(team, seconds * SHARES["showers"], bandwidth)
-
-
-def overlapped(team: Team, seconds: float, bandwidth: float) -> dict:
-    """The row of overlapped reductions; both ways must end with the same weights."""
-    x = np.random.default_rng(0).normal(size=64).astype(np.float32)
-    dataset = Dataset("normal", Data.of(x, None), None)
-    calls, trainers = [], []
-    for overlap in (True, False):
-        game = OneDimensionalGan(HIDDEN, Rules(turns="simultaneous", rates=(1e-5, 2e-5)))
-        trainer = gan_trainer(
-            game, dataset, "synchronous", batch_size=SAMPLES * team.size, team=team,
-            overlap=overlap, progress=False, watch=False,
-        )  # fmt: skip
-        trainers.append(trainer)
-        calls.append(round_of(trainer))
-    times = interleaved(calls, team.barrier, seconds).T
-    for player in (p for trainer in trainers for p in trainer.players):
-        check_same_weights(team, player.replica)
-    n = sum(side.parameters.size for side in trainers[0].replica.game.sides)
-    key = ("GAN round, two teams", team.size, {"parameters": n}, "overlapped", times[0])
-    return row(*key, "one after the other", times[1], moved(team.size, n, Adam()), bandwidth)
 
 
 def round_of(trainer) -> Callable[[], object]:

@@ -14,11 +14,11 @@ def overlapped_rounds(file):
 
     from numba_kernels.bench.rows import merge
     from numba_kernels.team.team import Team
-    from tutorial_dl.bench import gans
+    from tutorial_dl.bench import gan_overlap
 
     team = Team()
-    with mock.patch.object(gans, "HIDDEN", 50):
-        row = gans.overlapped(team, 0.1, 1e9)  # raises if ranks differ
+    with mock.patch.object(gan_overlap, "HIDDEN", 50):
+        row = gan_overlap.overlapped(team, 0.1, 1e9)  # raises if ranks differ
     if team.rank == 0:
         with open(file, "w") as out:
             json.dump(merge([[row]]), out)
