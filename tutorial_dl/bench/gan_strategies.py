@@ -29,7 +29,7 @@ RUNS = {
     "hogwild": ("hogwild", {}),
     "downpour": ("downpour", {}),
     "downpour, synchronous": ("downpour", {"synchronous": True}),
-    "elastic averaging": ("elastic_averaging", {"rates": (0.05, 0.05), "momentum": 0.9}),
+    "elastic averaging": ("elastic_averaging", {"rates": (0.1, 0.1), "every": 1}),
     "gradient energy matching": (
         "gradient_energy_matching",
         {"rates": (0.05, 0.05), "momentum": 0.5},

@@ -136,7 +136,7 @@ def gan_trainer(
             trainer's callbacks, except with a master, which has none.
         overlap: Whether the generator's reduction is under way while the discriminator's gradient
             is computed, on another thread and a team of its own; for rules with simultaneous
-            turns. It changes no result. None: where ranks are on several nodes.
+            turns. It changes no result. None: where ranks are on several machines.
         watch: Whether to look out for a collapse and for dead players (gan_watch.py).
         options: Of the strategy.
 
@@ -175,7 +175,8 @@ def gan_trainer(
     of_discriminator = strategies.get(names[1], team, **options)
     team = of_discriminator.team
     if overlap is None:
-        overlap = at_once and len(team.nodes) > 1 and can_overlap()
+        apart = len(team.processes) < team.size - 1  # (`processes`: those on this machine)
+        overlap = at_once and apart and can_overlap()
     elif overlap and not can_overlap():
         raise ValueError("overlap needs an MPI that was started with MPI_THREAD_MULTIPLE")
     own = team_beside(team) if overlap and team.size > 1 else team
