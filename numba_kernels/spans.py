@@ -24,7 +24,7 @@ from .jit.atomics import load_acquire, store_release
 from .jit.compile import compiled
 
 # The ring buffer, in int64 words: a head, then (kind, begin, end) of each wait.
-COUNT, CAPACITY, BEGAN, SECONDS, NANOSECONDS = range(5)
+COUNT, CAPACITY, BEGAN, SECONDS, NANOSECONDS, OWNER = range(6)
 HEAD, RECORD = 8, 3
 FLAG, MESSAGE = 0, 1  # kinds of wait: for a flag in shared memory, or for a message
 WAITS = ("wait", "wait (message)")  # their names
@@ -42,6 +42,7 @@ add_symbol(_WORD, ctypes.addressof(_word))
 
 #                                                             clock        timespec
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+_thread = types.ExternalFunction("pthread_self", types.int64())
 
 
 @intrinsic
@@ -63,14 +64,14 @@ def ring(typingctx):
 def began():
     """Record the beginning of a wait, unless this rank is waiting already."""
     at = ring()
-    if at != 0 and load_acquire(at + 8 * BEGAN) == 0:
+    if at != 0 and load_acquire(at + 8 * OWNER) == _thread() and load_acquire(at + 8 * BEGAN) == 0:
         store_release(at + 8 * BEGAN, now(at))
 
 
 @compiled
 def ended(kind):
     at = ring()
-    if at == 0:
+    if at == 0 or load_acquire(at + 8 * OWNER) != _thread():
         return
     begin = load_acquire(at + 8 * BEGAN)
     if begin == 0:
@@ -91,6 +92,8 @@ def now(at):
     return 1_000_000_000 * load_acquire(at + 8 * SECONDS) + load_acquire(at + 8 * NANOSECONDS)
 
 
+# Threads (`threading.get_ident`) whose spans are shown beside those of the recording thread.
+beside: set[int] = set()
 # Where finished spans go: sink(name, begin, end). None while nothing records.
 sink: Callable[[str, int, int], None] | None = None
 # Ends a wait of compiled code that an error interrupted; set together with `sink`. (`bool` does

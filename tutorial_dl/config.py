@@ -262,6 +262,9 @@ class GanConfig:
         "Learning rate of the discriminator; --learning-rate is the generator's.", least=0.0)
     discriminator_steps: int | None = option(
         "Steps of the discriminator per step of the generator.", least=1)
+    gan_turns: str | None = option(
+        "Whether the discriminator learns from what the generator makes after its step, or both "
+        "gradients are taken at the same weights.", choices=("alternating", "simultaneous"))
     gan_loss: str | None = option(
         "Loss of the two players.", choices=("non_saturating", "wasserstein"))
     gradient_penalty: float | None = option(

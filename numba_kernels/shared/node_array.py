@@ -25,6 +25,8 @@ TILE = 2048  # elements of scratch, which stay in the first-level cache
 SHORT, CHUNK, CACHED, LEAD = 1 << 11, 1 << 20, 1 << 17, 1 << 16
 STAGE_STRIDE = 2 * (SHORT + CHUNK + LEAD) + 4096
 
+CROWDED_SPINS = 20  # tries of a wait before it yields, where ranks or threads outnumber the cores
+
 # Words of the array; PATIENCE is in microseconds; AT is the progress of a resumable kernel.
 BOARD, RANKS, RANK, TABLE, SCRATCH, AT, SPINS, PATIENCE, STAGE, PIECE = range(10)
 
@@ -45,7 +47,7 @@ def node_array(
     node[[BOARD, RANKS, RANK]] = shared.ctypes.data, ranks, rank
     node[STAGE] = shared.ctypes.data + ranks * WORDS * 8
     node[[TABLE, SCRATCH]] = table.ctypes.data, -(-tile.ctypes.data // 64) * 64
-    node[[SPINS, PATIENCE]] = 20 if crowded else 2000, round(1e6 * patience)
+    node[[SPINS, PATIENCE]] = CROWDED_SPINS if crowded else 2000, round(1e6 * patience)
     node[PIECE] = CHUNK if crowded else CACHED
     return node, tile
 

@@ -139,14 +139,30 @@ class Step:
         self._sums[:] = samples, loss if samples else 0.0
         if self.takes_own:
             self._in_one_pass()
-        elif self.team.size == 1:
-            if samples:
-                self._update()
-        else:
+            return self._done()
+        self.reduce(loss, samples)
+        return self.finish()
+
+    def reduce(self, loss: float, samples: int) -> None:
+        """The first half of a step: reduce the gradient. No weights change.
+
+        A program may do other things between the halves: another thread may compute while this
+        one reduces. Every rank must have ended what needs the old weights before any of them calls
+        `finish`.
+        """
+        self._sums[:] = samples, loss if samples else 0.0
+        if self.team.size > 1:
             self._reduce()
-            if self._sums[0] > 0:
-                self._update()
+
+    def finish(self) -> tuple[float, int]:
+        """The second half: update the weights, and hand them out. Returns what a step returns."""
+        if self._sums[0] > 0:
+            self._update()
+        if self.team.size > 1:
             self._hand_out()
+        return self._done()
+
+    def _done(self) -> tuple[float, int]:
         return float(self._sums[1]), int(self._sums[0])
 
     def resume(self) -> None:

@@ -48,6 +48,7 @@ class Waiting(Failing):
     _suspect = None  # (rank, its call) that may not match, seen once
     _pending: tuple[MPI.Comm, MPI.Request] | None = None
     _duplicates = 0  # of the mailbox's communicator
+    ends_with: BaseException | None = None  # another thread ends this one's wait with it
 
     def __init__(self, rank: int, size: int, deadline: float | None):
         super().__init__(rank, size)
@@ -220,6 +221,8 @@ class Waiting(Failing):
     def _look_around(self, started: float, watch: Watch, seconds: float | None = None) -> None:
         """Between two polls, handle signals, read the mailbox and compare calls."""
         waited = time.monotonic() - started
+        if self.ends_with is not None:
+            raise self.ends_with
         self.heed()
         if self.within is not None:
             self.within.heed_for(self)

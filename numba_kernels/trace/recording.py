@@ -12,8 +12,9 @@ processes of a node share; clocks.py compares the clocks of several nodes.
 A wait in compiled code is one span, even if it returns to Python in between. A wait for messages
 includes the time of their transfer.
 
-Spans of the recording thread are kept, and nest; those of other threads are only counted. Memory is
-bounded: only the last `limit` spans are kept, and the number of lost ones is reported.
+Spans of the recording thread are kept, and nest. A thread that is in `spans.beside` has its spans
+in a list of their own, without waits; those of other threads are only counted. Memory is bounded:
+only the last `limit` spans are kept, and the number of lost ones is reported.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from .. import spans
-from ..spans import BEGAN, CAPACITY, COUNT, FLAG, HEAD, RECORD, WAITS
+from ..spans import BEGAN, CAPACITY, COUNT, FLAG, HEAD, OWNER, RECORD, WAITS
 
 LIMIT = 100_000  # spans of Python, and as many waits in compiled code: some 20 MB
 
@@ -38,13 +39,16 @@ class _Log:
         self.spans: deque[tuple[str, int, int]] = deque(maxlen=limit)
         self.count = self.others = 0
         self.ring = np.zeros(HEAD + RECORD * limit, np.int64)
-        self.ring[CAPACITY] = limit
         append, mine = self.spans.append, get_ident()
+        self.ring[[CAPACITY, OWNER]] = limit, mine
+        self.beside: deque[tuple[str, int, int]] = deque(maxlen=limit)
 
         def keep(name: str, begin: int, end: int) -> None:  # called in every step: must be fast
             if get_ident() == mine:
                 self.count += 1
                 append((name, begin, end))
+            elif get_ident() in spans.beside:
+                self.beside.append((name, begin, end))
             else:
                 self.others += 1
 
@@ -77,6 +81,7 @@ class Recording:
 
     Attributes (valid after the end):
         spans: list of (name, begin, end), times in ns, ordered by begin; they nest.
+        beside: the same of threads in `spans.beside`.
         begin, end: those of the recording, ns.
         lost: number of earlier spans that exceeded the limit.
         others: number of spans of other threads, which are not kept.
@@ -85,7 +90,7 @@ class Recording:
     def __init__(self, limit: int = LIMIT):
         if not isinstance(limit, int) or limit < 1:
             raise ValueError(f"limit must be a whole number, at least 1, got {limit!r}")
-        self.limit, self.spans, self.lost, self.others = limit, [], 0, 0
+        self.limit, self.spans, self.beside, self.lost, self.others = limit, [], [], 0, 0
         self.begin = self.end = 0
 
     def start(self) -> Recording:
@@ -119,6 +124,7 @@ class Recording:
         )
         kept = (s for s in (*log.spans, *waits) if s[1] >= self.begin and s[2] >= complete)
         self.spans = nested(kept)
+        self.beside = nested(s for s in tuple(log.beside) if s[1] >= self.begin)
         self.lost = log.count + int(log.ring[COUNT]) - count - len(self.spans)
         self.others = log.others - others
         return self
@@ -130,10 +136,7 @@ class Recording:
 
 
 def nested(spans: Iterable[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Sort spans by begin, outer ones first, and cut each at the end of its outer span.
-
-    Only waits in another thread's kernels reach beyond an outer span.
-    """
+    """Sort spans by begin, outer ones first, and cut each at the end of its outer span."""
     found, ends = [], []
     for name, begin, end in sorted(spans, key=lambda s: (s[1], -s[2])):
         while ends and ends[-1] <= begin:

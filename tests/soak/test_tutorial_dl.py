@@ -109,6 +109,13 @@ def test_keras_models_learn_under_a_master(on_ranks, tests, record):
     record("Keras under a master, each precision with each rule", "learns", "learns", True)
 
 
+def test_the_full_gan_leaves_no_memory_behind(on_ranks, tests, record):
+    on_ranks(2, tests("test_keras_gan").many_steps, 300, 20e6, keras=True, timeout=1800)
+    record(
+        "memory of the GAN of 25^3 showers, steps 100 to 300", "under 20 MB", "under 20 MB", True
+    )
+
+
 def test_networks_of_the_bench(on_ranks, tests, record):
     on_ranks(2, tests("test_bench_networks").each_rank, ["lstm"], keras=True)
     record("all programs of the bench train the LSTM alike", "the same weights", "the same", True)

@@ -1,6 +1,8 @@
 """`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
-On two ranks or more, it also measures the bubble of pipelines (pipelines.py).
+On two ranks or more, it also measures the bubble of pipelines (pipelines.py). `bench gans` measures GANs instead (gans.py), `bench gan-strategies` trains one by every strategy
+(gan_strategies.py), and `bench digits-gan` and `shower-gan` train these GANs with several seeds
+(gan_quality.py).
 
 Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
 starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
@@ -11,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +25,10 @@ from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
+NETWORK_STEPS, GANS, GAN_STRATEGIES = "networks", "gans", "gan-strategies"
+GAN_RUNS = "digits-gan", "shower-gan"
+KINDS = NETWORK_STEPS, GANS, GAN_STRATEGIES, *GAN_RUNS
+GAN_PART, OVERLAP = "tutorial_dl.bench.gans", "tutorial_dl.bench.gan_overlap"
 PART, PIPELINES = "tutorial_dl.bench.networks", "tutorial_dl.bench.pipelines"
 PIPELINES_SHARE = 0.4  # of the seconds, in addition
 TORCH = "TUTORIAL_DL_TORCH"
@@ -73,25 +79,50 @@ NETWORKS = {
 }
 
 
-def main(ranks: int, seconds: float, file: str | None) -> None:
+def main(ranks: int, seconds: float, file: str | None, what: str = NETWORK_STEPS) -> None:
     """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead)."""
     launch.check_ranks(ranks)
+    if what not in KINDS:
+        raise ValueError(f"expected one of {', '.join(KINDS)}, got {what!r}")
     if not 0 < seconds < 3600:
         raise ValueError(f"--seconds must be more than 0 and less than 3600, got {seconds}")
     path = check_file(file) if file and file != "-" else None
-    torch = torch_python()
-    result = measure(ranks, seconds, torch)
-    if path is not None:
-        path.write_text(json.dumps(result, indent=1) + "\n")
-    if file == "-":
-        print(json.dumps(result))
-    else:
-        from .pipelines import text
+    if what == GAN_STRATEGIES:
+        from . import gan_strategies
 
-        print("\n\n".join(filter(None, (table(result), text(result["rows"])))))
+        finish(gan_strategies.compare(ranks), path, file, gan_strategies.table_of)
+        return
+    if what in GAN_RUNS:
+        from . import gan_quality
+
+        finish(gan_quality.compare(what, ranks), path, file, gan_quality.table_of)
+        return
+    if what == GANS:
+        about = facts()
+        per_node = max(1, ranks // 2)
+        overlap = merge([one_run(OVERLAP, ranks, seconds / 3, False, per_node)])
+        found = overlap + merge([one_run(GAN_PART, ranks, seconds * 2 / 3, full=False)])
+        finish(about({GAN_PART: 1, OVERLAP: 1}, found), path, file, table)
+        return
+    torch = torch_python()
+    finish(measure(ranks, seconds, torch), path, file, tables)
     if torch is None:
         words = f"note: no torch found; set {TORCH}=/path/to/python to compare with DDP"
         print(words, file=sys.stderr)
+
+
+def tables(result: dict) -> str:
+    """The table of networks, and that of pipelines if there is one."""
+    from .pipelines import text
+
+    return "\n\n".join(filter(None, (table(result), text(result["rows"]))))
+
+
+def finish(result: dict, path: Path | None, file: str | None, table: Callable) -> None:
+    """Write the result to `path`, and print it, or its table."""
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result) if file == "-" else table(result))
 
 
 def torch_python() -> str | None:

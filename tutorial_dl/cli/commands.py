@@ -326,15 +326,23 @@ def layout(
 
 @app.command()
 def bench(
+    what: Annotated[
+        str, typer.Argument(help="networks, gans, gan-strategies, digits-gan or shower-gan.")
+    ] = "networks",
     ranks: number("Number of ranks to start.", *RANKS) = 2,
     seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60.0,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
-    """Time a training step of three networks against Keras, and PyTorch if installed."""
+    """Time training steps against Keras, and PyTorch if installed; or measure GANs.
+
+    networks: three networks. gans: overlapped reductions, the GAN of 25^3 showers, showers made per
+    second. gan-strategies: a GAN of numbers by every strategy, 5 seeds. digits-gan and shower-gan:
+    quality after training with 5 and 3 seeds, minutes each.
+    """
     from .. import bench as benches
 
     with one_line():
-        benches.main(ranks, seconds, json)
+        benches.main(ranks, seconds, json, what)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import numpy as np
 from numba_kernels.jit.compile import compiled
 from tutorial_dl.data.calorimeter import DEPTH, LENGTH, NOISE, RESOLUTION, THRESHOLD, WIDTH
 from tutorial_dl.data.counted_random import GOLDEN, SECOND, gamma, mixed, normal, uniform
-from tutorial_dl.data.shower_physics import longitudinal, radial, spots
+from tutorial_dl.data.shower_physics import longitudinal, radial, relative_depth, spots
 
 
 @compiled
@@ -87,7 +87,8 @@ def shower(state, energy, angle, medium, shape, voxels):
         # Sampling fluctuations: a gamma distribution of this mean and the variance c^2 mean
         deposit = 1000 * per_variance * gamma(state, mean / per_variance)  # MeV
         here = max(1, int(count + 0.5))
-        core, tail, share = radial(energy, step * (layer + 0.5) / maximum, medium)
+        tau = relative_depth(step * (layer + 0.5), maximum, a, mean_a)
+        core, tail, share = radial(energy, tau, medium)
         center = tan(angle) * medium[LENGTH] * (layer + 0.5) / layers
         for _ in range(here):
             radius = core if uniform(state) < share else tail

@@ -2,7 +2,8 @@
 
 Grindhammer and Peters, "The parameterized simulation of electromagnetic showers in homogeneous and
 sampling calorimeters", hep-ex/0001020; first Grindhammer, Rudowicz, Peters, NIM A 290 (1990) 469.
-Its numbers are also in Geant4 (GFlashSamplingShowerTuning.hh, GVFlashHomoShowerTuning.hh). With
+Its numbers are also in Geant4 (GFlashSamplingShowerTuning.hh, GVFlashHomoShowerTuning.hh) and in
+CMSSW (EMECALShowerParametrization.h). With
 depth t in radiation lengths X0, distance r from the axis in Moliere radii R_M, and E in GeV:
 
     dE/dt = E b (b t)^(a-1) e^(-b t) / Gamma(a),    maximum at T = (a - 1) / b
@@ -33,16 +34,25 @@ def longitudinal(energy, medium):
 
 
 @compiled
-def radial(energy, tau, medium):
-    """Rc, Rt (in R_M) and p of a shower of `energy` GeV at depth tau = t / T (appendix A.2).
+def relative_depth(depth, maximum, shape, mean_a):
+    """tau: the depth t in units of the shower's centre of gravity <t> = T a / (a - 1).
 
-    The paper multiplies tau by (a - 1) / a over its value at <ln a>, too; this is left out here.
+    tau = t / <t> * A / (A - 1) with A = e^<ln a>, so that a shower of mean shape has its maximum at
+    tau = 1 (section 3.2 and appendix A.2; GFlashSamplingShowerParameterisation::ComputeTau).
+    depth: t in X0; maximum, shape: T in X0 and a of this shower; mean_a: <ln a>.
     """
+    mean_shape = exp(mean_a)
+    return depth / maximum * (shape - 1) / shape * mean_shape / (mean_shape - 1)
+
+
+@compiled
+def radial(energy, tau, medium):
+    """Rc, Rt (in R_M) and p of a shower of `energy` GeV at the depth tau (appendix A.2)."""
     charge, rate, more = medium[CHARGE], 1 / medium[FREQUENCY], 1 - medium[RATIO]
     log_energy = log(energy)
     core = 0.0251 + 0.00319 * log_energy + (0.1162 - 0.000381 * charge) * tau
     core += -0.0203 * more + 0.0397 * rate * exp(-tau)
-    slope = 0.3585 + 0.0421 * log_energy  # (Geant4 has 0.0412)
+    slope = 0.3585 + 0.0421 * log_energy  # (as in CMSSW; Geant4 has 0.0412)
     tail = (0.659 - 0.00309 * charge) * (exp(-2.59 * (tau - 0.645)) + exp(slope * (tau - 0.645)))
     tail += -0.14 * more - 0.495 * rate * exp(-tau)
     width = 1.313 - 0.0686 * log_energy

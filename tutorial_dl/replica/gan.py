@@ -29,6 +29,7 @@ from tutorial_dl.data.dataset import Batch, Data, Dataset
 from tutorial_dl.replica.base import Replica
 
 LOSSES = ("non_saturating", "wasserstein")
+TURNS = ("alternating", "simultaneous")
 UNIFORMS = 2  # per sample: for flips, and for the place of the gradient penalty
 ALWAYS = 2**62  # stands for the epoch of validation, whose noise is the same after every epoch
 EMPTY: Any = ()
@@ -41,6 +42,10 @@ class Rules:
     Args:
         loss: "non_saturating" or "wasserstein".
         discriminator_steps: Steps of the discriminator per step of the generator (k).
+        turns: "alternating": the discriminator learns from what the generator makes after its step
+            of the round. "simultaneous": both gradients are taken at the weights before the round;
+            then the reduction of one can be under way while the other is computed, but the players
+            circle around each other more (Mescheder et al., arXiv 1801.04406).
         smoothing: Real samples have the label 1 - smoothing.
         flips: Share of the real samples whose label is 0 instead.
         penalty: Weight c of the gradient penalty; Wasserstein only.
@@ -55,6 +60,7 @@ class Rules:
 
     loss: str = "non_saturating"
     discriminator_steps: int = 1
+    turns: str = "alternating"
     smoothing: float = 0.0
     flips: float = 0.0
     penalty: float = 10.0
@@ -67,6 +73,8 @@ class Rules:
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
             raise ValueError(f"loss '{self.loss}': expected {' or '.join(LOSSES)}")
+        if self.turns not in TURNS:
+            raise ValueError(f"turns '{self.turns}': expected {' or '.join(TURNS)}")
         if self.discriminator_steps < 1:
             raise ValueError(
                 f"discriminator_steps must be at least 1, got {self.discriminator_steps}"

@@ -1,11 +1,14 @@
 """`InStepLoop`: the loop of strategies whose ranks do the same updates, or equally many."""
 
+from contextlib import nullcontext
+
 import numpy as np
 
 from numba_kernels.spans import each
 
 from ..layout.layout import Layout
 from ..replica.base import Batch
+from .at_once import AtOnce
 from .callback import agree_on_callbacks
 from .errors import NotFinite, Terminated
 from .loop import Loop
@@ -45,22 +48,24 @@ class InStepLoop(Loop):
         return self.run.saving.read()
 
     def train(self, epochs: int, bar, signals) -> None:
-        pulse = Pulse(self.run.team)
-        first = len(self.run.history.epochs)
-        for epoch in range(first, first + epochs):
-            self.epoch(epoch, bar, signals, pulse)
-            if self.ends(signals):
-                break
-        self.run.tell("on_fit_end")
+        run, pulse = self.run, Pulse(self.run.team)
+        first = len(run.history.epochs)
+        rounds = AtOnce(run.players, run.overlap) if run.at_once else None
+        with rounds or nullcontext():
+            for epoch in range(first, first + epochs):
+                self.epoch(epoch, bar, signals, pulse, rounds)
+                if self.ends(signals):
+                    break
+        run.tell("on_fit_end")
 
-    def epoch(self, number: int, bar, signals, pulse: Pulse) -> None:
+    def epoch(self, number: int, bar, signals, pulse: Pulse, rounds: AtOnce | None) -> None:
         """Do the remaining updates of an epoch, validate, and append a row to the history."""
         run = self.run
         at_once = run.strategy.updates_a_step
         since = run.clock.now() - run.sums[0, 2]
         for batch in each("data", run.batches.epoch(number, run.round)):
             run.set_rate(run.steps)
-            done = [self.step(player, player.part(batch, run)) for player in run.players]
+            done = self.round(batch, rounds)
             run.steps += at_once
             run.round += 1
             run.sums += [(loss * samples, samples, 0) for loss, samples in done]
@@ -87,10 +92,21 @@ class InStepLoop(Loop):
         row = run.end_epoch(bar, number, losses, metrics, totals[0, 1], seconds)
         run.tell("on_epoch_end", row)
 
-    def step(self, player: Player, batch: Batch) -> tuple[float, int]:
-        """One step of a player; raises NotFinite if its loss or its gradient is not finite."""
+    def round(self, batch: Batch, rounds: AtOnce | None) -> list[tuple[float, int]]:
+        """One step of each player."""
+        run = self.run
+        if rounds is None:
+            return [self.step(player, player.part(batch, run)) for player in run.players]
+        parts = [player.part(batch, run) for player in run.players]
+        return rounds.round(lambda player, part: self.step(player, part, "begin"), parts)
+
+    def step(self, player: Player, batch: Batch, part: str = "step") -> tuple[float, int]:
+        """One step of a player, or the part of it that has this name in Strategy.
+
+        Raises NotFinite if its loss or its gradient is not finite.
+        """
         try:
-            return player.strategy.step(batch)
+            return getattr(player.strategy, part)(batch)
         except FloatingPointError as error:
             run, rate = self.run, player.strategy.optimizer.learning_rate
             epoch = len(run.history.epochs) + 1

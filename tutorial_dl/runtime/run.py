@@ -69,6 +69,9 @@ class Run:
         layout: The role of each rank.
         team: The ranks of this run; all of them, or a part (one group of a search).
         clock: The clock that the run measures time with (clock.py).
+        at_once: Whether all gradients of a round are taken at the weights before it (at_once.py);
+            otherwise each player sees the steps of those before it.
+        overlap: Whether their reductions overlap; players then have teams of their own.
 
     The other arguments are those of `Trainer`; `Trainer.of(loop)` trains it.
 
@@ -98,6 +101,8 @@ class Run:
     clip_norm: float | None = None
     check_every: int = 200
     compile: str = "auto"
+    at_once: bool = False
+    overlap: bool = False
 
     def __post_init__(self):
         if self.check_every < 1:
@@ -107,8 +112,11 @@ class Run:
             raise ValueError(f"several players need different names, got {names}")
         for player in self.players:
             player.strategy.join(player.team)
-            if not player.strategy.team is player.team is self.team:
-                raise ValueError("a run, its players and their strategies must have the same team")
+            if player.strategy.team is not player.team or not self._same_ranks(player.team):
+                raise ValueError(
+                    "a run, its players and their strategies must have the same team, or with "
+                    "overlap teams of the same ranks"
+                )
         if len({player.strategy.updates_a_step for player in self.players}) > 1:
             raise ValueError("all players of a run must make equally many updates per step")
         self.clock, self.callbacks = self.clock or Clock(), list(self.callbacks)
@@ -117,7 +125,13 @@ class Run:
         self.lost_ranks, self.saving = [], None
         self.compiled: dict[tuple[str, str], str] = {}
         self._attached, self._generation = False, 0  # the team's when its ranks last agreed
+        self._known = self.team.generation
         self.begin_epoch()
+
+    def _same_ranks(self, team: Team) -> bool:
+        if team is self.team or not self.overlap:
+            return team is self.team
+        return team.rank == self.team.rank and [*team.world_ranks] == [*self.team.world_ranks]
 
     player = property(lambda self: self.players[0])
     replica = property(lambda self: self.player.replica)
@@ -135,6 +149,11 @@ class Run:
     def agree(self, loop) -> None:
         """Before the first step, and after a failure: make all ranks begin with the same state."""
         self.team.ready()
+        if self._known != self.team.generation:  # recovered; the players' own teams failed with it
+            self._known = self.team.generation
+            for player in self.players:
+                if player.team is not self.team:
+                    player.team.recover()
         if self._attached and self._generation == self.team.generation:
             return
         # A failure may have come when some ranks had attached and others had not.
@@ -158,6 +177,7 @@ class Run:
             **sizes(self.dataset, self.batch_size),
             **({"ranks": self.team.size} if self.strategy.updates_a_step > 1 else {}),
             "seed": self.batches.seed,
+            **({"steps at once": 1} if self.at_once else {}),
             **({} if self.batches.shuffle else {"order of the samples kept": 1}),
             "pieces a batch": self.accumulate,
             "clip norm": self.clip_norm or 0,

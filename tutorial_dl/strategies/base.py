@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from numba_kernels.optimizers import Optimizer
+from numba_kernels.spans import span
 
 from ..replica.base import Batch, Replica, TrainedBy, finite_gradient
 
@@ -130,7 +131,16 @@ class OneModel(Strategy):
         Returns the mean loss over all ranks' samples, and their number; where each rank makes an
         update of its own, over its own samples (see `total`).
         """
-        raise NotImplementedError
+        return self.end(*self.begin(batch))
+
+    def begin(self, batch: Batch) -> tuple[float, int]:
+        """The first part of a step: this rank's gradient; returns (mean loss, samples)."""
+        with span("gradient"):
+            return self.gradient(batch)
+
+    def end(self, loss: float, samples: int) -> tuple[float, int]:
+        """The other part, from what `begin` returned: reduce and update; returns as `step` does."""
+        return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))
 
     def resume(self) -> None:
         """After a failure: make all ranks agree again. (One rank agrees with itself.)"""

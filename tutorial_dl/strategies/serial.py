@@ -6,11 +6,10 @@ g <- gradient(w, batch);   w <- update(w, g)
 from mpi4py import MPI
 
 from numba_kernels.optimizers import Optimizer
-from numba_kernels.spans import span
 from numba_kernels.step.step import Step
 from numba_kernels.team.team import Team
 
-from ..replica.base import Batch, Replica
+from ..replica.base import Replica
 from .base import OneModel
 from .synchronous import TwoSteps
 
@@ -42,8 +41,3 @@ class Serial(OneModel):
         self.update = Step(  # with one rank there is nothing to reduce: only the update is left
             self.team, optimizer, replica.parameters, replica.gradient, replica.segments, clip_norm
         )
-
-    def step(self, batch: Batch) -> tuple[float, int]:
-        with span("gradient"):
-            loss, samples = self.gradient(batch)
-        return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))

@@ -115,14 +115,13 @@ class Synchronous(OneModel):
             self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
         self.share_state()
 
-    def step(self, batch: Batch) -> tuple[float, int]:
-        """One update; returns the mean loss over all ranks' samples, and the number of samples."""
+    def begin(self, batch: Batch) -> tuple[float, int]:
         with span("gradient"):
             loss, samples = self.gradient(batch, **self._options)
             if self._options:
                 self.update.own, self.update.factor = self.replica.own, self.replica.own_factor
         self._seen += samples
-        return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))
+        return loss, samples
 
     def save(self) -> tuple[dict, dict, dict]:
         values, vectors, own = super().save()
@@ -164,6 +163,11 @@ class TwoSteps:
 
     def __call__(self, loss: float, samples: int) -> tuple[float, int]:
         """One update; `gradient` holds the mean over this rank's samples. See `fused.Step`."""
+        self.reduce(loss, samples)
+        return self.finish()
+
+    def reduce(self, loss: float, samples: int) -> None:
+        """The first step; see `Step.reduce`."""
         g = self.replica.gradient
         with span("reduce"):
             total, loss = self.team.allreduce(np.array([samples, samples * loss]))  # sums
@@ -174,6 +178,11 @@ class TwoSteps:
                 else:  # a mean over ranks: multiply each rank's weight by p
                     g *= g.dtype.type(self.team.size * samples / total)
                     self.compression.allreduce(self.team, g, self.left, "mean")
+        self._sums = total, loss
+
+    def finish(self) -> tuple[float, int]:
+        """The second step."""
+        g, (total, loss) = self.replica.gradient, self._sums
         if total:
             with span("update"):
                 if self.clip_norm is not None:

@@ -25,12 +25,15 @@ from .. import strategies
 from ..config import WITH_MASTER
 from ..data import Batches, Dataset
 from ..replica.gan import Game, numbered
+from ..runtime.at_once import can_overlap, team_beside
 from ..runtime.callback import Callback, callbacks_of
 from ..runtime.game import GENERATOR, Together, players
 from ..runtime.in_step import InStepLoop
 from ..runtime.run import Run
 from .gan_watch import Watch
 from .trainer import Trainer
+
+BEGUN_AND_ENDED = {"serial", "synchronous"}  # strategies whose step has two parts
 
 
 class Average(Callback):
@@ -116,6 +119,7 @@ def gan_trainer(
     shuffle: bool = True,
     discriminator: Any = None,
     check_every: int = 200,
+    overlap: bool | None = None,
     **options: Any,
 ) -> Trainer:
     """Make a Trainer for the game. Collective.
@@ -130,6 +134,9 @@ def gan_trainer(
             with a master uses the first.
         average: An `Average` of the caller's; None: one is made. It is the first of the
             trainer's callbacks, except with a master, which has none.
+        overlap: Whether the generator's reduction is under way while the discriminator's gradient
+            is computed, on another thread and a team of its own; for rules with simultaneous
+            turns. It changes no result. None: where ranks are on several machines.
         watch: Whether to look out for a collapse and for dead players (gan_watch.py).
         options: Of the strategy.
 
@@ -153,11 +160,28 @@ def gan_trainer(
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, clip_norm=clip_norm,
             shuffle=shuffle, **common,
         )  # fmt: skip
-    rules = [
-        strategies.get(name, team, **options) for name in (strategy, discriminator or strategy)
-    ]
-    team = rules[0].team
-    rules[1].join(team)
+    names = strategy, discriminator or strategy
+    at_once = game.rules.turns == "simultaneous"
+    if at_once and not {*names} <= BEGUN_AND_ENDED:
+        raise ValueError(
+            f"simultaneous turns need strategies {' or '.join(sorted(BEGUN_AND_ENDED))}, got "
+            f"{' and '.join(dict.fromkeys(names))}"
+        )
+    if overlap and not at_once:
+        raise ValueError(
+            "reductions can't overlap where players take turns: each needs what the other's step "
+            "has changed; Rules(turns='simultaneous') lets them"
+        )
+    of_discriminator = strategies.get(names[1], team, **options)
+    team = of_discriminator.team
+    if overlap is None:
+        apart = len(team.processes) < team.size - 1  # (`processes`: those on this machine)
+        overlap = at_once and apart and can_overlap()
+    elif overlap and not can_overlap():
+        raise ValueError("overlap needs an MPI that was started with MPI_THREAD_MULTIPLE")
+    own = team_beside(team) if overlap and team.size > 1 else team
+    overlap = own is not team
+    rules = [strategies.get(names[0], own, **options), of_discriminator]
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     average = Average(game) if average is None else average
@@ -168,6 +192,7 @@ def gan_trainer(
         players(game, rules, both), data, batches, InStepLoop.layout(rules[0], team), team,
         callbacks=[average, *([Watch(game)] if watch else []), *callbacks_of(callbacks)],
         timeline=timeline, clip_norm=clip_norm, check_every=check_every,
+        at_once=at_once, overlap=overlap,
     )  # fmt: skip
     loop = InStepLoop(run)
     if checkpoint is not None:

@@ -21,7 +21,7 @@ REFUSED = (
 )  # fmt: skip
 # Options of GanConfig -> fields of Rules
 OF_GAME = {
-    "discriminator_steps": "discriminator_steps", "gan_loss": "loss",
+    "discriminator_steps": "discriminator_steps", "gan_turns": "turns", "gan_loss": "loss",
     "gradient_penalty": "penalty", "label_smoothing": "smoothing", "label_flips": "flips",
 }  # fmt: skip
 

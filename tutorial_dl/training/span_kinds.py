@@ -3,7 +3,7 @@
 Spans nest, as calls do: time within an inner span counts for the inner one, not the outer one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from numba_kernels.spans import COLLECTIVES, STEP, WAITS
@@ -26,6 +26,7 @@ class Row(NamedTuple):
     begin: int  # of the recording
     end: int
     spans: list[Span]
+    beside: Sequence[Span] = ()  # of another thread
 
 
 def kind(name: str) -> str:

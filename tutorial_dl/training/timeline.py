@@ -49,6 +49,7 @@ from numba_kernels.trace.recording import LIMIT, Recording
 from ..config import check_timeline
 from .span_kinds import Row, flat, kind, share_out
 
+BESIDE = 1_000_000  # added to a rank's number: the Chrome trace's thread of what runs beside
 __all__ = ["Timeline", "each", "gather", "record", "span"]
 
 
@@ -79,6 +80,7 @@ class Record(Recording):
             "begin": self.begin,  # ns of the node's monotonic clock, as for the spans
             "end": self.end,
             "spans": [list(each) for each in self.spans],  # [name, begin, end]
+            "beside": [list(each) for each in self.beside],  # of a thread beside
             "lost": self.lost,
             "others": self.others,
             "clock": [],  # [time, ahead of rank 0, error], if nodes have compared clocks
@@ -155,7 +157,7 @@ class Timeline:
         rows = []
         for rank in self.ranks:
             ahead = (lambda t, w=rank["wall"]: -w) if self._by_wall() else _ahead(rank["clock"])
-            row = Row(*(rank[name] for name in Row._fields))
+            row = Row(**{name: rank[name] for name in Row._fields if name in rank})
             rows.append(_moved(row, ahead))
         first = min(row.begin for row in rows)
         return [_moved(row, lambda time: first) for row in rows]
@@ -206,11 +208,15 @@ class Timeline:
             place = {"pid": nodes.index(row.node), "tid": row.rank}
             events.append(_metadata("thread_name", **place, args={"name": f"rank {row.rank}"}))
             events.append(_metadata("thread_sort_index", **place, args={"sort_index": row.rank}))
-            events += [
-                {"name": name, "cat": kind(name), "ph": "X"}
-                | {"ts": begin / 1000, "dur": (end - begin) / 1000, **place}
-                for name, begin, end in row.spans
-            ]
+            events += [_complete(*each, place) for each in row.spans]
+            if row.beside:
+                place["tid"] += BESIDE
+                words = {"name": f"rank {row.rank}, thread beside"}
+                events.append(_metadata("thread_name", **place, args=words))
+                events.append(
+                    _metadata("thread_sort_index", **place, args={"sort_index": row.rank})
+                )
+                events += [_complete(*each, place) for each in row.beside]
         notes = {"notes": self.notes()}
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": notes}
 
@@ -237,14 +243,23 @@ class Timeline:
         return f"Timeline({len(self.ranks)} rank{'s'[: len(self.ranks) != 1]}, {spans} spans)"
 
 
+def _complete(name: str, begin: int, end: int, place: dict) -> dict:
+    times = {"ts": begin / 1000, "dur": (end - begin) / 1000}
+    return {"name": name, "cat": kind(name), "ph": "X"} | times | place
+
+
 def _metadata(name: str, pid: int, args: dict, tid: int = 0) -> dict:
     return {"name": name, "ph": "M", "ts": 0, "pid": pid, "tid": tid, "args": args}
 
 
 def _moved(row: Row, by) -> Row:
     """The row with `by(time)` subtracted from all its times."""
-    spans = [(name, begin - by(begin), end - by(end)) for name, begin, end in row.spans]
-    return row._replace(begin=row.begin - by(row.begin), end=row.end - by(row.end), spans=spans)
+    spans, beside = (
+        [(name, begin - by(begin), end - by(end)) for name, begin, end in each]
+        for each in (row.spans, row.beside)
+    )
+    times = {"begin": row.begin - by(row.begin), "end": row.end - by(row.end)}
+    return row._replace(spans=spans, beside=beside, **times)
 
 
 def _ahead(clock: list[list[int]]):

@@ -271,6 +271,29 @@ def test_other_threads_are_counted():
     assert [s[0] for s in seen.spans] == ["here"] and seen.others == 3
 
 
+def test_a_thread_beside_has_spans_of_its_own_and_no_waits():
+    from numba_kernels import trace
+
+    def wait():
+        spans.began()
+        spans.ended(spans.FLAG)
+
+    def elsewhere():
+        spans.beside.add(threading.get_ident())
+        with trace.span("outer"), trace.span("inner"):
+            wait()
+        spans.beside.discard(threading.get_ident())
+
+    with trace.Recording() as seen:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        with trace.span("here"):
+            wait()
+    assert [s[0] for s in seen.spans] == ["here", "wait"]
+    assert [s[0] for s in seen.beside] == ["outer", "inner"] and seen.others == 0
+
+
 def test_times_are_those_of_the_clock():
     from numba_kernels import trace
 

@@ -51,6 +51,7 @@ OTHERS = {
     "keep_order": True, "rehearse": True,
     "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
     "discriminator_learning_rate": 0.5, "discriminator_steps": 3, "gan_loss": "wasserstein",
+    "gan_turns": "simultaneous",
     "gradient_penalty": 2.0, "label_smoothing": 0.1, "label_flips": 0.2,
 }  # fmt: skip
 

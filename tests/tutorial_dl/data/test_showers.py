@@ -11,7 +11,7 @@ from tutorial_dl.data import showers
 from tutorial_dl.data.calorimeter import GRANULAR, SMALL
 from tutorial_dl.data.counted_random import gamma, normal, uniform
 from tutorial_dl.data.shower_kernel import below
-from tutorial_dl.data.shower_physics import longitudinal, radial
+from tutorial_dl.data.shower_physics import longitudinal, radial, relative_depth, spots
 
 N = 1500
 QUIET = replace(SMALL, noise=0.0, threshold=0.0)  # only what the closed forms describe
@@ -79,12 +79,70 @@ def test_depth_of_the_maximum_and_exponent(energy):
     assert np.exp(longitudinal(energy, whole.numbers)[0]) == pytest.approx(y - 0.812, abs=1e-6)
 
 
+# The same formulas as two programs have them, by their authors: Geant4's tuning classes
+# (GVFlashHomoShowerTuning.hh, GFlashSamplingShowerTuning.hh) and CMSSW's fast simulation
+# (FastSimulation/ShowerDevelopment, EMECALShowerParametrization.h).
+GEANT4 = {
+    "T": (-0.812, -0.55, -0.69), "a": (0.81, 0.458, 2.26, -0.476),
+    "spreads": (-2.5, 1.25, -0.82, 0.79), "rho": (0.784, -0.023),
+    "core": (0.0251, 0.00319, 0.1162, -0.000381, -0.0203, 0.0397),
+    "tail": (0.659, -0.00309, 0.645, -2.59, 0.3585, 0.0412, -0.14, -0.495),
+    "share": (2.632, -0.00094, 0.401, 0.00187, 1.313, -0.0686, 0.348, -0.642),
+    "spots": (10.3, 0.959, 0.813, 0.0019, 0.844, 0.0026),
+}  # fmt: skip
+# CMSSW has the same numbers but for k4 = 0.3585 + 0.0421 ln E, and so has its port of the first
+# authors' Fortran program (SimGeneral/GFlash/src/GflashEMShowerProfile.cc).
+CMSSW = GEANT4 | {"tail": (0.659, -0.00309, 0.645, -2.59, 0.3585, 0.0421, -0.14, -0.495)}
+
+
+@pytest.mark.parametrize("energy", [10.0, 250.0])
+def test_constants_are_those_of_other_programs(energy):
+    Z, critical, frequency, ratio, *_ = GRANULAR.numbers
+    lack, rate, ln_y, ln_e = 1 - ratio, 1 / frequency, np.log(energy / critical), np.log(energy)
+    t, a, s, rho, core, tail, share, dots = CMSSW.values()
+    depth = ln_y + t[0] + t[1] * rate + t[2] * lack
+    shape = a[0] + (a[1] + a[2] / Z) * ln_y + a[3] * rate
+    expected = (np.log(depth), np.log(shape), 1 / (s[0] + s[1] * ln_y), 1 / (s[2] + s[3] * ln_y),
+                rho[0] + rho[1] * ln_y)  # fmt: skip
+    np.testing.assert_allclose(longitudinal(energy, GRANULAR.numbers), expected, rtol=1e-13)
+
+    c = GRANULAR.resolution
+    expected = (dots[0] / c * energy ** dots[1], 7 * (dots[2] + dots[3] * Z),
+                4 * (dots[4] + dots[5] * Z))  # fmt: skip
+    np.testing.assert_allclose(spots(energy, 7.0, 4.0, GRANULAR.numbers), expected, rtol=1e-13)
+
+    def tail_at(tau, k):
+        both = [np.exp(slope * (tau - k[2])) for slope in (k[3], k[4] + k[5] * ln_e)]
+        return (k[0] + k[1] * Z) * sum(both) + k[6] * lack + k[7] * rate * np.exp(-tau)
+
+    for tau in (0.1, 0.645, 1.0, 2.5):
+        place = (share[2] + share[3] * Z - tau) / (share[4] + share[5] * ln_e)
+        p = (share[0] + share[1] * Z) * np.exp(place - np.exp(place))
+        p += lack * (share[6] + share[7] * rate * np.exp(-((tau - 1) ** 2)))
+        rc = core[0] + core[1] * ln_e + (core[2] + core[3] * Z) * tau
+        rc += core[4] * lack + core[5] * rate * np.exp(-tau)
+        found = radial(energy, tau, GRANULAR.numbers)
+        np.testing.assert_allclose(found, (rc, tail_at(tau, tail), p), rtol=1e-12)
+        # How much the two programs' k4 differ by: less than 2% of Rt before tau = 2.5
+        assert tail_at(tau, GEANT4["tail"]) == pytest.approx(found[1], rel=0.02)
+
+
+def test_depth_in_units_of_the_centre_of_gravity():
+    """By its definition: <t> is where the gamma distribution has its mean; CMSSW's tScale."""
+    mean_a = np.log(4.5)
+    for maximum, shape in ((6.0, 4.5), (5.0, 3.0), (8.0, 7.0)):
+        gravity = stats.gamma(shape, scale=maximum / (shape - 1)).mean()
+        at_mean = gravity * (4.5 - 1) / 4.5
+        assert relative_depth(at_mean, maximum, shape, mean_a) == pytest.approx(1, rel=1e-12)
+    assert relative_depth(6.0, 6.0, 4.5, mean_a) == pytest.approx(1)  # a mean shape: t / T
+
+
 @pytest.mark.parametrize("energy", [20.0, 400.0])
 def test_mean_profile_containment_and_resolution(energy):
     made = at(energy)
     layers = made.voxels.sum(axis=(2, 3), dtype=np.float64) / 1000 / energy  # shares (n, layers)
     core_and_tail = np.array(
-        [_sideways(energy, made.shapes[:, 0], layer, QUIET.cells) for layer in range(QUIET.layers)]
+        [_sideways(energy, made.shapes, layer, QUIET.cells) for layer in range(QUIET.layers)]
     ).T  # fmt: skip  (n, layers)
     given = np.array([shares(*shape) for shape in made.shapes])
     spread = layers.std(axis=0) / np.sqrt(N)
@@ -97,15 +155,18 @@ def test_mean_profile_containment_and_resolution(energy):
     assert total.var() == pytest.approx(variance, rel=5 * np.sqrt(2 / N))
 
 
-def _sideways(energy, maximum, layer, cells):
-    """The share of a layer's energy within the middle `cells` x `cells` cells, (n,).
+def _sideways(energy, shapes, layer, cells):
+    """The share of a layer's energy within the middle `cells` x `cells` cells, (n,); shapes: T, a.
 
     The profile's density R^2 / (pi (x^2 + y^2 + R^2)^2), integrated over a square of half side h,
     is 4 / pi times s atan(s) with s = h / sqrt(h^2 + R^2).
     """
     depth = QUIET.depth / QUIET.radiation_length * (layer + 0.5) / QUIET.layers
     half = QUIET.width / QUIET.moliere_radius * cells / QUIET.cells / 2
-    of = np.array([radial(energy, depth / t, QUIET.numbers) for t in maximum])
+    mean_shape = np.exp(longitudinal(energy, QUIET.numbers)[1])
+    centre = [t * a / (a - 1) for t, a in shapes]  # <t> of a gamma distribution with mode t
+    taus = [depth / of * mean_shape / (mean_shape - 1) for of in centre]
+    of = np.array([radial(energy, tau, QUIET.numbers) for tau in taus])
     core, tail, share = of.T
 
     def inside(radius):
@@ -127,7 +188,8 @@ def test_share_in_a_square_is_the_integral_of_the_profile():
 
     whole, _ = integrate.dblquad(density, 0, half, 0, half)
     depth = QUIET.depth / QUIET.radiation_length / QUIET.layers / 2
-    found = _sideways(100.0, np.array([depth / 1.2]), 0, 3)
+    shape = np.exp(longitudinal(100.0, QUIET.numbers)[1])  # a mean one: tau = t / T
+    found = _sideways(100.0, [(depth / 1.2, shape)], 0, 3)
     assert found[0] == pytest.approx(4 * whole, rel=1e-6)
 
 
@@ -138,11 +200,28 @@ def test_radial_profile(energy):
     for layer in (1, 3, 6, 9):
         square = made.voxels[:, layer, here, here].sum(axis=(1, 2), dtype=np.float64)
         given = np.array([shares(*shape)[layer] for shape in made.shapes]) * 1000 * energy
-        mean = (given * _sideways(energy, made.shapes[:, 0], layer, 3)).mean()
+        mean = (given * _sideways(energy, made.shapes, layer, 3)).mean()
         assert square.mean() == pytest.approx(mean, abs=5 * square.std() / np.sqrt(N))
     x, y = made.voxels.sum(axis=(1, 3)).mean(axis=0), made.voxels.sum(axis=(1, 2)).mean(axis=0)
     for profile in (x, y):
         np.testing.assert_allclose(profile, profile[::-1], rtol=0.1)
+
+
+def test_width_follows_the_shape_of_each_shower():
+    """Showers with a small exponent a are young for longer: tau, not t / T, says how wide they are.
+
+    The share of a layer's energy in the middle cells, less the expected one, must not depend on the
+    ratio of tau to t / T.
+    """
+    made, middle, layer = at(400.0, n=500), QUIET.cells // 2, 8
+    here = slice(middle - 1, middle + 2)
+    whole = made.voxels[:, layer].sum(axis=(1, 2), dtype=np.float64)
+    share = made.voxels[:, layer, here, here].sum(axis=(1, 2), dtype=np.float64) / whole
+    inner, outer = (_sideways(400.0, made.shapes, layer, cells) for cells in (3, QUIET.cells))
+    a = made.shapes[:, 1]
+    ratio = (a - 1) / a
+    fit = stats.linregress(ratio - ratio.mean(), share - inner / outer)
+    assert abs(fit.slope) < 5 * fit.stderr < 0.1  # with t / T it is -0.28
 
 
 def test_resolution_falls_with_the_root_of_energy():

@@ -94,6 +94,7 @@ def test_samples_by_number():
 def test_what_is_refused():
     for options, complaint in (
         ({"loss": "hinge"}, "loss 'hinge': expected non_saturating or wasserstein"),
+        ({"turns": "random"}, "turns 'random': expected alternating or simultaneous"),
         ({"discriminator_steps": 0}, "discriminator_steps must be at least 1, got 0"),
         ({"flips": 0.6}, "flips must be from 0 to below 0.5, got 0.6"),
         ({"loss": "wasserstein", "smoothing": 0.1}, "smoothing is for the non_saturating loss"),

@@ -1,6 +1,8 @@
 """Games of Keras models: as the numpy game computes them, on ranks as in one process; misfits."""
 
 import json
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from keras_networks import keras, layers
 from tutorial_dl import data, models
 from tutorial_dl.replica.gan import Round, Rules, draws, numbered
 from tutorial_dl.replica.one_dimensional_gan import OneDimensionalGan
+from tutorial_dl.runtime.callback import Callback
 
 pytestmark = pytest.mark.xdist_group("keras")
 
@@ -217,3 +220,58 @@ def test_misfits_are_refused():
             models.build(name, dataset)
     with pytest.raises(ValueError, match="'one-dimensional-gan' makes numbers"):
         models.build("one-dimensional-gan", data.digits())
+
+
+def full_size(steps):
+    """The GAN of 25^3 showers on all ranks; returns the growth of memory in the last 2/3, bytes.
+
+    One step is compared with that of one process; others are only to leave no memory behind.
+    """
+    from memory import proportional
+
+    from numba_kernels.team.team import Team
+    from tutorial_dl.data import showers
+    from tutorial_dl.models.shower_gans import shower_gan
+    from tutorial_dl.replica.consistency import check_same_weights
+    from tutorial_dl.training.gan import gan_trainer
+
+    team, sizes = Team(), []
+    dataset = replace(showers.showers(4, seed=1), validation=None)
+
+    class Looks(Callback):
+        def on_step_end(self, trainer, loss, samples):
+            if trainer.steps in (steps // 3, steps):
+                sizes.append(proportional(os.getpid()))
+
+    def trained(strategy, epochs, *callbacks, **its):
+        game = shower_gan(dataset)
+        trainer = gan_trainer(
+            game, dataset, strategy, optimizer="momentum", rates=(1e-3, 1e-3), batch_size=4,
+            progress=False, watch=False, callbacks=callbacks, **its,
+        )  # fmt: skip
+        before = [side.parameters.copy() for side in game.sides]
+        trainer.fit(epochs)
+        assert game.name == "shower-gan" and dataset.inputs_shape == (25, 25, 25)
+        for side, old in zip(game.sides, before, strict=True):
+            check_same_weights(trainer.team, side)
+            assert np.isfinite(side.parameters).all() and (side.parameters != old).any()
+        return [side.parameters - old for side, old in zip(game.sides, before, strict=True)]
+
+    moves = trained("synchronous", steps, Looks(), team=team)
+    if steps == 1 and team.rank == 0:
+        for mine, alone in zip(moves, trained("serial", 1), strict=True):
+            np.testing.assert_allclose(mine, alone, rtol=1e-3, atol=1e-5 * np.abs(alone).max())
+    return sizes[-1] - sizes[0]
+
+
+def one_step():
+    full_size(1)
+
+
+def test_a_step_of_the_full_size_on_two_ranks(on_ranks):
+    on_ranks(2, one_step, keras=True)
+
+
+def many_steps(steps, limit):
+    grown = full_size(steps)
+    assert grown < limit, f"{grown / 1e6:.1f} MB more after {steps} steps than after a third"

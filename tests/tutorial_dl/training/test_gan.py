@@ -31,6 +31,8 @@ FORMS = (
     {"rules": {"smoothing": 0.1, "flips": 0.1}},
     {"rules": {"loss": "wasserstein", "discriminator_steps": 3}, "spectral": True},
     {"optimizer": "momentum", "clip_norm": 1.0},
+    {"rules": {"turns": "simultaneous", "discriminator_steps": 2}},
+    {"rules": {"turns": "simultaneous"}, "optimizer": "momentum", "clip_norm": 1.0},
 )
 
 
@@ -38,12 +40,15 @@ def weights_of(trainer):
     return [player.replica.parameters.copy() for player in trainer.players]
 
 
-def equals_serial(expected):
+def equals_serial(expected, overlap=False):
     from numba_kernels.team.team import Team
 
     team = Team()
     for options, (weights, row) in zip(FORMS, expected, strict=True):
-        trainer = trainer_of(team=team, **options)
+        if overlap and "turns" not in options.get("rules", {}):
+            continue
+        trainer = trainer_of(team=team, overlap=overlap, **options)
+        assert len({id(player.team) for player in trainer.players}) == (2 if overlap else 1)
         trainer.fit(2)
         for mine, alone in zip(weights_of(trainer), weights, strict=True):
             np.testing.assert_allclose(mine, alone, rtol=1e-5, atol=1e-9)
@@ -64,7 +69,74 @@ def test_synchronous_is_serial(on_ranks, ranks):
         updates = [player.strategy.state.step for player in trainer.players]
         assert updates == [22 // options.get("rules", {}).get("discriminator_steps", 1), 22]
         expected.append([[w.tolist() for w in weights_of(trainer)], trainer.history.last])
-    on_ranks(ranks, equals_serial, json.loads(json.dumps(expected)))
+    expected = json.loads(json.dumps(expected))
+    on_ranks(ranks, equals_serial, expected)
+    if ranks > 1:  # on one node, and on two
+        on_ranks(ranks, equals_serial, expected, True)
+        env = {"NUMBA_KERNELS_NODE": str(ranks - 1)}
+        on_ranks(ranks, equals_serial, expected, True, env=env)
+
+
+def overlaps():
+    """A discriminator's gradient ends when the generator's reduction has: it is under way then.
+
+    Afterwards one rank fails in a gradient, while its other thread waits; and all train on.
+    """
+    import threading
+
+    from numba_kernels.team.team import Team
+    from tutorial_dl.training.timeline import Timeline
+    from tutorial_dl.training.trainer import TrainingError
+
+    team, seen = Team(), Timeline()
+    trainer = trainer_of(
+        team=team, rules={"turns": "simultaneous"}, timeline=seen, watch=False, overlap=True
+    )
+    generator, judge = trainer.players
+    trainer.run.agree(trainer.loop)
+    reduced, gradient, reduce = (
+        threading.Event(), judge.replica.compute_gradient, generator.strategy.update.reduce
+    )  # fmt: skip
+
+    def reports(*its):
+        reduce(*its)
+        reduced.set()
+
+    def waits(batch):
+        assert reduced.wait(600)
+        reduced.clear()
+        return gradient(batch)
+
+    generator.strategy.update.reduce, judge.replica.compute_gradient = reports, waits
+    trainer.fit(1)
+    mine = seen.ranks[team.rank if team.rank == 0 else -1]
+    computing = [s for s in mine["spans"] if s[0] == "gradient"][1::2]
+    reducing = [s for s in mine["beside"] if s[0] == "reduce"]
+    assert len(reducing) == len(computing) == 11
+    assert all(r[2] <= c[2] for r, c in zip(reducing, computing, strict=True))
+    assert {s[0] for s in mine["beside"]} == {"reduce"} and mine["others"] == 0
+    assert {"update", "hand out"} <= {s[0] for s in mine["spans"]}
+    if team.rank == 0:
+        lower = [e["tid"] for e in seen.chrome()["traceEvents"] if e["name"] == "reduce"]
+        assert len(set(lower)) == team.size and min(lower) >= 1_000_000
+        assert "another thread of the rank" in seen.figure().axes[0].get_xlabel()
+
+    del judge.replica.compute_gradient, generator.strategy.update.reduce
+    if team.rank == 1:
+        judge.replica.compute_gradient = lambda batch: (float("nan"), 3)
+    with pytest.raises(TrainingError if team.rank == 1 else Exception, match="rank 1"):
+        trainer.fit(1)
+    assert threading.active_count() == 1
+    team.recover()
+    if team.rank == 1:
+        del judge.replica.compute_gradient
+    trainer.fit(1)
+    assert np.isfinite(trainer.history.last["generator_loss"])
+
+
+@pytest.mark.parametrize("env", [{}, {"NUMBA_KERNELS_NODE": "1"}])
+def test_reductions_overlap(on_ranks, env):
+    on_ranks(2, overlaps, env=env)
 
 
 def resumed(folder):
@@ -130,6 +202,10 @@ def test_two_strategies_and_what_is_refused():
         trainer_of("downpour", discriminator="serial")
     with pytest.raises(ValueError, match=r"discriminator_steps must be 1, got 2; .*'synchronous'"):
         trainer_of("downpour", rules={"discriminator_steps": 2})
+    with pytest.raises(ValueError, match=r"simultaneous turns need .*, got hogwild$"):
+        trainer_of("hogwild", rules={"turns": "simultaneous"})
+    with pytest.raises(ValueError, match="can't overlap where players take turns"):
+        trainer_of("serial", overlap=True)
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         trainer_of("serial", batch_size=0)
     with pytest.raises(ValueError, match="learning_rate must satisfy"):
@@ -179,6 +255,27 @@ def test_nan_names_player_step_and_remedy():
         TrainingError, match=r"generator: the loss is nan at step 1 .*; use a learning rate below"
     ):
         trainer.fit(1)
+
+
+def test_simultaneous_gradients_are_taken_at_the_same_weights():
+    """Gradient descent by hand: w <- w - rate g(w, v), v <- v - rate h(w, v)."""
+    from numba_kernels.optimizers import SGD
+    from tutorial_dl.runtime.game import GanPlayer
+
+    rules = {"turns": "simultaneous", "rates": (0.1, 0.3)}
+    trainer = trainer_of("serial", rules=rules, optimizer=SGD(0.1), watch=False)
+    batch = next(iter(trainer.run.batches.epoch(0, 0)))
+    game, expected = trainer.replica.game, []
+    for player, rate in zip(trainer.players, (0.1, 0.3), strict=True):
+        assert isinstance(player, GanPlayer)
+        player.replica.compute_gradient(player.part(batch, trainer.run))
+        expected.append(player.replica.parameters - rate * player.replica.gradient)
+    trainer.run.agree(trainer.loop)
+    found = []
+    trainer.run.tell = lambda event, *_: found.append([s.parameters.copy() for s in game.sides])
+    trainer.fit(1)
+    for after, by_hand in zip(found[1], expected, strict=True):
+        np.testing.assert_allclose(after, by_hand, rtol=1e-12)
 
 
 def test_the_average_of_weights():

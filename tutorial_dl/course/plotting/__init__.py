@@ -21,7 +21,9 @@ FIGURES = {
         "solver_errors",
     ],
     "elsewhere": ["draw_layout", "draw_schedule", "learning_rates", "spans"],
-    "games": ["distances_by_epoch", "duel_factors", "duels", "forger_film"],
+    "games": [
+        "distances_by_epoch", "duel_factors", "duels", "forger_film", "quality_at_equal_terms",
+    ],
     "kernels": ["beside", "fused_step", "step_traffic", "trips"],
     "messages": [
         "how_long", "message_times", "ranks", "slowest_of", "ways_to_miss", "who_waits",
@@ -43,6 +45,7 @@ FIGURES = {
         "winners",
     ],
     "sharding": ["causal_work", "memory_ladder", "ring_attention_film", "score_memory"],
+    "showers": ["layer_profiles", "shower_depths", "shower_histograms", "shower_pictures"],
     "splitting": ["cut_products", "travelled"],
     "training": [
         "distances", "histories", "mean_of_means", "overlapped", "speed_up", "step_parts",

@@ -102,6 +102,30 @@ def distances_by_epoch(ax, lines: Lines):
     style.log_y(ax)
 
 
+def quality_at_equal_terms(
+    runs: Mapping[str, tuple[Numbers, Numbers]], goal: float
+) -> style.Figure:
+    """Distance of generated samples from the data: by epoch, and by time.
+
+    Args:
+        runs: legend entry -> (seconds until the end of each epoch, distances), each (epochs,).
+        goal: a distance, drawn as a level.
+    """
+    with style.panels(1, 2, width=4.8, height=3.4, sharey=True) as (figure, ((left, right),)):
+        for number, (label, (seconds, distances)) in enumerate(runs.items()):
+            line = style.line(number)
+            left.plot(np.arange(1, len(distances) + 1), distances, label=label, **line)
+            right.plot(seconds, distances, **line)
+        for ax, words in ((left, "epochs: equal samples"), (right, "seconds: equal time")):
+            ax.axhline(goal, color=style.GREY, linewidth=1)
+            ax.set(xlabel=words, yscale="log")
+            style.log_y(ax)
+        left.set_ylabel("distance of the distributions")
+        figure.legend(loc="outside lower center", ncols=3)
+        style.title(figure, "The same game by every strategy")
+    return figure
+
+
 def _density(samples: np.ndarray, edges: np.ndarray) -> np.ndarray:
     counts, _ = np.histogram(samples, edges)
     return counts / (len(samples) * np.diff(edges))

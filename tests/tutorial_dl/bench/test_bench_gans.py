@@ -1,0 +1,103 @@
+"""Benches of GANs: what they measure, on small sizes; how runs are summed up."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tutorial_dl import bench
+from tutorial_dl.bench import gan_quality, gan_strategies
+
+
+def overlapped_rounds(file):
+    from unittest import mock
+
+    from numba_kernels.bench.rows import merge
+    from numba_kernels.team.team import Team
+    from tutorial_dl.bench import gan_overlap
+
+    team = Team()
+    with mock.patch.object(gan_overlap, "HIDDEN", 50):
+        row = gan_overlap.overlapped(team, 0.1, 1e9)  # raises if ranks differ
+    if team.rank == 0:
+        with open(file, "w") as out:
+            json.dump(merge([[row]]), out)
+
+
+def test_overlapped_against_one_after_the_other(on_ranks, tmp_path):
+    file = tmp_path / "rows.json"
+    on_ranks(2, overlapped_rounds, str(file), env={"NUMBA_KERNELS_NODE": "1"})
+    (row,) = json.loads(file.read_text())
+    assert row["parameters"] == 2 * (3 * 50 + 1) and row["ratio"] > 0
+    assert (row["algorithm"], row["peer"]) == ("overlapped", "one after the other")
+
+
+def test_the_simulation_as_its_own_generator_is_at_the_floor(monkeypatch):
+    monkeypatch.setattr(gan_quality, "EACH", 100)
+
+    class Simulation:
+        def sample(self, energies, n, seed):
+            return gan_quality.showers_at(energies, 900_000 + 10_000 * seed)
+
+    found = gan_quality.of_showers(Simulation(), 0, n=150)
+    assert found["separation"] == pytest.approx(found["floor"], rel=0.2)
+    assert found["ceiling"] > 0.6 and found["profile"] < 0.1
+    np.testing.assert_allclose(found["response"], 1, atol=0.02)
+    np.testing.assert_allclose(found["resolution"], 1, atol=0.25)
+    assert 0.3 < found["auc"] < 0.7 < found["auc_ceiling"]
+    row = found | {"what": "shower-gan", "seed": 0, "epochs": 2, "seconds": 1.5}
+    words = gan_quality.table_of({"machine": "m", "load": 0, "rows": [row]})
+    assert words.splitlines()[-1].startswith("| 0 | 2 | 1.5 | ")
+
+
+def test_when_a_run_has_reached_the_goal():
+    assert gan_strategies.reached([1.0] * 9, 0.2) is None
+    # One good epoch is luck: of five, three must be good
+    assert gan_strategies.reached([1, 0.1, 1, 1, 1, 1, 1], 0.2) is None
+    assert gan_strategies.reached([1, 1, 1, 0.1, 0.1, 0.3, 0.1, 1], 0.2) == 7
+    runs = [{"distances": d, "seconds": 2.0, "ranks": 3} for d in ([0.1] * 30, [0.4] * 30)]
+    row = gan_strategies.summary("a", runs)
+    assert (row["reached"], row["epochs"], row["seeds"]) == (1, 5, 2)
+    assert row["distance"] == pytest.approx(0.25) and row["distance_spread"] == pytest.approx(0.15)
+    nobody = gan_strategies.summary("b", runs[1:])
+    words = gan_strategies.table_of({"machine": "m", "load": 0, "rows": [row, nobody]})
+    assert "| a | 3 | 1 of 2 | 5 ± 0 | 0.250 ± 0.150 | 2.0 |" in words
+    assert "| b | 3 | 0 of 1 |  | 0.400 ± 0.000 | 2.0 |" in words
+
+
+def every_strategy(file):
+    from numba_kernels.team.team import Team
+
+    team = Team()
+    runs = {n: gan_strategies.one_run(team, n, 1, 2) for n in gan_strategies.RUNS if n != "serial"}
+    if team.rank == 0:
+        with open(file, "w") as out:
+            json.dump(runs, out)
+
+
+def test_runs_of_every_strategy(on_ranks, tmp_path):
+    file = tmp_path / "runs.json"
+    on_ranks(3, every_strategy, str(file))
+    runs = json.loads(file.read_text())
+    gan_strategies.runs("serial", str(file), seeds=1, epochs=2)
+    runs |= {"serial": json.loads(file.read_text())[0]}
+    assert runs.keys() == gan_strategies.RUNS.keys()
+    for name, run in runs.items():
+        assert len(run["distances"]) == 2 and run["seconds"] > 0, name
+        assert np.isfinite(run["distances"]).all(), name
+
+
+def test_refused():
+    with pytest.raises(ValueError, match=r"expected one of networks, gans.*, got 'gan'"):
+        bench.main(2, 1.0, None, "gan")
+    with pytest.raises(ValueError, match="at least 2, a master and a worker, got 1"):
+        bench.main(1, 1.0, None, "gan-strategies")
+
+
+@pytest.mark.xdist_group("keras")
+def test_a_run_of_the_digits(tmp_path):
+    file = tmp_path / "row.json"
+    gan_quality.one_run("digits-gan", 0, str(file), epochs=1)
+    row = json.loads(file.read_text()) | {"what": "digits-gan"}
+    assert row["epochs"] == 1 and row["of_real"] > 0.95 and 0 <= row["accuracy_asked"] <= 1
+    assert row.keys() >= set(gan_quality.COLUMNS["digits-gan"])

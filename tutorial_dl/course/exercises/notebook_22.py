@@ -1,0 +1,42 @@
+"""Checks of notebook 22, a GAN of particle showers."""
+
+import numpy as np
+
+from . import call, close, must_be, must_not_be, number_of
+
+X0 = 4.03  # mm
+
+
+def deeper(answer) -> str:
+    """mm between the maxima of showers whose energies differ by a factor of 20."""
+    right = X0 * np.log(20)
+    mistakes = {
+        "in units of what is the formula's depth?": np.log(20),
+        "a step divides the energy by e, not by 10": X0 * np.log10(20),
+        "a step divides the energy by e, not by 2": X0 * np.log2(20),
+        "the depth grows with the logarithm of the energy": X0 * 20,
+        "how much more is asked for, not how much": X0 * np.log(1000 / 0.00817),
+    }
+    must_be(number_of(answer, "the depth"), right, "the depth", mistakes)
+    return "a calorimeter for 20 times the energy is 12 mm deeper, not 20 times as deep"
+
+
+def separation_power(answer) -> str:
+    """The separation power of two histograms of counts."""
+    random = np.random.default_rng(22)
+    for n, empty in ((6, 0), (40, 3)):
+        counts, others = random.integers(1, 50, (2, n)).astype(float)
+        counts[:empty] = others[:empty] = 0
+        p, q = counts / counts.sum(), others / others.sum()
+        filled = p + q > 0
+        right = 0.5 * np.sum((p - q)[filled] ** 2 / (p + q)[filled])
+        raw = 0.5 * np.sum((counts - others)[filled] ** 2 / (counts + others)[filled])
+        found = call(answer, counts, others)
+        must_not_be(found, right, {
+            "a histogram with more entries is not another shape: normalise both first": raw,
+            "two histograms that do not overlap should have 1": 2 * right,
+            "what is divided by p + q is the square of the difference":
+                0.5 * np.sum(np.abs(p - q)[filled] / (p + q)[filled]),
+        }, "the separation power")  # fmt: skip
+        close(found, right, "the separation power", rtol=1e-6, atol=1e-12)
+    return "0 for equal shapes, 1 for histograms that do not overlap, and empty bins add nothing"

@@ -1,0 +1,93 @@
+"""Showers in a calorimeter: pictures, profiles, and what they show against energy."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.colors import LogNorm
+
+from tutorial_dl import figure_style as style
+from tutorial_dl.figure_style import Lines, Numbers
+
+
+def shower_pictures(showers: Mapping[str, np.ndarray], least: float = 0.01) -> style.Figure:
+    """Showers from the side: energy by layer and x, summed over y, on a common scale.
+
+    Args:
+        showers: title -> voxels (layers, x, y) in GeV.
+        least: GeV; the lower end of the scale. What is below stays white.
+    """
+    views = {words: voxels.sum(axis=2).T for words, voxels in showers.items()}  # (x, layers)
+    norm = LogNorm(least, max(float(view.max()) for view in views.values()))
+    with style.panels(1, len(views), width=2.6, height=2.7, sharey=True) as (figure, (row,)):
+        for ax, (words, view) in zip(row, views.items(), strict=True):
+            depth, side = view.shape[1], view.shape[0]
+            image = ax.imshow(
+                np.where(view >= least, view, np.nan), norm=norm, origin="lower", cmap="viridis",
+                extent=(0.5, depth + 0.5, 0.5, side + 0.5), aspect="auto",
+            )  # fmt: skip
+            ax.set(title=words, xlabel="layer")
+            ax.grid(False)
+        row[0].set_ylabel("x, in voxels")
+        figure.colorbar(image, ax=row, label="GeV")
+    return figure
+
+
+@style.one_panel(
+    "The maximum moves deeper with the logarithm of the energy", "energy of the electron, GeV",
+    "depth of the maximum, X0",
+)  # fmt: skip
+def shower_depths(ax, energies: Numbers, predicted: Numbers, measured: Numbers):
+    """Depth of the shower maximum against energy (n,): a line and markers."""
+    style.predicted_measured(ax, energies, predicted, measured)
+    ax.set_xscale("log")
+    ax.set_xticks(energies, [f"{e:g}" for e in energies])
+    ax.minorticks_off()
+    ax.legend(loc="upper left")
+
+
+@style.one_panel(
+    "Energy in each layer", "layer", "mean energy per shower, GeV", legend="beside"
+)  # fmt: skip
+def layer_profiles(ax, profiles: Lines):
+    """Mean energy in each layer.
+
+    Args:
+        profiles: legend entry -> GeV, (layers,). The first is drawn as grey bars.
+    """
+    for number, (label, values) in enumerate(profiles.items()):
+        layers = np.arange(1, len(values) + 1)
+        if number == 0:
+            ax.bar(layers, values, width=1, color="#D5D5D5", label=label)
+        else:
+            ax.plot(layers, values, label=label, **style.marks(number - 1) | {"linestyle": "-"})
+    ax.set_ylim(0)
+
+
+def shower_histograms(
+    columns: Mapping[str, Mapping[str, np.ndarray]], bins: int = 30
+) -> style.Figure:
+    """Histograms of what a physicist looks at, one panel each.
+
+    Args:
+        columns: title of the panel -> {legend entry: numbers (n,)}. The first is drawn filled.
+        bins: between the 0.5% and the 99.5% quantile of the first.
+    """
+    with style.panels(1, len(columns), width=2.9, height=2.7) as (figure, (row,)):
+        for ax, (words, lines) in zip(row, columns.items(), strict=True):
+            first = next(iter(lines.values()))
+            low, high = np.quantile(first, [0.005, 0.995])
+            wide = (high - low) / 4
+            edges = np.linspace(low - wide, high + wide, bins + 1)
+            for number, (label, values) in enumerate(lines.items()):
+                inside = np.clip(values, edges[0], edges[-1])
+                look = {"weights": np.full(len(values), 1 / len(values)), "label": label}
+                if number == 0:
+                    ax.hist(inside, edges, color="#D5D5D5", **look)
+                else:
+                    color = style.colour(number - 1)
+                    ax.hist(inside, edges, histtype="step", color=color, linewidth=1.5, **look)
+            ax.set_title(words)
+            ax.set_yticks([])
+        handles, labels = row[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    return figure
