@@ -1,8 +1,8 @@
 """`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
-On two ranks or more, it also measures the bubble of pipelines (pipelines.py). `bench gans` measures GANs instead (gans.py), `bench gan-strategies` trains one by every strategy
-(gan_strategies.py), and `bench digits-gan` and `shower-gan` train these GANs with several seeds
-(gan_quality.py).
+On two ranks or more, it also measures the bubble of pipelines (pipelines.py). `bench gans` measures
+GANs instead (gans.py), `bench gan-strategies` trains one by every strategy (gan_strategies.py), and
+`bench digits-gan` and `shower-gan` train these GANs with several seeds (gan_quality.py).
 
 Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
 starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
