@@ -158,6 +158,9 @@ def of_optuna(name: str, study: Study):
             axes = getattr(plots, name)(study.optuna)
             figure = axes.figure if hasattr(axes, "figure") else axes.flat[0].figure
             pyplot.close(figure)
+            for bar in (one for one in figure.axes if one.get_label() == "<colorbar>"):
+                place = bar.get_position()  # it would cover the labels of the last coordinate
+                bar.set_position([place.x0 + 0.08, place.y0, place.width, place.height])
             figure.canvas.draw()  # while its style holds
             # It belongs to no pyplot any more, by which a notebook would show it
             figure._repr_png_ = partial(style.Figure._repr_png_, figure)
