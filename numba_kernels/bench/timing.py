@@ -50,8 +50,10 @@ def keep_memory() -> None:
     """
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        for threshold in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD: bytes
-            mallopt(threshold, 2**30)
+        # M_MMAP_THRESHOLD: before glibc 2.35 it is at most 32 MiB, and mallopt refuses more.
+        # M_TRIM_THRESHOLD alone would make things worse.
+        if mallopt(-3, 2**30) or mallopt(-3, 2**25):
+            mallopt(-1, 2**30)
 
 
 @contextmanager

@@ -56,6 +56,8 @@ class _Log:
 
     def end_wait(self) -> None:
         """Do the same as `ended`; calling that from here would make Numba compile it again."""
+        if get_ident() != int(self.ring[OWNER]):
+            return  # the open wait is another thread's
         count, limit, begin = self.ring[[COUNT, CAPACITY, BEGAN]].tolist()
         if begin:
             place = HEAD + RECORD * (count % limit)

@@ -28,6 +28,11 @@ def twice(p, q):
     return 2 * raw(p / p.sum(), q / q.sum())
 
 
+def of_common_bins(p, q):
+    p, q, both = p / p.sum(), q / q.sum(), (p > 0) & (q > 0)
+    return 0.5 * np.sum((p - q)[both] ** 2 / (p + q)[both])
+
+
 @pytest.mark.parametrize(
     ("exercise", "answer", "hint"),
     [
@@ -44,6 +49,7 @@ def twice(p, q):
         ("22.deeper", 80.6, "the logarithm of the energy"),
         ("22.separation_power", raw, "normalise both first"),
         ("22.separation_power", twice, "do not overlap should have 1"),
+        ("22.separation_power", of_common_bins, "empty in one of them"),
     ],
 )
 def test_a_mistake_is_named(exercise, answer, hint, capsys):

@@ -79,11 +79,14 @@ NETWORKS = {
 }
 
 
-def main(ranks: int, seconds: float, file: str | None, what: str = NETWORK_STEPS) -> None:
+def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWORK_STEPS) -> None:
     """Measure, print the table, and write the rows as JSON to `file` ("-" prints them instead)."""
     launch.check_ranks(ranks)
     if what not in KINDS:
         raise ValueError(f"expected one of {', '.join(KINDS)}, got {what!r}")
+    if seconds is not None and what in (GAN_STRATEGIES, *GAN_RUNS):
+        raise ValueError(f"--seconds has no effect on {what}: its runs have fixed lengths")
+    seconds = SECONDS if seconds is None else seconds
     if not 0 < seconds < 3600:
         raise ValueError(f"--seconds must be more than 0 and less than 3600, got {seconds}")
     path = check_file(file) if file and file != "-" else None
@@ -98,9 +101,10 @@ def main(ranks: int, seconds: float, file: str | None, what: str = NETWORK_STEPS
         finish(gan_quality.compare(what, ranks), path, file, gan_quality.table_of)
         return
     if what == GANS:
+        if ranks % 2:
+            raise ValueError(f"-n must be even for gans: two nodes of equally many, got {ranks}")
         about = facts()
-        per_node = max(1, ranks // 2)
-        overlap = merge([one_run(OVERLAP, ranks, seconds / 3, False, per_node)])
+        overlap = merge([one_run(OVERLAP, ranks, seconds / 3, False, ranks // 2)])
         found = overlap + merge([one_run(GAN_PART, ranks, seconds * 2 / 3, full=False)])
         finish(about({GAN_PART: 1, OVERLAP: 1}, found), path, file, table)
         return

@@ -44,6 +44,12 @@ def overlapped(team: Team, seconds: float, bandwidth: float) -> dict:
         )  # fmt: skip
         trainers.append(trainer)
         calls.append(round_of(trainer))
+    for call in calls:
+        call()
+    for one, other in zip(*(trainer.players for trainer in trainers), strict=True):
+        np.testing.assert_allclose(  # a round each, from the same weights
+            one.replica.parameters, other.replica.parameters, rtol=1e-6, atol=1e-6
+        )
     times = interleaved(calls, team.barrier, seconds).T
     for player in (p for trainer in trainers for p in trainer.players):
         check_same_weights(team, player.replica)

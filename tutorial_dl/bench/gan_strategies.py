@@ -2,8 +2,8 @@
 
 The data are numbers with two peaks. A run is judged after each epoch by the distance between its
 samples and the data (Wasserstein-1), with a moving average of the generator's weights over epochs,
-which every strategy gets alike. It reaches the goal at the first epoch from which on the median of
-5 epochs is at most `GOAL`.
+which every strategy gets alike. It reaches the goal when the median of 5 epochs is first at most
+`GOAL`; it may leave it again.
 """
 
 from __future__ import annotations
@@ -101,7 +101,9 @@ def one_run(team, name: str, seed: int, epochs: int) -> dict:
 
 
 class Judged:
-    """After each epoch: the distance of samples of the generator's average over epochs.
+    """After each epoch, on rank 0: the distance of samples of the generator's average over epochs.
+
+    Hogwild's ranks have one copy of the weights, so only one of them may exchange these meanwhile.
 
     Attributes:
         distances: One per epoch.
@@ -114,6 +116,8 @@ class Judged:
         self.real, self.average = np.quantile(dataset.train.inputs, self.at), None
 
     def __call__(self, trainer, row: dict) -> None:
+        if trainer.team.rank:
+            return
         weights = self.game.generator.parameters
         own = weights.copy()
         decay = min(DECAY, len(self.distances) / (len(self.distances) + 5))

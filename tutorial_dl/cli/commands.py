@@ -330,7 +330,12 @@ def bench(
         str, typer.Argument(help="networks, gans, gan-strategies, digits-gan or shower-gan.")
     ] = "networks",
     ranks: number("Number of ranks to start.", *RANKS) = 2,
-    seconds: Annotated[float, typer.Option(help="Approximate time to measure, in seconds.")] = 60.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Approximate time to measure networks or gans, in seconds.", show_default="60"
+        ),
+    ] = None,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
     """Time training steps against Keras, and PyTorch if installed; or measure GANs.

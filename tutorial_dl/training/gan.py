@@ -152,13 +152,15 @@ def gan_trainer(
                 f"with strategy {strategy!r}, which has a master, both players train by one rule, "
                 f"got {discriminator!r} for the discriminator"
             )
+        if overlap:
+            raise ValueError(f"overlap is for ranks in step, and {strategy!r} has a master")
         rule = strategies.get(strategy, team, **options)
         if optimizer is None and rule.default_optimizer != "adam":  # it needs another kind
             both = optimizers_of(game, rule.default_optimizer, rates)
         return Trainer(
             Together(game, seed), data, rule, both[0], team=team, callbacks=callbacks,
             checkpoint=checkpoint, checkpoint_every=checkpoint_every, clip_norm=clip_norm,
-            shuffle=shuffle, **common,
+            shuffle=shuffle, check_every=check_every, **common,
         )  # fmt: skip
     names = strategy, discriminator or strategy
     at_once = game.rules.turns == "simultaneous"

@@ -66,6 +66,11 @@ def prepare_game(
     both = [adjusted(one) for one in both]
     if config.with_master:
         own["layout"] = layout
+        if config.gan.gan_turns == "alternating":
+            raise ValueError(
+                f"--gan-turns alternating with strategy {name!r}: a master trains both players at "
+                "once"
+            )
         if config.gan.discriminator_learning_rate is not None:
             raise ValueError(
                 f"--discriminator-learning-rate with strategy {name!r}: a master trains both "

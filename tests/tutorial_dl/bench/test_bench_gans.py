@@ -91,7 +91,11 @@ def test_refused():
     with pytest.raises(ValueError, match=r"expected one of networks, gans.*, got 'gan'"):
         bench.main(2, 1.0, None, "gan")
     with pytest.raises(ValueError, match="at least 2, a master and a worker, got 1"):
-        bench.main(1, 1.0, None, "gan-strategies")
+        bench.main(1, None, None, "gan-strategies")
+    with pytest.raises(ValueError, match="--seconds has no effect on gan-strategies"):
+        bench.main(2, 1.0, None, "gan-strategies")
+    with pytest.raises(ValueError, match=r"must be even for gans.*, got 3"):
+        bench.main(3, 1.0, None, "gans")
 
 
 @pytest.mark.xdist_group("keras")

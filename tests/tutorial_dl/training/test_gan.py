@@ -204,6 +204,8 @@ def test_two_strategies_and_what_is_refused():
         trainer_of("downpour", rules={"discriminator_steps": 2})
     with pytest.raises(ValueError, match=r"simultaneous turns need .*, got hogwild$"):
         trainer_of("hogwild", rules={"turns": "simultaneous"})
+    with pytest.raises(ValueError, match="overlap is for ranks in step, and 'downpour'"):
+        trainer_of("downpour", overlap=True)
     with pytest.raises(ValueError, match="can't overlap where players take turns"):
         trainer_of("serial", overlap=True)
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):

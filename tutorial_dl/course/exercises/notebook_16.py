@@ -7,7 +7,7 @@ from tutorial_dl.course.virtual_ranks import patient_team
 from . import NotYet, call_on_ranks, close, every_rank, must_be, must_not_be, number_of
 
 WIDTH, HIDDEN, RANKS = 1024, 4096, 8  # exercise 1: a pair of layers, WIDTH to HIDDEN and back
-SAMPLES, EACH = 5, 4  # exercise 2: samples, and classes per rank
+SAMPLES, EACH = 5, 40  # exercise 2: samples, and classes per rank: many more than may travel
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast")
 
 
@@ -41,10 +41,12 @@ def loss(answer) -> str:
         z = random.normal(size=(SAMPLES, EACH * size)) * 2  # (s, k)
         z[:, -1] += 4  # the largest logit is often on the last rank
         z += shift
-        y = np.arange(SAMPLES) * 3 % (EACH * size)  # (s,)
+        y = np.arange(SAMPLES) * 31 % (EACH * size)  # (s,), on several ranks
         mine = np.ascontiguousarray(z[:, EACH * rank : EACH * (rank + 1)])
         _judge(call_on_ranks(answer, team, mine.copy(), y.copy()), z, y, mine, what)
     numbers = sum(noted) / 2 / SAMPLES
+    if not noted and size > 1:
+        raise NotYet("right, but nothing went through `team`: use its collectives")
     if numbers > 4:
         raise NotYet(
             f"right, but this rank gave {numbers:.0f} numbers per sample to the collectives; three "

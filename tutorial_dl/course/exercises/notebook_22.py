@@ -27,14 +27,17 @@ def separation_power(answer) -> str:
     for n, empty in ((6, 0), (40, 3)):
         counts, others = random.integers(1, 50, (2, n)).astype(float)
         counts[:empty] = others[:empty] = 0
+        counts[empty : 2 * empty] = others[2 * empty : 3 * empty] = 0  # empty in one only
         p, q = counts / counts.sum(), others / others.sum()
-        filled = p + q > 0
+        filled, both = p + q > 0, (p > 0) & (q > 0)
         right = 0.5 * np.sum((p - q)[filled] ** 2 / (p + q)[filled])
         raw = 0.5 * np.sum((counts - others)[filled] ** 2 / (counts + others)[filled])
         found = call(answer, counts, others)
         must_not_be(found, right, {
             "a histogram with more entries is not another shape: normalise both first": raw,
             "two histograms that do not overlap should have 1": 2 * right,
+            "a bin that is empty in one of them adds to the difference":
+                0.5 * np.sum((p - q)[both] ** 2 / (p + q)[both]),
             "what is divided by p + q is the square of the difference":
                 0.5 * np.sum(np.abs(p - q)[filled] / (p + q)[filled]),
         }, "the separation power")  # fmt: skip
