@@ -605,6 +605,8 @@ def tensor_rules_of(text: str) -> dict[str, str]:
             "tensor_rules must be LAYER=KIND,..., for example dense_1=columns,dense_2=rows, got "
             f"{text!r}"
         )
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError(f"tensor_rules gives a layer two kinds: {text!r}")
     return dict(pairs)
 
 

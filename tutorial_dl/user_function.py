@@ -91,7 +91,7 @@ def source_of(where: str) -> Path | None:
 def parsed(path: Path) -> ast.Module:
     """The syntax tree of a file; ValueError if it is not Python."""
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return ast.parse(path.read_bytes())  # heeds a byte order mark and a coding line
     except SyntaxError as error:
         raise ValueError(f"{path}, line {error.lineno}: {error.msg}") from None
 

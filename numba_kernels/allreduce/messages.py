@@ -5,10 +5,10 @@ An exchange that takes longer than `patience` returns WAIT with its requests sti
 caller handles signals and messages about failures, then calls the collective again, which
 continues with the exchange it was in.
 
-The tag of a message is a hash of the call it belongs to (calls.py). A receive takes no other tag: a
-message of another call may be longer than the buffer, and Open MPI writes beyond a buffer's end; or
-it may have another dtype, and MPICH ends a process that receives a part of an element. A rank whose
-peer makes a different call waits until the two tell each other which calls they wait in (stall.py).
+The tag of a message is a hash of the call it belongs to (calls.py). A receive accepts no other tag:
+a message of another call may be longer than the buffer, and Open MPI writes beyond a buffer's end;
+or it may have another dtype, and MPICH ends a process that receives a part of an element. `foreign`
+finds out that the peer made a different call, whose message the receive does not take.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,17 @@ from numba import carray
 
 from ..jit import mpi_functions as mpi
 from ..jit.compile import compiled
-from ..jit.mpi_functions import SUCCESS, Cancel, Irecv, Isend, Testall, Wtime
+from ..jit.mpi_functions import (
+    SUCCESS,
+    Cancel,
+    Iprobe,
+    Irecv,
+    Isend,
+    Test,
+    Test_cancelled,
+    Testall,
+    Wtime,
+)
 from ..jit.yielding import nap, yielded
 from ..shared.board import READY, WAIT
 from ..shared.node_array import pointer_to
@@ -28,16 +38,18 @@ from ..spans import MESSAGE, began, ended
 from .calls import MARK
 
 COMM, DATATYPE, OP, NO_REQUEST, SEND, RECEIVE = range(6)  # in `handles`
-AT, POSTED, TAG, IN_PLACE, SPINS, HELD = range(6)  # in `words`
+AT, POSTED, TAG, ANY_TAG, IN_PLACE, SPINS, TAG_WORD, HELD, ENDS = range(9)  # in `words`
+
+NOT_ASKED, ASKED, HAS_ITS_MESSAGE = range(3)  # words[ENDS]: a receive that `foreign` cancels
 
 
 class Link(NamedTuple):
     """The state of an exchange, in arrays that compiled code reads and writes."""
 
     handles: np.ndarray  # (6,) HANDLE
-    words: np.ndarray  # (6,) int64
+    words: np.ndarray  # (9,) int64
     ranks: np.ndarray  # (p,) int64: the ranks in `comm` of those that take part, in order
-    status: np.ndarray  # two MPI_Status as int32
+    status: np.ndarray  # three MPI_Status as int32: of the send, the receive, and a probe
     flag: np.ndarray  # (1,) int32
     patience: np.ndarray  # (1,) float64, seconds
 
@@ -55,9 +67,12 @@ def route(comm: MPI.Comm, ranks: Sequence[int], spins: int, patience: float) -> 
     handles = np.zeros(6, mpi.HANDLE)
     handles[COMM] = mpi.handle(comm)
     handles[[NO_REQUEST, SEND, RECEIVE]] = mpi.handle(MPI.REQUEST_NULL)
-    words = np.zeros(6, np.int64)
-    words[[SPINS, IN_PLACE]] = spins, int(MPI.IN_PLACE)
-    status = np.zeros(2 * mpi.STATUS_BYTES // 4, np.int32)
+    words = np.zeros(9, np.int64)
+    words[[ANY_TAG, SPINS, IN_PLACE]] = MPI.ANY_TAG, spins, int(MPI.IN_PLACE)
+    # Offset of the tag in the status of a probe. It is not a constant in compiled code, since each
+    # MPI has its own layout, and cached code may be loaded with another MPI.
+    words[TAG_WORD] = 2 * mpi.STATUS_BYTES // 4 + mpi.STATUS_TAG
+    status = np.zeros(3 * mpi.STATUS_BYTES // 4, np.int32)
     flag = np.zeros(1, np.int32)
     link = Link(handles, words, np.array(ranks, np.int64), status, flag, np.array([patience]))
     return Route(link, ranks.index(comm.rank), len(ranks))
@@ -77,7 +92,7 @@ def addresses(route: Route) -> np.ndarray:
 @compiled
 def link_at(handles, wire):
     """Return (link, rank, ranks) of the route whose `addresses` are `wire`."""
-    words = carray(pointer_to(wire[0], np.int64), (6,))
+    words = carray(pointer_to(wire[0], np.int64), (9,))
     ranks = carray(pointer_to(wire[1], np.int64), (wire[5],))
     status = carray(pointer_to(wire[2], np.int32), (wire[6],))
     flag = carray(pointer_to(wire[3], np.int32), (1,))
@@ -91,7 +106,7 @@ def post(link, outgoing, to, incoming, source):
     handles, words, ranks, _, _, _ = link
     size = handles.itemsize
     requests = handles.ctypes.data + SEND * size
-    words[POSTED] = 1
+    words[POSTED], words[ENDS] = 1, NOT_ASKED
     # The receive first, so that MPI delivers the message straight to its place.
     if source >= 0:
         Irecv(
@@ -139,12 +154,54 @@ def exchange(link, outgoing, to, incoming, source):
             began()
         if tries > words[SPINS] and not yielded(words, HELD):
             nap(Wtime() - started)
-        if tries % 16 == 0 and Wtime() - started > patience[0]:
-            return WAIT
+        if tries % 16 == 0:
+            if source >= 0 and foreign(link, source):
+                return -1 - ranks[source]
+            if Wtime() - started > patience[0]:
+                return WAIT
     ended(MESSAGE)
     words[POSTED] = 0
     handles[SEND] = handles[RECEIVE] = handles[NO_REQUEST]
+    if words[ENDS] == ASKED and cancelled(link):
+        return -1 - ranks[source]
     return READY
+
+
+@compiled
+def foreign(link, source):
+    """Return True, and end the receive, if number `source` sends something else.
+
+    Messages from one rank are matched in the order in which they were sent. So if one has come that
+    no receive accepts, then the one that is waited for has come before it, or will not come. MPI
+    knows which of the two: it cancels no receive that has its message.
+    """
+    handles, words, ranks, status, flag, _ = link
+    if handles[RECEIVE] == handles[NO_REQUEST] or words[ENDS] == HAS_ITS_MESSAGE:
+        return False
+    size = status.nbytes // 3
+    request = handles.ctypes.data + RECEIVE * handles.itemsize
+    if words[ENDS] == NOT_ASKED:
+        probe = status.ctypes.data + 2 * size
+        Iprobe(ranks[source], words[ANY_TAG], handles[COMM], flag.ctypes.data, probe)
+        if not flag[0] or status[words[TAG_WORD]] == words[TAG]:
+            return False
+        words[ENDS] = ASKED
+        Cancel(request)
+    Test(request, flag.ctypes.data, status.ctypes.data + size)
+    if not flag[0]:
+        return False  # it ends later, one way or the other
+    if cancelled(link):
+        return True
+    words[ENDS] = HAS_ITS_MESSAGE
+    return False
+
+
+@compiled
+def cancelled(link):
+    """Whether the receive that has ended was cancelled, as its status says."""
+    status, flag = link.status, link.flag
+    Test_cancelled(status.ctypes.data + status.nbytes // 3, flag.ctypes.data)
+    return flag[0] != 0
 
 
 class Abandoned:

@@ -39,9 +39,13 @@ _library = ctypes.CDLL(MPI.__file__)
 #                     buffer count type  to/from tag comm request
 Isend = _bind("MPI_Isend", _p, _i, _h, _i, _i, _h, _p)
 Irecv = _bind("MPI_Irecv", _p, _i, _h, _i, _i, _h, _p)
+#                  from tag comm flag status
+Iprobe = _bind("MPI_Iprobe", _i, _i, _h, _p, _p)
 #                    request flag status
 Test = _bind("MPI_Test", _p, _p, _p)
 Cancel = _bind("MPI_Cancel", _p)
+#                                  status flag
+Test_cancelled = _bind("MPI_Test_cancelled", _p, _p)
 #                       count requests flag statuses
 Testall = _bind("MPI_Testall", _i, _p, _p, _p)
 #                                send receive count type operation comm request
@@ -61,3 +65,18 @@ def handle(thing) -> int:
 @cache
 def datatype(dtype) -> int:
     return handle(MPI._typedict[np.dtype(dtype).char])
+
+
+def _tag_position() -> int:
+    """Return the offset of the tag in an MPI_Status, in 4-byte words; it depends on the library."""
+    status = MPI.Status()
+    words = (ctypes.c_int32 * (STATUS_BYTES // 4)).from_address(MPI._addressof(status))
+    seen = []
+    for probe in (0x1234567, 0x0ABCDEF):
+        status.Set_tag(probe)
+        seen.append({i for i, word in enumerate(words) if word == probe})
+    (position,) = seen[0] & seen[1]
+    return position
+
+
+STATUS_TAG = _tag_position()

@@ -30,7 +30,8 @@ def main(
         if given := [name for name, value in of_model.items() if value is not None]:
             raise ValueError(f"--{given[0].replace('_', '-')} has no effect without --for MODEL")
     else:
-        if cut or any(value is not None for value in said.values()) or figure or node_size:
+        asked = any(value is not None for value in (*said.values(), figure, node_size))
+        if cut or asked or (groups, folds) != (1, 1):
             raise ValueError(
                 "--for proposes cuts itself: give it only -n, --data, --batch-size, --optimizer, "
                 "--memory and --json"

@@ -55,6 +55,8 @@ def carries(node: Any) -> bool:
     """Whether a node computes a slice of its output from the same slices of its inputs."""
     operation = node.operation
     name = type(operation).__name__
+    if getattr(operation, "activity_regularizer", None):
+        return False  # its loss is of the whole tensor
     if isinstance(operation, keras.layers.Activation):
         return by_number(operation)
     if isinstance(operation, keras.layers.Dropout):
@@ -144,6 +146,10 @@ def check_layer(layer: Any, kind: str, ranks: int) -> int:
         refuse("is frozen (trainable=False)")
     if getattr(layer, "lora_enabled", False) or getattr(layer, "quantization_mode", None):
         refuse("has LoRA or quantised weights")
+    if layer.non_trainable_weights:
+        refuse("has weights that are frozen")
+    if kind == "heads" and layer.use_bias and len(layer.output_dense.bias.shape) > 1:
+        refuse("has an output_shape of several axes")
     if kind == "columns" and not by_number(layer):
         name = getattr(layer.activation, "__name__", type(layer.activation).__name__)
         refuse(f"has activation '{name}', which is not known to take each number by itself")

@@ -27,11 +27,13 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
     Sums,
 )
 from tutorial_dl.model_parallel.pieces import Piece
-from tutorial_dl.replica.keras_losses import may_mask
+from tutorial_dl.replica.keras_losses import may_mask_by
 from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_steps import keras
 
 ALL = (Ellipsis,)
+# Of the slices' weights, which are copied: initializers of the user's own can't be made again
+FRESH = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
 
 
 class Cut:
@@ -71,6 +73,7 @@ class Cut:
         self.split: dict[int, str] = {}  # tensors that are split: by which layer
         self.entered: dict[int, Any] = {}  # what Enter makes of a tensor
         self._names: list[str] = []
+        self._dropouts: list[Any] = []
         self._made: dict[int, tuple[int, tuple, bool]] = {}  # local weight -> whole, index, alike
         self._number = number
         for node in self.nodes:
@@ -98,6 +101,8 @@ class Cut:
             keras.tree.map_structure(lambda t: self.values[id(t)], one) for one in structs
         )
         local = keras.Model(inputs, outputs, name=self.model.name)
+        if hasattr(self.model, "output_names"):  # by which losses and metrics are known
+            local.output_names = list(self.model.output_names)
         local.compile(**self.model._compile_config.config | {"jit_compile": False})
         if hasattr(self.model, "strategy_chooses"):
             local.strategy_chooses = self.model.strategy_chooses
@@ -148,7 +153,10 @@ class Cut:
             if len(split) < len(node.input_tensors) or not keras_rules.carries(node):
                 self._refuse_behind(operation.name, split[0])
             if isinstance(operation, keras.layers.Dropout) and operation.rate:
-                operation = PartOfDropout(f"{operation.name}_part", operation, self.team)
+                again = sum(id(operation) == id(one) for one in self._dropouts)
+                self._dropouts.append(operation)
+                name = f"{operation.name}_part" + f"_{again + 1}" * (again > 0)
+                operation = PartOfDropout(name, operation, self.team)
         self._apply(node, operation, self.values)
         if split:
             self.split |= dict.fromkeys(map(id, node.output_tensors), split[0])
@@ -189,7 +197,7 @@ class Cut:
     def _columns(self, node: Any, share: int) -> None:
         layer = node.operation
         size = "units" if isinstance(layer, keras.layers.Dense) else "filters"
-        mine = type(layer).from_config(layer.get_config() | {size: share})
+        mine = type(layer).from_config(layer.get_config() | FRESH | {size: share})
         self._apply(node, mine, self._enter(node))
         self.split |= dict.fromkeys(map(id, node.output_tensors), layer.name)
         self._note(mine.kernel, layer.kernel, -1, share)
@@ -199,7 +207,7 @@ class Cut:
     def _rows(self, node: Any, share: int) -> None:
         layer = node.operation
         own = {"use_bias": False, "activation": None}
-        mine = type(layer).from_config(layer.get_config() | own)
+        mine = type(layer).from_config(layer.get_config() | FRESH | own)
         leave = self._leave(layer, layer.bias if layer.use_bias else None, layer.activation)
         self._apply(node, mine, self.values, leave)
         self._note(mine.kernel, layer.kernel, -2, share)
@@ -223,7 +231,7 @@ class Cut:
             raise ValueError(
                 f"layer '{layer.name}', cut by heads, returns its scores: leave it out"
             )
-        mine = Heads.from_config(layer.get_config() | {"num_heads": share})
+        mine = Heads.from_config(layer.get_config() | FRESH | {"num_heads": share})
         bias = layer.output_dense.bias if layer.use_bias else None
         leave = self._leave(layer, bias)
         self._apply(node, mine, self._enter(node), leave)
@@ -251,7 +259,18 @@ def check_model(model: Any) -> None:
 
     if not getattr(model, "inputs", None) or has_own_step(model):
         refuse(f"model '{model.name}'", "it takes a functional or sequential one")
-    if may_mask(model):
+    plain = keras.Sequential if isinstance(model, keras.Sequential) else type(graph_of(model))
+    for name in ("call", "compute_loss", "compute_metrics", "test_step"):
+        if getattr(type(model), name) is not getattr(plain, name):
+            refuse(f"model '{model.name}'", f"its class has a {name} of its own")
+    own = [layer for layer in model._flatten_layers(include_self=False) if may_mask_by(layer)]
+    if own and type(own[0]).__module__.split(".")[0] != "keras":
+        refuse(
+            f"layer '{own[0].name}'",
+            f"{type(own[0]).__name__} is no layer of Keras and may make a mask; if it makes none, "
+            "give its class makes_no_mask = True",
+        )
+    if own:
         refuse(f"model '{model.name}' with a mask", "its loss is not a mean over samples")
     for layer in model._flatten_layers():
         if layer.compute_dtype != layer.variable_dtype:

@@ -33,7 +33,11 @@ class Sums:
             mine = arrays[0]
             memory = self._memory(mine.size, mine.dtype)
             memory[:] = mine.reshape(-1)
-            return [self.team.allreduce(memory).reshape(mine.shape)]
+            try:
+                return [self.team.allreduce(memory).reshape(mine.shape)]
+            except Exception as error:
+                error._keras_call_info_injected = True  # else Keras makes a RuntimeError of it
+                raise
 
         # `short`: measured with sums of 8 KiB (0.06 ms in place of 0.12) and of 1 MiB (as fast)
         return in_order(summed, [x], [(x.dtype, x.shape)], "SumOverRanks", short=True)[0]

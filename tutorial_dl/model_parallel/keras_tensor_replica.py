@@ -92,8 +92,9 @@ class KerasTensorReplica(KerasReplica):
 
     def collect(self) -> None:
         """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
-        whole = self.pieces.joined(self.parameters, 0, self.whole_size)
-        self._collected = whole if self.grid.team.rank == 0 else None
+        first = self.grid.team.rank == 0
+        whole = self.pieces.joined(self.parameters, 0, self.whole_size if first else 0)
+        self._collected = whole if first else None
 
     def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:
         """Save the whole Keras model, as its own replica does; on rank 0, after `collect`."""

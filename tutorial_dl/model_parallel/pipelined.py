@@ -171,8 +171,9 @@ class PipelinedReplica(Replica):
     def collect(self) -> None:
         """Gather the whole model's weights on rank 0, for `save`. Collective over all ranks."""
         if self.pieces:
-            whole = self.pieces.joined(self.parameters, 0, self.whole_size)
-            self._whole = whole if self.grid.team.rank == 0 else None
+            first = self.grid.team.rank == 0
+            whole = self.pieces.joined(self.parameters, 0, self.whole_size if first else 0)
+            self._whole = whole if first else None
             return
         whole = np.zeros(self.whole_size, self.dtype)
         if self.grid.copies.rank == 0:

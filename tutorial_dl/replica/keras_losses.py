@@ -28,14 +28,16 @@ MASKING = (keras.layers.Masking, keras.layers.Embedding)
 def may_mask(model: keras.Model) -> bool:
     """Whether a layer may make a mask: Masking, Embedding(mask_zero=True), or a user's layer."""
 
-    def makes_one(layer: keras.Layer) -> bool:
-        if isinstance(layer, keras.layers.Embedding):
-            return layer.mask_zero
-        own = type(layer).__module__.split(".")[0] != "keras" and not isinstance(layer, keras.Model)
-        own = own and not getattr(layer, "makes_no_mask", False)
-        return isinstance(layer, keras.layers.Masking) or own
+    return any(map(may_mask_by, model._flatten_layers(include_self=False)))
 
-    return any(map(makes_one, model._flatten_layers(include_self=False)))
+
+def may_mask_by(layer: keras.Layer) -> bool:
+    """Whether this layer may make a mask."""
+    if isinstance(layer, keras.layers.Embedding):
+        return layer.mask_zero
+    own = type(layer).__module__.split(".")[0] != "keras" and not isinstance(layer, keras.Model)
+    own = own and not getattr(layer, "makes_no_mask", False)
+    return isinstance(layer, keras.layers.Masking) or own
 
 
 def masked(outputs: Any) -> bool:

@@ -56,6 +56,8 @@ class Pipelined(OneModel):
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.check_optimizer(optimizer)
+        if hasattr(getattr(replica, "pieces", None), "alike"):
+            raise ValueError("its layers are cut, too: use strategies.TensorParallel(grid)")
         self.replica = replica
         self._inner.attach(replica, optimizer)
         self.update = self._inner.update

@@ -63,6 +63,11 @@ class TensorParallel(OneModel):
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.check_optimizer(optimizer)
+        if not hasattr(getattr(replica, "pieces", None), "alike"):
+            raise ValueError(
+                "TensorParallel trains a KerasTensorReplica, or a PipelinedReplica of one, without "
+                f"accumulate; got a {type(replica).__name__}"
+            )
         self.replica, inner = replica, self._inner
         inner.attach(replica, optimizer)
         if clip_norm is not None:
@@ -80,6 +85,10 @@ class TensorParallel(OneModel):
         self._inner.share_state()
         team, state, mine = self.grid.tensor, self.state, self.update.mine
         if team.size > 1:
+            for name in ("state", "random"):  # a rank may have drawn masks for a step that failed
+                value = getattr(self.replica, name)
+                if value is not None and value.size:
+                    setattr(self.replica, name, team.broadcast(np.array(value)))
             for vector, alike in (
                 (self.replica.parameters, self._alike),
                 *((row, self._alike[mine]) for row in state.slots),
@@ -121,7 +130,8 @@ class TensorParallel(OneModel):
         return list(rows)
 
     def trained_by(self) -> TrainedBy:
-        size, pieces = self.replica.whole_size, self.replica.pieces
+        pieces = self.replica.pieces
+        size = self.replica.whole_size if self.team.rank == 0 else 0  # the others only take part
         slots = [pieces.joined(row, 0, size) for row in self._rows()]
         slots = np.array(slots).reshape(len(slots), size)
         return TrainedBy(self.optimizer, slots, self.state.step)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..runtime.master.loop import MasterLoop
+
 
 def columns(trainer) -> list[str]:
     """The columns of the rows that `trainer` will append to its history, but for "epoch".
@@ -13,16 +15,18 @@ def columns(trainer) -> list[str]:
     run, data = trainer.run, trainer.dataset.train
     samples = getattr(data, "head", data)  # of a stream: its first ones
     batch = samples.take(telling_samples(samples))
+    with_master = isinstance(trainer.loop, MasterLoop)
     losses, trained, measured, rates = [], [], [], []
     for player in run.players:
         metrics = player.replica.evaluate([player.part(batch, run)])
         names = [run.label(player, name) for name in metrics if name != "samples"]
         losses.append(run.label(player, "loss"))
-        trained += [n for n in names if player.replica.counts_training and n not in losses]
+        if not with_master:  # workers don't tell the master what they have counted
+            trained += [n for n in names if player.replica.counts_training and n not in losses]
         measured += [f"val_{name}" for name in names if run.dataset.validation is not None]
         rates += [run.label(player, "learning_rate")] * (player.schedule is not None)
     added = [name for one in run.callbacks for name in getattr(one, "columns", ())]
-    if trainer.loop.apart:  # with a master
+    if with_master:
         added.append("staleness")
     return [*losses, *trained, *measured, *added, "samples_per_second", "seconds", *rates]
 

@@ -56,6 +56,11 @@ class KerasCallback(Callback):
     def on_fit_begin(self, trainer) -> None:
         if trainer.replica.model is None:
             raise ValueError(f"keras.callbacks.{self.kind} needs a Keras model")
+        if self.kind == "ModelCheckpoint" and trainer.strategy.copies is not trainer.team:
+            raise ValueError(
+                "keras.callbacks.ModelCheckpoint would write rank 0's part of the model: use "
+                "callbacks.SaveBest, or Trainer(checkpoint=FOLDER)"
+            )
         with_master = bool(trainer.layout.masters)
         if self.kind in CHANGE_RATES and (with_master or trainer.schedule is not None):
             why = "a learning rate schedule" if trainer.schedule is not None else "a master"

@@ -86,12 +86,17 @@ class Bayesian(Proposing):
         order = np.argsort(-score)
         climbed = [self._climb(process, best, rows[i]) for i in order[:CLIMBS]]
         noisy = APART_NOISY * float(np.sqrt(process.noise / process.amplitude))
-        apart, apart_pending = max(APART, noisy), max(APART_PENDING, noisy)
+        # No more than leaves room for as many sets again
+        noisy = min(noisy, 0.25 / len(seen.rows) ** (1 / len(self.space.parameters)))
         climbed.sort(key=lambda one: -one[0])
-        for row in (*(row for _, row in climbed), *rows[order]):
-            if _is_apart(row, seen.rows, apart) and _is_apart(row, seen.pending, apart_pending):
-                return self.space.decode(row)
-        return self.space.random(self.random)
+        while True:
+            apart, pending = max(APART, noisy), max(APART_PENDING, noisy)
+            for row in (*(row for _, row in climbed), *rows[order]):
+                if _is_apart(row, seen.rows, apart) and _is_apart(row, seen.pending, pending):
+                    return self.space.decode(row)
+            if noisy <= APART:
+                return self.space.random(self.random)
+            noisy /= 2
 
     def _score(self, process: Process, rows: np.ndarray, best: float) -> np.ndarray:
         """The logarithm of the improvement expected of each row."""

@@ -22,6 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from numba_kernels.errors import DeadlineError, PeerError
+from numba_kernels.team.bytes import broadcast_text
 from numba_kernels.team.stall import has_ended
 
 from .. import data as datasets
@@ -129,6 +130,8 @@ class Cell:
         why = self.check()
         if self.team.rank == 0:
             self.link.tell({"what": "refused", "why": why} if why else {"what": "ready"})
+        while why is not None and self._next() is not None:
+            pass  # stay until the coordinator has heard it: a process that ends is taken for killed
         while why is None and (message := self._next()) is not None:
             if message["what"] != "train":
                 continue
@@ -172,7 +175,18 @@ class Cell:
         The data must be there and have so many folds, and the figure of merit must exist. A model
         that can't be built proves nothing about other sets: the trials tell.
         """
-        return self._guarded(self._checked, CHECK).get("refused")
+        found = self._guarded(
+            self._checked, CHECK, kill=False
+        )  # if too long, the first trial loads
+        if "gone" in found:
+            return found["gone"]
+        # A rank may refuse alone, as its node lacks a file; then its cell can't train
+        why = found.get("refused", "")
+        try:
+            said = [broadcast_text(self.team, f"{why} ", r).strip() for r in range(self.team.size)]
+        except PeerError as error:
+            return telling_line(str(error))
+        return next(filter(None, said), None)
 
     def _checked(self) -> dict:
         try:
@@ -220,11 +234,11 @@ class Cell:
         ended |= {"ranks": [int(rank) for rank in self.team.world_ranks]}
         return ended | {"seconds": time.monotonic() - began}
 
-    def _guarded(self, work: Callable[[], dict], deadline: float) -> dict:
+    def _guarded(self, work: Callable[[], dict], deadline: float, kill: bool = True) -> dict:
         """What `work` returns, or how it has failed; the team is usable afterwards."""
         try:
             apart = None
-            with Limit(deadline):
+            with Limit(deadline, kill):
                 try:
                     self.interruptible = True
                     found = work()
@@ -318,17 +332,18 @@ def in_a_line(error: Exception) -> str:
 
 
 class Limit:
-    """A context that ends after `seconds`: by TrialDeadline in Python, by the process's end if
-    `GRACE` seconds later it is still in compiled code."""
+    """A context that ends after `seconds`: by TrialDeadline in Python, and if `kill`, by the
+    process's end if `GRACE` seconds later it is still in compiled code."""
 
-    def __init__(self, seconds: float):
-        self.seconds = seconds
+    def __init__(self, seconds: float, kill: bool = True):
+        self.seconds, self.kill = seconds, kill
 
     def __enter__(self) -> None:
         self.nowhere = open(os.devnull, "w")
         self.before = signal.signal(signal.SIGALRM, self._raise)
         signal.setitimer(signal.ITIMER_REAL, self.seconds)
-        faulthandler.dump_traceback_later(self.seconds + GRACE, exit=True, file=self.nowhere)
+        if self.kill:
+            faulthandler.dump_traceback_later(self.seconds + GRACE, exit=True, file=self.nowhere)
 
     def __exit__(self, *_) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)

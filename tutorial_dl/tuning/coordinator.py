@@ -174,7 +174,12 @@ class Coordinator:
                 heard = True
                 silent.discard(event[0])
                 self._heed(*event)
-            for cell in self.port.lost():
+            gone = self.port.lost()
+            while gone and (event := self.port.receive(0)) is not None:  # what they said before
+                heard = True
+                silent.discard(event[0])
+                self._heed(*event)
+            for cell in gone:
                 self._drop(cell, "its ranks were killed, or have run out of memory")
             self._check_deadlines()
             if silent and self.port.now() - began > START:
@@ -256,9 +261,9 @@ class Coordinator:
     def _refuse(self, cell: int, why: str) -> None:
         """A cell can't train anything. If none can, the search is wrong; else only its node is."""
         self.refused[cell] = why
+        self._drop(cell, why)  # it is also told to end
         if len(self.refused) == self.cells:
             raise Refused(why)
-        self._drop(cell, why)
 
     def _report(self, busy: Busy, epoch: int, value: float) -> None:
         task = busy.task

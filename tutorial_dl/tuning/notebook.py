@@ -22,7 +22,7 @@ from typing import Any
 
 from ..config import RunConfig
 from . import on_engine
-from .coordinator import Coordinator, Outcome, Port, Refused
+from .coordinator import Coordinator, Outcome, Port
 from .live_view import Drawing, View, parallel
 from .report import summary, timeline
 from .running import Search
@@ -229,8 +229,8 @@ def tune(
             raise
         port.settle()
         view.renew()
-    except Refused:
-        study.discard()
+    except BaseException:
+        study.discard()  # the file stays, unless it is new and nothing was tried
         raise
     finally:
         study.close()

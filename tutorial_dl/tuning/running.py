@@ -143,8 +143,10 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     try:
         outcome = coordinator.run()
         port.mail.flush(5.0)
-    except Refused:
-        study.discard()
+    except BaseException as error:
+        if isinstance(error, Refused):
+            port.mail.flush(5.0)
+        study.discard()  # the file stays, unless it is new and nothing was tried
         raise
     finally:
         study.close()

@@ -220,10 +220,10 @@ class Study:
     def discard(self) -> None:
         """Close; remove the file if it was made here and has no trial, since nothing was tried."""
         new = self.made is not None and not self.optuna.get_trials(deepcopy=False)
-        self.close()
         if new:
             for name in (self.made, f"{self.made}.lock"):
                 Path(name).unlink(missing_ok=True)
+        self.close()  # after that: another search may take the name now
 
     # What has come out
 

@@ -38,6 +38,22 @@ def test_calls_in_compiled_code(on_ranks, ranks):
     on_ranks(ranks, calls_in_compiled_code)
 
 
+def tag_is_where_we_look():
+    from mpi4py import MPI
+
+    from numba_kernels.jit import mpi_functions as mpi
+
+    status = MPI.Status()
+    status.Set_tag(4711)
+    words = np.frombuffer(memoryview(MPI.memory.fromaddress(
+        MPI._addressof(status), mpi.STATUS_BYTES)), np.int32)  # fmt: skip
+    assert words[mpi.STATUS_TAG] == 4711
+
+
+def test_tag_is_where_we_look(on_ranks):
+    on_ranks(1, tag_is_where_we_look)
+
+
 def kept_and_loaded(folder):
     """Another process loads the same kernel from disk."""
     from numba_kernels.jit.compile import cache_folder

@@ -87,7 +87,7 @@ NO_ELEMENTS = {
         allreduce.recursive_doubling: allreduce farthest_first _double
         allreduce.ring: allreduce reduce_scatter allgather
         allreduce.tree: allreduce down
-        allreduce.messages: exchange post _test _cancel
+        allreduce.messages: exchange post foreign cancelled _test _cancel
         step.between: between exchange_all
         team.exchange: start complete
         star.message_ends: receive send send_piece stream expect

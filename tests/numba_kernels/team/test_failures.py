@@ -175,6 +175,11 @@ def mismatches():
             lambda: (allreduce(algorithm="tree")(), team.barrier()),
             lambda: (allreduce(algorithm="ring")(), team.barrier()), "", "",
         ),
+        # A call that only sends ends at once; the rank is found in its next one.
+        "only sends": (
+            lambda: (team.broadcast(x[:10], 0), team.barrier()),
+            lambda: (allreduce(7, algorithm="tree")(), team.barrier()), "", "",
+        ),
         "library": (
             lambda: (allreduce(algorithm="mpi")(), team.barrier()), team.barrier,
             "algorithm='mpi'", "barrier()",

@@ -161,17 +161,11 @@ def test_two_ranks_train_and_fail_as_one(on_ranks, tmp_path):
 
 def two(folder):
     grid, fails = Grid(Team(), tensor=2), Stops()
-    trains(mlp, grid, folder, 1e-5)
+    goes_on(trains(mlp, grid, folder, 1e-5, callbacks=[fails]), fails)  # masks agree again, too
     trains(cnn, grid, folder, 1e-5)
-    found = trains(gpt, grid, folder, 1e-5, callbacks=[fails])
-    # Rank 1 raises, and both go on; then its weights are not the others', which is an error.
-    rank = grid.team.rank
-    fails.armed = rank == 1
-    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more") as error:
-        found.fit(3)
-    assert rank == 1 or "rank 1" in str(error.value)
-    found.team.recover()
-    found.fit(1)
+    found, rank = trains(gpt, grid, folder, 1e-5, callbacks=[fails]), grid.team.rank
+    goes_on(found, fails)
+    # Then the weights of rank 1 are not the others', which is an error.
     assert found.history.epochs[-1]["loss"] < found.history.epochs[0]["loss"]
     if rank == 1:
         segment, _ = next(one for one in found.replica.pieces.own if "norm_1" in one[0].name)
@@ -184,6 +178,17 @@ def two(folder):
     config = RunConfig.of(model="mlp", tensor=2, tensor_rules="dense_1=columns", quiet=True)
     with pytest.raises(ValueError, match="layer 'dense_2' lies behind 'dense_1', which is cut"):
         prepare(config, found.team)
+
+
+def goes_on(found, fails):
+    """Rank 1 raises, and after a recovery both train on."""
+    rank = found.team.rank
+    fails.armed = rank == 1
+    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more") as error:
+        found.fit(3)
+    assert rank == 1 or "rank 1" in str(error.value)
+    found.team.recover()
+    found.fit(1)
 
 
 class Stops(callbacks.Callback):
@@ -319,6 +324,22 @@ def attention(**options):
     return model
 
 
+def with_its_own_loss():
+    class Own(keras.Model):
+        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+            return keras.ops.mean(y_pred)
+
+    x = keras.Input((8,))
+    model = Own(x, layers.Dense(2, name="two")(layers.Dense(8, name="one")(x)), name="own")
+    model.compile(loss="mse")
+    return model
+
+
+class Mine(layers.Layer):
+    def call(self, x):
+        return x
+
+
 PAIR = {"one": "columns", "two": "rows"}
 GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
 
@@ -359,6 +380,13 @@ GROUPS = {"filters": 8, "kernel_size": 1, "groups": 2, "name": "grouped"}
          lambda: chain(layers.LSTM(4), layers.Dense(2, name="last"), inputs=(5, 3)), None),
         ("with a mask: its loss is not a mean over samples",
          lambda: chain(layers.Masking(), layers.Dense(8), layers.Dense(2), inputs=(5, 3)), None),
+        ("can't compute model 'own': its class has a compute_loss of its own", with_its_own_loss,
+         PAIR),
+        ("can't compute layer 'mine': Mine is no layer of Keras and may make a mask; if it makes "
+         "none, give its class makes_no_mask = True",
+         lambda: pair({"units": 8}, [Mine(name="mine")]), PAIR),
+        ("layer 'act' lies behind 'one', which is cut by columns",
+         lambda: pair({"units": 8}, [layers.ReLU(name="act", activity_regularizer="l2")]), PAIR),
         ("can't compute layer 'half': it computes in bfloat16, its weights are float32",
          lambda: chain(layers.Dense(8, dtype="mixed_bfloat16", name="half"), layers.Dense(2)),
          None),
