@@ -203,6 +203,13 @@ def test_a_file_is_run_once(user_file):
     assert len(sys.modules["users_data"].calls) == 2
 
 
+def test_a_file_with_a_byte_order_mark_or_another_coding(tmp_path):
+    for name, coding in (("bom", "utf-8-sig"), ("latin", "latin-1")):
+        file = tmp_path / f"{name}.py"
+        file.write_text(f"# -*- coding: {coding} -*-\ndef f():\n    return 'é'\n", coding)
+        assert user_function.parsed(file).body[0].name == "f"
+
+
 @pytest.mark.parametrize(
     ("spec", "kind", "complaint"),
     [

@@ -179,9 +179,12 @@ def refusing(cells, which):
     return port
 
 
-def test_a_search_that_all_cells_refuse_ends_before_any_trial(tmp_path):
+@pytest.mark.parametrize("gone", [[], [0, 1, 2]])
+def test_a_search_that_all_cells_refuse_ends_before_any_trial(tmp_path, gone):
+    """`gone`: cells whose processes have ended, too, when the first of them is heard."""
     study, lines = Study(SPACE, "random", 5, seed=0, file=tmp_path / "s.log"), []
     port = refusing(3, {0, 1, 2})
+    port.lost = lambda: gone
     with pytest.raises(Refused, match="there is no such column"):
         Coordinator(study, port, 3, tell=lambda text, row: lines.append(text)).run()
     assert not lines and not study.optuna.trials
