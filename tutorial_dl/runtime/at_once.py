@@ -77,9 +77,7 @@ class AtOnce:
             done = [self.players[-1].strategy.end(*begin(*pairs[-1]))]
             # All ranks have all gradients now, or this one would still wait for the last player's.
             for player, each in zip(reversed(self.players[:-1]), reversed(begun), strict=True):
-                skipped = each.result()
-                strategy = player.strategy
-                done.append(skipped or strategy.constrained(strategy.update.finish()))
+                done.append(each.result() or player.strategy.finish())
             return done[::-1]
         except BaseException as error:
             self._give_up(begun, error)
@@ -102,12 +100,9 @@ class AtOnce:
 
 
 def _reduced(strategy: OneModel, its: tuple[float, int]) -> tuple[float, int] | None:
-    """In another thread: reduce. Returns what `OneModel.skipped` does."""
+    """In another thread: `OneModel.reduce`."""
     spans.beside.add(get_ident())  # a timeline shows what this thread does
     try:
-        skipped = strategy.skipped(*its)
-        if skipped is None:
-            strategy.update.reduce(*its)
-        return skipped
+        return strategy.reduce(*its)
     finally:
         spans.beside.discard(get_ident())

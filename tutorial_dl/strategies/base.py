@@ -142,6 +142,17 @@ class OneModel(Strategy):
         """The other part, from what `begin` returned: reduce and update; returns as `step` does."""
         return self.skipped(loss, samples) or self.constrained(self.update(loss, samples))
 
+    def reduce(self, loss: float, samples: int) -> tuple[float, int] | None:
+        """The first half of `end`, which another thread may do; returns as `skipped` does."""
+        skipped = self.skipped(loss, samples)
+        if skipped is None:
+            self.update.reduce(loss, samples)
+        return skipped
+
+    def finish(self) -> tuple[float, int]:
+        """The second half, if `reduce` returned None: update; returns as `step` does."""
+        return self.constrained(self.update.finish())
+
     def resume(self) -> None:
         """After a failure: make all ranks agree again. (One rank agrees with itself.)"""
 

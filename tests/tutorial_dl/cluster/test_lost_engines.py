@@ -56,7 +56,10 @@ def test_a_rank_lost_between_cells_is_named(own_cluster):
 def controllers_guard(c) -> int:
     """The pid of the guard that removes the cluster's folder."""
     for process in psutil.Process().children():
-        words = process.cmdline()
+        try:
+            words = process.cmdline()
+        except psutil.Error:  # it has ended meanwhile
+            continue
         if "--remove" in words and str(c._record.run).startswith(
             words[words.index("--remove") + 1]
         ):
