@@ -32,7 +32,8 @@ OF_OTHERS = {
     "IPython's display": {"_repr_png_"},
     "Keras": {
         "_accumulated_gradients", "_compile_config", "_compile_loss", "_compile_metrics",
-        "_flat_losses", "_flatten_layers", "_fn", "_inputs_struct", "_iterations", "_learning_rate",
+        "_flat_losses", "_flatten_layers", "_fn", "_inputs_struct", "_iterations",
+        "_keras_call_info_injected", "_learning_rate",
         "_loss_tracker", "_nodes_by_depth", "_outputs_struct", "_path", "_resolve_auto_jit_compile",
         "_trainable_variables", "_u_product", "_use_weight_decay", "_user_metrics",
         "_user_weighted_metrics", "_value",
@@ -109,4 +110,19 @@ def test_no_import_changes_the_process():
     TensorFlow, which changes the process itself, is not there; modules that need it fail halfway.
     """
     done = subprocess.run([sys.executable, "-c", IMPORTS], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+WITHOUT_MPI = """
+import sys
+sys.modules["mpi4py.MPI"] = None  # now importing it fails, and the traceback tells where
+from tutorial_dl.cli import commands, train
+"""
+
+
+def test_command_lines_load_mpi_late():
+    """Ranks are forked from a process that has imported these two, so they must not load MPI."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MPI], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

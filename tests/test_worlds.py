@@ -312,7 +312,8 @@ def test_with_keras_that_was_not_asked_for_it_serves_one_file(worlds, tmp_path):
 
 
 def has_keras():
-    assert {"keras", "tensorflow", "tutorial_dl.training"} <= sys.modules.keys()
+    missing = {"keras", "tensorflow", "tutorial_dl.training"} - sys.modules.keys()
+    assert not missing, f"not forked from a process that has loaded {missing}: fork_server.why_not"
     assert "tutorial_dl" in dict.fromkeys(name.split(".")[0] for name in remains.loaded)
 
 

@@ -19,6 +19,7 @@ class Loop:
         load()                resume from the newest checkpoint; False if there is none
     """
 
+    has_master = False  # whether a master hands out work
     identity = ""  # besides `Run.settings`, what must be equal on all ranks and in a resumed run
     apart = False  # whether ranks do different things now, so that callbacks must not wait for them
 

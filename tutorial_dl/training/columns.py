@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..runtime.master.loop import MasterLoop
-
 
 def columns(trainer) -> list[str]:
     """The columns of the rows that `trainer` will append to its history, but for "epoch".
@@ -15,7 +13,7 @@ def columns(trainer) -> list[str]:
     run, data = trainer.run, trainer.dataset.train
     samples = getattr(data, "head", data)  # of a stream: its first ones
     batch = samples.take(telling_samples(samples))
-    with_master = isinstance(trainer.loop, MasterLoop)
+    with_master = trainer.loop.has_master
     losses, trained, measured, rates = [], [], [], []
     for player in run.players:
         metrics = player.replica.evaluate([player.part(batch, run)])

@@ -27,6 +27,8 @@ from .worker import Computing, Worker, spread
 class MasterLoop(Loop):
     """Masters hand out work, and serve workers in the order in which they come."""
 
+    has_master = True
+
     def __init__(self, run):
         super().__init__(run)
         if len(run.players) > 1:
