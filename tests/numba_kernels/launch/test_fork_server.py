@@ -29,6 +29,7 @@ PRELOADED = """
 import os
 os.environ["PRELOADED_BY"] = str(os.getpid())
 pid = os.getpid()
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # the ranks have mpiexec's cores
 import numpy.random
 """
 PROGRAM = """
