@@ -155,12 +155,8 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
         ours = one_run(PART, ranks, seconds / STARTS, full=False)
         theirs = {}
         if torch:
-            try:
-                theirs = torch_steps(torch, ranks, seconds / STARTS / 3)
-            except ValueError as error:
-                # DDP's processes have been seen to abort; our own rows are worth keeping.
-                print(f"note: without rows of {DDP}: {error}", file=sys.stderr)
-                torch = None
+            theirs = unless_it_fails(DDP, torch_steps, torch, ranks, seconds / STARTS / 3)
+            torch = torch if theirs else None
         # One row of each network again, with DDP's times in place of its peer's.
         firsts = {one["network"]: one for one in reversed(ours)}
         against = [
@@ -190,10 +186,27 @@ def measure_pipelines(ranks: int, seconds: float, torch: str | None) -> dict:
     for _ in range(STARTS):
         bubbles.append(one_run(PIPELINES, ranks, 0.4 * seconds / STARTS, full=False))
         ours = one_run(THROUGHPUT, ranks, 0.4 * seconds / STARTS, full=False)
-        theirs = torch_pipeline(torch, ranks, 0.2 * seconds / STARTS, size) if torch else {}
+        theirs, each = {}, 0.2 * seconds / STARTS
+        if torch:
+            theirs = unless_it_fails(TORCH_PIPELINE, torch_pipeline, torch, ranks, each, size)
+            torch = torch if theirs else None
         starts.append(ours + pipeline_throughput.against(ours, theirs, TORCH_PIPELINE))
+    if torch is None:  # or it has failed since the first start
+        starts = [[one for one in start if one["peer"] != TORCH_PIPELINE] for start in starts]
     rows = pipelines.merged(bubbles) + merge(starts)
     return about({PIPELINES: STARTS, THROUGHPUT: STARTS}, rows)
+
+
+def unless_it_fails(peer: str, run: Callable[..., dict], *arguments) -> dict:
+    """What run(*arguments) returns; {} and a note if PyTorch fails.
+
+    Its processes have been seen to abort, and our own rows are worth keeping.
+    """
+    try:
+        return run(*arguments)
+    except ValueError as error:
+        print(f"note: without rows of {peer}: {error}", file=sys.stderr)
+        return {}
 
 
 def torch_steps(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:

@@ -112,6 +112,15 @@ def test_throughput(on_ranks, tmp_path, monkeypatch, capsys):
     assert (against["peer"], against["ratio"]) == (bench.TORCH_PIPELINE, pytest.approx(2))
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].split()[-2:] == ["gloo", "2.00"] and lines[-2].split()[-2:] == ["1.88", "1.00"]
+
+    def aborts(*_):
+        raise ValueError("python torch_pipeline.py failed: aborted")
+
+    monkeypatch.setattr(bench, "torch_pipeline", aborts)
+    bench.main(2, 1.0, "-", "pipelines")
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["rows"]) == 8
+    assert said.err.count(f"note: without rows of {bench.TORCH_PIPELINE}: python torch_pipe") == 1
     with pytest.raises(ValueError, match=r"1f1b: torch has loss 1\.0, not"):
         throughput.against(rows, {"1f1b": theirs | {"loss": 1.0}}, "torch")
     with pytest.raises(ValueError, match="-n must be at least 2 for pipelines, got 1"):
