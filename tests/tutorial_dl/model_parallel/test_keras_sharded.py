@@ -1,0 +1,169 @@
+"""Keras models whose gradients and weights ranks divide train as they do without; by group."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from keras_networks import keras, layers
+
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl.model_parallel import ShardedReplica
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+TEXT = data.text(length=10, characters=3000)
+RANDOM = np.random.default_rng(3)
+IMAGES, LABELS = RANDOM.standard_normal((13, 6, 6, 1)).astype("f4"), RANDOM.integers(0, 3, 13)
+
+
+def start(seed):
+    return keras.initializers.GlorotUniform(seed=seed)
+
+
+def gpt():
+    return models.gpt(TEXT, seed=1, width=16, heads=2, blocks=1), TEXT.train.take(slice(0, 13))
+
+
+def convolutional():
+    chain = [
+        keras.Input((6, 6, 1)),
+        layers.Conv2D(4, 3, activation="relu", kernel_initializer=start(1)),
+        layers.MaxPooling2D(),
+        layers.Flatten(),
+        layers.Dense(8, "relu", kernel_initializer=start(2)),
+        layers.Dense(3, "softmax", kernel_initializer=start(3)),
+    ]
+    model = keras.Sequential(chain)
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, (IMAGES, LABELS)
+
+
+def by_batch():
+    """Dropout and statistics, which each rank has of its own share; weights of samples, AUC."""
+    chain = [
+        keras.Input((6, 6, 1)),
+        layers.Flatten(),
+        layers.Dense(12, "tanh", kernel_initializer=start(1)),
+        layers.Dropout(0.4, seed=4),
+        layers.Dense(8, kernel_initializer=start(2)),
+        layers.BatchNormalization(),
+        layers.Dense(1, "sigmoid", kernel_initializer=start(3)),
+    ]
+    model = keras.Sequential(chain)
+    model.compile(loss="binary_crossentropy", metrics=["accuracy", keras.metrics.AUC()])
+    return model, (IMAGES, (LABELS > 0).astype("f4")[:, None], 1 + LABELS.astype("f4"))
+
+
+def several():
+    """Two inputs, two outputs, and an activation that goes around a group."""
+    image, words = keras.Input((6, 6, 1), name="image"), keras.Input((4,), name="words")
+    early = layers.Dense(5, "tanh", kernel_initializer=start(1))(words)
+    x = layers.Dense(6, "tanh", kernel_initializer=start(2))(layers.Flatten()(image))
+    x = layers.Dense(6, "tanh", kernel_initializer=start(3))(x)
+    x = layers.Concatenate()([x, early, words])
+    place = layers.Dense(2, name="place", kernel_initializer=start(4))(x)
+    kind = layers.Dense(3, "softmax", name="kind", kernel_initializer=start(5))(x)
+    model = keras.Model([image, words], {"place": place, "kind": kind})
+    losses = {"place": "mse", "kind": "sparse_categorical_crossentropy"}
+    model.compile(loss=losses, metrics={"kind": "accuracy"})
+    x = IMAGES, RANDOM.standard_normal((13, 4)).astype("f4")
+    return model, (x, {"place": RANDOM.standard_normal((13, 2)).astype("f4"), "kind": LABELS})
+
+
+def trainer(build, stage, team, **options):
+    model, batch = build()
+    samples = data.Data.of(*batch)
+    dataset = data.Dataset("some", samples, samples, None)
+    if stage < 2:
+        strategy = strategies.Synchronous(team, shard=stage)
+    else:
+        model, strategy = ShardedReplica(model, team, stage), strategies.Sharded(team)
+    how = dict(optimizer="momentum", learning_rate=0.01, batch_size=6, progress=False)
+    # Batches of 6, 6 and 1 sample; a rank measures its share in several batches
+    return Trainer(model, dataset, strategy, validation_batch_size=3, **how | options), batch
+
+
+def weights(found):
+    one = found.replica
+    return found.strategy.update.weights() if hasattr(one, "shards") else one.parameters
+
+
+def same(found, expected, x, near):
+    for mine, theirs in zip(found.history.epochs, expected.history.epochs, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine.keys() - {"seconds", "samples_per_second"}:
+            assert mine[name] == pytest.approx(theirs[name], rel=3 * near, abs=near), name
+    ours, theirs = weights(found), weights(expected)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=near * np.abs(theirs).max())
+    np.testing.assert_allclose(found.replica.state, expected.replica.state, rtol=0, atol=near)
+    for a, b in zip(
+        keras.tree.flatten(found.predict(x)), keras.tree.flatten(expected.predict(x)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=0, atol=near)
+
+
+def trains(build, team, near, folder=None, stages=(2, 3), serial=True, **options):
+    """7 epochs of 3 updates; expected: one process, or data parallelism with its own masks."""
+    alone = team.split(team.rank) if serial else team
+    expected, batch = trainer(build, 1, alone, **options)
+    expected.fit(7)
+    for stage in stages:
+        found, _ = trainer(build, stage, team, **options)
+        found.fit(3)
+        if folder is not None:
+            path = Path(folder, f"{build.__name__}_{stage}.keras")
+            found.save(path)
+            loaded, outputs = keras.saving.load_model(path), found.predict(batch[0])
+            ours = keras.tree.flatten(loaded(batch[0]))
+            for a, b in zip(ours, keras.tree.flatten(outputs), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
+            assert int(loaded.optimizer.iterations) == 9
+        found.fit(4)
+        same(found, expected, batch[0], near)
+        held, n = found.replica.shards.held(), found.replica.whole_size
+        item = found.replica.dtype.itemsize
+        share = n * item / team.size
+        assert held["gradients"] <= share + 100 * item
+        assert held["weights"] <= (share + 100 * item if stage == 3 else n * item)
+        assert found.replica.shards._in_use == 0 and len(found.replica.stages) > 2
+
+
+def two(folder):
+    team = Team()
+    for build in (gpt, convolutional, several):
+        trains(build, team, 1e-5, folder, clip_norm=0.3)
+    trains(by_batch, team, 1e-5, serial=False)
+    again(team, folder)
+
+
+def again(team, folder):
+    """A checkpoint of one stage goes on under another, and the run ends as one without a stop."""
+    expected, batch = trainer(convolutional, 3, team, optimizer="adam")
+    expected.fit(4)
+    for number, stage in enumerate((3, 1, 2, 3), start=1):
+        found, _ = trainer(
+            convolutional, stage, team, optimizer="adam", checkpoint=f"{folder}/again"
+        )
+        assert found.resume() == (number > 1)
+        found.fit_to(number)
+    same(found, expected, batch[0], 1e-5)
+
+
+def test_two_ranks(on_ranks, tmp_path):
+    on_ranks(2, two, str(tmp_path), keras=True)
+
+
+def three():
+    before = keras.config.dtype_policy()
+    keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
+    try:
+        for build in (gpt, convolutional):
+            trains(build, Team(), 1e-12)
+        trains(by_batch, Team(), 1e-12, serial=False)
+    finally:
+        keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
+
+
+def test_three_ranks_to_twelve_digits(on_ranks):
+    on_ranks(3, three, keras=True)
