@@ -327,7 +327,8 @@ def layout(
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(help="networks, gans, gan-strategies, digits-gan or shower-gan.")
+        str,
+        typer.Argument(help="networks, sharding, gans, gan-strategies, digits-gan or shower-gan."),
     ] = "networks",
     ranks: number("Number of ranks to start.", *RANKS) = 2,
     seconds: Annotated[
@@ -340,7 +341,8 @@ def bench(
 ) -> None:
     """Time training steps against Keras, and PyTorch if installed; or measure GANs.
 
-    networks: three networks. gans: overlapped reductions, the GAN of 25^3 showers, showers made per
+    networks: three networks. sharding: the memory of ranks that divide a model's weights, gradients
+    and optimizer state. gans: overlapped reductions, the GAN of 25^3 showers, showers made per
     second. gan-strategies: a GAN of numbers by every strategy, 5 seeds. digits-gan and shower-gan:
     quality after training with 5 and 3 seeds, minutes each.
     """

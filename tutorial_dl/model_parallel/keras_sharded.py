@@ -54,7 +54,10 @@ class KerasHead:
 
     def _packed(self, y: list) -> Any:
         """The model's outputs in its own structure."""
-        return keras.tree.pack_sequence_as(self.model._outputs_struct, [y[i] for i in self._places])
+        found = [y[i] for i in self._places]
+        if len(found) == 1 and not hasattr(self.model, "_outputs_struct"):  # sequential
+            return found[0]
+        return keras.tree.pack_sequence_as(self.model._outputs_struct, found)
 
     def _loss_and_gradient(self, z: list, y: Any, w: Any, counts: bool) -> tuple[Any, Any, list]:
         _, y, w = as_fit((), y, w)

@@ -8,6 +8,7 @@ from keras_networks import keras, layers
 
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl.layers import convert
 from tutorial_dl.model_parallel import ShardedReplica
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -167,3 +168,69 @@ def three():
 
 def test_three_ranks_to_twelve_digits(on_ranks):
     on_ranks(3, three, keras=True)
+
+
+def after(*more, kind=None, **options):
+    """A small model with these layers, compiled."""
+    chain = [keras.Input((4,)), *more, layers.Dense(1, name="last")]
+    model = (kind or keras.Sequential)(chain)
+    model.compile(**{"loss": "mse", **options})
+    return model
+
+
+def with_shared_weights():
+    x, shared = keras.Input((4,)), layers.Dense(4, name="shared")
+    model = keras.Model(x, layers.Dense(1)(shared(layers.Dense(4, name="between")(shared(x)))))
+    model.compile(loss="mse")
+    return model
+
+
+def adding_a_loss():
+    class Adds(layers.Layer):
+        makes_no_mask = True
+
+        def call(self, x):
+            self.add_loss(keras.ops.mean(x))
+            return x
+
+    return after(Adds(name="adds"))
+
+
+def tested_its_own_way():
+    class Own(keras.Sequential):
+        def test_step(self, batch):
+            return super().test_step(batch)
+
+    return after(kind=Own)
+
+
+def test_what_needs_the_whole_model_is_refused_by_name():
+    regular = keras.regularizers.L2(0.1)
+    for words, build in {
+        "it has regularisers or add_loss; use weight decay": (
+            lambda: after(layers.Dense(3, kernel_regularizer=regular))),
+        "layer 'active': it has a regulariser of its outputs": (
+            lambda: after(layers.Dense(3, activity_regularizer=regular, name="active"))),
+        "its weights have constraints": (
+            lambda: after(layers.Dense(3, kernel_constraint="non_neg"))),
+        "layer 'half': it computes in bfloat16, its weights are float32": (
+            lambda: after(layers.Dense(3, dtype="mixed_bfloat16", name="half"))),
+        "it has losses or metrics of your own, .*; use Keras's own, or shard 1": (
+            lambda: after(metrics=[lambda y, z: y[:, 0]])),
+        "weights 'shared/kernel' are used by layers 'shared' and 'shared': shard 3 needs": (
+            with_shared_weights),
+        "normalisation: use shard 1": lambda: convert(after(layers.BatchNormalization())),
+        "it has its own test_step, which may need the whole model; use shard 1": tested_its_own_way,
+        r"adds losses \(add_loss\), which need the whole model: use shard 1": adding_a_loss,
+    }.items():  # fmt: skip
+        x = np.ones((2, 4), np.float32)
+        with pytest.raises(ValueError, match=words) as error:
+            ShardedReplica(build(), Team(), 3).compute_gradient((x, x[:, :1]))
+        assert "\n" not in str(error.value)
+
+
+def test_an_optimizer_of_keras_is_refused():
+    model = after(optimizer=keras.optimizers.Adam(amsgrad=True))
+    x = np.ones((8, 4), np.float32)
+    with pytest.raises(ValueError, match="shard 2 and 3 need an optimizer with a kernel"):
+        Trainer(ShardedReplica(model, Team()), ((x, x[:, :1]), None), strategies.Sharded(Team()))
