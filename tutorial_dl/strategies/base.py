@@ -74,6 +74,9 @@ class Strategy:
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
 
+    def check_replica(self, replica: Replica) -> None:
+        """Raise ValueError if this strategy can't train this replica."""
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise ValueError if this strategy can't train with `optimizer`."""
         if optimizer.undivided:

@@ -32,6 +32,16 @@ class Sharded(OneModel):
     def name(self) -> str:
         return f"synchronous, shard {self.replica.stage}" if hasattr(self, "replica") else "sharded"
 
+    def check_replica(self, replica: Replica) -> None:
+        if hasattr(replica, "inner") and hasattr(replica.inner, "shards"):
+            raise ValueError("shard 2 and 3 don't fit accumulate: use smaller batches, or shard 1")
+        if not hasattr(replica, "shards"):
+            raise ValueError(
+                f"Sharded trains a model_parallel.ShardedReplica, got a {type(replica).__name__}"
+            )
+        if replica.team is not self.team:
+            raise ValueError("the replica and strategies.Sharded must have the same team")
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if optimizer.undivided:
             raise ValueError(
@@ -41,7 +51,7 @@ class Sharded(OneModel):
 
     def attach(self, replica: Replica, optimizer: Optimizer, clip_norm=None) -> None:
         self.check_optimizer(optimizer)
-        check_replica(replica, self.team)
+        self.check_replica(replica)
         self.replica, self.update = replica, replica.update_by(optimizer, clip_norm)
         self.share_state()
 
@@ -114,15 +124,3 @@ class Sharded(OneModel):
         )
         self.restore_numbers(values)
         self.restore_state(saved)
-
-
-def check_replica(replica: Replica, team) -> None:
-    """Raise ValueError unless it is a ShardedReplica on the ranks of `team`."""
-    if hasattr(replica, "inner") and hasattr(replica.inner, "shards"):
-        raise ValueError("shard 2 and 3 don't fit accumulate: use smaller batches, or shard 1")
-    if not hasattr(replica, "shards"):
-        raise ValueError(
-            f"Sharded trains a model_parallel.ShardedReplica, got a {type(replica).__name__}"
-        )
-    if replica.team is not team:
-        raise ValueError("the replica and strategies.Sharded must have the same team")

@@ -173,6 +173,7 @@ class Trainer:
                 "this rank has a part of a model: train it with strategies.Sharded(team), "
                 "strategies.TensorParallel(grid) or strategies.Pipelined(grid)"
             )
+        strategy.check_replica(replica)
         choice = choose(replica, strategy, optimizer)
         choice.tell(team)
         optimizer, clip_norm = (

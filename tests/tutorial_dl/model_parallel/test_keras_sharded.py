@@ -52,7 +52,7 @@ def by_batch():
         layers.Dense(1, "sigmoid", kernel_initializer=start(3)),
     ]
     model = keras.Sequential(chain)
-    model.compile(loss="binary_crossentropy", metrics=["accuracy", keras.metrics.AUC()])
+    model.compile(loss="binary_crossentropy", metrics=["accuracy", keras.metrics.AUC(name="auc")])
     return model, (IMAGES, (LABELS > 0).astype("f4")[:, None], 1 + LABELS.astype("f4"))
 
 
@@ -233,4 +233,4 @@ def test_an_optimizer_of_keras_is_refused():
     model = after(optimizer=keras.optimizers.Adam(amsgrad=True))
     x = np.ones((8, 4), np.float32)
     with pytest.raises(ValueError, match="shard 2 and 3 need an optimizer with a kernel"):
-        Trainer(ShardedReplica(model, Team()), ((x, x[:, :1]), None), strategies.Sharded(Team()))
+        Trainer(ShardedReplica(model, Team()), (x, x[:, :1]), strategies.Sharded(Team()))

@@ -105,9 +105,9 @@ def as_serial(cases, folder):
 
 
 CASES = {
-    2: [["mlp", "momentum", "float64", 0.1], ["cnn", "adam", "float32", None]],
+    2: [["mlp", "rmsprop", "float64", 0.1], ["cnn", "adam", "float32", None]],
     3: [["mlp", "lamb", "float64", 0.5], ["cnn", "adam", "float64", 0.1],
-        ["transformer", "rmsprop", "float64", None]],
+        ["transformer", "momentum", "float64", None]],
 }  # fmt: skip
 
 
@@ -129,10 +129,11 @@ def same(found, expected):
 
 def goes_on(folder):
     """Each rank draws masks of its own, as with stage 1; every epoch is of another stage."""
-    expected = trainer("transformer", 1, dropout=0.2)
+    how = {"dropout": 0.2, "optimizer": "momentum"}
+    expected = trainer("transformer", 1, **how)
     expected.fit(4)
     for number, stage in enumerate((3, 1, 2, 3), start=1):
-        found = trainer("transformer", stage, dropout=0.2, checkpoint=f"{folder}/run")
+        found = trainer("transformer", stage, checkpoint=f"{folder}/run", **how)
         assert found.resume() == (number > 1)
         found.fit_to(number)
     same(found, expected)
@@ -174,9 +175,10 @@ def fails():
         assert len(found.history.epochs) == 2
     # A loss that is not finite is reported by the rank that has it, before it reaches the others.
     bad = data.Data.of(np.array([[np.inf] * 12, [0.0] * 12]), np.zeros(2, int))
-    with pytest.raises(FloatingPointError if team.rank == 0 else PeerError):
+    with pytest.raises(FloatingPointError if team.rank == 0 else PeerError, match="loss is nan"):
         try:
-            found.strategy.step(bad.take(slice(team.rank, team.rank + 1)))
+            with np.errstate(invalid="ignore"):
+                found.strategy.step(bad.take(slice(team.rank, team.rank + 1)))
         except FloatingPointError as error:
             team.abort(error)
             raise
@@ -238,9 +240,9 @@ def test_refused():
     with pytest.raises(ValueError, match=r"use strategies.Sharded\(team\) with model_parallel.Sha"):
         strategies.Synchronous(team, shard=3)
     with pytest.raises(ValueError, match="don't fit accumulate: use smaller batches, or shard 1"):
-        Trainer(one, known, strategies.Sharded(team), accumulate=2, progress=False).fit(1)
+        Trainer(one, known, strategies.Sharded(team), accumulate=2, progress=False)
     with pytest.raises(ValueError, match=r"trains a model_parallel.ShardedReplica, got a Layered"):
-        Trainer(build("mlp"), known, strategies.Sharded(team), progress=False).fit(1)
+        Trainer(build("mlp"), known, strategies.Sharded(team), progress=False)
     batches = ((known.train.inputs[:4], known.train.targets[:4]) for _ in range(3))
     with pytest.raises(ValueError, match=r"needs samples by number, and data .* are a stream"):
         Trainer(one, data.stream(batches, steps=3), strategies.Sharded(team))
