@@ -20,7 +20,7 @@ from tutorial_dl.bench.sharding import STEPS, Most, largest, private
 from tutorial_dl.model_parallel import ShardedReplica
 from tutorial_dl.model_parallel.zero import formulas
 
-WIDTH, LAYERS, SAMPLES = 2048, 20, 64
+WIDTH, LAYERS, SAMPLES = 2048, 12, 64
 
 
 def rows(stage: float, full: bool) -> list[dict]:

@@ -11,8 +11,8 @@ stages 2 and 3. keras_sharding.py does the same with a smaller model of Keras. R
     activations         what the forward pass keeps for the backward pass, of 1/N of the samples
     layers in use       of whole layers, the weights of two and the gradient of one
     making, most        the most memory that a rank had to itself while the model was made, and
-                        while it was trained (private pages of /proc/self/smaps_rollup, read every
-                        few milliseconds), with Python and all libraries; `before`: these alone
+                        while it was trained (private pages of /proc/self/smaps_rollup, read 50
+                        times a second), with Python and all libraries; `before`: these alone
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel.zero import ZeRO, formulas
 from tutorial_dl.replica.layers import Activation, Dense
 
-WIDTH, LAYERS, SAMPLES, STEPS = 4096, 24, 128, 3
+WIDTH, LAYERS, SAMPLES, STEPS = 4096, 24, 64, 3
 KINDS = ("weights", "gradients", "state", "activations", "layers in use")
 GB = 1e9
 KERAS = "tutorial_dl.bench.keras_sharding"
@@ -52,7 +52,7 @@ class Most:
         return self
 
     def _watch(self) -> None:
-        while not self._over.wait(0.005):
+        while not self._over.wait(0.02):
             self.bytes = max(self.bytes, private())
 
     def __exit__(self, *error) -> None:

@@ -192,10 +192,9 @@ class KerasStage(Stage):
         ]
         self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype)]
         self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
-        self._graph = self._training_graph = tf.function(self._compute, input_signature=[specs])
+        self._graph = self._training_graph = self._made(training=False)
         if any(getattr(n.operation, "_call_has_training_arg", False) for n in nodes):
-            self._training_graph = tf.function(self._compute_training, input_signature=[specs])
+            self._training_graph = self._made(training=True)
         self._loss_graph = tf.function(self._loss_and_gradient, reduce_retracing=True)
 
     def hold(self, parameters, gradient):
@@ -204,14 +203,21 @@ class KerasStage(Stage):
         for segment, variable in zip(self.segments, self.variables, strict=True):
             alias(variable, segment.of(parameters))
 
-    def _compute(self, x: list, training: bool = False) -> list:
+    def _compute(self, x: list, training: bool) -> list:
         values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
         for node in self.nodes:
             compute(node, values, training)
         return [tf.identity(values[id(t)]) for t in self.given]
 
-    def _compute_training(self, x: list) -> list:
-        return self._compute(x, training=True)
+    def _made(self, training: bool) -> Any:
+        """The graph of `_compute`."""
+
+        # A function of its own: TensorFlow counts traces by function, and warns of many.
+        def stage(x: list) -> list:
+            return self._compute(x, training)
+
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
+        return tf.function(stage, input_signature=[specs])
 
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]

@@ -74,7 +74,8 @@ class ShardedReplica(Replica):
         self.refuses_xla = "its ranks communicate while they compute a gradient"
         places = groups(self.parts)
         self.stages = [self.parts.stage(*bounds) for bounds in pairwise(places)]
-        self.names = [self.parts.names[first] for first in places[:-1]]
+        for one in self.stages:
+            one.apart = False  # gradients of inputs and of weights are computed together
         self._divide(stage)
 
     def _divide(self, stage: int) -> None:
