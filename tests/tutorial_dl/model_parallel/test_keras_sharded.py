@@ -135,11 +135,10 @@ def two(folder):
     trains(gpt, 3, team, 1e-5, clip_norm=0.3)
     trains(convolutional, 2, team, 1e-5, folder)
     trains(several, 3, team, 1e-5, folder)
-    expected, batch = trainer(by_batch, 1, team, optimizer="adam")
+    expected, batch = trainer(by_batch, 1, team)
     expected.fit(3)
     for number, stage in enumerate((3, 1, 2), start=1):  # a checkpoint goes on under any stage
-        how = {"optimizer": "adam", "checkpoint": f"{folder}/run"}
-        found, _ = trainer(by_batch, stage, team, **how)
+        found, _ = trainer(by_batch, stage, team, checkpoint=f"{folder}/run")
         assert found.resume() == (number > 1)
         found.fit_to(number)
     same(found, expected, batch[0], 1e-5)
