@@ -192,9 +192,10 @@ class KerasStage(Stage):
         ]
         self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype)]
         self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
-        self._graph = self._training_graph = self._made(training=False)
-        if any(getattr(n.operation, "_call_has_training_arg", False) for n in nodes):
-            self._training_graph = self._made(training=True)
+        self._heeds_training = any(
+            getattr(node.operation, "_call_has_training_arg", False) for node in nodes
+        )
+        self._graphs: dict[bool, Any] = {}  # by whether it trains
         self._loss_graph = tf.function(self._loss_and_gradient, reduce_retracing=True)
 
     def hold(self, parameters, gradient):
@@ -209,15 +210,15 @@ class KerasStage(Stage):
             compute(node, values, training)
         return [tf.identity(values[id(t)]) for t in self.given]
 
-    def _made(self, training: bool) -> Any:
-        """The graph of `_compute`."""
-
-        # A function of its own: TensorFlow counts traces by function, and warns of many.
-        def stage(x: list) -> list:
-            return self._compute(x, training)
-
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
-        return tf.function(stage, input_signature=[specs])
+    def _graph(self, x: list, training: bool = False) -> list:
+        """`_compute`, as a graph that is made once."""
+        training = training and self._heeds_training
+        if training not in self._graphs:
+            specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
+            function = tf.function(self._compute)
+            # TensorFlow warns of many traces of one method if they are made by calls.
+            self._graphs[training] = function.get_concrete_function(specs, training)
+        return self._graphs[training](x)
 
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
@@ -228,7 +229,7 @@ class KerasStage(Stage):
         else:
             with tf.GradientTape() as tape:
                 tape.watch([x[i] for i in self._floats_in])
-                y = self._training_graph(x)
+                y = self._graph(x, training=True)
             saved = tape, x, y
         return [np.asarray(a) for a in y], saved
 
