@@ -214,10 +214,13 @@ class KerasStage(Stage):
         """`_compute`, as a graph that is made once."""
         training = training and self._heeds_training
         if training not in self._graphs:
+
+            def stage(x: list) -> list:
+                return self._compute(x, training)
+
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
-            function = tf.function(self._compute)
-            # TensorFlow warns of many traces of one method if they are made by calls.
-            self._graphs[training] = function.get_concrete_function(specs, training)
+            # TensorFlow warns of many traces of one function if they are made by calls.
+            self._graphs[training] = tf.function(stage).get_concrete_function(specs)
         return self._graphs[training](x)
 
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
