@@ -220,7 +220,14 @@ class KerasStage(Stage):
 
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
             # TensorFlow warns of many traces of one function if they are made by calls.
-            self._graphs[training] = tf.function(stage).get_concrete_function(specs)
+            made = self._graphs[training] = tf.function(stage).get_concrete_function(specs)
+            own = {id(w) for w in self._weights}
+            for one in made.trainable_variables:
+                if id(one) not in own:
+                    raise ValueError(
+                        f"weights '{one.name}' are used by a layer that does not have them, after "
+                        f"'{self.nodes[0].operation.name}': make them weights of that layer"
+                    )
         return self._graphs[training](x)
 
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
