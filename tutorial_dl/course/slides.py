@@ -1,4 +1,4 @@
-"""Decks of slides: Markdown in slides/, with figures and outputs of notebooks, and measured numbers.
+"""Decks of slides: Markdown in slides/, with figures of notebooks and measured numbers.
 
 A deck begins with lines between two `---`: `title: ...` and `notebooks: name, name`. A line `---`
 separates its slides. Beside Markdown (of Marp), a deck may contain
