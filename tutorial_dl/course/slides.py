@@ -7,6 +7,8 @@ separates its slides. Beside Markdown (of Marp), a deck may contain
                                     `allreduce:ladder#2` is its second one
     ```output allreduce:counts      what that cell has printed; `output allreduce:counts 1-3`: its
     ```                             lines 1 to 3
+    ```source allreduce:team 4-9    the code of that cell, or some lines of it, without `%%px`
+    ```
     [[allreduce]]                   the notebook's number and title (names.py)
     {{ allreduce_ratio }}           a measured number (numbers.py)
     <!-- ... -->                    notes for the speaker
@@ -26,7 +28,7 @@ from ..figure_style import ENLARGED_MIME
 from .names import NOTEBOOKS
 
 PICTURE = re.compile(r"!\[([^\]]*)\]\((\w+):([\w-]+)(?:#(\d+))?\)")
-OUTPUT = re.compile(r"^```output (\w+):([\w-]+)(?: (\d+)-(\d+))?\n```$", re.MULTILINE)
+LINES = re.compile(r"^```(output|source) (\w+):([\w-]+)(?: (\d+)-(\d+))?\n```$", re.MULTILINE)
 NAME = re.compile(r"\[\[(\w+)\]\]")
 NUMBER = re.compile(r"\{\{ *(\w+) *\}\}")
 HEAD = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
@@ -61,12 +63,12 @@ class Deck:
         return cls(file.stem, facts["title"], names, tuple(slide.strip() for slide in slides))
 
     def names_of_cells(self) -> Iterator[tuple[int, str, str]]:
-        """(number of the slide, notebook, cell) of all figures and outputs."""
+        """(number of the slide, notebook, cell) of all figures, outputs and sources."""
         for number, slide in enumerate(self.slides, 1):
             for found in PICTURE.finditer(slide):
                 yield number, found[2], found[3]
-            for found in OUTPUT.finditer(slide):
-                yield number, found[1], found[2]
+            for found in LINES.finditer(slide):
+                yield number, found[2], found[3]
 
 
 def decks(folder: Path) -> list[Deck]:
@@ -129,13 +131,14 @@ def render(deck: Deck, notebooks: Path, numbers: Mapping[str, str]) -> str:
             raise DeckError(f"{deck.name}: {cell} has {len(pictures)} figures, not {which}")
         return f"![{found[1]}]({pictures[which - 1]})"
 
-    def printed(found: re.Match) -> str:
-        lines = _printed(_cell(notebooks, found[1], found[2]))
-        if found[3]:
-            lines = lines[int(found[3]) - 1 : int(found[4])]
+    def quoted(found: re.Match) -> str:
+        kind, language = (_printed, "text") if found[1] == "output" else (_source, "python")
+        lines = kind(_cell(notebooks, found[2], found[3]))
+        if found[4]:
+            lines = lines[int(found[4]) - 1 : int(found[5])]
         if not lines:
-            raise DeckError(f"{deck.name}: cell {found[2]} of {found[1]} has no such output")
-        return "\n".join(["```text", *lines, "```"])
+            raise DeckError(f"{deck.name}: cell {found[3]} of {found[2]} has no such {found[1]}")
+        return "\n".join([f"```{language}", *lines, "```"])
 
     def notebook(found: re.Match) -> str:
         about = NOTEBOOKS[found[1]]
@@ -147,7 +150,7 @@ def render(deck: Deck, notebooks: Path, numbers: Mapping[str, str]) -> str:
     )  # fmt: skip
     text = "\n\n---\n\n".join(deck.slides)
     text = NUMBER.sub(lambda found: numbers[found[1]], NAME.sub(notebook, text))
-    return head + PICTURE.sub(picture, OUTPUT.sub(printed, text)) + "\n"
+    return head + PICTURE.sub(picture, LINES.sub(quoted, text)) + "\n"
 
 
 def _cells(folder: Path, notebook: str) -> list[dict]:
@@ -180,3 +183,8 @@ def _printed(cell: dict) -> list[str]:
         and not {"image/png", "text/html"} & output.get("data", {}).keys()
     ]
     return "".join(texts).rstrip().splitlines()
+
+
+def _source(cell: dict) -> list[str]:
+    lines = "".join(cell["source"]).splitlines()
+    return lines[1:] if lines and lines[0].startswith("%%") else lines

@@ -50,6 +50,7 @@ def test_commands_are_parsed(line, said):
     assert wrong(line, TARGETS).startswith(said) and bool(wrong(line, TARGETS)) == bool(said)
 
 
+CODE = ["%%px\n", "x = 1\n", "y = 2"]
 HEAD = "---\ntitle: T\nnotebooks: allreduce\n---\n"
 
 
@@ -95,16 +96,17 @@ def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, monkeypatch):
         {"output_type": "display_data", "data": {"text/html": f'<img alt="" src="{gif}">'}},
         {"output_type": "execute_result", "data": shown | {"text/plain": "<Figure>"}},
     ]
-    cells = [{"id": "strip", "cell_type": "code", "source": [], "outputs": outputs}]
+    cells = [{"id": "strip", "cell_type": "code", "source": CODE, "outputs": outputs}]
     (tmp_path / "05_allreduce.ipynb").write_text(json.dumps({"cells": cells}))
     text = (
         "![w:9](allreduce:strip#2)\n![](allreduce:strip)\n```output allreduce:strip 2-3\n```\n"
-        "[[allreduce]] {{ speed }}\n<!-- note -->"
+        "```source allreduce:strip\n```\n[[allreduce]] {{ speed }}\n<!-- note -->"
     )
     made = slides.render(deck(text, tmp_path), tmp_path, {"speed": "2.5"})
     large = shown[figure_style.ENLARGED_MIME]
     assert f"![w:9](data:image/png;base64,{large})\n![]({gif})" in made
-    assert "```text\ntwo\nthree\n```" in made and "notebook 5, *Allreduce* 2.5" in made
+    assert "```text\ntwo\nthree\n```\n```python\nx = 1\ny = 2\n```" in made
+    assert "notebook 5, *Allreduce* 2.5" in made
     assert base64.b64decode(large).startswith(b"\x89PNG") and large != shown["image/png"]
     for missing in ("![](allreduce:strip#3)", "```output allreduce:strip 8-9\n```"):
         with pytest.raises(slides.DeckError, match=r"has 2 figures|no such output"):
