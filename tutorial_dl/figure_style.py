@@ -48,10 +48,10 @@ Lines = Mapping[str, Numbers]  # name -> (k,)
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches, one panel
 # With this variable in the environment, a notebook keeps a second form of each figure, for slides:
-# drawn on a smaller page, so that its type is larger beside everything else.
+# drawn on a smaller and wider page, so that its type is larger beside everything else.
 ENLARGED = "TUTORIAL_DL_ENLARGED"
 ENLARGED_MIME = "application/x-enlarged-png"
-PAGE = 0.62  # of the page's width and height
+PAGE = (0.8, 0.62)  # of the page's width and height
 
 RC = {
     "axes.grid": True,
@@ -99,7 +99,7 @@ class Figure(MatplotlibFigure):
         """A PNG of the figure on a smaller page, with as many pixels per inch as a slide needs."""
         size, data = self.get_size_inches(), io.BytesIO()
         try:
-            self.set_size_inches(PAGE * size)
+            self.set_size_inches(size * PAGE)
             self.savefig(data, format="png", bbox_inches="tight", dpi=320)
         finally:
             self.set_size_inches(size)

@@ -51,13 +51,16 @@ def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
         CellFailed: names the cell and its error.
     """
     import nbformat
+    from jupyter_client import AsyncKernelManager
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     source = digest(notebook)
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(result.parent)}}
-    client = NotebookClient(whole, timeout=seconds, kernel_name="python3", resources=where)
+    # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
+    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
+    client = NotebookClient(whole, km=kernel, timeout=seconds, resources=where)
     now = ["before the first cell"]
     client.on_cell_start = lambda cell, cell_index: now.__setitem__(0, cell.get("id", cell_index))
     before = os.environ.get(ENLARGED)
