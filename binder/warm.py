@@ -1,4 +1,4 @@
-"""Compiles the kernels that the notebooks use, so that a learner's first cell does not wait for it."""
+"""Compiles the kernels that the notebooks use; a learner's first cell need not wait for that."""
 
 import subprocess
 import sys

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..figure_style import ENLARGED
@@ -36,6 +39,19 @@ def is_current(notebook: Path, result: Path) -> bool:
     return about.get(SUM) == digest(notebook)
 
 
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment, which processes that are started meanwhile inherit."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
 def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     """Run all cells of a notebook in a new kernel, and write it with its outputs to `result`.
 
@@ -58,27 +74,24 @@ def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
     source = digest(notebook)
     whole = nbformat.read(notebook, as_version=4)
     where = {"metadata": {"path": str(result.parent)}}
-    # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc")
-    client = NotebookClient(whole, km=kernel, timeout=seconds, resources=where)
     now = ["before the first cell"]
-    client.on_cell_start = lambda cell, cell_index: now.__setitem__(0, cell.get("id", cell_index))
-    before = os.environ.get(ENLARGED)
-    os.environ[ENLARGED] = "1"  # the kernel inherits it
-    try:
-        client.execute()
-    except CellExecutionError as error:
-        said = f"{error.ename}: {error.evalue}".splitlines()[0]
-        raise CellFailed(f"{notebook.name}, cell {now[0]}: {said}") from error
-    except CellTimeoutError as error:
-        raise CellFailed(f"{notebook.name}, cell {now[0]}: not done in {seconds:g} s") from error
-    except DeadKernelError as error:
-        raise CellFailed(f"{notebook.name}, cell {now[0]}: its kernel has ended") from error
-    finally:
-        if before is None:
-            del os.environ[ENLARGED]
-        else:
-            os.environ[ENLARGED] = before
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variable(ENLARGED, "1"):
+        # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
+        client = NotebookClient(whole, km=kernel, timeout=seconds, resources=where)
+        client.owns_km = True  # so it ends the kernel, whatever happens
+        client.on_cell_start = lambda cell, cell_index: now.__setitem__(0, cell["id"])
+        try:
+            client.execute()
+        except CellExecutionError as error:
+            said = f"{error.ename}: {error.evalue}".splitlines()[0]
+            raise CellFailed(f"{notebook.name}, cell {now[0]}: {said}") from error
+        except CellTimeoutError as error:
+            raise CellFailed(
+                f"{notebook.name}, cell {now[0]}: not done in {seconds:g} s"
+            ) from error
+        except DeadKernelError as error:
+            raise CellFailed(f"{notebook.name}, cell {now[0]}: its kernel has ended") from error
     whole.metadata["tutorial_dl"] = {SUM: source}
     part = result.with_suffix(".part")
     nbformat.write(whole, part)
