@@ -83,9 +83,12 @@ $(BUILD)/marp/.installed: slides/package.json | install
 	@cd $(BUILD)/marp && npm install --silent --no-audit --no-fund --no-package-lock
 	@touch $@
 
+MARP := $(BUILD)/marp/node_modules/.bin/marp --quiet --html --theme-set slides/theme.css
 slides: notebooks $(BUILD)/numbers.json $(BUILD)/marp/.installed
 	@$(PY) -m tutorial_dl slides render --notebooks $(BUILD)/notebooks --numbers $(BUILD)/numbers.json --out $(BUILD)/decks
-	@$(BUILD)/marp/node_modules/.bin/marp --theme-set slides/theme.css -I $(BUILD)/decks -o $(BUILD)/slides
+	@$(MARP) -I $(BUILD)/decks -o $(BUILD)/slides
+	@if command -v chromium > /dev/null; then CHROME_PATH=$$(command -v chromium) $(MARP) --pdf -I $(BUILD)/decks -o $(BUILD)/slides; \
+	else echo "no PDF files: there is no program called chromium"; fi
 
 lint: install
 	@$(VENV)/bin/ruff check
