@@ -16,6 +16,7 @@ import either_mpi
 import numpy as np
 import psutil
 import pytest
+from commands_here import run_here
 
 from numba_kernels import launch
 from tutorial_dl import __main__
@@ -142,14 +143,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(w) for w, _ in WRONG])
 def test_wrong_words(monkeypatch, capfd, tmp_path, words, message):
-    """In this process, since a start takes a second: nothing but the words is looked at."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["tutorial_dl", "train", *words])
-    with pytest.raises(SystemExit) as ended:
-        __main__.main()
-    written = capfd.readouterr()
-    done = subprocess.CompletedProcess(words, ended.value.code, written.out, written.err)
-    assert message in error_of(done, 2)
+    assert message in error_of(run_here(capfd, "train", *words), 2)
 
 
 WRONG_ON_RANKS = [
