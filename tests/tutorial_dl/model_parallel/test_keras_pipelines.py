@@ -102,9 +102,7 @@ def trains(folder):
         how = dict(optimizer="sgd", learning_rate=0.1, batch_size=7, progress=False)
         own, alone = Team().split(Team().rank), None
         if Team().rank == 0:
-            whole = build()[0]
-            whole.run_eagerly = True  # a graph takes longer to make than a few steps
-            alone = Trainer(whole, dataset, "serial", team=own, **how)
+            alone = Trainer(build()[0], dataset, "serial", team=own, **how)
             alone.fit(10)  # of 2 updates, 7 and 6 samples
         grid = Grid(Team(), 2)
         part = PipelinedReplica(replica.of(model), grid, schedule, 3, sample=batch[0][:2])

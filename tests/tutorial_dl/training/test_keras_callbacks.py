@@ -61,7 +61,6 @@ def writing(folder, said):
 def by_fit(callbacks):
     (x, y), kept = data()
     model = compiled()
-    model.run_eagerly = True  # a graph takes longer to make than a few steps
     model.fit(x, y, SAMPLES, EPOCHS, verbose=0, callbacks=callbacks, validation_data=kept)
     return model
 
