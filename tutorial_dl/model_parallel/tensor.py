@@ -39,6 +39,7 @@ import numpy as np
 
 from numba_kernels.optimizers.base import Optimizer, check_range
 from numba_kernels.optimizers.clipping import clip_factor, squared_length
+from numba_kernels.spans import SUMS, span
 from numba_kernels.team.team import Team
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.layered import LayeredReplica, flat_layers
@@ -67,9 +68,10 @@ class Enter(Layer):
         return (joined(self.team, x) if self.sequence else x), None
 
     def backward_inputs(self, w, saved, gy):
-        if self.sequence:
-            return summed_part(self.team, gy), None
-        return self.team.allreduce(np.ascontiguousarray(gy)), None
+        with span(SUMS[1]):
+            if self.sequence:
+                return summed_part(self.team, gy), None
+            return self.team.allreduce(np.ascontiguousarray(gy)), None
 
 
 class Leave(Layer):
@@ -83,10 +85,11 @@ class Leave(Layer):
         return [(self.bias, (self.size,))] if self.size else []
 
     def forward(self, x, w, at):
-        if self.sequence:
-            y = summed_part(self.team, x)
-        else:
-            y = self.team.allreduce(np.ascontiguousarray(x))
+        with span(SUMS[0]):
+            if self.sequence:
+                y = summed_part(self.team, x)
+            else:
+                y = self.team.allreduce(np.ascontiguousarray(x))
         return (y + w[0] if self.size else y), None
 
     def backward_inputs(self, w, saved, gy):

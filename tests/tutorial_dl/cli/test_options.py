@@ -287,6 +287,25 @@ def test_options_of_tensor_parallelism_that_do_not_fit(options, line):
     assert ranks_of(RunConfig.of(tensor=2, pipeline=3)) == 6
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"shard": 4}, "shard must be 0 to 3, the stage of ZeRO, got 4"),
+        ({"shard": 3, "one_copy": True}, "one_copy does not fit shard 3: leave one of them out"),
+        ({"shard": 2, "compression": "bf16"}, "compression does not fit shard 2, which reduces la"),
+        ({"shard": 2, "accumulate": 2}, "--accumulate does not fit --shard 2: use --shard 1"),
+        ({"shard": 3, "sync_batch_norm": True}, "--sync-batch-norm does not fit --shard 3: use"),
+        ({"shard": 2, "compile": "xla"}, "--compile xla does not fit --shard 2: its ranks commun"),
+        ({"shard": 2, "pipeline": 2}, "--shard does not fit --pipeline"),
+        ({"shard": 2, "strategy": "downpour"}, "shard needs strategy 'synchronous', got 'downp"),
+    ],
+)
+def test_options_of_sharding_that_do_not_fit(options, line):
+    with pytest.raises(ValueError, match=re.escape(line)):
+        RunConfig.of(**options).check()
+    RunConfig.of(shard=3, clip_norm=1.0, ranks=4, checkpoint="run").check()
+
+
 def test_help_has_panels_and_shows_no_option_twice(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     text = CliRunner().invoke(app, ["train", "--help"]).output
