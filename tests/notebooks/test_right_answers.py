@@ -15,6 +15,7 @@ import right_functions as right
 from exercise_cells import one_line
 
 from tutorial_dl.course.exercises import check
+from tutorial_dl.course.foundations import Cut
 from tutorial_dl.layout import Layout
 
 # Numbers ---------------------------------------------------------------------------------------
@@ -74,6 +75,7 @@ NUMBERS = {
     "16.batch": [*whole(4096), 2**12, 2 * 1024 * 4096 / (2 * 1024), 4097],
     "17.batches": whole(63, 21),
     "18.ranks": whole(5, 3),
+    "19.cut": [*whole(2, 4, 1, 4), *whole(1, 8, 2, 2), Cut(2, 4, 1, 4)],
 }
 # fmt: on
 

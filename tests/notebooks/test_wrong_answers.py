@@ -168,6 +168,20 @@ NUMBERS = [
     ("18.ranks", (5, 4), "stage 3 on ranks = 4 fits, but so would fewer"),
     ("18.ranks", (4.5, 2.4), "whole number"),
     ("18.ranks", 5, "expected two numbers"),
+    # The fastest of all holds 24.07 GB.
+    ("19.cut", (4, 2, 1, 4), r"it does not fit: .* 24\.07 GB and has 24 .*activations 18\.3"),
+    ("19.cut", (8, 1, 1, 4), r"it does not fit: .* hold 27\.40 GB"),
+    ("19.cut", (1, 32, 1, 1), r"activations 73\.0"),  # stages do not divide activations
+    ("19.cut", (32, 1, 1, 1), r"hold 102\.10 GB"),
+    ("19.cut", (1, 8, 1, 4), "it fits, but a step takes 8.5 s; .* most of it is for bubble: 1.5 s"),
+    ("19.cut", (4, 1, 1, 8), "a tensor group of 8 does not fit on a node of 4, so every layer"),
+    ("19.cut", (4, 1, 2, 4), r"context x tensor = 8 does not fit on a node of 4, so keys and"),
+    ("19.cut", (4, 1, 4, 2), "the order is data, pipeline, context, tensor; yours means data 4 x"),
+    ("19.cut", (2, 4, 1, 2), "2 x 4 x 1 x 2 = 16 ranks, but there are 32 GPUs"),
+    ("19.cut", (2, 4, 0, 4), "context must be a whole number, at least 1, got 0"),
+    ("19.cut", (2, 4, 1, "4"), "tensor must be a whole number, at least 1, got '4'"),
+    ("19.cut", (8, 4), "expected four numbers: data, pipeline, context, tensor"),
+    ("19.cut", 32, "expected four numbers"),
 ]
 
 # What no hint may say: a pattern of the right numbers.
@@ -177,7 +191,7 @@ ANSWERS = {
     "09.batches": "512|8,?192",
     "11.plan": r"2\.56|10", "12.workers": "6|4", "13.moving_rates": r"0\.75|1\.5|3/4|3/2",
     "14.kappa": r"1\.125|9/8|0\.5", "15.choice": "(?!)", "16.batch": "4,?096",
-    "18.ranks": "(?!)",
+    "18.ranks": "(?!)", "19.cut": "(?!)",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ def as_fit(make, train, kept, team, batch_size=16, epochs=2, near=2e-6):
     from tutorial_dl import Trainer
 
     mine, theirs = make(), make()
+    theirs.run_eagerly = True  # a graph takes longer to make than a few steps
     options = dict(batch_size=batch_size, epochs=epochs, shuffle=False, verbose=0)
     (x, y), (x_kept, y_kept) = ((as_keras_has_it(x), y) for x, y in (train, kept))
     expected = theirs.fit(

@@ -42,6 +42,11 @@ SMALL = {
         "def pi_on_digits(p, epochs=3)": "def pi_on_digits(p, epochs=1)",
     },
     "17_pipelines": {"min(steps(name, m, 3)": "min(steps(name, m, 1)"},
+    "19_many_dimensions": {"def seconds(self, steps=3):": "def seconds(self, steps=1):"},
+    "21_distributed_gans": {
+        '"hidden": 60_000': '"hidden": 6_000',
+        "trainer.fit(40)": "trainer.fit(15)",
+    },
     "22_calorimeter_gan": {"epochs = 8": "epochs = 3"},
     "24_evolution_and_bayes": {
         "problems.hartmann(), 3, 60": "problems.hartmann(), 1, 40",

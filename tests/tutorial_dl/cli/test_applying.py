@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from commands_here import run_here
 from mpi4py import MPI
 
 from tutorial_dl import __main__, data
@@ -166,8 +167,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=[m for _, m in WRONG])
-def test_wrong_options_are_told_in_one_line(command, tmp_path, words, message):
+def test_wrong_options_are_told_in_one_line(monkeypatch, capfd, tmp_path, words, message):
     for name in ("a.npz", "b.keras", "my_file.py"):
         (tmp_path / name).write_bytes(b"")
-    done = command(*words)
+    monkeypatch.chdir(tmp_path)
+    done = run_here(capfd, *words)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    assert not done.stdout

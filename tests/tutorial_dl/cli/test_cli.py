@@ -1,5 +1,6 @@
 """The command line as a user sees it: output, exit status, and processes left behind."""
 
+import contextlib
 import json
 import os
 import signal
@@ -12,8 +13,10 @@ from unittest import mock
 
 import clock
 import either_mpi
+import numpy as np
 import psutil
 import pytest
+from commands_here import run_here
 
 from numba_kernels import launch
 from tutorial_dl import __main__
@@ -56,16 +59,21 @@ def huge():
 
 
 @pytest.fixture
-def command(tmp_path):
-    """command(*words, start=[...]) -> CompletedProcess; fails if a process is left running"""
+def users_folder(tmp_path):
     (tmp_path / "my_file.py").write_text(USERS_FILE)
     (tmp_path / "broken.py").write_text("def build(:\n")
+    return tmp_path
+
+
+@pytest.fixture
+def command(users_folder):
+    """command(*words, start=[...]) -> CompletedProcess; fails if a process is left running"""
     mark = uuid.uuid4().hex
 
     def run(*words, start=(), timeout=600, **options):
         return subprocess.run(
             [*start, sys.executable, "-m", "tutorial_dl", *words],
-            cwd=tmp_path, env=dict(os.environ, TEST_MARK=mark), timeout=timeout,
+            cwd=users_folder, env=dict(os.environ, TEST_MARK=mark), timeout=timeout,
             capture_output=True, text=True, stdin=subprocess.DEVNULL, **options,
         )  # fmt: skip
 
@@ -135,14 +143,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(w) for w, _ in WRONG])
 def test_wrong_words(monkeypatch, capfd, tmp_path, words, message):
-    """In this process, since a start takes a second: nothing but the words is looked at."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["tutorial_dl", "train", *words])
-    with pytest.raises(SystemExit) as ended:
-        __main__.main()
-    written = capfd.readouterr()
-    done = subprocess.CompletedProcess(words, ended.value.code, written.out, written.err)
-    assert message in error_of(done, 2)
+    assert message in error_of(run_here(capfd, "train", *words), 2)
 
 
 WRONG_ON_RANKS = [
@@ -150,14 +152,16 @@ WRONG_ON_RANKS = [
     (["--model", "no_file:build"], 2, "no such module"),
     (["--data", "no/file.py:load"], 2, "there is no file"),
     (["--model", "broken:build"], 2, "SyntaxError"),
-    (["--data", "my_file:raises"], 2, "ZeroDivisionError: division by zero"),
     (["--model", "my_file:narrow"], 2, "can't be used on data 'digits'"),
     (["--model", "curve"], 2, "model 'curve' maps one number to one number"),
     (["--model", "my_file:raises"], 2, "my_file.py, line 2"),
     (["--save-best", "m.keras"], 2, "save the model as 'm.keras': the name must end in .npz"),
-    (["--learning-rate", "1e30", "--optimizer", "sgd"], 1, "the loss is nan at step 2 (epoch 1) "),
     (["--model", "curve", "--data", "my_file:nan"], 2, "train.inputs[60] is nan; remove such"),
     (["--model", "curve", "--data", "my_file:huge"], 1, "the loss is nan at step 1 (epoch 1) "),
+]
+WRONG_OF_A_COMMAND = [  # one that fails before training, one within, and one with lost workers
+    (["--data", "my_file:raises"], 2, "ZeroDivisionError: division by zero"),
+    (["--learning-rate", "1e30", "--optimizer", "sgd"], 1, "the loss is nan at step 2 (epoch 1) "),
     (
         ["-n", "5", "--strategy", "downpour", "--devices", "2", "--learning-rate", "1e30"],
         1,
@@ -166,10 +170,42 @@ WRONG_ON_RANKS = [
 ]
 
 
+def on_these_ranks(folder, words):
+    """Run a command line on ranks that are there already, since a start takes seconds.
+
+    What any of them writes to standard error goes to the file "errors" in the folder.
+    """
+    kept, file = os.dup(2), os.open(Path(folder, "errors"), os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 2)
+    streams = {"stdout": sys.stdout, "stderr": sys.__stderr__}
+    line = {"argv": ["tutorial_dl", "train", *words], "path": [*sys.path]}
+    try:
+        with contextlib.chdir(folder), np.errstate(), mock.patch.multiple(sys, **streams, **line):
+            with pytest.raises(SystemExit) as ended:
+                __main__.main()
+            sys.__stderr__.flush()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept), os.close(file)
+        for name in ("my_file", "broken"):  # of this folder
+            sys.modules.pop(name, None)
+    print(f"status {ended.value.code}")
+
+
 @pytest.mark.parametrize(
     ("words", "status", "message"), WRONG_ON_RANKS, ids=[" ".join(w) for w, *_ in WRONG_ON_RANKS]
 )
-def test_wrong_on_every_rank_is_told_once(command, words, status, message):
+def test_wrong_on_every_rank_is_told_once(on_ranks, users_folder, words, status, message):
+    printed = on_ranks(2, on_these_ranks, str(users_folder), ["--quiet", *words])
+    assert printed == 2 * f"status {status}\n"
+    (told,) = (users_folder / "errors").read_text().splitlines()
+    assert told.startswith("error: ") and message in told
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"), WRONG_OF_A_COMMAND, ids=["set-up", "training", "workers"]
+)
+def test_a_failing_command_tells_it_once(command, words, status, message):
     assert message in error_of(command("train", "-n", "2", "--quiet", *words), status)
 
 
@@ -187,14 +223,16 @@ def test_under_mpiexec(command):
     assert command("--version", start=start).stdout.count("tutorial-dl") == 1
 
 
-def test_a_users_own_keras_model_of_two_inputs(command):
+@pytest.mark.xdist_group("keras")
+def test_a_users_own_keras_model_of_two_inputs(on_ranks, users_folder):
     words = ["--model", "my_file:build", "--data", "my_file:load", "--epochs", "20"]
-    words += ["--learning-rate", "0.01"]
-    launched = command("train", "-n", "2", *words, "--json", "-")
-    assert launched.returncode == 0, launched.stderr
-    assert "synchronous on 2 ranks" in launched.stderr  # the progress bar
-    assert "note:" not in launched.stderr  # it was compiled without an optimizer
-    assert json.loads(launched.stdout)["val_accuracy"] >= 0.9
+    words += ["--learning-rate", "0.01", "--json", "-"]
+    printed = on_ranks(2, on_these_ranks, str(users_folder), words, keras=True)
+    result, end = json.JSONDecoder().raw_decode(printed)
+    assert result["val_accuracy"] >= 0.9 and printed[end:].split() == ["status", "0"] * 2
+    errors = (users_folder / "errors").read_text()
+    assert "synchronous on 2 ranks" in errors  # the progress bar
+    assert "note:" not in errors  # it was compiled without an optimizer
 
 
 def trained(lines):

@@ -16,6 +16,7 @@ import clock
 import numpy as np
 import psutil
 import pytest
+from commands_here import run_here
 from ipyparallel.cluster import ClusterManager
 
 from tutorial_dl import cluster
@@ -335,8 +336,8 @@ def test_from_a_terminal():
         (["lst"], "No such command 'lst'"),
     ],
 )
-def test_bad_words_are_one_line(words, says):
-    done = command(*words)
+def test_bad_words_are_one_line(capfd, words, says):
+    done = run_here(capfd, "cluster", *words)
     assert done.returncode == 2 and says in done.stderr
     assert done.stderr.count("\n") == 1 and not done.stdout
 

@@ -56,7 +56,8 @@ def serial(optimizer, make=network, epochs=2):
     def train():
         model = make()
         whole, _ = samples(make is embedding)
-        fit(model, optimizer, whole, BATCH * hvd.size(), epochs)
+        # A graph takes longer to make than a few steps.
+        fit(model, optimizer, whole, BATCH * hvd.size(), epochs, run_eagerly=True)
         return model
 
     return on_rank_0(train)

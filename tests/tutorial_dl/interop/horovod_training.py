@@ -85,7 +85,7 @@ def accumulated_batches():
 
         def train(make=make):
             expected = network()
-            expected.compile(make(1), "mse")
+            expected.compile(make(1), "mse", run_eagerly=True)
             for at in range(0, len(x), both):
                 expected.train_on_batch(x[at : at + both], y[at : at + both])
             return expected
@@ -121,7 +121,7 @@ def accumulated_batches_of_a_loaded_model():
 
     def train():
         (x, y), expected = samples()[0], network()
-        expected.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
+        expected.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", run_eagerly=True)
         x, y = np.concatenate([x] * 4), np.concatenate([y] * 4)
         expected.fit(x, y, batch_size=2 * BATCH * hvd.size(), shuffle=False, verbose=0)
         return expected

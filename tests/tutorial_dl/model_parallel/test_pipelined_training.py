@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands_here import run_here
 
 from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
@@ -214,11 +215,21 @@ def test_a_killed_stage_is_named_by_the_command_line(tmp_path, rank, line):
         (["--pipeline", 2, "--chunks", 2], "--chunks 2 needs --pipeline-schedule interleaved"),
         (["--pipeline", 2, "--accumulate", 2], "--accumulate does not fit --pipeline: use --micro"),
         (["--pipeline", 2, "--strategy", "downpour"], "--pipeline with strategy 'downpour'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_ranks_are_started(capfd, options, line):
+    done = run_here(capfd, "train", "--quiet", *map(str, options))
+    assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
         (["--pipeline", 2, "--model", "dense"], "a DenseReplica can't be cut into stages"),
         (["--pipeline", 2, "--data", "text", "--model", "transformer", "--cut-at", "no"],
          "the model has no layer 'no': embedding, block_1_attend"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused_in_one_line(options, line):
+def test_what_ranks_refuse_is_told_in_one_line(options, line):
     done = run(*options)
     assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1

@@ -153,12 +153,18 @@ def two_ranks_do_what_one_does(expected):
 
 def test_synchronous_on_two_ranks(on_ranks):
     """6 steps with batches of 32, 32 and 6 samples, against the same in this process."""
+    import tensorflow as tf
+
     from tutorial_dl.training.gan import gan_trainer
 
-    trainer = gan_trainer(
-        models.build("digits-gan", small_digits()), small_digits(), "serial", progress=False
-    )
-    trainer.fit(2)
+    tf.config.run_functions_eagerly(True)  # graphs take longer to make than a few steps
+    try:
+        trainer = gan_trainer(
+            models.build("digits-gan", small_digits()), small_digits(), "serial", progress=False
+        )
+        trainer.fit(2)
+    finally:
+        tf.config.run_functions_eagerly(False)
     weights = [player.replica.parameters for player in trainer.players]
     expected = [[w[:50].tolist(), w[-50:].tolist(), float(np.linalg.norm(w))] for w in weights]
     on_ranks(2, two_ranks_do_what_one_does, json.loads(json.dumps(expected)), keras=True)

@@ -51,6 +51,7 @@ def by_keras(optimizer):
     from tutorial_dl.data import Batches
 
     model, batches = compiled(optimizer), Batches(samples().train, BATCH, seed=5)
+    model.run_eagerly = True  # a graph takes longer to make than a few steps
     for epoch in range(EPOCHS):
         for x, y in batches.epoch(epoch):
             model.train_on_batch(x, y)

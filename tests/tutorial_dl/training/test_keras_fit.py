@@ -98,6 +98,7 @@ def by_keras(make, dataset, epochs):
     from tutorial_dl.data import Batches
 
     model, batches = compiled(make), Batches(dataset.train, BATCH, seed=5)
+    model.run_eagerly = True  # a graph takes longer to make than a few steps
     for epoch in range(epochs):
         for x, y in batches.epoch(epoch):
             model.train_on_batch(x, y)

@@ -108,6 +108,7 @@ def same(make, ours, theirs, epochs=EPOCHS, kept=None, steps=None, **options):
     from tutorial_dl import Trainer
 
     model, expected = make(), make()
+    expected.run_eagerly = True  # a graph takes longer to make than a few steps
     given = ours if kept is None else (ours, kept[0])
     trainer = Trainer(model, given, progress=False, shuffle=False, **options)
     history = trainer.fit(epochs)
@@ -176,6 +177,7 @@ def in_any_order():
     team = Team()
     x, y, _ = arrays()
     model, expected, dataset = classifier(), classifier(), py_dataset(x, y)
+    expected.run_eagerly = True
     Trainer(model, dataset, seed=4, progress=False).fit(EPOCHS)
     orders = [np.random.default_rng((4, epoch)).permutation(len(dataset)) for epoch in range(2)]
     assert (orders[0] != orders[1]).any()

@@ -8,6 +8,7 @@ from itertools import pairwise
 import clock
 import numpy as np
 import pytest
+from commands_here import run_here
 from trace_format import check_format
 
 from numba_kernels import launch
@@ -289,9 +290,10 @@ def test_command_line(tmp_path):
         ("folder.png", "is a folder"),
     ],
 )
-def test_bad_paths(tmp_path, name, message):
+def test_bad_paths(monkeypatch, capfd, tmp_path, name, message):
     (tmp_path / "folder.png").mkdir()
-    done = command("--timeline", name, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = run_here(capfd, "train", "--timeline", name)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("error: ") and message in done.stderr
     assert done.stderr.count("\n") == 1

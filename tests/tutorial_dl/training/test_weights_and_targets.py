@@ -59,6 +59,7 @@ def by_keras(make, data):
     from tutorial_dl.data import Batches
 
     model, batches = make(), Batches(data, BATCH, seed=5)
+    model.run_eagerly = True  # a graph takes longer to make than a few steps
     for epoch in range(EPOCHS):
         for x, y, *weights in batches.epoch(epoch):
             model.train_on_batch(x, y if isinstance(y, dict) or len(y) else None, *weights)

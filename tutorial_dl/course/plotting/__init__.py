@@ -20,7 +20,8 @@ FIGURES = {
         "descent_film", "error_factors", "fit_errors", "fits", "loss_curves", "loss_paths",
         "solver_errors",
     ],
-    "elsewhere": ["draw_layout", "draw_schedule", "learning_rates", "spans"],
+    "dimensions": ["map_of_cuts", "parts_of_cuts"],
+    "elsewhere": ["draw_axes", "draw_layout", "draw_schedule", "learning_rates", "spans"],
     "games": [
         "distances_by_epoch", "duel_factors", "duels", "forger_film", "quality_at_equal_terms",
     ],
