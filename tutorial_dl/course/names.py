@@ -33,6 +33,7 @@ _PLACES = {
     "splitting_a_layer": (16, "Splitting a layer"),
     "pipelines": (17, "Pipelines"),
     "sharding_and_long_sequences": (18, "Sharding and long sequences"),
+    "many_dimensions": (19, "Many dimensions"),
     "the_forgers_game": (20, "The forger's game"),
     "distributed_gans": (21, "Distributed GANs"),
     "calorimeter_gan": (22, "A GAN of particle showers"),
