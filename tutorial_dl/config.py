@@ -384,6 +384,37 @@ class TensorConfig:
 
 
 @dataclass(frozen=True)
+class ContextConfig:
+    panel = "Context parallelism"
+    context: int | None = option(
+        "Divide each sequence over so many ranks; ranks beyond share the batches.", least=1)
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError for what does not fit parts of sequences."""
+        if self.context is None:
+            return
+        for name in ("pipeline", "tensor"):
+            if getattr(getattr(config, name), name) is not None:
+                raise ValueError(
+                    f"--{name} does not fit --context: more ranks, -n, share the batches"
+                )
+        ranks = config.layout.ranks
+        if ranks is not None and ranks % self.context:
+            raise ValueError(
+                f"-n {ranks} can't be divided into context groups of {self.context} ranks: use a "
+                f"multiple of {self.context}"
+            )
+        if config.strategy.strategy != "synchronous":
+            raise ValueError(
+                f"--context with strategy {config.strategy.strategy!r}: use 'synchronous'"
+            )
+        values = config.values()
+        for name in ("accumulate", "sync_batch_norm", "class_weight"):
+            if values[name] != OPTIONS[name].default:
+                raise ValueError(f"{OPTIONS[name].flag} does not fit --context")
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     panel = "Checkpoints"
     checkpoint: str | None = option(
@@ -427,6 +458,7 @@ class RunConfig:
     gan: GanConfig = GanConfig()
     pipeline: PipelineConfig = PipelineConfig()
     tensor: TensorConfig = TensorConfig()
+    context: ContextConfig = ContextConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()
 
@@ -490,6 +522,7 @@ class RunConfig:
             OPTIONS[name].checked(value)
         self.pipeline.check(self)
         self.tensor.check(self)
+        self.context.check(self)
         upward, timeline = self.layout.upward, self.output.timeline
         if upward not in (None, "auto") and not (upward.isdecimal() and int(upward)):
             raise ValueError(

@@ -21,10 +21,15 @@ by rows (of its table): a rank has 0 for tokens that it does not hold, and g add
 Sequence parallel: what lies between pairs, norms and dropout, would be computed on all ranks alike.
 With `sequence`, each rank does it for its part of the sequence; f becomes an allgather, with a
 reduce-scatter backward, and g a reduce-scatter, with an allgather backward. An allreduce consists
-of these two, so the bytes are the same.
+of these two, so the bytes are the same. What a rank holds from the forward to the backward pass is
+less. Numbers per position of a block of width d with h heads, a sequence of t positions and dropout
+(norms, masks, inputs of a pair, and what lies within pairs):
+
+    tensor parallel      2 (d + 1) + 2 d + 2 d       + (16 d + h t) / T
+    with `sequence`      (2 (d + 1) + 2 d) / T + 2 d + (16 d + h t) / T
 
 Shoeybi et al. (Megatron-LM), arXiv 1909.08053; sequence parallel: Korthikanti et al., arXiv
-2205.05198. Here the backward pass keeps what f has gathered; the paper gathers it again.
+2205.05198. Here the backward pass keeps what f has gathered, the 2 d; the paper gathers it again.
 
 This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way.
 """
@@ -40,6 +45,7 @@ import numpy as np
 from numba_kernels.optimizers.base import Optimizer, check_range
 from numba_kernels.optimizers.clipping import clip_factor, squared_length
 from numba_kernels.team.team import Team
+from tutorial_dl.model_parallel.reductions import Reductions
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.layered import LayeredReplica, flat_layers
 from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Dropout, Layer, LayerNorm
@@ -59,23 +65,23 @@ CUTS = {  # class, kind: the axis along which each of its arrays is cut; None: w
 class Enter(Layer):
     """f: all inputs to all ranks. x (s, t, ...), with `sequence` (s, t / T, ...)."""
 
-    def __init__(self, name: str, team: Team, sequence: bool) -> None:
+    def __init__(self, name: str, team: Reductions, sequence: bool) -> None:
         super().__init__(name)
         self.team, self.sequence = team, sequence
 
     def forward(self, x, w, at):
-        return (joined(self.team, x) if self.sequence else x), None
+        return (self.team.gathered(x) if self.sequence else x), None
 
     def backward_inputs(self, w, saved, gy):
         if self.sequence:
-            return summed_part(self.team, gy), None
+            return self.team.summed_part(gy), None
         return self.team.allreduce(np.ascontiguousarray(gy)), None
 
 
 class Leave(Layer):
     """g: the sum of all ranks' terms, plus a bias of `size` numbers (0: none)."""
 
-    def __init__(self, name: str, team: Team, sequence: bool, bias: str = "", size: int = 0):
+    def __init__(self, name: str, team: Reductions, sequence: bool, bias: str = "", size: int = 0):
         super().__init__(name)
         self.team, self.sequence, self.bias, self.size = team, sequence, bias, size
 
@@ -84,13 +90,13 @@ class Leave(Layer):
 
     def forward(self, x, w, at):
         if self.sequence:
-            y = summed_part(self.team, x)
+            y = self.team.summed_part(x)
         else:
             y = self.team.allreduce(np.ascontiguousarray(x))
         return (y + w[0] if self.size else y), None
 
     def backward_inputs(self, w, saved, gy):
-        return (joined(self.team, gy) if self.sequence else gy), gy
+        return (self.team.gathered(gy) if self.sequence else gy), gy
 
     def backward_weights(self, saved, kept, gw):
         if self.size:
@@ -100,29 +106,29 @@ class Leave(Layer):
 class Divide(Layer):
     """Before the first layers on parts of the sequence: each rank takes its part."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Reductions) -> None:
         super().__init__("divide the sequence")
         self.team = team
 
     def forward(self, x, w, at):
-        return part_of(self.team, x), None
+        return self.team.part(x), None
 
     def backward_inputs(self, w, saved, gy):
-        return joined(self.team, gy), None
+        return self.team.gathered(gy), None
 
 
 class Join(Layer):
     """Behind the last of these layers: all ranks go on with the whole sequence, alike."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Reductions) -> None:
         super().__init__("join the sequence")
         self.team = team
 
     def forward(self, x, w, at):
-        return joined(self.team, x), None
+        return self.team.gathered(x), None
 
     def backward_inputs(self, w, saved, gy):
-        return part_of(self.team, gy), None
+        return self.team.part(gy), None
 
 
 class WithoutBias(Layer):
@@ -183,7 +189,7 @@ class TokenRows(Layer):
 class PartOfDropout(Dropout):
     """Dropout of a part of the sequence, with this part of the masks of the whole."""
 
-    def __init__(self, layer: Dropout, team: Team) -> None:
+    def __init__(self, layer: Dropout, team: Reductions) -> None:
         super().__init__(layer.name, layer.rate, layer.number)
         self.team = team
 
@@ -192,32 +198,8 @@ class PartOfDropout(Dropout):
             return x, None
         s, t, *rest = x.shape
         ones = np.ones((s, t * self.team.size, *rest), x.dtype)
-        mask = part_of(self.team, super().forward(ones, w, at)[0])
+        mask = self.team.part(super().forward(ones, w, at)[0])
         return x * mask, mask
-
-
-def part_of(team: Team, x: np.ndarray) -> np.ndarray:
-    """This rank's part of x (s, t, ...) along the sequence."""
-    t = x.shape[1]
-    if t % team.size:
-        raise ValueError(
-            f"a sequence of {t} positions can't be divided evenly over {team.size} ranks: use a "
-            f"length such as {t - t % team.size or team.size}, or sequence=False"
-        )
-    t //= team.size
-    return np.ascontiguousarray(x[:, team.rank * t : (team.rank + 1) * t])
-
-
-def joined(team: Team, x: np.ndarray) -> np.ndarray:
-    """Allgather along the sequence: (s, t / T, ...) of each rank to (s, t, ...) on all."""
-    every = team.allgather(np.ascontiguousarray(x)).reshape(team.size, *x.shape)
-    return np.concatenate(list(every), axis=1)
-
-
-def summed_part(team: Team, x: np.ndarray) -> np.ndarray:
-    """Reduce-scatter along the sequence: the sum of all ranks' x (s, t, ...), of it this part."""
-    part_of(team, x[:0])  # refuses uneven parts
-    return team.alltoall(np.stack(np.split(x, team.size, axis=1))).sum(axis=0)
 
 
 def kind_of(layer: Layer, rules: Mapping[str, str]) -> str:
@@ -259,19 +241,23 @@ def local(layer: Layer, kind: str, team: Team) -> Layer:
 
 
 def split(
-    layers: Sequence[Layer], team: Team, rules: Mapping[str, str], sequence: bool = False
+    layers: Sequence[Layer],
+    team: Team | Reductions,
+    rules: Mapping[str, str],
+    sequence: bool = False,
 ) -> list[Layer]:
     """The layers of this rank, from those of the whole model; ValueError if they can't be cut.
 
     Args:
         layers: The whole model's, of tutorial_dl/replica/layers.py and transformer.py.
-        team: The ranks that compute together, T.
+        team: The ranks that compute together, T; or their Reductions, which count bytes.
         rules: Pattern of layers' names (as of files, "block_*_dense_1") -> how they are cut:
             "columns", "rows", "heads" or "replicate" (not at all, as layers without a rule). The
             first that matches counts. A layer by columns needs one by rows behind it; only
             activations may lie between them.
         sequence: Divide what lies between the pairs along the sequence, axis 1.
     """
+    team = team if isinstance(team, Reductions) else Reductions(team)
     for pattern, kind in rules.items():
         if kind not in KINDS:
             raise ValueError(f"rule '{pattern}': {', '.join(KINDS)}, not {kind!r}")
@@ -357,6 +343,9 @@ class TensorReplica(LayeredReplica):
     make the same updates as on one process; see `check_optimizer` and `clip`.
 
     Args: those of `split`, and of LayeredReplica. The initial weights are those of the whole model.
+
+    Attributes:
+        reductions: Counts the bytes that this rank sends while it computes, `reductions.sent`.
     """
 
     def __init__(
@@ -364,8 +353,8 @@ class TensorReplica(LayeredReplica):
         sequence: bool = False, loss: str = "cross_entropy", seed: int = 0,
         dtype: Any = np.float32,
     ) -> None:  # fmt: skip
-        self.team, self.sequence = team, sequence
-        parts = split(layers, team, rules, sequence)
+        self.team, self.sequence, self.reductions = team, sequence, Reductions(team)
+        parts = split(layers, self.reductions, rules, sequence)
         super().__init__(parts, loss, seed, dtype)
         self.axes: dict[str, int | None] = {}  # of each array: where it is cut
         for layer in flat_layers(layers):
@@ -409,7 +398,7 @@ class TensorReplica(LayeredReplica):
         parts = [s.of(self.gradient) for s in self.segments if s.name in self._partial]
         if parts and samples and self.team.size > 1:
             together = np.concatenate([part.reshape(-1) for part in parts])
-            self.team.allreduce(together)
+            self.reductions.allreduce(together)
             ends = np.cumsum([part.size for part in parts])[:-1]
             for part, total in zip(parts, np.split(together, ends), strict=True):
                 part[...] = total.reshape(part.shape)

@@ -116,6 +116,49 @@ def test_one_reduction_each_way(on_ranks):
     on_ranks(2, reductions)
 
 
+def as_the_formulas_say():
+    """Bytes sent in a step, and bytes held between the passes, of a small GPT of two blocks."""
+    import tracemalloc
+
+    from numba_kernels import Team
+    from tutorial_dl.model_parallel.tensor import TensorReplica
+    from tutorial_dl.replica.layers import At
+    from tutorial_dl.replica.transformer import transformer_layers
+
+    team, (s, t, d, h, blocks, vocabulary) = Team(), (2, 96, 48, 6, 2, 12)
+    ranks = team.size
+    layers = transformer_layers(vocabulary, t, d, h, blocks, dropout=0.2)
+    x = np.random.default_rng(3).integers(0, vocabulary, (s, t))
+    for sequence in (False, True):
+        part = TensorReplica(layers, team, GPT, sequence, dtype="float64")
+        part.compute_gradient((x, x))
+        sent, each = part.reductions.sent, 8 * s * t * d  # bytes of what lies between pairs
+        pairs = 2 * blocks
+        expected = 2 * (2 * pairs + 1) * each  # f backward, g forward; g of the embedding
+        if sequence:  # what divides and joins at the ends; weights that saw a part: norms, biases
+            expected += 2 * each + 2 * 8 * blocks * 6 * d
+        assert sent == pytest.approx((ranks - 1) / ranks * expected, rel=1e-12), sequence
+        tracemalloc.start()
+        try:
+            pass_ = part.chain.forward(x, part.weights, At(training=True))
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        undivided, divided = (2 * d, 4 * d + 2) if sequence else (6 * d + 2, 0)
+        block = undivided + (divided + 16 * d + h * t) / ranks
+        # The last norm and what the output layer takes, and the logits
+        last = d + 1 + d + vocabulary
+        numbers = s * t * (blocks * block + last)
+        assert held == pytest.approx(8 * numbers, rel=0.03), (sequence, held / 8 / s / t, numbers)
+        del pass_
+    team.barrier()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_bytes_sent_and_held_are_those_of_the_formulas(on_ranks, ranks):
+    on_ranks(ranks, as_the_formulas_say)
+
+
 def refused():
     from numba_kernels import PeerError, Team, optimizers
     from tutorial_dl.model_parallel.tensor import TensorReplica, split
