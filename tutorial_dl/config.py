@@ -393,16 +393,15 @@ class ContextConfig:
         """Raise ValueError for what does not fit parts of sequences."""
         if self.context is None:
             return
-        for name in ("pipeline", "tensor"):
-            if getattr(getattr(config, name), name) is not None:
-                raise ValueError(
-                    f"--{name} does not fit --context: more ranks, -n, share the batches"
-                )
-        ranks = config.layout.ranks
-        if ranks is not None and ranks % self.context:
+        if config.pipeline.pipeline is not None:
+            raise ValueError("--pipeline does not fit --context: use --tensor, or leave it out")
+        ranks, tensor = config.layout.ranks, config.tensor.tensor or 1
+        one = self.context * tensor
+        if ranks is not None and ranks % one:
+            size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
             raise ValueError(
-                f"-n {ranks} can't be divided into context groups of {self.context} ranks: use a "
-                f"multiple of {self.context}"
+                f"-n {ranks} can't be divided into context groups of {size} ranks: use a multiple "
+                f"of {one}"
             )
         if config.strategy.strategy != "synchronous":
             raise ValueError(

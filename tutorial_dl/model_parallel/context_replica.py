@@ -116,7 +116,7 @@ def layers_of_part(layers: Sequence[Layer], sequences: Sequences) -> list[Layer]
 
 
 class ContextReplica(LayeredReplica):
-    """This rank's part of sequences, with the whole model of numpy layers, as a Replica.
+    """This rank's part of sequences, with the whole model of numpy layers. Making it is collective.
 
     Args:
         whole: The model of one rank, the same on every rank, such as a TransformerReplica. Inputs
@@ -140,7 +140,8 @@ class ContextReplica(LayeredReplica):
         layers = layers_of_part(whole.layers, self.sequences)
         super().__init__(layers, whole.loss, dtype=whole.dtype)
         self.parameters[:] = whole.parameters
-        self.random = None if whole.random is None else whole.random.copy()
+        if whole.random is not None:
+            self.random = grid.context.broadcast(whole.random.copy())
         # The most positions, and what an input needs at least: samples, positions, numbers
         self._most = [one.positions for one in every if isinstance(one, Embedding)]
         self._axes = 2 if self._most else 3

@@ -21,16 +21,22 @@ from tutorial_dl.model_parallel import keras_context_rules as rules
 from tutorial_dl.model_parallel.keras_context_layers import DropoutOfPart, RingHeads, TakePart
 from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
 from tutorial_dl.model_parallel.keras_tensor import check_model, compiled_as
+from tutorial_dl.model_parallel.keras_tensor_layers import Heads, PartOfDropout
 from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.replica.keras_steps import keras
+
+# With those of models whose layers are cut, too
+ATTENTIONS = (keras.layers.MultiHeadAttention, Heads)
+DROPOUTS = (keras.layers.Dropout, PartOfDropout)
 
 
 class Divided:
     """The model of this rank.
 
     Args:
-        model: The whole model, the same on every rank, functional or sequential; it is built. All
-            inputs have the same number of positions, on axis 1, and so has its output.
+        model: The model of whole sequences, functional or sequential, the same on all ranks of
+            `team`; it is built. All inputs have the same number of positions, on axis 1, and so
+            has its output.
         team: The ranks that share each sequence, C.
 
     Attributes:
@@ -75,9 +81,9 @@ class Divided:
     def _compute(self, node: Any) -> None:
         """Compute this rank's part of what a node gives, unless it can only be computed whole."""
         operation = node.operation
-        if type(operation) is keras.layers.MultiHeadAttention:
+        if type(operation) in ATTENTIONS:
             self._attention(node)
-        elif isinstance(operation, keras.layers.Dropout) and positions_in(node, self.length):
+        elif isinstance(operation, DROPOUTS) and positions_in(node, self.length):
             layer = DropoutOfPart(self._named(operation, "part"), operation, self.sequences)
             self._give(node, [layer(self.part(node.input_tensors[0]))])
         elif rules.by_position(node, self.length):
@@ -148,7 +154,7 @@ def positions_in(node: Any, length: int) -> bool:
 
 def is_causal(node: Any) -> bool:
     """Whether a node is an attention that sees no later positions."""
-    if type(node.operation) is not keras.layers.MultiHeadAttention:
+    if type(node.operation) not in ATTENTIONS:
         return False
     return bool(rules.attention(node).get("use_causal_mask"))
 

@@ -18,52 +18,40 @@ import numpy as np
 
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context import Divided
+from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.replica.base import Batch, Brought, TrainedBy
 from tutorial_dl.replica.keras_metrics import NEAR, is_empty, unchanged
 from tutorial_dl.replica.keras_steps import keras, tf
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
 
-class KerasContextReplica(KerasReplica):
-    """A KerasReplica of a model on parts of sequences. Making it is collective.
+class OnParts(KerasReplica):
+    """A KerasReplica whose ranks `grid.context` share each sequence, and `grid.data` each batch.
 
-    Args:
-        model: The whole model, a compiled keras.Model or its KerasReplica, the same on every rank.
-        grid: The ranks; those of `grid.context` share each sequence.
-
-    Attributes:
-        sequences: This rank's part of them; it counts the bytes that rings send.
-
-    Raises:
-        ValueError: If the model can't be computed so, with the layer's name and what would work.
+    Before its own constructor, a subclass sets `whole`, the replica of the whole model, and `grid`,
+    and calls `divided`.
     """
 
-    divides_sequences = True
+    sequences: Sequences | None = None  # None: this rank has whole sequences
     refuses_xla = "its ranks communicate while they compute a gradient"
 
-    def __init__(self, model: Any, grid: Grid) -> None:
-        self.whole = model if isinstance(model, KerasReplica) else KerasReplica(model)
-        self.grid = grid
-        divided = Divided(self.whole.model, grid.context)
-        self.sequences, self._length = divided.sequences, divided.length
-        super().__init__(divided.local)
-        # Generators of layers that are replaced come in another order; variables, in this one.
-        self._state, self._seeds = self.whole._state, self.whole._seeds
-        self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)  # it is not used
+    def divided(self, model: Any) -> Any:
+        """The model of this rank's part of sequences, from that of whole ones. Collective."""
+        seeds, team = self.whole.random, self.grid.context
+        if seeds.size and team.size > 1:  # layers may have no seed of their own
+            self.whole.random = team.broadcast(np.array(seeds))
+        found = Divided(model, team)
+        self.sequences, self._length, self.divides_sequences = found.sequences, found.length, True
+        return found.local
 
     def use_team(self, team: Any) -> None:
         super().use_team(self.grid.data)
 
-    def own_optimizer(self, given: Any = None) -> Brought | None:
-        return self.whole.own_optimizer(given)
-
-    def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:
-        """Save the whole Keras model, as its own replica does."""
-        self.whole.save(path, trained)
-
     def _arrays(self, batch: Batch) -> Batch:
         """Whole inputs, and this rank's part of targets and of weights of positions."""
         x, y, w = super()._arrays(batch)
+        if self.sequences is None:
+            return x, y, w
         for a in keras.tree.flatten(y):
             if a.shape[1:2] != (self._length,):
                 raise ValueError(
@@ -75,12 +63,13 @@ class KerasContextReplica(KerasReplica):
         return x, y, self.sequences.take(w) if of_positions else w
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        if not self._metrics.compiled_of_keras:
+        if self.sequences is not None and not self._metrics.compiled_of_keras:
             raise ValueError(
                 f"model '{self.whole.model.name}': context parallelism takes metrics of Keras's "
                 "own, whose sums over positions are known; call model.evaluate after training"
             )
-        self._check_loss(super()._arrays(batch)[1])
+        if self.sequences is not None:
+            self._check_loss(super()._arrays(batch)[1])
         super().try_out(batch, shared, by_team)
 
     def _check_loss(self, y: Any) -> None:
@@ -107,12 +96,44 @@ class KerasContextReplica(KerasReplica):
 
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
         """As KerasReplica, over all positions, on all ranks that share the sequences."""
-        return self.sequences.summed(super().measure(batches))
+        found = super().measure(batches)
+        return found if self.sequences is None else self.sequences.summed(found)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         sums = self.measure(batches)
         return {**self.metrics_of(sums), "samples": int(sums["samples"])}
 
-    def predict(self, x: Any) -> np.ndarray:
+    def predict(self, x: Any) -> Any:
         """The outputs at all positions, on all ranks that share the sequences. Collective."""
-        return self.sequences.gather(super().predict(x))
+        found = super().predict(x)
+        return found if self.sequences is None else self.sequences.gather(found)
+
+
+class KerasContextReplica(OnParts):
+    """A KerasReplica of a model on parts of sequences. Making it is collective.
+
+    Args:
+        model: The whole model, a compiled keras.Model or its KerasReplica, the same on every rank.
+        grid: The ranks; those of `grid.context` share each sequence.
+
+    Attributes:
+        sequences: This rank's part of them; it counts the bytes that rings send.
+
+    Raises:
+        ValueError: If the model can't be computed so, with the layer's name and what would work.
+    """
+
+    def __init__(self, model: Any, grid: Grid) -> None:
+        self.whole = model if isinstance(model, KerasReplica) else KerasReplica(model)
+        self.grid = grid
+        super().__init__(self.divided(self.whole.model))
+        # Generators of layers that are replaced come in another order; variables, in this one.
+        self._state, self._seeds = self.whole._state, self.whole._seeds
+        self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)  # it is not used
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        return self.whole.own_optimizer(given)
+
+    def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:
+        """Save the whole Keras model, as its own replica does."""
+        self.whole.save(path, trained)

@@ -30,6 +30,10 @@ class ContextParallel(Synchronous):
     saved_as = "Synchronous"
 
     def __init__(self, grid, **options):
+        if grid.tensor.size > 1 or grid.pipe.size > 1:
+            raise ValueError(
+                "the layers of this grid are cut, too: use strategies.TensorParallel(grid)"
+            )
         super().__init__(grid.team, **options)
         self.grid = grid
 

@@ -107,9 +107,9 @@ def cut(config: RunConfig, team, replica, dataset):
         raise ValueError(f"{flag} needs samples by number, and data '{dataset.name}' are a stream")
     if asked.pipeline is not None and getattr(dataset.train, "weights", None) is not None:
         raise ValueError("--pipeline takes no weights of samples: leave them out")
-    if config.context.context is not None:
-        return context_parallel(config, Grid(team, context=config.context.context), replica)
-    grid = Grid(team, asked.pipeline or 1, tensor or 1)
+    grid = Grid(team, asked.pipeline or 1, tensor or 1, config.context.context or 1)
+    if config.context.context is not None and tensor is None:
+        return context_parallel(config, grid, replica)
     if tensor is not None:
         replica = tensor_parallel(config, grid, replica)
         if asked.pipeline is None:

@@ -280,7 +280,7 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
         ({"tensor": 2, "shard": 0}, "--shard does not fit --tensor"),
         ({"tensor": 2, "strategy": "downpour"}, "--tensor with strategy 'downpour': use 'synchron"),
         ({"ranks": 3, "context": 2}, "-n 3 can't be divided into context groups of 2 ranks: use a"),
-        ({"context": 2, "tensor": 2}, "--tensor does not fit --context: more ranks, -n, share"),
+        ({"ranks": 6, "context": 2, "tensor": 2}, "context groups of 2 x 2 ranks: use a multiple"),
         ({"context": 2, "pipeline": 2}, "--pipeline does not fit --context"),
         ({"context": 2, "accumulate": 2}, "--accumulate does not fit --context"),
         ({"context": 2, "strategy": "downpour"}, "--context with strategy 'downpour': use 'synch"),
@@ -290,7 +290,7 @@ def test_options_of_a_model_that_is_cut_that_do_not_fit(options, line):
     with pytest.raises(ValueError, match=re.escape(line)):
         RunConfig.of(**options).check()
     assert ranks_of(RunConfig.of(tensor=2, pipeline=3)) == 6
-    assert ranks_of(RunConfig.of(context=3)) == 3
+    assert ranks_of(RunConfig.of(context=3, tensor=2)) == 6
 
 
 def test_help_has_panels_and_shows_no_option_twice(monkeypatch):

@@ -51,10 +51,11 @@ class Counts(callbacks.Callback):
         self.samples += samples
 
 
-def divided(ranks, model=(), **options):
+def divided(ranks, model=(), one_copy=False, **options):
     grid = Grid(Team(), context=ranks)
     replica = ContextReplica(whole(*model), grid)
-    return Trainer(replica, DATA, strategies.ContextParallel(grid), **HOW | options)
+    strategy = strategies.ContextParallel(grid, one_copy=one_copy)
+    return Trainer(replica, DATA, strategy, **HOW | options)
 
 
 def alone(epochs, model=(), strategy="serial", team=None, **options):
@@ -118,7 +119,7 @@ def go_on(folder):
     second = Trainer(whole(), DATA, "synchronous", team=Team(), **HOW | options)
     assert second.resume() and len(second.history.epochs) == 2
     second.fit(1)
-    third = divided(4, **options)
+    third = divided(4, one_copy=True, **options)
     assert third.resume() and third.steps == 12
     third.fit(1)
     fourth = divided(2, **options, callbacks=[Counts()])
@@ -177,6 +178,8 @@ def refused(grid):
         ContextReplica(LayeredReplica(mlp_layers([4, 3, 2])), grid)
     gpt = ContextReplica(whole(), grid)
     dense = ContextReplica(LayeredReplica([Dense("dense", 3, 2)], "mse"), grid)
+    other = TransformerReplica(9, 12, 8, 2, 1, 0.3, seed=grid.team.rank)
+    assert ContextReplica(other, grid).random.tolist() == [0, 0]  # as rank 0 draws
     tokens = np.zeros((2, 12), int)
     for replica, batch, why in (
         (gpt, (tokens[:, :7], tokens[:, :7]),

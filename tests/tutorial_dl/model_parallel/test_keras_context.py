@@ -12,7 +12,7 @@ from numba_kernels import optimizers
 from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, data, models, strategies
-from tutorial_dl.model_parallel import Grid, KerasContextReplica
+from tutorial_dl.model_parallel import Grid, KerasContextReplica, KerasTensorReplica
 from tutorial_dl.training import callbacks
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -45,7 +45,7 @@ def full(dropout=0.3):
     y = layers.LayerNormalization(name="norm")(x)
     heads = layers.MultiHeadAttention(2, 3, kernel_initializer=start(4), name="attend")
     y = layers.Dropout(dropout, seed=5, name="drop")(heads(y, x, y))
-    x = layers.Add(name="add")([x, y])
+    x = layers.Add(name="both")([x, y])
     x = layers.Dense(8, "silu", kernel_initializer=start(6), kernel_regularizer="l2")(x)
     x = layers.Softmax()(layers.Dense(4, kernel_initializer=start(7))(x))
     model = keras.Model(inputs, x, name="full")
@@ -53,8 +53,11 @@ def full(dropout=0.3):
     return model, (NUMBERS, LABELS)
 
 
-def trainers(build, grid, optimizer="momentum", callbacks=(), **options):
-    """The same training by one process, on rank 0 only, and by the ranks of a grid."""
+def trainers(build, grid, optimizer="momentum", callbacks=(), eager=False, **options):
+    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+
+    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
+    """
     batch = build()[1]
     samples = data.Data.of(*batch)
     dataset = data.Dataset("some", samples, samples, int(batch[1].max()) + 1)
@@ -64,9 +67,10 @@ def trainers(build, grid, optimizer="momentum", callbacks=(), **options):
         # Checkpoints of strategy 'serial' belong to it alone.
         strategy = "synchronous" if "checkpoint" in options else "serial"
         whole = build()[0]
-        whole.run_eagerly = strategy == "serial"  # a graph takes longer to make than a few steps
+        whole.run_eagerly = strategy == "serial"
         serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
     part = KerasContextReplica(build()[0], grid)
+    part.model.run_eagerly = eager
     strategy = strategies.ContextParallel(grid)
     found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
     return serial, found, batch
@@ -74,15 +78,16 @@ def trainers(build, grid, optimizer="momentum", callbacks=(), **options):
 
 def same(found, serial, batch, near):
     """Equal histories, weights and outputs; rank 0 has the serial run."""
-    outputs = found.predict(batch[0])
+    outputs, ours = found.predict(batch[0]), found.replica.parameters
+    if (pieces := getattr(found.replica, "pieces", None)) is not None:
+        ours = pieces.joined(ours, 0, pieces.whole_size)
     if serial is None:
         return
     for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
         assert mine.keys() == theirs.keys() >= {"loss", "accuracy"}
         for name in mine.keys() & {"loss", "accuracy", "val_loss", "val_accuracy"}:
-            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), name
+            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), (name, mine, theirs)
     expected = serial.replica.parameters
-    ours = found.replica.parameters
     np.testing.assert_allclose(ours, expected, rtol=0, atol=near * np.abs(expected).max())
     np.testing.assert_allclose(outputs, serial.replica.predict(batch[0]), rtol=0, atol=near)
 
@@ -124,6 +129,11 @@ def two(folder):
     found.team.recover()
     found.fit(1)
     assert found.history.epochs[-1]["loss"] < found.history.epochs[0]["loss"]
+    # Layers without a seed of their own: all ranks draw the same masks.
+    x = keras.Input((12, 3))
+    drop = compiled(x, layers.Dense(2)(layers.Dropout(0.5)(x)))
+    seeds = KerasContextReplica(drop, grid).random
+    assert (grid.team.broadcast(seeds.copy()) == seeds).all()
     # A loss that is none of single positions
     model, batch = full()
     model.compile(loss=keras.losses.Dice())
@@ -133,6 +143,15 @@ def two(folder):
     model.compile(loss="mse", metrics=[lambda y, z: keras.ops.mean(z)])
     with pytest.raises(ValueError, match="model 'full': context parallelism takes metrics of Kera"):
         KerasContextReplica(model, grid).try_out((batch[0], one_hot), True)
+
+
+class Counts(callbacks.Callback):
+    """Counts the samples of all steps."""
+
+    samples = 0
+
+    def on_step_end(self, trainer, loss, samples):
+        self.samples += samples
 
 
 class Stops(callbacks.Callback):
@@ -155,31 +174,44 @@ def three(folder):
     keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
     try:
         for build in (gpt, full):
-            found = trains(build, Grid(Team(), context=3), folder, 1e-12)
+            found = trains(build, Grid(Team(), context=3), folder, 1e-12, eager=True)
             assert found.replica.dtype == np.float64
     finally:
         keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
 
 
-def test_with_data_parallelism_and_clipping(on_ranks, tmp_path):
+def test_with_data_and_tensor_parallelism_and_clipping(on_ranks, tmp_path):
     on_ranks(4, together, str(tmp_path), keras=True)
 
 
 def together(folder):
-    """One rank, then D x C = 2 x 2, then one, from one folder."""
+    """One rank, then D x C = 2 x 2, then C x T = 2 x 2, then one, from one folder."""
     # With Adam's usual epsilon, the last digit of a gradient near 0 decides an update's sign.
     adam = optimizers.Adam(learning_rate=0.01, epsilon=0.01)
     # The second batch of an epoch has one sample, so one of the groups has none.
     options = {"checkpoint": f"{folder}/run", "clip_norm": 0.5, "batch_size": 12}
     serial, found, batch = trainers(gpt, Grid(Team(), context=2), adam, **options)
+    counts = Counts()
     if serial is not None:
         serial.fit(1)
         saving, serial.run.saving = serial.run.saving, None
         serial.fit(2)
     Team().barrier()
     assert found.resume() and found.steps == 2
-    found.fit(2)
+    found.fit(1)
+    grid = Grid(Team(), tensor=2, context=2)
+    part, strategy = KerasTensorReplica(gpt()[0], grid), strategies.TensorParallel(grid)
+    how = dict(optimizer=adam, learning_rate=0.01, progress=False, callbacks=[counts], **options)
+    found = Trainer(part, found.run.dataset, strategy, **how)
+    assert found.resume() and len(found.history.epochs) == 2
+    found.fit(1)
+    assert counts.samples == 13
     same(found, serial, batch, 1e-5)
+    found.save(f"{folder}/whole.keras")
+    if serial is not None:
+        loaded = keras.saving.load_model(f"{folder}/whole.keras")
+        outputs = serial.replica.predict(batch[0])
+        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-5)
     if serial is not None:
         vectors = [serial.replica.parameters, *serial.strategy.state.slots]
         expected = [one.copy() for one in vectors]
