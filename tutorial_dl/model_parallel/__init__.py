@@ -10,7 +10,7 @@ stages.py           parts of a model, and where it is cut; grid.py: ranks = D x 
 keras_graph.py      the nodes of a Keras model in order; keras_stages.py: stages of Keras models
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
 tensor.py           each layer over several ranks, by columns, rows, heads or channels;
-                    reductions.py: what they send
+                    tensor_layers.py has the layers of a rank, reductions.py what they send
 keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py cuts them,
                     keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica
 pieces.py           where a rank's slices lie in the whole model's vectors
