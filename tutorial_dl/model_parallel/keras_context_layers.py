@@ -70,6 +70,9 @@ class RingHeads(Between):
         )
         # From (s, t / C, heads, width) to (s, heads, t / C, width), and back
         q, k, v = (tf.transpose(dense(x), (0, 2, 1, 3)) for dense, x in maps)
+        if q.dtype == tf.float64:  # Keras (3.15) multiplies scores by a root of float32
+            root = np.sqrt(float(layer.key_dim))
+            q *= tf.constant(np.float32(1 / root) * root, tf.float64)
         return layer.output_dense(tf.transpose(attend(self.ring, q, k, v), (0, 2, 1, 3)))
 
 

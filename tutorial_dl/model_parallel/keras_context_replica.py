@@ -69,6 +69,7 @@ class OnParts(KerasReplica):
                 "own, whose sums over positions are known; call model.evaluate after training"
             )
         if self.sequences is not None:
+            self._arrays(batch)  # refuses targets without positions
             self._check_loss(super()._arrays(batch)[1])
         super().try_out(batch, shared, by_team)
 

@@ -83,7 +83,8 @@ def by_position(node: Any, length: int) -> bool:
     Then it can compute a part of the sequence from this part of its inputs. Random layers can't.
     """
     operation, shapes = node.operation, [tuple(t.shape) for t in node.input_tensors]
-    if not all(len(shape) > 1 and shape[1] == length for shape in shapes):
+    given = [*shapes, *(tuple(t.shape) for t in node.output_tensors)]
+    if not all(len(shape) > 1 and shape[1] == length for shape in given):
         return False
     dimensions = {len(shape) for shape in shapes}
     if getattr(operation, "activity_regularizer", None):
