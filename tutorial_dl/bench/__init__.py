@@ -145,7 +145,14 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
     starts = []
     for _ in range(STARTS):
         ours = one_run(PART, ranks, seconds / STARTS, full=False)
-        theirs = torch_steps(torch, ranks, seconds / STARTS / 3) if torch else {}
+        theirs = {}
+        if torch:
+            try:
+                theirs = torch_steps(torch, ranks, seconds / STARTS / 3)
+            except ValueError as error:
+                # DDP's processes have been seen to abort; our own rows are worth keeping.
+                print(f"note: without rows of {DDP}: {error}", file=sys.stderr)
+                torch = None
         # One row of each network again, with DDP's times in place of its peer's.
         firsts = {one["network"]: one for one in reversed(ours)}
         against = [
@@ -154,6 +161,8 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
             for network, one in firsts.items() if network in theirs
         ]  # fmt: skip
         starts.append(ours + against)
+    if torch is None:  # or it has failed since the first start
+        starts = [[one for one in start if one["peer"] != DDP] for start in starts]
     rows = merge(starts)
     order = list(dict.fromkeys(one["network"] for one in rows))
     rows.sort(key=lambda one: order.index(one["network"]))

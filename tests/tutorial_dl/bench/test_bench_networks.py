@@ -95,6 +95,19 @@ def test_what_is_measured(on_ranks, tmp_path, monkeypatch, capsys):
     assert result["rows"][3]["peer_us"] == pytest.approx(7000)
     said = capsys.readouterr()
     assert said.out.count("training step, mlp") == 4 and said.err == ""
+    # If it fails in the second start, the other rows are kept.
+    times = iter([{"mlp": [0.007] * 3}])
+
+    def fails_later(*_):
+        for each in times:
+            return each
+        raise ValueError("DDP was aborted")
+
+    monkeypatch.setattr(bench, "torch_steps", fails_later)
+    bench.main(2, 1.0, str(tmp_path / "kept.json"))
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["rows"] == result["rows"][:3]
+    assert "note: without rows of torch DDP over gloo: DDP was aborted" in capsys.readouterr().err
 
 
 def test_torch_is_found_where_it_is_named(monkeypatch, tmp_path, capsys):
