@@ -61,7 +61,7 @@ def trainers(build, grid, optimizer="momentum", callbacks=(), eager=False, **opt
     batch = build()[1]
     samples = data.Data.of(*batch)
     dataset = data.Dataset("some", samples, samples, int(batch[1].max()) + 1)
-    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=7, progress=False)
+    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=4, progress=False)
     alone, serial = Team().split(Team().rank), None
     if Team().rank == 0:
         # Checkpoints of strategy 'serial' belong to it alone.
@@ -93,11 +93,11 @@ def same(found, serial, batch, near):
 
 
 def trains(build, grid, folder, near, **options):
-    """20 updates of 7 and 6 samples; the file is a plain .keras file with the optimizer's state."""
+    """20 updates of 4 samples and 1; the file is a plain .keras file with the optimizer's state."""
     serial, found, batch = trainers(build, grid, **options)
     if serial is not None:
-        serial.fit(10)
-    found.fit(10)
+        serial.fit(5)
+    found.fit(5)
     same(found, serial, batch, near)
     path = Path(folder, f"{build.__name__}.keras")
     found.save(path)
