@@ -53,10 +53,11 @@ class Counts(callbacks.Callback):
         self.samples += samples
 
 
-def divided(ranks, model=(), one_copy=False, **options):
+def divided(ranks, model=(), how=None, **options):
+    """A Trainer whose sequences are divided; `how` are options of the strategy."""
     grid = Grid(Team(), context=ranks)
     replica = ContextReplica(whole(*model), grid)
-    strategy = strategies.ContextParallel(grid, one_copy=one_copy)
+    strategy = strategies.ContextParallel(grid, **how or {})
     return Trainer(replica, DATA, strategy, **HOW | options)
 
 
@@ -121,7 +122,7 @@ def go_on(folder):
     second = Trainer(whole(), DATA, "synchronous", team=Team(), **HOW | options)
     assert second.resume() and len(second.history.epochs) == 2
     second.fit(1)
-    third = divided(4, one_copy=True, **options)
+    third = divided(4, how={"one_copy": True}, **options)
     assert third.resume() and third.steps == 12
     third.fit(1)
     fourth = divided(2, **options, callbacks=[Counts()])
@@ -129,6 +130,10 @@ def go_on(folder):
     fourth.fit(1)
     assert fourth.callbacks[0].samples == len(DATA.train)
     same(fourth, one)
+    rounded = divided(2, how={"compression": "fp16"}, clip_norm=0.2)
+    rounded.fit(1)
+    near = pytest.approx(one.history.epochs[0]["val_loss"], rel=1e-3)
+    assert rounded.history.epochs[0]["val_loss"] == near
 
 
 def test_masks_go_on_and_ranks_fail(on_ranks, tmp_path):
