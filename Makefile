@@ -4,6 +4,7 @@
 # make sites  our clusters on a real Slurm, brought up for the tests; as root, with Slurm installed
 # make lab    JupyterLab with the notebooks
 # make bench  time kernels and training steps on this machine
+# make slides the decks, as pages that need no network, and as PDF if Chromium is installed
 # make lint   check style and format
 # MPI=openmpi: test, soak, run, lab and bench with Open MPI, which is installed beside MPICH
 # Every target but clean first installs what it needs into .venv, if anything has changed.
@@ -16,6 +17,7 @@ EXTRAS ?= mpich,all,dev
 PIP := $(PY) -m pip --disable-pip-version-check
 # mpi4py loads the MPI library in MPI4PY_LIBMPI, and everything else follows (launch/mpiexec.py).
 MPI := mpich
+BUILD := build
 OPEN_MPI := .openmpi
 ifeq ($(MPI),openmpi)
 export MPI4PY_LIBMPI := $(CURDIR)/$(OPEN_MPI)/lib
@@ -28,7 +30,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 3
 # Tests start hundreds of processes; let the first one keep the bytecode of our files for the others.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run test soak sites lab bench lint clean
+.PHONY: install run test soak sites lab bench notebooks slides lint clean
 
 install: $(DONE) $(if $(filter openmpi,$(MPI)),$(OPEN_MPI)/.installed)
 
@@ -66,6 +68,27 @@ lab: install
 bench: install
 	@$(PY) -m numba_kernels bench all -n 2
 	@$(PY) -m tutorial_dl bench -n 2
+
+# The course is run first (a quarter of an hour), for the figures; what has not changed is not run again.
+notebooks: install
+	@$(PY) -m tutorial_dl notebooks run --out $(BUILD)/notebooks
+
+$(BUILD)/numbers.json: | install
+	@mkdir -p $(BUILD)
+	@$(PY) -m tutorial_dl slides numbers --out $@
+
+# Marp is a package of npm. Node comes with the system or, as a wheel, with the extra "pages".
+$(BUILD)/marp/.installed: slides/package.json | install
+	@mkdir -p $(BUILD)/marp && cp slides/package.json $(BUILD)/marp/
+	@cd $(BUILD)/marp && npm install --silent --no-audit --no-fund --no-package-lock
+	@touch $@
+
+MARP := $(BUILD)/marp/node_modules/.bin/marp --quiet --html --theme-set slides/theme.css
+slides: notebooks $(BUILD)/numbers.json $(BUILD)/marp/.installed
+	@$(PY) -m tutorial_dl slides render --notebooks $(BUILD)/notebooks --numbers $(BUILD)/numbers.json --out $(BUILD)/decks
+	@$(MARP) -I $(BUILD)/decks -o $(BUILD)/slides
+	@if command -v chromium > /dev/null; then CHROME_PATH=$$(command -v chromium) $(MARP) --pdf -I $(BUILD)/decks -o $(BUILD)/slides; \
+	else echo "no PDF files: there is no program called chromium"; fi
 
 lint: install
 	@$(VENV)/bin/ruff check

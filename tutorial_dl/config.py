@@ -175,16 +175,11 @@ class ScheduleConfig:
 
 
 def check_shard(stage: int, one_copy: bool = False) -> None:
-    """Raise ValueError for a stage of ZeRO that ranks in step can't do."""
-    if stage > 1:
-        what = {2: "gradients", 3: "weights"}.get(stage)
-        if what is None:
-            raise ValueError(f"shard must be 0 to 3, the stage of ZeRO, got {stage}")
-        raise ValueError(
-            f"shard {stage} divides {what} layer by layer, which model_parallel.ZeRO does for "
-            "numpy layers: use shard 1, with one_copy (one copy of the weights per node), tensor "
-            "or pipeline to save more"
-        )
+    """Raise ValueError for a stage of ZeRO that does not exist, or does not fit one_copy."""
+    if stage > 3:
+        raise ValueError(f"shard must be 0 to 3, the stage of ZeRO, got {stage}")
+    if stage > 1 and one_copy:
+        raise ValueError(f"one_copy does not fit shard {stage}: leave one of them out")
     if stage == 0 and one_copy:
         raise ValueError("one_copy divides the optimizer's state, too: leave shard out")
 
@@ -210,12 +205,18 @@ class SynchronousConfig(StrategyConfig):
     compression: str | None = option(
         "Reduce gradients by this compression method.", choices=COMPRESSION_NAMES)
     shard: int = option(
-        "Stage of ZeRO: 1 divides the optimizer's state among ranks, 0 does not.", 1, least=0)
+        "Stage of ZeRO: ranks divide the optimizer's state (1), also gradients (2), also weights "
+        "(3), or nothing (0).", 1, least=0)
 
     def __post_init__(self):
         check_shard(self.shard, self.one_copy)
         if self.one_copy and self.compression is not None:
             raise ValueError("one_copy and compression exclude each other; choose one")
+        if self.shard > 1 and self.compression is not None:
+            raise ValueError(
+                f"compression does not fit shard {self.shard}, which reduces layer by layer: use "
+                "shard 1"
+            )
 
 
 class WithMaster(StrategyConfig):
@@ -411,6 +412,8 @@ class ContextConfig:
         for name in ("accumulate", "sync_batch_norm", "class_weight"):
             if values[name] != OPTIONS[name].default:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --context")
+        if values["shard"] > 1:
+            raise ValueError(f"--shard {values['shard']} does not fit --context: use --shard 1")
 
 
 @dataclass(frozen=True)
@@ -522,6 +525,7 @@ class RunConfig:
         self.pipeline.check(self)
         self.tensor.check(self)
         self.context.check(self)
+        self.check_sharding()
         upward, timeline = self.layout.upward, self.output.timeline
         if upward not in (None, "auto") and not (upward.isdecimal() and int(upward)):
             raise ValueError(
@@ -543,6 +547,20 @@ class RunConfig:
             for name in ("checkpoint_every", "resume"):
                 if getattr(self.checkpoint, name):
                     raise ValueError(f"{OPTIONS[name].flag} needs --checkpoint FOLDER")
+
+    def check_sharding(self) -> None:
+        """Raise ValueError for an option that does not fit gradients or weights divided."""
+        stage, instead = getattr(self.strategy, "shard", 0), "use --shard 1"
+        if stage < 2:
+            return
+        for one in ("accumulate", "sync_batch_norm"):
+            if getattr(self.data, one) != OPTIONS[one].default:
+                raise ValueError(f"{OPTIONS[one].flag} does not fit --shard {stage}: {instead}")
+        if self.data.compile == "xla":
+            raise ValueError(
+                f"--compile xla does not fit --shard {stage}: its ranks communicate while they "
+                f"compute a gradient; {instead}"
+            )
 
 
 COMPONENTS: dict[str, type] = get_type_hints(RunConfig)

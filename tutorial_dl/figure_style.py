@@ -16,6 +16,7 @@ lines, measurements are markers.
 
 import inspect
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -46,6 +47,11 @@ Numbers = Sequence[float] | np.ndarray  # (k,)
 Lines = Mapping[str, Numbers]  # name -> (k,)
 
 WIDTH, HEIGHT = 6.4, 4.0  # inches, one panel
+# With this variable in the environment, a notebook keeps a second form of each figure, for slides:
+# drawn on a smaller and wider page, so that its type is larger beside everything else.
+ENLARGED = "TUTORIAL_DL_ENLARGED"
+ENLARGED_MIME = "application/x-enlarged-png"
+PAGE = (0.8, 0.62)  # of the page's width and height
 
 RC = {
     "axes.grid": True,
@@ -80,6 +86,23 @@ class Figure(MatplotlibFigure):
     def _repr_png_(self) -> bytes:
         data = io.BytesIO()
         self.savefig(data, format="png", bbox_inches="tight")
+        return data.getvalue()
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        if not os.environ.get(ENLARGED):
+            return {}
+        from base64 import b64encode
+
+        return {ENLARGED_MIME: b64encode(self.enlarged()).decode("ascii")}
+
+    def enlarged(self) -> bytes:
+        """A PNG of the figure on a smaller page, with as many pixels per inch as a slide needs."""
+        size, data = self.get_size_inches(), io.BytesIO()
+        try:
+            self.set_size_inches(size * PAGE)
+            self.savefig(data, format="png", bbox_inches="tight", dpi=320)
+        finally:
+            self.set_size_inches(size)
         return data.getvalue()
 
 

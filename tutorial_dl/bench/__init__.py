@@ -2,7 +2,8 @@
 
 On two ranks or more, it also measures the bubble of pipelines (pipelines.py). `bench gans` measures
 GANs instead (gans.py), `bench gan-strategies` trains one by every strategy (gan_strategies.py), and
-`bench digits-gan` and `shower-gan` train these GANs with several seeds (gan_quality.py).
+`bench digits-gan` and `shower-gan` train these GANs with several seeds (gan_quality.py). `bench
+sharding` measures the memory of ranks that divide a model (sharding.py).
 
 Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
 starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
@@ -27,7 +28,8 @@ from numba_kernels.bench.rows import merge, table
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
 NETWORK_STEPS, GANS, GAN_STRATEGIES = "networks", "gans", "gan-strategies"
 GAN_RUNS = "digits-gan", "shower-gan"
-KINDS = NETWORK_STEPS, GANS, GAN_STRATEGIES, *GAN_RUNS
+SHARDING = "sharding"
+KINDS = NETWORK_STEPS, GANS, GAN_STRATEGIES, *GAN_RUNS, SHARDING
 GAN_PART, OVERLAP = "tutorial_dl.bench.gans", "tutorial_dl.bench.gan_overlap"
 PART, PIPELINES = "tutorial_dl.bench.networks", "tutorial_dl.bench.pipelines"
 PIPELINES_SHARE = 0.4  # of the seconds, in addition
@@ -84,7 +86,7 @@ def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWOR
     launch.check_ranks(ranks)
     if what not in KINDS:
         raise ValueError(f"expected one of {', '.join(KINDS)}, got {what!r}")
-    if seconds is not None and what in (GAN_STRATEGIES, *GAN_RUNS):
+    if seconds is not None and what in (GAN_STRATEGIES, *GAN_RUNS, SHARDING):
         raise ValueError(f"--seconds has no effect on {what}: its runs have fixed lengths")
     seconds = SECONDS if seconds is None else seconds
     if not 0 < seconds < 3600:
@@ -94,6 +96,11 @@ def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWOR
         from . import gan_strategies
 
         finish(gan_strategies.compare(ranks), path, file, gan_strategies.table_of)
+        return
+    if what == SHARDING:
+        from . import sharding
+
+        finish(sharding.measure(ranks), path, file, sharding.table_of)
         return
     if what in GAN_RUNS:
         from . import gan_quality

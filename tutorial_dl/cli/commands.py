@@ -12,7 +12,7 @@ import typer
 from numba_kernels import launch
 
 from .. import __version__, config
-from . import cluster, flags, notebooks  # noqa: F401  (flags changes what --help shows)
+from . import cluster, flags, notebooks, slides  # noqa: F401  (flags changes what --help shows)
 from .errors import check_writable, fail, one_line
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
 
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(notebooks.app, name="notebooks")
+app.add_typer(slides.app, name="slides")
 RANKS = ("-n", "--ranks")
 SAVING_SECONDS = 60.0  # after SIGTERM, the time that ranks have to write a checkpoint
 
@@ -327,7 +328,8 @@ def layout(
 @app.command()
 def bench(
     what: Annotated[
-        str, typer.Argument(help="networks, gans, gan-strategies, digits-gan or shower-gan.")
+        str,
+        typer.Argument(help="networks, sharding, gans, gan-strategies, digits-gan or shower-gan."),
     ] = "networks",
     ranks: number("Number of ranks to start.", *RANKS) = 2,
     seconds: Annotated[
@@ -340,7 +342,8 @@ def bench(
 ) -> None:
     """Time training steps against Keras, and PyTorch if installed; or measure GANs.
 
-    networks: three networks. gans: overlapped reductions, the GAN of 25^3 showers, showers made per
+    networks: three networks. sharding: the memory of ranks that divide a model's weights, gradients
+    and optimizer state. gans: overlapped reductions, the GAN of 25^3 showers, showers made per
     second. gan-strategies: a GAN of numbers by every strategy, 5 seeds. digits-gan and shower-gan:
     quality after training with 5 and 3 seeds, minutes each.
     """

@@ -14,7 +14,9 @@ tensor.py           each layer over several ranks, by columns, rows, heads or ch
 keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py cuts them,
                     keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica
 pieces.py           where a rank's slices lie in the whole model's vectors
-zero.py             data parallelism with weights, gradients and state divided (ZeRO)
+shards.py           vectors divided over ranks, part by part, and their update (ZeRO)
+zero.py             numpy layers trained so; sharded.py: any model as a Replica that is divided,
+                    keras_sharded.py: loss and metrics of Keras models
 context.py          one sequence over several ranks (ring attention); positions.py, sequences.py:
                     which keeps what; context_replica.py: numpy models on parts of sequences
 keras_context.py    Keras models on parts of sequences, by the rules of keras_context_rules.py, of
@@ -36,6 +38,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "checking": ["check", "held"],
         "schedule_figure": ["draw_schedule"],
         "schedules": ["Action", "Schedule", "ScheduleError"],
+        "sharded": ["ShardedReplica"],
         "simulating": ["Timetable", "simulate"],
         "tensor": ["TensorReplica", "split"],
         "zero": ["ZeRO"],

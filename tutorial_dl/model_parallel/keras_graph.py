@@ -44,9 +44,11 @@ def in_order(graph: Any, first_weight: Callable[[Any], int | None]) -> list[Any]
     return order
 
 
-def compute(node: Any, values: dict[int, Any]) -> list[Any]:
+def compute(node: Any, values: dict[int, Any], training: bool = False) -> list[Any]:
     """Compute a node from the `values` of tensors by id, and add what it gives to them."""
     args, kwargs = node.arguments.fill_in(values)
+    if training and "training" in getattr(node.operation, "_call_context_args", {}):
+        kwargs["training"] = True  # as a functional model does
     outputs = keras.tree.flatten(node.operation(*args, **kwargs))
     values |= {id(t): value for t, value in zip(node.output_tensors, outputs, strict=True)}
     return outputs

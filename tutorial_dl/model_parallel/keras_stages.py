@@ -53,15 +53,19 @@ def is_float(dtype: str) -> bool:
 class KerasParts(Parts):
     """The nodes of a Keras model's graph.
 
+    Args:
+        replica: The model.
+        what: In words, what computes it stage by stage. All but a pipeline compute whole batches.
+
     Raises:
-        ValueError: If the model has something that a pipeline can't compute exactly, with the
-            layer's name.
+        ValueError: If the model has something that this can't compute exactly, with the layer's
+            name.
     """
 
-    def __init__(self, replica: KerasReplica) -> None:
-        self.replica, self.model = replica, replica.model
+    def __init__(self, replica: KerasReplica, what: str = "a pipeline") -> None:
+        self.replica, self.model, self.what = replica, replica.model, what
         self.made: list[KerasStage] = []  # this rank's stages
-        check(replica)
+        check(replica, what, in_pieces=what == "a pipeline")
         self.segments, self.dtype = replica.segments, replica.dtype
         self.graph = graph_of(self.model)
         variables = self.model.trainable_weights
@@ -88,7 +92,7 @@ class KerasParts(Parts):
                     name = self.segments[number].name
                     raise ValueError(
                         f"weights '{name}' are used by layers '{users.get(number, '?')}' and "
-                        f"'{node.operation.name}': a pipeline needs layers with weights of their "
+                        f"'{node.operation.name}': {self.what} needs layers with weights of their "
                         "own, in their order"
                     )
                 users[number], seen = node.operation.name, number
@@ -188,8 +192,10 @@ class KerasStage(Stage):
         ]
         self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype)]
         self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
-        specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
-        self._graph = tf.function(self._compute, input_signature=[specs])
+        self._heeds_training = any(
+            getattr(node.operation, "_call_has_training_arg", False) for node in nodes
+        )
+        self._graphs: dict[bool, Any] = {}  # by whether it trains
         self._loss_graph = tf.function(self._loss_and_gradient, reduce_retracing=True)
 
     def hold(self, parameters, gradient):
@@ -198,11 +204,31 @@ class KerasStage(Stage):
         for segment, variable in zip(self.segments, self.variables, strict=True):
             alias(variable, segment.of(parameters))
 
-    def _compute(self, x: list) -> list:
+    def _compute(self, x: list, training: bool) -> list:
         values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
         for node in self.nodes:
-            compute(node, values)
+            compute(node, values, training)
         return [tf.identity(values[id(t)]) for t in self.given]
+
+    def _graph(self, x: list, training: bool = False) -> list:
+        """`_compute`, as a graph that is made once."""
+        training = training and self._heeds_training
+        if training not in self._graphs:
+
+            def stage(x: list) -> list:
+                return self._compute(x, training)
+
+            specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
+            # TensorFlow warns of many traces of one function if they are made by calls.
+            made = self._graphs[training] = tf.function(stage).get_concrete_function(specs)
+            own = {id(w) for w in self._weights}
+            for one in made.trainable_variables:
+                if id(one) not in own:
+                    raise ValueError(
+                        f"weights '{one.name}' are used by a layer that does not have them, after "
+                        f"'{self.nodes[0].operation.name}': make them weights of that layer"
+                    )
+        return self._graphs[training](x)
 
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
@@ -213,7 +239,7 @@ class KerasStage(Stage):
         else:
             with tf.GradientTape() as tape:
                 tape.watch([x[i] for i in self._floats_in])
-                y = self._graph(x)
+                y = self._graph(x, training=True)
             saved = tape, x, y
         return [np.asarray(a) for a in y], saved
 
@@ -312,24 +338,27 @@ def right(y: np.ndarray, targets: np.ndarray) -> float:
     return float((y.argmax(axis=-1) == labels).mean())
 
 
-def check(replica: KerasReplica) -> None:
-    """Raise ValueError, with the layer's name, if a pipeline can't compute a model exactly."""
+def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = True) -> None:
+    """Raise ValueError, with the layer's name, if `what` can't compute a model exactly by stages.
+
+    `in_pieces`: a batch is computed in micro-batches.
+    """
     model = replica.model
 
-    def refuse(what: str, instead: str) -> None:
-        raise ValueError(f"a pipeline can't compute {what}: {instead}")
+    def refuse(which: str, instead: str) -> None:
+        raise ValueError(f"{what} can't compute {which}: {instead}")
 
     layers = list(model._flatten_layers())
     if not getattr(model, "inputs", None) or has_own_step(model):
         refuse(f"model '{model.name}'", "it takes a functional or sequential one")
-    if len(model.outputs) != 1 or isinstance(getattr(model, "_inputs_struct", None), dict):
+    if isinstance(getattr(model, "_inputs_struct", None), dict):
         refuse(f"model '{model.name}'", "it takes one output, and inputs as a list")
     for layer in layers:
         name = f"layer '{layer.name}'"
-        if getattr(layer, "seed_generator", None) is not None:
+        if in_pieces and getattr(layer, "seed_generator", None) is not None:
             refuse(name, "Keras draws its masks batch by batch, which micro-batches change")
         floats = [v for v in layer.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-        if floats and layer is not model:
+        if in_pieces and floats and layer is not model:
             batch = type(layer).__name__ == "BatchNormalization"
             refuse(
                 name,
@@ -341,12 +370,18 @@ def check(replica: KerasReplica) -> None:
             refuse(name, f"it computes in {layer.compute_dtype}, its weights are float32")
         if getattr(layer, "stateful", False):
             refuse(name, "it keeps states from batch to batch")
+        if getattr(layer, "activity_regularizer", None) is not None:
+            refuse(name, "it has a regulariser of its outputs; use weight decay")
     if may_mask(model):
         refuse(f"model '{model.name}' with a mask", "its loss is not a mean over samples")
     if model.losses:
         refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
     if replica.constrained:
         refuse(f"model '{model.name}'", "its weights have constraints")
+    if not in_pieces:
+        return
+    if len(model.outputs) != 1:
+        refuse(f"model '{model.name}'", "it takes one output, and inputs as a list")
     asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
     if asked and not accuracy(model):
         refuse(f"metrics {asked}", "compile with metrics=['accuracy'] or none, and evaluate later")

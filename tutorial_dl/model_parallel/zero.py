@@ -31,26 +31,21 @@ which reduces and updates in one pass over shared memory; here all stages are wr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from numba_kernels.errors import TeamError
-from numba_kernels.optimizers.base import Optimizer, State, check_range, cut
-from numba_kernels.optimizers.clipping import clip_factor, squared_length
+from numba_kernels.optimizers.base import Optimizer
 from numba_kernels.spans import span
-from numba_kernels.team.exchange import begin
 from numba_kernels.team.team import Team
+from tutorial_dl.model_parallel.shards import Shards
 from tutorial_dl.replica.base import Batch, lay_out, length, plain
 from tutorial_dl.replica.layered import loss_of
 from tutorial_dl.replica.layers import At, Layer
 
-STAGES = (0, 1, 2, 3)
 
-
-class ZeRO:
+class ZeRO(Shards):
     """Ranks that train one model of numpy layers, each holding a share of it. Collective.
 
     Args:
@@ -64,10 +59,9 @@ class ZeRO:
         dtype: float32 or float64.
         clip_norm: Clip the gradient of the whole batch to this norm; None: no clipping.
 
-    Attributes:
-        sent: Bytes of weights and gradients that this rank has given to others.
-        most_in_use: The most bytes of whole layers, of weights and gradients, that this rank held
-            at a time beyond what `held` counts.
+    Attributes, besides those of `Shards` (what this rank has sent, and held at most):
+        steps: Updates so far.
+        activations: Bytes that the last forward pass kept for the backward pass.
     """
 
     def __init__(
@@ -81,30 +75,24 @@ class ZeRO:
         dtype: Any = np.float32,
         clip_norm: float | None = None,
     ) -> None:
-        if stage not in STAGES:
-            raise ValueError(f"stage must be 0, 1, 2 or 3, got {stage}")
-        if optimizer.undivided:
-            raise ValueError(
-                f"{optimizer.in_words} needs all weights at once, so ranks can't divide its state: "
-                "use an optimizer of numba_kernels.optimizers"
-            )
-        if clip_norm is not None:
-            check_range("clip_norm", clip_norm)
-        self.team, self.optimizer, self.stage, self.loss = team, optimizer, stage, loss
-        self.seed, self.dtype, self.clip_norm = seed, np.dtype(dtype), clip_norm
-        self.steps = self.sent = self.most_in_use = self._in_use = 0
+        super().__init__(team, stage, dtype)
+        self.loss, self.seed, self.activations = loss, seed, 0
         random = np.random.default_rng(seed)
-        self.parts = [Part(layer, self, random) for layer in layers]
-        self.n = sum(part.n for part in self.parts)
+        for layer in layers:
+            segments = lay_out(layer.arrays())
+            whole = np.zeros(length(segments), self.dtype)
+            layer.start([one.of(whole) for one in segments], random)
+            self.add(segments, whole).layer = layer
+        self.optimize_by(optimizer, clip_norm)
+
+    steps = property(lambda self: self.state.step, lambda self, n: self.count_from(n))
 
     def step(self, batch: Batch) -> tuple[float, int]:
         """One update with this rank's share of a batch.
 
         Returns the mean loss over all ranks' samples, and the number of samples.
         """
-        for part in self.parts:
-            part.whole = None  # what a step that failed has gathered, or has begun to
-        self._in_use = 0
+        self.reset()
         x, y = plain(batch)
         team, counts = self.team, np.zeros(self.team.size)
         counts[team.rank] = len(x)
@@ -120,225 +108,48 @@ class ZeRO:
             loss, _, gy = loss_of(self.loss, z, y)
             gy *= self.dtype.type(1 / total)
         self._backward(saved, gy)
-        self._update()
-        self.steps += 1
+        self.update()
         return float(team.allreduce(np.array([loss]))[0]) / total, total
-
-    def held(self) -> dict[str, int]:
-        """Bytes that this rank holds between two steps: of weights, gradients and state.
-
-        These are the sizes of the arrays themselves, not of a formula.
-        """
-        return {
-            "weights": sum(part.weights.nbytes for part in self.parts),
-            "gradients": sum(part.gradient.nbytes for part in self.parts),
-            "state": sum(part.state.slots.nbytes for part in self.parts),
-        }
-
-    def weights(self) -> np.ndarray:
-        """All weights (n,), on every rank, as in LayeredReplica.parameters. Collective."""
-        whole = [
-            part.weights if self.stage < 3 else self._whole(part, part.weights)
-            for part in self.parts
-        ]
-        return np.concatenate([np.zeros(0, self.dtype), *whole])
-
-    def slots(self) -> np.ndarray:
-        """The whole state of the optimizer (k, n), on every rank. Collective."""
-        found = np.empty((self.optimizer.slots, self.n), self.dtype)
-        first = 0
-        for part in self.parts:
-            for row, own in zip(found[:, first : first + part.n], part.state.slots, strict=True):
-                row[:] = own if self.stage == 0 else self._whole(part, own)
-            first += part.n
-        return found
 
     def load(self, weights: np.ndarray, slots: np.ndarray | None = None, steps: int = 0) -> None:
         """Take weights (n,), and the optimizer's state (k, n): those of any stage and any ranks."""
         if weights.shape != (self.n,):
             raise ValueError(f"weights must have shape ({self.n},), got {weights.shape}")
-        first = 0
-        for part in self.parts:
-            part.weights[:] = weights[first : first + part.n][part.keeps]
-            if slots is not None:
-                part.state.slots[:] = slots[:, first : first + part.n][:, part.mine]
-            part.state.step = steps
-            first += part.n
-        self.steps = steps
-
-    def check(self) -> None:
-        """After a failure: raise TeamError unless all ranks have made the same updates. Collective.
-
-        Ranks update their shares when the last exchange is over; so a rank that fails then leaves
-        shares of two steps, which only a checkpoint (`load`) makes one model again.
-        """
-        steps = self.team.allreduce(np.array([self.steps, -self.steps]), "max")
-        if steps[0] != -steps[1]:
-            raise TeamError(
-                f"some ranks have made {-steps[1]} updates, others {steps[0]}: load a checkpoint"
-            )
-
-    # The parts of a step
+        of_slots = None if slots is None else lambda first, last: slots[:, first:last]
+        self.take(lambda first, last: weights[first:last], of_slots, steps)
 
     def _forward(self, x, at: At):
         if isinstance(x, np.ndarray) and x.dtype.kind == "f":
             x = x.astype(self.dtype, copy=False)
         saved = []
-        for part, w in self._ahead(self.parts, keeps_last=True):
+        for part, w in self.ahead(self.parts, keeps_last=True):
             if len(x):
                 with span("forward"):
                     x, one = part.layer.forward(x, part.views(w), at)
                 saved.append(one)
+        self.activations = sum(memory_of(saved).values())
         return x, saved
 
     def _backward(self, saved: list, gy: np.ndarray | None) -> None:
-        for part, w in self._ahead(self.parts[::-1]):
-            gradient = part.gradient if self.stage < 2 else self._take(part)
-            gradient[:] = 0
+        for part, w in self.ahead(self.parts[::-1]):
+            gradient = self.gradient_of(part) if part.n else part.gradient
             if gy is not None:
                 with span("backward"):
                     one = saved.pop()
                     gy, kept = part.layer.backward_inputs(part.views(w), one, gy)
                     part.layer.backward_weights(one, kept, part.views(gradient))
-            if self.stage >= 2 and part.n:
-                part.gradient[:] = self.team.reduce_scatter(gradient)
-                self._count(part)
-                self._drop(gradient)
-
-    def _update(self) -> None:
-        """Update this rank's slices; in stages 1 and 2, gather the new weights of all ranks."""
-        team, rule = self.team, self.optimizer
-        for part in self.parts:
-            if part.n and self.stage < 2:
-                (team.allreduce if self.stage == 0 else team.reduce_scatter)(part.gradient)
-                self._count(part)
-        pairs = [(part.shard, part.gradient_shard, part.state) for part in self.parts if part.n]
-        if self.clip_norm is not None:
-            squares = np.array([sum(squared_length(g) for _, g, _ in pairs)])
-            if self.stage > 0:
-                team.allreduce(squares)
-            factor = clip_factor(math.sqrt(squares[0]), self.clip_norm)
-            if factor != 1:
-                for _, g, _ in pairs:
-                    g *= g.dtype.type(factor)
-        with span("update"):
-            squares = [rule.begin(*pair) for pair in pairs]
-            if rule.layered and self.stage > 0:  # norms over layers that lie on several ranks
-                together = team.allreduce(np.concatenate(squares))
-                squares = np.split(together, np.cumsum([len(one) for one in squares])[:-1])
-            for pair, one in zip(pairs, squares, strict=True):
-                rule.finish(*pair, one)
-        if self.stage in (1, 2):
-            parts = [part for part in self.parts if part.n]
-            on_their_way = [Gathering(team, part.weights, part.edges) for part in parts]
-            for one in on_their_way:
-                one.wait()
-        for part in self.parts:
-            if part.n and self.stage < 3:
-                self._count(
-                    part, gathers=True
-                )  # new weights; in stage 0 the second half of an allreduce
-
-    # Weights of whole layers, for as long as they are needed
-
-    def _ahead(self, parts: Sequence[Part], keeps_last: bool = False):
-        """Yield (part, its whole weights), with the next part's weights on their way meanwhile.
-
-        `keeps_last`: the last part's stay, since the backward pass begins with them.
-        """
-        if self.stage < 3:
-            yield from ((part, part.weights) for part in parts)
-            return
-        coming = [part for part in parts if part.n]
-        if coming:
-            coming[0].whole = coming[0].whole or self._gather(coming[0])
-        for part in parts:
-            if not part.n:
-                yield part, part.weights
-                continue
-            at = coming.index(part)
-            if at + 1 < len(coming):
-                coming[at + 1].whole = self._gather(coming[at + 1])
-            w = part.whole.wait()
-            yield part, w
-            if at + 1 < len(coming) or not keeps_last:
-                part.whole = None
-                self._drop(w)
-
-    def _gather(self, part: Part) -> Gathering:
-        """Begin to gather the whole weights of a part, of which this rank has its slice."""
-        whole = self._take(part)
-        whole[part.mine] = part.weights
-        self._count(part, gathers=True)
-        return Gathering(self.team, whole, part.edges)
-
-    def _whole(self, part: Part, own: np.ndarray) -> np.ndarray:
-        whole = np.empty(part.n, own.dtype)
-        whole[part.mine] = own
-        return Gathering(self.team, whole, part.edges).wait()
-
-    def _take(self, part: Part) -> np.ndarray:
-        memory = np.empty(part.n, self.dtype)
-        self._in_use += memory.nbytes
-        self.most_in_use = max(self.most_in_use, self._in_use)
-        return memory
-
-    def _drop(self, memory: np.ndarray) -> None:
-        self._in_use -= memory.nbytes
-
-    def _count(self, part: Part, gathers: bool = False) -> None:
-        """Count what a reduce-scatter sends, all but this rank's slice, or (`gathers`) what an
-        allgather does, this slice to all others."""
-        rank, others = self.team.rank, self.team.size - 1
-        own = part.edges[rank + 1] - part.edges[rank]
-        self.sent += (own * others if gathers else part.n - own) * self.dtype.itemsize
+            self.reduce(part, gradient)
 
 
-class Part:
-    """A layer, and what this rank holds of its vectors of n elements."""
-
-    whole: Gathering | None = None  # all weights, or those on their way, in stage 3
-
-    def __init__(self, layer: Layer, of: ZeRO, random: np.random.Generator) -> None:
-        team, dtype, stage = of.team, of.dtype, of.stage
-        self.layer, self.segments = layer, lay_out(layer.arrays())
-        self.n = n = length(self.segments)
-        self.edges = [*(team.slice_of(n, rank)[0] for rank in range(team.size)), n]
-        own = slice(*team.slice_of(n))
-        self.mine = own if stage > 0 else slice(0, n)  # whose state this rank has
-        self.keeps = own if stage == 3 else slice(0, n)  # of the weights
-        whole = np.zeros(n, dtype)
-        layer.start(self.views(whole), random)
-        self.weights = whole if stage < 3 else whole[own].copy()
-        self.gradient = np.zeros(n if stage < 2 else own.stop - own.start, dtype)
-        self.shard = self.weights if stage == 3 else self.weights[self.mine]
-        self.gradient_shard = self.gradient if stage >= 2 else self.gradient[self.mine]
-        size = self.mine.stop - self.mine.start
-        if of.optimizer.layered and n:
-            self.state = of.optimizer.init(size, dtype, self.segments, self.mine.start)
-        else:
-            self.state = State(0, np.zeros((of.optimizer.slots, size), dtype), cut([0], 0, size), 0)
-
-    def views(self, vector: np.ndarray) -> list[np.ndarray]:
-        return [one.of(vector) for one in self.segments]
-
-
-class Gathering:
-    """An allgather on its way: in round k each rank sends its slice to the rank k to the right."""
-
-    def __init__(self, team: Team, whole: np.ndarray, edges: Sequence[int]) -> None:
-        self.whole, self._on_their_way = whole, []
-        own = whole[edges[team.rank] : edges[team.rank + 1]]
-        for k in range(1, team.size):
-            right, left = (team.rank + k) % team.size, (team.rank - k) % team.size
-            incoming = whole[edges[left] : edges[left + 1]]
-            self._on_their_way.append(begin(team, own, right, incoming, left, whole.size))
-
-    def wait(self) -> np.ndarray:
-        """All slices, once they have arrived."""
-        while self._on_their_way:
-            self._on_their_way.pop(0).wait()
-        return self.whole
+def memory_of(saved: Any) -> dict[int, int]:
+    """The arrays in nested lists and tuples: id of each piece of memory -> its bytes."""
+    if isinstance(saved, np.ndarray):
+        while isinstance(saved.base, np.ndarray):
+            saved = saved.base
+        return {id(saved): saved.nbytes}
+    if isinstance(saved, list | tuple):
+        return {name: size for one in saved for name, size in memory_of(one).items()}
+    return {}
 
 
 def formulas(n: int, ranks: int, stage: int, slots: int = 2, itemsize: int = 4) -> dict[str, float]:

@@ -14,6 +14,7 @@ keras_optimizers.py      the optimizer that a model was compiled with; keras_sav
 keras_xla.py             compiled by XLA, or as a graph; keras_draws.py: the same random numbers
 keras_losses.py          masked losses over ranks; keras_misfits.py: why a batch does not fit
 keras_metrics.py         metrics as sums over samples; keras_training_metrics.py: while training
+keras_outputs.py         loss and metrics from outputs, for layers that are computed elsewhere
 tensorflow_graph.py      collectives inside TensorFlow's graph; collective_layers.py: with them
 gan.py                   two players; one_dimensional_gan.py in numpy, keras_gan.py,
                          keras_spectral.py: layers for discriminators

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.data.dataset import Batch
+from tutorial_dl.data.dataset import Batch, each_array
 
 if TYPE_CHECKING:
     from numba_kernels.optimizers import Optimizer
@@ -196,6 +196,14 @@ class Replica:
         Trainer.predict calls it on every rank; users may, on a single one.
         """
         raise NotImplementedError(f"{type(self).__name__} has no predict")
+
+    def predictions(self, inputs: Iterable[Any], one: Any) -> list[Any]:
+        """`predict` of each of `inputs`; of none, a list with outputs of length 0.
+
+        `one` has the inputs of one sample. Every rank calls it, each with any number of inputs.
+        """
+        parts = [self.predict(x) for x in inputs]
+        return parts or [each_array(lambda a: a[:0], self.predict(one))]
 
     def save(self, path: Path | str) -> None:
         """Write the trained model to a file, whose name ends as `saved_as` says.

@@ -264,8 +264,14 @@ class KerasMetrics:
     @property
     def all_of_keras(self) -> bool:
         """Whether losses, metrics and layers are Keras's own, which are known to add up."""
+        return self.losses_of_keras and not self.beyond_compile_of_keras
+
+    @property
+    def beyond_compile_of_keras(self) -> bool:
+        """Whether there are losses or metrics other than Keras's own that `compile` was given."""
         others = [*self.model._metrics, *(m for x in self._layers() for m in x.metrics)]
-        return self.losses_of_keras and self.compiled_of_keras and not others
+        losses = all(map(_of_keras, keras.tree.flatten(self.model.loss)))
+        return bool(others) or not (losses and self.compiled_of_keras)
 
     @property
     def compiled_of_keras(self) -> bool:

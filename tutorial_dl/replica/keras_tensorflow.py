@@ -20,14 +20,14 @@ from tutorial_dl.replica.base import Batch, Brought
 from tutorial_dl.replica.joining import join
 from tutorial_dl.replica.keras_metrics import is_empty, packed, unchanged
 from tutorial_dl.replica.keras_misfits import wrong_label
+from tutorial_dl.replica.keras_outputs import KerasOutputs
 from tutorial_dl.replica.keras_steps import keras, tf, zeros_like
 from tutorial_dl.replica.keras_variables import address_of
-from tutorial_dl.replica.keras_xla import KerasXla
 
 NOTHING = np.zeros((3, 0), np.int64)
 
 
-class KerasReplica(KerasXla):
+class KerasReplica(KerasOutputs):
     """The Replica of a compiled Keras model, functional, sequential or subclassed.
 
     Its loss is that of `model.compile(loss=...)` with the model's regularisers and added losses,

@@ -98,10 +98,7 @@ def predict(team, replica: Replica, inputs, batch_size: int):
     data = inputs if hasattr(inputs, "part") else Data.of(inputs, np.zeros(_samples(inputs)))
     share = shard(data, team.rank, team.size)
     with closing(Batches(share, batch_size, shuffle=False).epoch()) as batches:
-        parts = [replica.predict(x) for x, *_ in batches]
-    if not parts:  # a share without samples still needs outputs, of length 0
-        one = replica.predict(data.take(slice(0, 1))[0])
-        parts = [each_array(lambda a: a[:0], one)]
+        parts = replica.predictions((x for x, *_ in batches), data.take(slice(0, 1))[0])
     return _join(team, parts)
 
 

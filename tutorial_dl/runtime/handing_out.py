@@ -242,6 +242,11 @@ def check_strategy(dataset: Dataset, strategy: Any, with_master: bool) -> None:
             f"'{dataset.name}' are a stream: use strategy 'synchronous', or data in arrays or HDF5 "
             "files"
         )
+    if streams and strategy.takes_parts:
+        raise ValueError(
+            f"{strategy.name} needs samples by number, and data '{dataset.name}' are a stream: use "
+            "shard 1, or data in arrays or HDF5 files"
+        )
     if dataset.validation is None and with_master:
         raise ValueError(f"strategy {strategy.name!r} needs validation data")
 

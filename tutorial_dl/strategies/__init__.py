@@ -23,12 +23,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
         "base", "center", "context_parallel", "kernels", "loss_scale", "pipelined", "rule",
-        "scripted", "tensor_parallel",
+        "scripted", "sharded", "tensor_parallel",
     ],
     submod_attrs={file: [kind] for file, kind in NAMES.items()}
     | {
         "context_parallel": ["ContextParallel"], "pipelined": ["Pipelined"], "rule": ["Rule"],
-        "scripted": ["Scripted"], "tensor_parallel": ["TensorParallel"],
+        "scripted": ["Scripted"], "sharded": ["Sharded"], "tensor_parallel": ["TensorParallel"],
     },
 )  # fmt: skip
 __all__ += ["NAMES", "get"]

@@ -27,6 +27,7 @@ class Strategy:
     shares_batches = True  # whether several ranks compute parts of each batch
     one_copy = False  # whether the ranks of a node use one copy of the weights
     first = 0  # where this rank's vectors begin in those of the whole model
+    takes_parts = False  # whether ranks may share batches, and yet hold parts of the model
     saved_as: str | None = None  # by which name checkpoints know it; None: its class's
     _team = None
 
@@ -77,6 +78,9 @@ class Strategy:
 
     def check_team(self, team) -> None:
         """Raise ValueError if this strategy can't train on the ranks of `team`."""
+
+    def check_replica(self, replica: Replica) -> None:
+        """Raise ValueError if this strategy can't train this replica."""
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Raise ValueError if this strategy can't train with `optimizer`."""
@@ -258,6 +262,10 @@ class OneModel(Strategy):
         values = saved.values["strategy"]
         update.state.step = values["updates"]
         self.restore_numbers(values)
+        self.restore_state(saved)
+
+    def restore_state(self, saved) -> None:
+        """The part of `restore` that reads what is not optimised."""
         seen = [int(saved.own("seen", rank)[0]) for rank in range(saved.ranks)]
         if saved.ranks == self.team.size:
             state, self._seen = saved.own("state", self.team.rank), seen[self.team.rank]

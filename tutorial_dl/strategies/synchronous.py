@@ -43,7 +43,7 @@ class Synchronous(OneModel):
             compression only costs time.
         shard: the stage of ZeRO (model_parallel/zero.py). 1 divides the optimizer's state among the
             ranks; 0 does not, which is slower, and takes algorithm "auto" in place of "fused".
-            Stages 2 and 3 need a model that is computed layer by layer, so they are refused.
+            Stages 2 and 3 need a model that is computed layer by layer: see Sharded.
     """
 
     def __init__(
@@ -55,6 +55,11 @@ class Synchronous(OneModel):
         shard: int = 1,
     ):
         check_shard(shard, one_copy)
+        if shard > 1:
+            raise ValueError(
+                f"shard {shard} needs a model that is computed layer by layer: use "
+                f"strategies.Sharded(team) with model_parallel.ShardedReplica(model, team, {shard})"
+            )
         if shard == 0 and algorithm == "fused":
             algorithm = "auto"
         self.compression = None if compression is None else methods.get(compression)

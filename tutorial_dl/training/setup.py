@@ -57,7 +57,10 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
         dataset = opened(datasets.load(data.data, **of_files(config)), team)
     arguments = model_arguments_of(data.model_arguments, data.model)
     made = models.build(data.model, dataset, data.seed, arguments)
+    shard = getattr(config.strategy, "shard", 1)
     if hasattr(made, "discriminator"):  # a Game
+        if shard > 1:
+            raise ValueError(f"--shard {shard} takes one model, and a GAN is two: use --shard 1")
         from .gan_setup import prepare_game
 
         parts = layout_of(config, team.size), callbacks_of(config)
@@ -69,6 +72,10 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
     layout = layout_of(config, team.size)
     if cut_over(config):
         replica, strategy = cut(config, team, replica, dataset)
+    elif shard > 1:
+        from ..model_parallel import ShardedReplica
+
+        replica, strategy = ShardedReplica(replica, team, shard), strategies.Sharded(team)
     else:
         name, its_options = config.strategy.strategy, config.strategy_options()
         strategy = strategies.get(name, team, **its_options, layout=layout)

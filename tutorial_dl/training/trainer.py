@@ -167,16 +167,18 @@ class Trainer:
             train = dataset.train
             weigh = Stream.weighted if isinstance(train, Stream) else by_class
             dataset = replace(dataset, train=weigh(train, class_weight))
-        if replica.whole_size != replica.parameters.size and strategy.copies is strategy.team:
+        whole = replica.whole_size == replica.parameters.size and not hasattr(replica, "shards")
+        if not whole and not strategy.takes_parts and strategy.copies is strategy.team:
             raise ValueError(
-                "this rank has a part of a model: train it with strategies.TensorParallel(grid) or "
-                "strategies.Pipelined(grid)"
+                "this rank has a part of a model: train it with strategies.Sharded(team), "
+                "strategies.TensorParallel(grid) or strategies.Pipelined(grid)"
             )
         if replica.divides_sequences and strategy.sharers is strategy.team:
             raise ValueError(
                 "this rank has a part of each sequence: train it with "
                 "strategies.ContextParallel(grid)"
             )
+        strategy.check_replica(replica)
         choice = choose(replica, strategy, optimizer)
         choice.tell(team)
         optimizer, clip_norm = (

@@ -283,6 +283,7 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
         ({"ranks": 6, "context": 2, "tensor": 2}, "context groups of 2 x 2 ranks: use a multiple"),
         ({"context": 2, "pipeline": 2}, "--pipeline does not fit --context"),
         ({"context": 2, "accumulate": 2}, "--accumulate does not fit --context"),
+        ({"context": 2, "shard": 3}, "--shard 3 does not fit --context: use --shard 1"),
         ({"context": 2, "strategy": "downpour"}, "--context with strategy 'downpour': use 'synch"),
     ],
 )
@@ -291,6 +292,25 @@ def test_options_of_a_model_that_is_cut_that_do_not_fit(options, line):
         RunConfig.of(**options).check()
     assert ranks_of(RunConfig.of(tensor=2, pipeline=3)) == 6
     assert ranks_of(RunConfig.of(context=3, tensor=2)) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"shard": 4}, "shard must be 0 to 3, the stage of ZeRO, got 4"),
+        ({"shard": 3, "one_copy": True}, "one_copy does not fit shard 3: leave one of them out"),
+        ({"shard": 2, "compression": "bf16"}, "compression does not fit shard 2, which reduces la"),
+        ({"shard": 2, "accumulate": 2}, "--accumulate does not fit --shard 2: use --shard 1"),
+        ({"shard": 3, "sync_batch_norm": True}, "--sync-batch-norm does not fit --shard 3: use"),
+        ({"shard": 2, "compile": "xla"}, "--compile xla does not fit --shard 2: its ranks commun"),
+        ({"shard": 2, "pipeline": 2}, "--shard does not fit --pipeline"),
+        ({"shard": 2, "strategy": "downpour"}, "shard needs strategy 'synchronous', got 'downp"),
+    ],
+)
+def test_options_of_sharding_that_do_not_fit(options, line):
+    with pytest.raises(ValueError, match=re.escape(line)):
+        RunConfig.of(**options).check()
+    RunConfig.of(shard=3, clip_norm=1.0, ranks=4, checkpoint="run").check()
 
 
 def test_help_has_panels_and_shows_no_option_twice(monkeypatch):

@@ -1,0 +1,46 @@
+"""Command lines in documents: whether they would be understood."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import typer
+
+FENCE = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def commands(text: str) -> list[str]:
+    """The lines of shell in a Markdown text; a line that ends in a backslash has its next one."""
+    blocks = (block.replace("\\\n", " ") for block in FENCE.findall(text))
+    lines = (line.partition(" #")[0].strip() for block in blocks for line in block.splitlines())
+    return [line for line in lines if line]
+
+
+def wrong(line: str, targets: set[str]) -> str:
+    """What is wrong with a command line of the project; "" if it is right, or not the project's.
+
+    targets: of the Makefile.
+    """
+    words = shlex.split(line)
+    if words[0] == "make":
+        unknown = [word for word in words[1:] if "=" not in word and word not in targets]
+        return f"make has no target {unknown[0]}" if unknown else ""
+    if "tutorial_dl" in words:
+        from tutorial_dl.cli.commands import app
+
+        try:
+            parse(typer.main.get_command(app), words[words.index("tutorial_dl") + 1 :])
+        except Exception as error:  # of typer's own copy of click, or of click
+            return getattr(error, "message", None) or repr(error)
+    return ""
+
+
+def parse(command, words: list[str]) -> None:
+    """Parse the words as typer would, without running anything."""
+    with command.make_context("tutorial_dl", list(words)) as context:
+        if hasattr(command, "resolve_command"):  # it has commands below it
+            _, below, rest = command.resolve_command(
+                context, [*context._protected_args, *context.args]
+            )
+            parse(below, rest)

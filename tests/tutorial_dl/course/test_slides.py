@@ -1,0 +1,120 @@
+"""Decks name notebooks, cells, numbers and commands that are there; figures are put in."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commands_in_text import commands, wrong
+
+from tutorial_dl import figure_style
+from tutorial_dl.course import slides
+from tutorial_dl.course.names import NOTEBOOKS
+from tutorial_dl.course.numbers import NUMBERS
+
+ROOT = Path(__file__).parents[3]
+NAMES = {*NUMBERS, "date", "machine"}
+DECKS = slides.decks(ROOT / "slides")
+TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_table_of_names_has_all_notebooks_and_their_titles():
+    files = sorted((ROOT / "notebooks").glob("*.ipynb"))
+    assert [each.stem for each in NOTEBOOKS.values()] == [file.stem for file in files]
+    for each, file in zip(NOTEBOOKS.values(), files, strict=True):
+        heading = "".join(json.loads(file.read_text())["cells"][0]["source"]).splitlines()[0]
+        assert heading == f"# {each.number}. {each.title}"
+
+
+@pytest.mark.parametrize("deck", DECKS, ids=lambda deck: deck.name)
+def test_a_deck_names_only_what_is_there(deck):
+    assert slides.problems(deck, ROOT / "notebooks", NAMES) == []
+    lines = commands("\n".join(deck.slides))
+    assert [f"{line}: {said}" for line in lines if (said := wrong(line, TARGETS))] == []
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("make slides", ""),
+        ("make slidez", "make has no target slidez"),
+        ("python -m tutorial_dl train -n 4 --strategy downpour", ""),
+        ("python -m tutorial_dl trian -n 4", "No such command 'trian'."),
+        ("python -m tutorial_dl train --modell mlp", "No such option: --modell"),
+        ("python -m tutorial_dl notebooks run --out build allreduce", ""),
+        ("ls", ""),
+    ],
+)
+def test_commands_are_parsed(line, said):
+    assert wrong(line, TARGETS).startswith(said) and bool(wrong(line, TARGETS)) == bool(said)
+
+
+CODE = ["%%px\n", "x = 1\n", "y = 2"]
+HEAD = "---\ntitle: T\nnotebooks: allreduce\n---\n"
+
+
+def deck(text, tmp_path):
+    file = tmp_path / "1_deck.md"
+    file.write_text(HEAD + text)
+    return slides.Deck.read(file)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("# A", "1_deck, slide 1: it has no notes for the speaker"),
+        ("# A\n<!-- _class: lead -->", "1_deck, slide 1: it has no notes for the speaker"),
+        ("![](allreduce:stripp)\n<!-- x -->", "slide 1: notebook allreduce has no cell 'stripp'"),
+        ("# A\n<!-- x -->\n---\n![](alreduce:strip)\n<!-- x -->",
+         "slide 2: there is no notebook 'alreduce'"),
+        ("```output allreduce:x\n```\n<!-- x -->", "notebook allreduce has no cell 'x'"),
+        ("[[alreduce]]\n<!-- x -->", "there is no notebook 'alreduce'"),
+        ("{{ speed }}\n<!-- x -->", "there is no number 'speed'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_named(text, said, tmp_path):
+    (found,) = slides.problems(deck(text, tmp_path), ROOT / "notebooks", NAMES)
+    assert said in found
+
+
+def test_a_deck_without_its_first_lines_is_refused(tmp_path):
+    (tmp_path / "1_deck.md").write_text("# A")
+    with pytest.raises(slides.DeckError, match="must begin with ---, title"):
+        slides.Deck.read(tmp_path / "1_deck.md")
+
+
+def test_pictures_outputs_names_and_numbers_are_put_in(tmp_path, monkeypatch):
+    monkeypatch.setenv(figure_style.ENLARGED, "1")
+    with figure_style.axes() as ax:
+        ax.plot([0, 1])
+    picture = ax.figure._repr_png_()
+    shown = ax.figure._repr_mimebundle_() | {"image/png": base64.b64encode(picture).decode()}
+    gif = "data:image/gif;base64,R0lGODlh"
+    outputs = [
+        {"output_type": "stream", "name": "stdout", "text": ["one\n", "two\n", "three\n"]},
+        {"output_type": "display_data", "data": {"text/html": f'<img alt="" src="{gif}">'}},
+        {"output_type": "execute_result", "data": shown | {"text/plain": "<Figure>"}},
+    ]
+    cells = [{"id": "strip", "cell_type": "code", "source": CODE, "outputs": outputs}]
+    (tmp_path / "05_allreduce.ipynb").write_text(json.dumps({"cells": cells}))
+    text = (
+        "![w:9](allreduce:strip#2)\n![](allreduce:strip)\n```output allreduce:strip 2-3\n```\n"
+        "```source allreduce:strip\n```\n[[allreduce]] {{ speed }}\n<!-- note -->"
+    )
+    made = slides.render(deck(text, tmp_path), tmp_path, {"speed": "2.5"})
+    large = shown[figure_style.ENLARGED_MIME]
+    assert f"![w:9](data:image/png;base64,{large})\n![]({gif})" in made
+    assert "```text\ntwo\nthree\n```\n```python\nx = 1\ny = 2\n```" in made
+    assert "notebook 5, *Allreduce* 2.5" in made
+    assert base64.b64decode(large).startswith(b"\x89PNG") and large != shown["image/png"]
+    for missing in ("![](allreduce:strip#3)", "```output allreduce:strip 8-9\n```"):
+        with pytest.raises(slides.DeckError, match=r"has 2 figures|no such output"):
+            slides.render(deck(f"{missing}\n<!-- x -->", tmp_path), tmp_path, {})
+
+
+def test_without_the_variable_a_figure_has_one_form(monkeypatch):
+    monkeypatch.delenv(figure_style.ENLARGED, raising=False)
+    with figure_style.axes() as ax:
+        ax.plot([0, 1])
+    assert ax.figure._repr_mimebundle_() == {}

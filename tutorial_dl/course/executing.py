@@ -1,0 +1,98 @@
+"""Runs notebooks from top to bottom and keeps them with their outputs, for slides and pages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..figure_style import ENLARGED
+
+SECONDS = 900.0  # per cell
+SUM = "source"  # in the metadata of a notebook that was run
+
+
+class CellFailed(RuntimeError):
+    """A cell of a notebook raised an error, or took too long."""
+
+
+def digest(notebook: Path) -> str:
+    """A checksum of the notebook and of the code of both packages: what its outputs depend on."""
+    whole = hashlib.sha256(notebook.read_bytes())
+    root = Path(__file__).parents[2]
+    for package in ("numba_kernels", "tutorial_dl"):
+        for file in sorted((root / package).rglob("*.py")):
+            whole.update(file.read_bytes())
+    return whole.hexdigest()
+
+
+def is_current(notebook: Path, result: Path) -> bool:
+    """Whether `result` was made by `execute` from the notebook and the packages as they are now."""
+    import nbformat
+
+    if not result.exists():
+        return False
+    about = nbformat.read(result, as_version=4).metadata.get("tutorial_dl", {})
+    return about.get(SUM) == digest(notebook)
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment, which processes that are started meanwhile inherit."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def execute(notebook: Path, result: Path, seconds: float = SECONDS) -> None:
+    """Run all cells of a notebook in a new kernel, and write it with its outputs to `result`.
+
+    Its working folder is that of `result`, which is written only if all cells succeed. Each figure
+    is kept in two forms, as the notebook shows it and with larger type (`figure_style.ENLARGED`).
+
+    Args:
+        notebook: The file.
+        result: The file to write; its folder must be there.
+        seconds: The time that a cell may take.
+
+    Raises:
+        CellFailed: names the cell and its error.
+    """
+    import nbformat
+    from jupyter_client import AsyncKernelManager
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    source = digest(notebook)
+    whole = nbformat.read(notebook, as_version=4)
+    where = {"metadata": {"path": str(result.parent)}}
+    now = ["before the first cell"]
+    with tempfile.TemporaryDirectory(prefix="kernel-") as folder, variable(ENLARGED, "1"):
+        # Sockets in a folder of this user: nobody else on this machine can reach the kernel.
+        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/socket")
+        client = NotebookClient(whole, km=kernel, timeout=seconds, resources=where)
+        client.owns_km = True  # so it ends the kernel, whatever happens
+        client.on_cell_start = lambda cell, cell_index: now.__setitem__(0, cell["id"])
+        try:
+            client.execute()
+        except CellExecutionError as error:
+            said = f"{error.ename}: {error.evalue}".splitlines()[0]
+            raise CellFailed(f"{notebook.name}, cell {now[0]}: {said}") from error
+        except CellTimeoutError as error:
+            raise CellFailed(
+                f"{notebook.name}, cell {now[0]}: not done in {seconds:g} s"
+            ) from error
+        except DeadKernelError as error:
+            raise CellFailed(f"{notebook.name}, cell {now[0]}: its kernel has ended") from error
+    whole.metadata["tutorial_dl"] = {SUM: source}
+    part = result.with_suffix(".part")
+    nbformat.write(whole, part)
+    part.replace(result)

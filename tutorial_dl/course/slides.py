@@ -1,0 +1,190 @@
+"""Decks of slides: Markdown in slides/, with figures of notebooks and measured numbers.
+
+A deck begins with lines between two `---`: `title: ...` and `notebooks: name, name`. A line `---`
+separates its slides. Beside Markdown (of Marp), a deck may contain
+
+    ![w:900](allreduce:ladder)      the figure that cell `ladder` of notebook `allreduce` has made;
+                                    `allreduce:ladder#2` is its second one
+    ```output allreduce:counts      what that cell has printed; `output allreduce:counts 1-3`: its
+    ```                             lines 1 to 3
+    ```source allreduce:team 4-9    the code of that cell, or some lines of it, without `%%px`
+    ```
+    [[allreduce]]                   the notebook's number and title (names.py)
+    {{ allreduce_ratio }}           a measured number (numbers.py)
+    <!-- ... -->                    notes for the speaker
+
+`render` puts these in, so that a deck needs nothing else: pictures become part of its text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..figure_style import ENLARGED_MIME
+from .names import NOTEBOOKS
+
+PICTURE = re.compile(r"!\[([^\]]*)\]\((\w+):([\w-]+)(?:#(\d+))?\)")
+LINES = re.compile(r"^```(output|source) (\w+):([\w-]+)(?: (\d+)-(\d+))?\n```$", re.MULTILINE)
+NAME = re.compile(r"\[\[(\w+)\]\]")
+NUMBER = re.compile(r"\{\{ *(\w+) *\}\}")
+HEAD = re.compile(r"\A---\n(.*?)\n---\n", re.DOTALL)
+NOTES = re.compile(r"<!--(?! *_)(.*?)-->", re.DOTALL)  # `<!-- _class: lead -->` is no note
+GIF = re.compile(r'src="(data:image/gif;base64,[^"]+)"')
+
+
+class DeckError(ValueError):
+    """A deck names what there is not."""
+
+
+@dataclass(frozen=True)
+class Deck:
+    """A deck: `name` of its file, `title`, the `notebooks` it belongs to, and its `slides`."""
+
+    name: str
+    title: str
+    notebooks: tuple[str, ...]
+    slides: tuple[str, ...]
+
+    @classmethod
+    def read(cls, file: Path) -> Deck:
+        """Raises DeckError if the lines at the top are missing."""
+        text = file.read_text(encoding="utf-8")
+        head = HEAD.match(text)
+        pairs = (line.partition(":") for line in head[1].splitlines()) if head else ()
+        facts = {name.strip(): value.strip() for name, _, value in pairs}
+        if set(facts) != {"title", "notebooks"}:
+            raise DeckError(f"{file.name} must begin with ---, title: ..., notebooks: ..., ---")
+        names = tuple(name.strip() for name in facts["notebooks"].split(","))
+        slides = re.split(r"^---$", text[head.end() :], flags=re.MULTILINE)
+        return cls(file.stem, facts["title"], names, tuple(slide.strip() for slide in slides))
+
+    def names_of_cells(self) -> Iterator[tuple[int, str, str]]:
+        """(number of the slide, notebook, cell) of all figures, outputs and sources."""
+        for number, slide in enumerate(self.slides, 1):
+            for found in PICTURE.finditer(slide):
+                yield number, found[2], found[3]
+            for found in LINES.finditer(slide):
+                yield number, found[2], found[3]
+
+
+def decks(folder: Path) -> list[Deck]:
+    """All decks of a folder, in order."""
+    return [Deck.read(file) for file in sorted(folder.glob("[0-9]*.md"))]
+
+
+def problems(deck: Deck, notebooks: Path, numbers: Mapping) -> list[str]:
+    """What the deck names that there is not: notebooks, their cells, numbers; slides without notes.
+
+    Args:
+        deck: The deck.
+        notebooks: The folder of notebooks, with or without outputs.
+        numbers: Names of numbers.
+    """
+    found, cells = [], {}
+    for name in deck.notebooks:
+        if name not in NOTEBOOKS:
+            found.append(f"{deck.name}: there is no notebook {name!r}")
+    for number, notebook, cell in deck.names_of_cells():
+        where = f"{deck.name}, slide {number}"
+        if notebook not in NOTEBOOKS:
+            found.append(f"{where}: there is no notebook {notebook!r}")
+            continue
+        if notebook not in cells:
+            cells[notebook] = {one["id"] for one in _cells(notebooks, notebook)}
+        if cell not in cells[notebook]:
+            found.append(f"{where}: notebook {notebook} has no cell {cell!r}")
+    for number, slide in enumerate(deck.slides, 1):
+        where = f"{deck.name}, slide {number}"
+        unknown = [name for name in NAME.findall(slide) if name not in NOTEBOOKS]
+        found += [f"{where}: there is no notebook {name!r}" for name in unknown]
+        unknown = [name for name in NUMBER.findall(slide) if name not in numbers]
+        found += [f"{where}: there is no number {name!r}" for name in unknown]
+        if not any(note.strip() for note in NOTES.findall(slide)):
+            found.append(f"{where}: it has no notes for the speaker")
+    return found
+
+
+def render(deck: Deck, notebooks: Path, numbers: Mapping[str, str]) -> str:
+    """The deck as Markdown for Marp, with all pictures in it.
+
+    Args:
+        deck: The deck.
+        notebooks: The folder of notebooks with outputs (executing.py).
+        numbers: name -> text.
+
+    Raises:
+        DeckError: a name is unknown, or the cell has no such output.
+    """
+    wrong = problems(deck, notebooks, numbers)
+    if wrong:
+        raise DeckError(wrong[0])
+
+    def picture(found: re.Match) -> str:
+        which = int(found[4] or 1)
+        pictures = list(_pictures(_cell(notebooks, found[2], found[3])))
+        if len(pictures) < which:
+            cell = f"cell {found[3]} of notebook {found[2]}"
+            raise DeckError(f"{deck.name}: {cell} has {len(pictures)} figures, not {which}")
+        return f"![{found[1]}]({pictures[which - 1]})"
+
+    def quoted(found: re.Match) -> str:
+        kind, language = (_printed, "text") if found[1] == "output" else (_source, "python")
+        lines = kind(_cell(notebooks, found[2], found[3]))
+        if found[4]:
+            lines = lines[int(found[4]) - 1 : int(found[5])]
+        if not lines:
+            raise DeckError(f"{deck.name}: cell {found[3]} of {found[2]} has no such {found[1]}")
+        return "\n".join([f"```{language}", *lines, "```"])
+
+    def notebook(found: re.Match) -> str:
+        about = NOTEBOOKS[found[1]]
+        return f"notebook {about.number}, *{about.title}*"
+
+    head = "\n".join(
+        ["---", "marp: true", "theme: tutorial", "paginate: true", "math: mathjax",
+         f"title: {json.dumps(deck.title)}", "---", ""]
+    )  # fmt: skip
+    text = "\n\n---\n\n".join(deck.slides)
+    text = NUMBER.sub(lambda found: numbers[found[1]], NAME.sub(notebook, text))
+    return head + PICTURE.sub(picture, LINES.sub(quoted, text)) + "\n"
+
+
+def _cells(folder: Path, notebook: str) -> list[dict]:
+    file = folder / f"{NOTEBOOKS[notebook].stem}.ipynb"
+    if not file.exists():
+        raise DeckError(f"there is no {file}")
+    return json.loads(file.read_text(encoding="utf-8"))["cells"]
+
+
+def _cell(folder: Path, notebook: str, name: str) -> dict:
+    return next(cell for cell in _cells(folder, notebook) if cell["id"] == name)
+
+
+def _pictures(cell: dict) -> Iterator[str]:
+    """Data URLs of the figures and films that a cell has shown."""
+    for output in cell.get("outputs", ()):
+        data = output.get("data", {})
+        if ENLARGED_MIME in data or "image/png" in data:
+            content = data.get(ENLARGED_MIME) or data["image/png"]
+            yield "data:image/png;base64," + "".join(content).replace("\n", "")
+        else:
+            yield from GIF.findall("".join(data.get("text/html", "")))
+
+
+def _printed(cell: dict) -> list[str]:
+    texts = [
+        "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
+        for output in cell.get("outputs", ())
+        if output["output_type"] in ("stream", "display_data")
+        and not {"image/png", "text/html"} & output.get("data", {}).keys()
+    ]
+    return "".join(texts).rstrip().splitlines()
+
+
+def _source(cell: dict) -> list[str]:
+    lines = "".join(cell["source"]).splitlines()
+    return lines[1:] if lines and lines[0].startswith("%%") else lines

@@ -1,0 +1,353 @@
+"""`ShardedReplica`: data parallelism with gradients, and in stage 3 also weights, divided (ZeRO).
+
+    team = Team()
+    replica = ShardedReplica(model, team, stage=3)      # a Keras model, or a LayeredReplica
+    Trainer(replica, data, strategies.Sharded(team)).fit(5)
+
+The model is cut into groups of layers, as a pipeline cuts it into stages (stages.py). Every rank
+computes all of them, for its share of the batch:
+
+    forward    group by group; in stage 3, the next group's weights are gathered meanwhile, and
+               those of the one before are dropped
+    backward   the same, from the last group on; when a group's gradient is complete, it is
+               reduce-scattered, and each rank keeps its slice
+    update     (strategies.Sharded) of this rank's slices; in stage 2, gather the new weights
+
+What a rank holds between two steps is `shards.held()`; within a step, also the activations, the
+gradient of one group, in stage 3 the weights of two groups, and what TensorFlow has for a moment:
+another copy of a group's gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numba_kernels.optimizers.base import Optimizer
+from numba_kernels.shared.window import aligned
+from numba_kernels.spans import span
+from numba_kernels.team.team import Team
+from tutorial_dl import replica as replicas
+from tutorial_dl.data.dataset import each_array
+from tutorial_dl.model_parallel.shards import Shards, check_divisible
+from tutorial_dl.model_parallel.stages import LayeredParts, Parts
+from tutorial_dl.replica.base import Batch, Brought, LossNotFinite, Replica, Segment, plain, written
+from tutorial_dl.replica.layered import LayeredReplica, loss_of
+from tutorial_dl.replica.layers import At
+
+GROUPS = 16  # a group has at most 1/16 of the weights, or one layer
+
+
+class ShardedReplica(Replica):
+    """A model of which each rank of `team` keeps slices. Making it is collective.
+
+    Args:
+        model: The whole model, the same on every rank: a compiled Keras model, functional or
+            sequential, or a LayeredReplica. Use it through this replica from now on.
+        team: The ranks that train it together.
+        stage: Of ZeRO: 2 divides gradients and the optimizer's state, 3 also weights.
+
+    Attributes:
+        parameters: In stage 2 all weights, in stage 3 this rank's slices, one after the other.
+        gradient: This rank's slices of the gradient of the whole batch.
+        shards: What this rank holds, and has sent.
+
+    Raises:
+        ValueError: If the model can't be computed so, with the layer's name and what would work.
+    """
+
+    def __init__(self, model: Any, team: Team, stage: int = 3) -> None:
+        if stage not in (2, 3):
+            raise ValueError(
+                f"stage must be 2 or 3, got {stage}: strategies.Synchronous does 0 and 1"
+            )
+        self.team, self.inner = team, replicas.of(model)
+        self.parts, self.head = parts_of(self.inner, stage)
+        self.model, self.dtype = self.inner.model, self.inner.dtype
+        self.saved_as, self.saves_optimizer = self.inner.saved_as, self.inner.saves_optimizer
+        self.counts_training = self.inner.counts_training
+        self.refuses_xla = "its ranks communicate while they compute a gradient"
+        places = groups(self.parts)
+        self.stages = [self.parts.stage(*bounds) for bounds in pairwise(places)]
+        for one in self.stages:
+            one.apart = False  # gradients of inputs and of weights are computed together
+        self._divide(stage)
+
+    def _divide(self, stage: int) -> None:
+        """Move the weights to where each rank keeps them: those of rank 0's model."""
+        team, whole = self.team, self.inner.parameters
+        sizes = [one.size for one in self.stages]
+        own = [high - low for low, high in map(team.slice_of, sizes)]
+        gradient = aligned(sum(own), self.dtype)
+        parameters = aligned(sum(own), self.dtype) if stage == 3 else whole
+        self.shards = Shards(team, stage, self.dtype)
+        at = first = 0
+        for one, size, mine in zip(self.stages, sizes, own, strict=True):
+            weights = whole[first : first + size]
+            if team.size > 1 and size:
+                team.broadcast(weights)
+            here = slice(at, at + mine)
+            memory = {"gradient": gradient[here]}
+            if stage == 3:
+                memory["weights"] = parameters[here]
+            self.shards.add(one.segments, weights, **memory).layer = one
+            first, at = first + size, at + mine
+        # Only now, as the memory of whole weights goes when nothing refers to it any more
+        self._hold(parameters, gradient)
+        for part in self.shards.parts:
+            whole_weights = part.weights if part.space is None else part.space.array
+            part.layer.hold(whole_weights, self.shards.scratch(part.n))
+        self.inner.gradient = np.zeros(0, self.dtype)
+        if stage == 3:
+            self.inner.parameters = np.zeros(0, self.dtype)
+        if isinstance(self.inner, LayeredReplica):
+            self.inner.weights = self.inner.weights_gradient = []
+
+    @property
+    def stage(self) -> int:
+        return self.shards.stage
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Those of `parameters`; none in stage 3, in which slices begin and end within layers."""
+        return self.parts.segments if self.stage == 2 else ()
+
+    @property
+    def whole_segments(self) -> tuple[Segment, ...]:
+        return self.parts.segments
+
+    @property
+    def whole_size(self) -> int:
+        return self.shards.n
+
+    def update_by(self, optimizer: Optimizer, clip_norm: float | None) -> Shards:
+        """Make the optimizer's state; returns what makes updates (strategies.Sharded)."""
+        check_divisible(optimizer)
+        self.shards.optimize_by(optimizer, clip_norm)
+        return self.shards
+
+    def place(self, parameters: np.ndarray, gradient: np.ndarray) -> None:
+        raise ValueError("the vectors of a ShardedReplica can't move: use strategies.Sharded(team)")
+
+    # Gradients
+
+    def compute_gradient(self, batch: Batch) -> tuple[float, int]:
+        """Fill `gradient` with the slices of the whole batch's gradient. Collective.
+
+        Returns the mean loss of this rank's samples, and their number, which may be 0.
+
+        Raises:
+            FloatingPointError: If this rank's loss or gradient is not finite; before any exchange
+                that would spread it.
+        """
+        self.shards.reset()
+        samples = self.head.samples(batch)
+        total = int(self.team.allreduce(np.array([samples], np.float64))[0])
+        if total == 0:
+            self.gradient[:] = 0
+            return 0.0, 0
+        y, saved = self._forward(batch if samples else None, training=True)
+        loss, gy = 0.0, None
+        if samples:
+            loss, gy = self.head.loss(y, batch)
+            if not isfinite(loss):
+                raise LossNotFinite(f"the loss is {loss}")
+            gy = [g * self.dtype.type(samples / total) for g in gy]
+        del y
+        self._backward(saved, gy)
+        return loss, samples
+
+    def _forward(self, batch: Batch | None, training: bool = False) -> tuple[list, list]:
+        """The outputs, and what backward passes need; without a batch, only take part."""
+        saved = []
+        x = None if batch is None else self.head.inputs(batch)
+        at = At() if batch is None else self.head.at(training)
+        for part, _ in self.shards.ahead(self.shards.parts, keeps_last=training):
+            if x is not None:
+                with span("forward"):
+                    x, one = part.layer.forward(x, at)
+                if training:
+                    saved.append(one)
+        return x, saved
+
+    def _backward(self, saved: list, gy: list | None) -> None:
+        shards = self.shards
+        for part, _ in shards.ahead(shards.parts[::-1]):
+            gradient = shards.gradient_of(part)
+            if gy is not None:
+                with span("backward"):
+                    one = saved.pop()
+                    gy, kept = part.layer.backward_inputs(one, gy)
+                    part.layer.backward_weights(one, kept)
+                    del one, kept
+                if not isfinite(np.dot(gradient, gradient)):
+                    raise FloatingPointError("the gradient is not finite")
+            shards.reduce(part, gradient)
+
+    gradient_is_finite = True  # checked before each exchange
+
+    # Evaluation: in stage 3 the ranks compute together, however many batches each has
+
+    def _together(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, list]]:
+        """This rank's batches, each with the model's outputs. Collective."""
+        several = self.stage == 3 and self.team.size > 1
+        it = iter(batches)
+        while True:
+            batch = next(it, None)
+            left = np.array([batch is not None], np.float64)
+            if several:
+                self.team.allreduce(left, "max")
+            if not left[0]:
+                return
+            y, _ = self._forward(batch)
+            if batch is not None:
+                yield batch, y
+
+    def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        return self.head.measure(self._together(batches))
+
+    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
+        return self.head.metrics_of(sums)
+
+    def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
+        sums = self.measure(batches)
+        return self.metrics_of(sums) | {"samples": int(sums["samples"])}
+
+    def predict(self, x: Any) -> Any:
+        """The model's outputs. In stage 3 collective: all ranks call it equally often."""
+        return self.head.outputs(self._forward((x, ()))[0])
+
+    def predictions(self, inputs: Iterable[Any], one: Any) -> list[Any]:
+        parts = [self.head.outputs(y) for _, y in self._together((x, ()) for x in inputs)]
+        # Collective, so that a rank without samples knows what outputs look like
+        like = self.predict(one)
+        return parts or [each_array(lambda a: a[:0], like)]
+
+    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
+        self.head.try_out(batch)
+
+    # What is the model's own
+
+    def own_optimizer(self, given: Any = None) -> Brought | None:
+        return self.inner.own_optimizer(given)
+
+    state = property(
+        lambda self: self.inner.state, lambda self, values: setattr(self.inner, "state", values)
+    )
+    random = property(
+        lambda self: self.inner.random, lambda self, values: setattr(self.inner, "random", values)
+    )
+    trained = property(
+        lambda self: self.inner.trained, lambda self, sums: setattr(self.inner, "trained", sums)
+    )
+
+    def collect(self) -> None:
+        """Before `save`: rank 0 gathers all weights, group by group. Collective."""
+        for part in self.shards.parts:
+            self.shards.gather(part)
+            if self.team.rank:
+                self.shards.drop(part)
+
+    def save(self, path: Path | str, *trained: Any) -> None:
+        """Write the whole model, as its own replica does; on rank 0, after `collect`."""
+        try:
+            if self.model is not None:
+                self.inner.save(path, *trained)
+                return
+            arrays = {}
+            for one in self.stages:
+                arrays |= {s.name: w for s, w in zip(one.segments, one.w, strict=True)}
+            with written(self, path) as part:
+                np.savez(part, **arrays)
+        finally:
+            for part in self.shards.parts:
+                self.shards.drop(part)
+
+
+class Head:
+    """Inputs, loss and metrics of a LayeredReplica, whose layers are computed elsewhere."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def samples(self, batch: Batch) -> int:
+        return len(plain(batch)[0])
+
+    def inputs(self, batch: Batch) -> list[np.ndarray]:
+        return [self.inner.inputs(batch[0])]
+
+    def at(self, training: bool) -> At:
+        return self.inner.at(training)
+
+    def loss(self, y: list, batch: Batch) -> tuple[float, list[np.ndarray]]:
+        """Mean loss, and its gradient by the outputs."""
+        loss, _, g = loss_of(self.inner.loss, y[0], batch[1])
+        return loss / len(g), [g * g.dtype.type(1 / len(g))]
+
+    def outputs(self, y: list) -> Any:
+        if self.inner.loss != "cross_entropy":
+            return y[0]
+        z = np.exp(y[0] - y[0].max(axis=-1, keepdims=True))
+        return z / z.sum(axis=-1, keepdims=True)
+
+    def measure(self, pairs: Iterable[tuple[Batch, list]]) -> dict[str, Any]:
+        """As `Replica.measure`, for batches with the model's outputs."""
+        loss, right, samples = 0.0, 0.0, 0
+        for batch, y in pairs:
+            targets = plain(batch)[1]
+            more, hits, _ = loss_of(self.inner.loss, y[0], targets)
+            loss, samples = loss + more, samples + len(y[0])
+            right += hits * len(y[0]) / max(np.size(targets), 1)
+        sums = {"samples": samples, "loss": loss}
+        return sums | ({"accuracy": right} if self.inner.loss == "cross_entropy" else {})
+
+    def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
+        return Replica.metrics_of(self.inner, sums)
+
+    def try_out(self, batch: Batch) -> None:
+        pass
+
+
+def parts_of(replica: Replica, stage: int) -> tuple[Parts, Any]:
+    """The layers of a replica, and its loss; ValueError if ranks can't divide it."""
+    if isinstance(replica, LayeredReplica):
+        return LayeredParts(replica), Head(replica)
+    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+        from tutorial_dl.model_parallel.keras_sharded import KerasHead, check
+        from tutorial_dl.model_parallel.keras_stages import KerasParts
+
+        check(replica, stage)
+        keras_parts = KerasParts(replica, f"shard {stage}")
+        return keras_parts, KerasHead(keras_parts)
+    raise ValueError(
+        f"a {type(replica).__name__} can't be divided layer by layer: shard {stage} takes Keras "
+        "models, model 'transformer' and LayeredReplica; use shard 1"
+    )
+
+
+def groups(parts: Parts, most: int | None = None) -> list[int]:
+    """The layers at which groups begin, and the number of layers at the end.
+
+    A group has at most `most` weights, or a single layer with weights and those without behind it.
+
+    >>> class Four(Parts):
+    ...     names = ["a", "b", "relu", "c"]
+    ...     def weights_before(self, layer): return [0, 10, 20, 20, 90][layer]
+    >>> groups(Four()), groups(Four(), 20)
+    ([0, 3, 4], [0, 3, 4])
+    >>> groups(Four(), 10)
+    [0, 1, 3, 4]
+    """
+    starts = [parts.weights_before(i) for i in range(len(parts.names) + 1)]
+    if most is None:
+        most = max(starts[-1] // GROUPS, *(high - low for low, high in pairwise(starts)))
+    places = [0]
+    for layer, (low, high) in enumerate(pairwise(starts)):
+        if high > low > starts[places[-1]] and high - starts[places[-1]] > most:
+            places.append(layer)
+    return [*places, len(parts.names)]
