@@ -15,22 +15,34 @@ class PeerError(TeamError):
     """Another rank failed.
 
     `cause` is the rank that failed first; not `rank` if that rank failed because another one did.
-    `reason` is the error of `cause`, or how it ended.
+    `reason` is the error of `cause`, or how it ended. `roles` says what ranks do, see
+    `Failing.roles`.
     """
 
-    def __init__(self, rank: int, reason: str, cause: int | None = None):
-        first = "" if cause in (None, rank) else f"rank {cause} failed: "
-        super().__init__(f"rank {rank} failed: {first}{reason}")
+    def __init__(
+        self, rank: int, reason: str, cause: int | None = None,
+        roles: Mapping[int, str] | None = None,
+    ):  # fmt: skip
         self.rank, self.reason, self.cause = rank, reason, rank if cause is None else cause
+        super().__init__()
+        self.tell(roles or {})
+
+    def tell(self, roles: Mapping[int, str]) -> None:
+        """Build the text; "rank 1 (stage 1) failed", for the role "stage 1" of rank 1."""
+        self.roles = {rank: roles[rank] for rank in (self.rank, self.cause) if rank in roles}
+        chain = [self.rank] if self.cause == self.rank else [self.rank, self.cause]
+        said = (f"rank {rank}{in_brackets(self.roles.get(rank))} failed: " for rank in chain)
+        self.args = ("".join(said) + self.reason,)
 
     def renumbered(self, numbers: Mapping[int, int]) -> "PeerError":
         """The same error for ranks of another team; `numbers`: {rank here: rank there}."""
         if self.cause in numbers:
-            return PeerError(numbers[self.rank], self.reason, numbers[self.cause])
+            roles = {numbers[rank]: role for rank, role in self.roles.items()}
+            return PeerError(numbers[self.rank], self.reason, numbers[self.cause], roles)
         return PeerError(numbers[self.rank], f"a rank outside the team failed: {self.reason}")
 
     def __reduce__(self):  # for pickling: an exception is rebuilt from its `args` otherwise
-        return type(self), (self.rank, self.reason, self.cause)
+        return type(self), (self.rank, self.reason, self.cause, self.roles)
 
 
 class MismatchError(TeamError):
@@ -81,6 +93,10 @@ def numbered(ranks: Sequence[int]):
         yield
     except PeerError as error:
         raise error.renumbered(dict(enumerate(ranks))) from None
+
+
+def in_brackets(words: str | None) -> str:
+    return f" ({words})" if words else ""
 
 
 def ranks_in_words(ranks: Sequence[int], more=lambda rank: "") -> str:

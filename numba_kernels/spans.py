@@ -12,7 +12,8 @@ nothing records, `sink` is None and a span costs one comparison. This module doe
 import ctypes
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from threading import get_ident
 from time import perf_counter_ns
 
 from llvmlite import ir
@@ -34,6 +35,7 @@ COLLECTIVES = (
     "split", "empty", "exchange",
 )  # fmt: skip
 STEP = ("reduce + update", "reduce", "update", "hand out")
+SUMS = ("sum forward", "sum backward")  # of tensor parallelism, within the gradient
 _CLOCK_MONOTONIC = 1  # on Linux
 
 _WORD = "numba_kernels_trace"  # symbol of the word that holds the ring's address; 0: tracing is off
@@ -94,6 +96,8 @@ def now(at):
 
 # Threads (`threading.get_ident`) whose spans are shown beside those of the recording thread.
 beside: set[int] = set()
+# Threads whose spans count as those of the recording thread; see `standing_in`.
+substitutes: set[int] = set()
 # Where finished spans go: sink(name, begin, end). None while nothing records.
 sink: Callable[[str, int, int], None] | None = None
 # Ends a wait of compiled code that an error interrupted; set together with `sink`. (`bool` does
@@ -139,6 +143,26 @@ def announces(name: str):
         return call
 
     return decorate
+
+
+@contextmanager
+def standing_in() -> Iterator[None]:
+    """In the body, spans of this thread count as the recording thread's, which waits for it.
+
+    Libraries that run a graph (TensorFlow) call functions of ours on threads of their own.
+    """
+    mine, address = get_ident(), _word.value
+    if sink is None or not address or mine in beside:
+        yield
+        return
+    owner = ctypes.c_int64.from_address(address + 8 * OWNER)
+    before, owner.value = owner.value, mine
+    substitutes.add(mine)
+    try:
+        yield
+    finally:
+        substitutes.discard(mine)
+        owner.value = before
 
 
 class Span:

@@ -56,6 +56,13 @@ def keep_memory() -> None:
             mallopt(-1, 2**30)
 
 
+def sleeping_barrier(comm) -> None:
+    """A barrier that sleeps while it waits, because ranks may share a core with a busy one."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-4)
+
+
 @contextmanager
 def threads_unpinned() -> Iterator[None]:
     """Let threads started in the body use all cores."""

@@ -10,7 +10,8 @@ import atexit
 import sys
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from mpi4py import MPI, rc
 
@@ -34,6 +35,8 @@ class Failing:
     doing = "making the team"  # the call that this rank is in
     count = 0  # collectives so far, the same on all ranks
     waits_in = (0, 0, 0)  # (count, code, length) of the call that this rank waits in
+    # What ranks do, for errors and reports: {1: "stage 1"} makes it "rank 1 (stage 1) failed".
+    roles: Mapping[int, str] = MappingProxyType({})
     buffers: tuple = ()  # arrays of the call that this rank waits in
     attempt = 0  # to make a team of the ranks that are left (regrouping.py)
     # The team that it was made from when ranks were lost, the attempt, and the ranks there.
@@ -61,6 +64,8 @@ class Failing:
         `heard`: the error was raised by this team, so it numbers ranks as this team does.
         """
         peer = isinstance(error, PeerError)
+        if peer and heard:
+            error.tell(self.roles)
         text = f"{type(error).__name__}: {error}"
         if peer:
             text = str(error) if heard else f"in another team, {error}"

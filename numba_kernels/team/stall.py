@@ -163,7 +163,7 @@ class Watch:
 
     def _where(self, rank: int) -> str:
         """Return what is known about a rank that is late, for a report."""
-        said = []
+        said = [self.team.roles[rank]] if rank in self.team.roles else []
         note = self.team.letters.waits.get(rank)
         if note is not None and note.call[0] + 1 == self.team.count:
             said.append(f"last seen waiting in {calls.describe(*note.call[1:])}")

@@ -13,7 +13,8 @@ A wait in compiled code is one span, even if it returns to Python in between. A 
 includes the time of their transfer.
 
 Spans of the recording thread are kept, and nest. A thread that is in `spans.beside` has its spans
-in a list of their own, without waits; those of other threads are only counted. Memory is bounded:
+in a list of their own, without waits; those of other threads are only counted, unless they stand
+in for the recording thread (spans.standing_in). Memory is bounded:
 only the last `limit` spans are kept, and the number of lost ones is reported.
 """
 
@@ -44,7 +45,7 @@ class _Log:
         self.beside: deque[tuple[str, int, int]] = deque(maxlen=limit)
 
         def keep(name: str, begin: int, end: int) -> None:  # called in every step: must be fast
-            if get_ident() == mine:
+            if get_ident() == mine or get_ident() in spans.substitutes:
                 self.count += 1
                 append((name, begin, end))
             elif get_ident() in spans.beside:

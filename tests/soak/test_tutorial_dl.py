@@ -136,6 +136,17 @@ def test_bubbles_of_pipelines(record):
     record("bubble of zb_h1, of 1f1b's, m = S = 2", "< 0.67", f"{ratio:.2f}", ratio < 2 / 3)
 
 
+def test_throughput_of_pipelines(record):
+    from numba_kernels.bench import one_run
+    from numba_kernels.bench.rows import merge
+    from tutorial_dl import bench
+
+    for one in merge([one_run(bench.THROUGHPUT, 2, 30.0, full=False) for _ in range(bench.STARTS)]):
+        found = one["fraction_of_limit"]
+        name = f"{one['what']}, {one['algorithm']}, 2 ranks; {one['peer']}"
+        record(name, "0.85 of ideal", f"{found:.2f}", found >= 0.85)
+
+
 def test_the_main_job_on_four_ranks(tests, record, tmp_path):
     def command(*words, timeout):
         call = [sys.executable, "-m", "tutorial_dl", *words]

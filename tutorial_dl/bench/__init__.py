@@ -1,12 +1,14 @@
 """`python -m tutorial_dl bench`: whole training steps of networks, compared with Keras and PyTorch.
 
-On two ranks or more, it also measures the bubble of pipelines (pipelines.py). `bench gans` measures
-GANs instead (gans.py), `bench gan-strategies` trains one by every strategy (gan_strategies.py), and
-`bench digits-gan` and `shower-gan` train these GANs with several seeds (gan_quality.py). `bench
-sharding` measures the memory of ranks that divide a model (sharding.py).
+On two ranks or more, it also measures the bubble of pipelines (pipelines.py). `bench pipelines`
+measures only these, and their throughput (pipeline_throughput.py). `bench gans` measures GANs
+(gans.py), `bench gan-strategies` trains one by every strategy (gan_strategies.py), and `bench
+digits-gan` and `shower-gan` train these GANs with several seeds (gan_quality.py). `bench sharding`
+measures the memory of ranks that divide a model (sharding.py).
 
-Ranks are started several times. PyTorch's DistributedDataParallel (DDP) takes its turn between two
-starts, if torch is in this environment or in that of the Python named by TUTORIAL_DL_TORCH.
+Ranks are started several times. PyTorch (DistributedDataParallel, or its pipelines) takes its turn
+between two starts, if torch is in this environment or in that of the Python named by
+TUTORIAL_DL_TORCH.
 """
 
 import json
@@ -26,15 +28,16 @@ from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
-NETWORK_STEPS, GANS, GAN_STRATEGIES = "networks", "gans", "gan-strategies"
+NETWORK_STEPS, PIPELINE, GANS, GAN_STRATEGIES = "networks", "pipelines", "gans", "gan-strategies"
 GAN_RUNS = "digits-gan", "shower-gan"
 SHARDING = "sharding"
-KINDS = NETWORK_STEPS, GANS, GAN_STRATEGIES, *GAN_RUNS, SHARDING
+KINDS = NETWORK_STEPS, PIPELINE, GANS, GAN_STRATEGIES, *GAN_RUNS, SHARDING
 GAN_PART, OVERLAP = "tutorial_dl.bench.gans", "tutorial_dl.bench.gan_overlap"
 PART, PIPELINES = "tutorial_dl.bench.networks", "tutorial_dl.bench.pipelines"
+THROUGHPUT = "tutorial_dl.bench.pipeline_throughput"
 PIPELINES_SHARE = 0.4  # of the seconds, in addition
 TORCH = "TUTORIAL_DL_TORCH"
-DDP = "torch DDP over gloo"
+DDP, TORCH_PIPELINE = "torch DDP over gloo", "torch pipelining over gloo"
 
 
 # The networks. An MLP computes little per weight, so its step shows the cost of reducing weights; a
@@ -115,18 +118,23 @@ def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWOR
         found = overlap + merge([one_run(GAN_PART, ranks, seconds * 2 / 3, full=False)])
         finish(about({GAN_PART: 1, OVERLAP: 1}, found), path, file, table)
         return
+    if what == PIPELINE and ranks < 2:
+        raise ValueError(f"-n must be at least 2 for pipelines, got {ranks}")
     torch = torch_python()
-    finish(measure(ranks, seconds, torch), path, file, tables)
+    what_for = "pipelining" if what == PIPELINE else "DDP"
+    measured = measure_pipelines if what == PIPELINE else measure
+    finish(measured(ranks, seconds, torch), path, file, tables)
     if torch is None:
-        words = f"note: no torch found; set {TORCH}=/path/to/python to compare with DDP"
+        words = f"note: no torch found; set {TORCH}=/path/to/python to compare with {what_for}"
         print(words, file=sys.stderr)
 
 
 def tables(result: dict) -> str:
-    """The table of networks, and that of pipelines if there is one."""
-    from .pipelines import text
+    """The table of all rows, and those of pipelines if there are any."""
+    from . import pipeline_throughput, pipelines
 
-    return "\n\n".join(filter(None, (table(result), text(result["rows"]))))
+    texts = (one.text(result["rows"]) for one in (pipelines, pipeline_throughput))
+    return "\n\n".join(filter(None, (table(result), *texts)))
 
 
 def finish(result: dict, path: Path | None, file: str | None, table: Callable) -> None:
@@ -154,12 +162,8 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
         ours = one_run(PART, ranks, seconds / STARTS, full=False)
         theirs = {}
         if torch:
-            try:
-                theirs = torch_steps(torch, ranks, seconds / STARTS / 3)
-            except ValueError as error:
-                # DDP's processes have been seen to abort; our own rows are worth keeping.
-                print(f"note: without rows of {DDP}: {error}", file=sys.stderr)
-                torch = None
+            theirs = unless_it_fails(DDP, torch_steps, torch, ranks, seconds / STARTS / 3)
+            torch = torch if theirs else None
         # One row of each network again, with DDP's times in place of its peer's.
         firsts = {one["network"]: one for one in reversed(ours)}
         against = [
@@ -181,12 +185,53 @@ def measure(ranks: int, seconds: float, torch: str | None) -> dict:
     return about({PART: STARTS} | ({PIPELINES: STARTS} if ranks > 1 else {}), rows)
 
 
+def measure_pipelines(ranks: int, seconds: float, torch: str | None) -> dict:
+    """As `measure`: bubbles, throughput against one rank, and against PyTorch's pipelines."""
+    from . import pipeline_throughput, pipelines
+
+    about, size, bubbles, starts = facts(), pipeline_throughput.size(), [], []
+    for _ in range(STARTS):
+        bubbles.append(one_run(PIPELINES, ranks, 0.4 * seconds / STARTS, full=False))
+        ours = one_run(THROUGHPUT, ranks, 0.4 * seconds / STARTS, full=False)
+        theirs, each = {}, 0.2 * seconds / STARTS
+        if torch:
+            theirs = unless_it_fails(TORCH_PIPELINE, torch_pipeline, torch, ranks, each, size)
+            torch = torch if theirs else None
+        starts.append(ours + pipeline_throughput.against(ours, theirs, TORCH_PIPELINE))
+    if torch is None:  # or it has failed since the first start
+        starts = [[one for one in start if one["peer"] != TORCH_PIPELINE] for start in starts]
+    rows = pipelines.merged(bubbles) + merge(starts)
+    return about({PIPELINES: STARTS, THROUGHPUT: STARTS}, rows)
+
+
+def unless_it_fails(peer: str, run: Callable[..., dict], *arguments) -> dict:
+    """What run(*arguments) returns; {} and a note if PyTorch fails.
+
+    Its processes have been seen to abort, and our own rows are worth keeping.
+    """
+    try:
+        return run(*arguments)
+    except ValueError as error:
+        print(f"note: without rows of {peer}: {error}", file=sys.stderr)
+        return {}
+
+
 def torch_steps(python: str, ranks: int, seconds: float) -> dict[str, list[float]]:
     """{network: seconds per step in each round} of DistributedDataParallel on `ranks` ranks."""
-    program = Path(__file__).with_name("torch_ddp.py")
+    return by_torch(python, "torch_ddp.py", ranks, seconds)
+
+
+def torch_pipeline(python: str, ranks: int, seconds: float, size: dict) -> dict[str, dict]:
+    """What torch_pipeline.py writes, of a model of this size."""
+    return by_torch(python, "torch_pipeline.py", ranks, seconds, json.dumps(size))
+
+
+def by_torch(python: str, name: str, ranks: int, seconds: float, *more: str) -> dict:
+    """Run a program of this folder with a Python that has torch; returns what it writes."""
+    program = Path(__file__).with_name(name)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "times.json")
-        words = [python, str(program), str(ranks), str(seconds), str(file)]
+        words = [python, str(program), str(ranks), str(seconds), str(file), *more]
         # The guard leaves none of its processes behind.
         guarded, limit = launch.guarded(words, os.getpid()), 120 + 5 * seconds
         done = subprocess.run(guarded, capture_output=True, text=True, timeout=limit)

@@ -15,15 +15,12 @@ Every rank, and plain Keras, has one thread on one core. While Keras takes its t
 sleep.
 """
 
-import time
 from functools import partial
 from itertools import cycle
 
-from mpi4py import MPI
-
 from numba_kernels.bench.rows import row
 from numba_kernels.bench.step import moved
-from numba_kernels.bench.timing import copy_bandwidth, interleaved
+from numba_kernels.bench.timing import copy_bandwidth, interleaved, sleeping_barrier
 from numba_kernels.optimizers import Adam
 from numba_kernels.team.team import Team
 from tutorial_dl import replica, strategies
@@ -108,10 +105,3 @@ def plain_steps(network: Network, usual, bare) -> dict:
     bare.optimizer.build(bare.trainable_weights)
     update = graph(bare, network, lambda g: bare.optimizer.apply(g, bare.trainable_weights))
     return dict(zip(PLAIN, (lambda batch: usual.train_on_batch(*batch), update), strict=True))
-
-
-def sleeping_barrier(comm: MPI.Comm) -> None:
-    """A barrier that sleeps while it waits, because ranks may share a core with a busy one."""
-    request = comm.Ibarrier()
-    while not request.Test():
-        time.sleep(1e-4)

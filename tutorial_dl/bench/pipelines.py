@@ -65,15 +65,27 @@ def rows(seconds: float, full: bool) -> list[dict]:
 
 def pipeline(team: Team, name: str, m: int) -> tuple[PipelinedReplica, tuple]:
     """This rank's part of the model, and a batch of m micro-batches."""
+    whole, x, grid = model(BLOCKS * team.size), inputs(m, SAMPLES), Grid(team, team.size)
+    layers = cuts(BLOCKS, team.size)
+    return PipelinedReplica(whole, grid, name, m, layers=layers, sample=x[:1]), (x, x)
+
+
+def model(blocks: int) -> LayeredReplica:
+    """The whole model; torch_pipeline.py draws the same weights."""
     layers = []
-    for block in range(BLOCKS * team.size):
-        layers.append(Dense(f"block {block}", NARROW, WIDE))
-        layers.append(Dense(f"block {block} back", WIDE, NARROW))
-    model = LayeredReplica(layers, "mse")
-    x = np.random.default_rng(m).standard_normal((m * SAMPLES, NARROW), np.float32)
-    cuts = [f"block {block}" for block in range(BLOCKS, BLOCKS * team.size, BLOCKS)]
-    grid = Grid(team, team.size)
-    return PipelinedReplica(model, grid, name, m, layers=cuts, sample=x[:1]), (x, x)
+    for block in range(blocks):
+        layers.append(Dense(f"block_{block}", NARROW, WIDE))
+        layers.append(Dense(f"block_{block}_back", WIDE, NARROW))
+    return LayeredReplica(layers, "mse")
+
+
+def inputs(m: int, samples: int) -> np.ndarray:
+    return np.random.default_rng(m).standard_normal((m * samples, NARROW), np.float32)
+
+
+def cuts(blocks: int, ranks: int) -> list[str]:
+    """The layers at which stages of so many blocks begin."""
+    return [f"block_{block}" for block in range(blocks, blocks * ranks, blocks)]
 
 
 def measured(team: Team, replica: PipelinedReplica, batch: tuple) -> tuple[float, float]:
@@ -98,11 +110,12 @@ def merged(starts: list[list[dict]]) -> list[dict]:
 
 def text(rows: list[dict]) -> str:
     """The measured bubbles beside the predicted ones, a line per row of a pipeline."""
-    lines = [f"{'bubble of pipelines':24s}  measured   predicted  ratio"]
+    lines = [f"{'bubble of pipelines':24s}  measured   predicted  ratio  in a typical step"]
     for one in rows:
         if "bubble" in one:
             bubble, right = one["bubble"], one["predicted_bubble"]
             lines.append(
                 f"{one['algorithm']:24s}{bubble:10.3f}  {right:10.3f}  {bubble / right:5.2f}"
+                f"{1 - one['ratio']:19.3f}"
             )
     return "\n".join(lines) if len(lines) > 1 else ""

@@ -153,7 +153,7 @@ def train(file: Path | None = None, **given) -> None:
             need or 1,
             words,
             grace=grace,
-            survive=asked.with_master,
+            survive=asked.survives,
             env=terminal,
             preload=job.preload(asked.data.model),
         )
@@ -163,7 +163,9 @@ def train(file: Path | None = None, **given) -> None:
         newest = max(Path(folder).glob("step_*"), default=None) if folder else None
         fail("interrupted" + (f"; --resume goes on from {newest}" if newest else ""), 130)
     if done.returncode not in (0, 1, 2):  # with these, a rank has printed the reason
-        who = "the master (rank 0)" if asked.with_master else "a rank"  # workers may be lost
+        # Of ranks that survive, the status is that of rank 0, and they have told of other ranks.
+        stage = "rank 0, with stage 0 of a pipeline," if asked.survives else "a rank"
+        who = "the master (rank 0)" if asked.with_master else stage
         fail(f"{who} was ended by {ending(done.returncode)}", 1)
     raise typer.Exit(done.returncode)
 
@@ -329,23 +331,27 @@ def layout(
 def bench(
     what: Annotated[
         str,
-        typer.Argument(help="networks, sharding, gans, gan-strategies, digits-gan or shower-gan."),
+        typer.Argument(
+            help="networks, pipelines, sharding, gans, gan-strategies, digits-gan or shower-gan."
+        ),
     ] = "networks",
     ranks: number("Number of ranks to start.", *RANKS) = 2,
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="Approximate time to measure networks or gans, in seconds.", show_default="60"
+            help="Approximate time to measure networks, pipelines or gans, in seconds.",
+            show_default="60",
         ),
     ] = None,
     json: file_option("Write the rows as JSON; - prints them.") = None,
 ) -> None:
     """Time training steps against Keras, and PyTorch if installed; or measure GANs.
 
-    networks: three networks. sharding: the memory of ranks that divide a model's weights, gradients
-    and optimizer state. gans: overlapped reductions, the GAN of 25^3 showers, showers made per
-    second. gan-strategies: a GAN of numbers by every strategy, 5 seeds. digits-gan and shower-gan:
-    quality after training with 5 and 3 seeds, minutes each.
+    networks: three networks. pipelines: bubbles, and samples per second against one rank. sharding:
+    the memory of ranks that divide a model's weights, gradients and optimizer state. gans:
+    overlapped reductions, the GAN of 25^3 showers, showers made per second. gan-strategies: a GAN
+    of numbers by every strategy, 5 seeds. digits-gan and shower-gan: quality after training with 5
+    and 3 seeds, minutes each.
     """
     from .. import bench as benches
 

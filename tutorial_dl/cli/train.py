@@ -78,7 +78,8 @@ def run_rank(config: RunConfig) -> int:
     from ..runtime.errors import Terminated
 
     def ended(status: int) -> int:
-        if config.with_master:  # lost workers would never reach a barrier or MPI_Finalize
+        # Lost ranks would never reach a barrier or MPI_Finalize
+        if config.with_master or (status and config.survives):
             leave(status)
         return status
 

@@ -11,6 +11,9 @@ neighbours on a node:
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
+
 from numba_kernels.team.team import Team
 from tutorial_dl.layout.axes import coordinates, number_of, sizes
 
@@ -60,6 +63,23 @@ class Grid:
         """The ranks whose coordinates differ from this rank's on these axes only."""
         fixed = {name: at for name, at in self._place.items() if name not in free}
         return self.team.split(number_of(self.axes, fixed))
+
+    def name_stages(self, stages: Sequence[str], owner: object) -> None:
+        """Let errors and reports say what ranks do, while `owner` lives.
+
+        Args:
+            stages: By rank of a pipeline, such as "stage 1: output".
+            owner: What these stages belong to.
+        """
+        numbers = {world: rank for rank, world in enumerate(self.team.world_ranks)}
+        for team in (*self.parts, self.team):
+            roles = {}
+            for rank, world in enumerate(team.world_ranks):
+                roles[rank] = stages[coordinates(self.axes, numbers[world])["pipeline"]]
+                if numbers[world] != rank:
+                    roles[rank] += f"; rank {numbers[world]} of all {self.team.size}"
+            team.roles = roles
+            weakref.finalize(owner, roles.clear)  # the team may go on to other work
 
     def fail(self, error: BaseException) -> None:
         """Tell all ranks of this rank's teams that it failed; they raise PeerError."""

@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from numba_kernels.allreduce.calls import MARK
+from numba_kernels.errors import in_brackets
 from numba_kernels.spans import span
 from tutorial_dl.data.dataset import Data, share
 from tutorial_dl.model_parallel.checking import check
@@ -254,7 +255,8 @@ class Step:
     def _receive(self, action: Action) -> None:
         requests, buffers = self.incoming[action]
         rank, _ = self.of.schedule.peer(self.of.rank, action)
-        self._wait(requests, f"{action} from rank {rank}")
+        role = in_brackets(self.of.grid.pipe.roles.get(rank))
+        self._wait(requests, f"{action} from rank {rank}{role}")
         self.values[Action(action.kind, action.batch, action.chunk)] = buffers
         self.incoming[action] = [], []  # done
 

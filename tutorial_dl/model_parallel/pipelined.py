@@ -26,6 +26,8 @@ from tutorial_dl.replica.base import Batch, Brought, Replica, Segment, plain
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At
 
+SHORT = 60  # characters of layers' names that an error shows
+
 
 class PipelinedReplica(Replica):
     """This rank's part of a model that the ranks of `grid.pipe` hold together. Collective.
@@ -97,6 +99,8 @@ class PipelinedReplica(Replica):
         self.saved_as = replica.saved_as
         self._hold(parameters, gradient)
         self.parts.forget(mine)
+        names = [self.parts.names[first:last] for first, last in bounds]
+        grid.name_stages([role(schedule, rank, names) for rank in range(ranks)], self)
 
     def _hold(self, parameters, gradient):
         super()._hold(parameters, gradient)
@@ -186,6 +190,25 @@ class PipelinedReplica(Replica):
     def save(self, path: Path | str, *trained: Any) -> None:
         """Write the whole model, as its own replica does; on rank 0, after `collect`."""
         self.parts.save(path, self._whole, *trained)
+
+
+def role(schedule: Schedule, rank: int, names: Sequence[Sequence[str]]) -> str:
+    """What a rank does, for errors: its stages, with the names of one stage's layers.
+
+    >>> from tutorial_dl.model_parallel.schedules import gpipe, interleaved
+    >>> role(gpipe(2, 2), 1, [["embed"], ["dense", "output"]])
+    'stage 1: dense, output'
+    >>> role(interleaved(2, 2), 1, [["a"], ["b"], ["c"], ["d"]])
+    'stages 1, 3'
+    """
+    mine = [schedule.stage(rank, chunk) for chunk in range(schedule.chunks)]
+    if len(mine) > 1:
+        return f"stages {', '.join(map(str, mine))}"
+    layers = list(names[mine[0]])
+    words = ", ".join(layers)
+    if len(words) > SHORT:
+        words = f"{layers[0]} to {layers[-1]}"
+    return f"stage {mine[0]}" + f": {words}" * (len(words) <= SHORT)
 
 
 def parts_of(replica: Replica) -> Parts:

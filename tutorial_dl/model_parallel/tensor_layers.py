@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from numba_kernels.spans import SUMS, span
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel.reductions import Reductions
 from tutorial_dl.replica.layers import Dropout, Layer
@@ -27,9 +28,10 @@ class Enter(Layer):
         return (self.team.gathered(x) if self.sequence else x), None
 
     def backward_inputs(self, w, saved, gy):
-        if self.sequence:
-            return self.team.summed_part(gy), None
-        return self.team.allreduce(np.ascontiguousarray(gy)), None
+        with span(SUMS[1]):
+            if self.sequence:
+                return self.team.summed_part(gy), None
+            return self.team.allreduce(np.ascontiguousarray(gy)), None
 
 
 class EnterAgain(Layer):
@@ -52,7 +54,8 @@ class EnterAgain(Layer):
 
     def backward_inputs(self, w, saved, gy):
         gx, kept = self.layer.backward_inputs(w, saved[1], gy)
-        return self.team.summed_part(gx), kept
+        with span(SUMS[1]):
+            return self.team.summed_part(gx), kept
 
     def backward_weights(self, saved, kept, gw):
         x, of_layer = saved
@@ -79,10 +82,11 @@ class Leave(Layer):
         return [(self.bias, (self.size,))] if self.size else []
 
     def forward(self, x, w, at):
-        if self.sequence:
-            y = self.team.summed_part(x)
-        else:
-            y = self.team.allreduce(np.ascontiguousarray(x))
+        with span(SUMS[0]):
+            if self.sequence:
+                y = self.team.summed_part(x)
+            else:
+                y = self.team.allreduce(np.ascontiguousarray(x))
         return (y + w[0] if self.size else y), None
 
     def backward_inputs(self, w, saved, gy):

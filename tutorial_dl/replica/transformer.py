@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.replica.layered import LayeredReplica
-from tutorial_dl.replica.layers import Activation, Chain, Dense, Dropout, Layer, LayerNorm, glorot
+from tutorial_dl.replica.layers import (
+    Activation,
+    Chain,
+    Dense,
+    Dropout,
+    Layer,
+    LayerNorm,
+    add_product,
+    glorot,
+)
 
 
 class Embedding(Layer):
@@ -132,7 +141,7 @@ class Attention(Layer):
         for i, (inputs, g) in enumerate(zip((x, x, x, c), kept, strict=True)):
             g = g.reshape(-1, g.shape[-1])
             inputs = inputs.reshape(-1, inputs.shape[-1])
-            gw[2 * i] += (inputs.T @ g).reshape(gw[2 * i].shape)
+            add_product(gw[2 * i].reshape(inputs.shape[-1], -1), inputs, g)
             gw[2 * i + 1] += g.sum(axis=0).reshape(gw[2 * i + 1].shape)
 
 

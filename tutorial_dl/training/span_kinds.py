@@ -6,13 +6,13 @@ Spans nest, as calls do: time within an inner span counts for the inner one, not
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from numba_kernels.spans import COLLECTIVES, STEP, WAITS
+from numba_kernels.spans import COLLECTIVES, STEP, SUMS, WAITS
 
 Span = tuple[str, int, int]  # name, begin, end in ns
 
 COMPUTING, COMMUNICATING, WAITING = KINDS = ("computing", "communicating", "waiting")
 _KINDS = (
-    dict.fromkeys([*COLLECTIVES, *STEP, "Team", "push", "pull"], COMMUNICATING)
+    dict.fromkeys([*COLLECTIVES, *STEP, *SUMS, "Team", "push", "pull"], COMMUNICATING)
     | {"update": COMPUTING}
     | dict.fromkeys(WAITS, WAITING)
 )

@@ -20,6 +20,8 @@ EDGE = {"edgecolor": "#777777", "linewidth": 0.4}
 LOOKS = {
     "data": {"facecolor": style.SKY},
     "gradient": {"facecolor": style.BLUE},
+    "sum forward": {"facecolor": style.RED, "hatch": "..."},
+    "sum backward": {"facecolor": style.YELLOW, "hatch": "..."},
     "reduce": {"facecolor": style.ORANGE},
     "reduce + update": {"facecolor": style.ORANGE},
     "update": {"facecolor": style.GREEN},

@@ -294,6 +294,36 @@ def test_a_thread_beside_has_spans_of_its_own_and_no_waits():
     assert [s[0] for s in seen.beside] == ["outer", "inner"] and seen.others == 0
 
 
+def test_a_thread_that_stands_in_has_the_spans_and_waits_of_the_one_that_waits_for_it():
+    from numba_kernels import trace
+
+    def wait():
+        spans.began()
+        spans.ended(spans.FLAG)
+
+    def elsewhere():
+        with spans.standing_in(), trace.span("sum"):
+            wait()
+        with trace.span("its own"):
+            wait()
+
+    def run():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+
+    with trace.Recording() as seen:
+        with trace.span("gradient"):
+            run()
+        wait()
+    assert [s[0] for s in seen.spans] == ["gradient", "sum", "wait", "wait"] and seen.others == 1
+    gradient, of_sum, waits, last = seen.spans
+    assert inside(gradient, seen.spans) == [of_sum, waits] and inside(of_sum, seen.spans) == [waits]
+    assert last[1] >= gradient[2], "the rank's own thread waits for itself again"
+    run()  # nothing records
+    assert not spans.substitutes
+
+
 def test_times_are_those_of_the_clock():
     from numba_kernels import trace
 

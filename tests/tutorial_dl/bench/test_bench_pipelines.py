@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 
+import numpy as np
 import pytest
 
 from numba_kernels.bench.rows import merge
 from tutorial_dl import bench
+from tutorial_dl.bench import pipeline_throughput as throughput
 from tutorial_dl.bench import pipelines
+from tutorial_dl.replica import LayeredReplica
+from tutorial_dl.replica.layers import Dense
 
 
 def small_rows(out):
@@ -57,6 +62,71 @@ def test_a_step_and_its_work(on_ranks, tmp_path, monkeypatch, capsys):
     assert "bubble of pipelines" in capsys.readouterr().out
 
 
+def small_throughput(out):
+    from numba_kernels import Team
+    from tutorial_dl.bench import pipeline_throughput, pipelines
+
+    before = pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES
+    pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES = 8, 12, 3
+    try:
+        rows = pipeline_throughput.rows(0.01, False)
+    finally:
+        pipelines.NARROW, pipelines.WIDE, pipeline_throughput.SAMPLES = before
+    if Team().rank == 0:
+        with open(out, "w") as file:
+            json.dump(rows, file)
+
+
+@pytest.mark.xdist_group("keras")
+def test_throughput(on_ranks, tmp_path, monkeypatch, capsys):
+    on_ranks(2, small_throughput, str(tmp_path / "rows.json"), keras=True)
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    names = [f"{throughput.WHAT}, {name}" for name in ("numpy", "Keras") for _ in range(4)]
+    assert [one["what"] for one in rows] == names
+    assert [one["peer"] for one in rows] == [throughput.WHOLE, throughput.MICRO] * 4
+    for one in rows:
+        assert one["predicted_bubble"] == pytest.approx(1 / 17) and min(one["ours_us"]) > 0
+    # One rank with a micro-batch of all samples computes the same loss and gradient
+    layers = []
+    for block in range(6):
+        layers += [Dense(f"{block}", 8, 12), Dense(f"{block} back", 12, 8)]
+    alone = LayeredReplica(layers, "mse")
+    x = np.random.default_rng(16).standard_normal((48, 8), "f4")
+    loss, _ = alone.compute_gradient((x, x))
+    stage = np.linalg.norm(alone.gradient[: alone.gradient.size // 2])
+    for one in rows[:4]:
+        assert one["loss"] == pytest.approx(loss, rel=1e-5)
+        assert one["gradient"] == pytest.approx(stage, rel=1e-4)
+
+    # 2 (1 - 1/17) = 32/17 times as fast as one rank is the ideal
+    ideal = [one | {"ours_us": [17.0], "peer_us": [32.0], "limit_us": 17.0} for one in rows]
+    theirs = {"seconds": [34e-6], "loss": loss, "gradient": float(stage)}
+    parts = {bench.PIPELINES: [], bench.THROUGHPUT: ideal}
+    monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: parts[part])
+    monkeypatch.setattr(bench, "torch_pipeline", lambda *_: {"1f1b": theirs})
+    monkeypatch.setenv(bench.TORCH, sys.executable)
+    bench.main(2, 1.0, str(tmp_path / "all.json"), "pipelines")
+    result = json.loads((tmp_path / "all.json").read_text())
+    assert [one["fraction_of_limit"] for one in result["rows"][:8]] == [1.0] * 8
+    (against,) = result["rows"][8:]
+    assert (against["peer"], against["ratio"]) == (bench.TORCH_PIPELINE, pytest.approx(2))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].split()[-2:] == ["gloo", "2.00"] and lines[-2].split()[-2:] == ["1.88", "1.00"]
+
+    def aborts(*_):
+        raise ValueError("python torch_pipeline.py failed: aborted")
+
+    monkeypatch.setattr(bench, "torch_pipeline", aborts)
+    bench.main(2, 1.0, "-", "pipelines")
+    said = capsys.readouterr()
+    assert len(json.loads(said.out)["rows"]) == 8
+    assert said.err.count(f"note: without rows of {bench.TORCH_PIPELINE}: python torch_pipe") == 1
+    with pytest.raises(ValueError, match=r"1f1b: torch has loss 1\.0, not"):
+        throughput.against(rows, {"1f1b": theirs | {"loss": 1.0}}, "torch")
+    with pytest.raises(ValueError, match="-n must be at least 2 for pipelines, got 1"):
+        bench.main(1, 1.0, None, "pipelines")
+
+
 def test_one_rank_has_no_pipeline(monkeypatch):
     asked = []
     monkeypatch.setattr(bench, "one_run", lambda part, *_, **__: asked.append(part) or [])
@@ -77,9 +147,9 @@ def test_the_bubble_is_that_of_quickest_steps():
 
 def test_bubbles_in_words():
     rows = [
-        {"algorithm": "gpipe, m = 2", "bubble": 0.35, "predicted_bubble": 1 / 3},
+        {"algorithm": "gpipe, m = 2", "bubble": 0.35, "predicted_bubble": 1 / 3, "ratio": 0.64},
         {"algorithm": "adam", "ratio": 2.0},
     ]
     lines = pipelines.text(rows).splitlines()
-    assert lines[1].split() == ["gpipe,", "m", "=", "2", "0.350", "0.333", "1.05"]
+    assert lines[1].split() == ["gpipe,", "m", "=", "2", "0.350", "0.333", "1.05", "0.360"]
     assert len(lines) == 2 and pipelines.text(rows[1:]) == ""

@@ -12,7 +12,7 @@ from keras_networks import keras, layers
 from numba_kernels import optimizers
 from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
-from tutorial_dl import Trainer, data, models, replica, strategies
+from tutorial_dl import Trainer, data, models, replica, strategies, timeline
 from tutorial_dl.config import RunConfig
 from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
 from tutorial_dl.replica.consistency import DriftError
@@ -150,8 +150,13 @@ def trains(build, grid, folder, near, **options):
     same(found, serial, batch, near)
     sums = found.replica.sums
     forward, backward = sums.forward, sums.backward
-    found.replica.compute_gradient(batch)
+    with timeline.record() as seen:
+        found.replica.compute_gradient(batch)
     assert (sums.forward - forward, sums.backward - backward) == SUMS[build]
+    # Each is seen as what it is, with its waits, though a thread of TensorFlow's may compute it
+    names = [name for name, *_ in seen.taken["spans"]]
+    assert (names.count("sum forward"), names.count("sum backward")) == SUMS[build]
+    assert seen.taken["others"] == 0
     return found
 
 

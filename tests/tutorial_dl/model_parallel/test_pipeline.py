@@ -1,6 +1,10 @@
 """Pipelines on ranks compute what one process with the whole model computes."""
 
 import doctest
+import gc
+import os
+import re
+import signal
 from functools import cache
 from itertools import combinations, pairwise
 
@@ -8,13 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from on_ranks import ONE_CALL
 
-from numba_kernels import optimizers
+from numba_kernels import launch, optimizers
 from numba_kernels.errors import PeerError
 from numba_kernels.step.step import Step
+from numba_kernels.team import stall
 from numba_kernels.team.team import Team
 from tutorial_dl.data.dataset import Data, share
-from tutorial_dl.model_parallel import held, schedules, stages
+from tutorial_dl.model_parallel import held, pipelined, schedules, stages
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipelined import PipelinedReplica, parts_of
 from tutorial_dl.replica import CurveReplica, LayeredReplica, TransformerReplica
@@ -154,7 +160,8 @@ def one_fails():
             replica.compute_gradient(batch)
         stage.backward_weights = proper
     else:
-        with pytest.raises(PeerError, match="rank 1 failed: ArithmeticError: no more"):
+        said = r"rank 1 \(stage 1: .+\) failed: ArithmeticError: no more"
+        with pytest.raises(PeerError, match=said):
             for _ in range(3):  # what others still send may be enough for a step, but not for two
                 replica.compute_gradient(batch)
     with pytest.raises((PeerError, RuntimeError)):
@@ -163,6 +170,76 @@ def one_fails():
     grid.recover()
     assert replica.compute_gradient(batch) == before
     np.testing.assert_array_equal(replica.gradient, gradient)
+
+
+def test_a_rank_of_another_copy_is_named_with_its_stage(on_ranks):
+    on_ranks(4, one_of_two_by_two_fails)
+
+
+def one_of_two_by_two_fails():
+    """D x S = 2 x 2, and rank 3 raises: each of the others learns that it, with stage 1, did."""
+    grid = Grid(Team(), 2)
+    replica = PipelinedReplica(
+        whole("mlp", "float64"), grid, "1f1b", 3, sample=X[:2], layers=["layer_5"]
+    )
+    step_of = Step(grid.copies, SGD, replica.parameters, replica.gradient, replica.segments)
+    stage = replica.pipeline.stages[0]
+    if grid.team.rank == 3:
+
+        def fails(*arguments):
+            raise ArithmeticError("no more")
+
+        proper, stage.backward_weights = stage.backward_weights, fails
+    error = ArithmeticError if grid.team.rank == 3 else PeerError
+    with pytest.raises(error) as told:
+        for _ in range(3):
+            step_of(*replica.compute_gradient(part(BATCHES["mlp"], 0)))
+    line = str(told.value)
+    if grid.team.rank == 3:
+        stage.backward_weights = proper
+    else:
+        assert "(stage 1" in line and "ArithmeticError: no more" in line and "\n" not in line
+        assert "rank 3" in line
+    grid.team.recover()
+    grid.recover()
+    step_of.resume()
+    step_of(*replica.compute_gradient(part(BATCHES["mlp"], 0)))
+
+
+def test_a_stopped_and_killed_rank_is_named_with_its_stage():
+    """Rank 1 of 3 is stopped, which is reported, and then killed: the others end with a line."""
+    call = [ONE_CALL, __file__, "one_is_stopped_and_killed", "[]"]
+    done = launch.run_ranks(3, call, timeout=600, capture=True, survive=True)
+    layers = r"stage 1: layer_\d, activation_\d"
+    for rank in (0, 2):
+        said = rf"rank {rank}: rank 1 \({layers}.*\) failed: its process \d+ has ended"
+        assert len(re.findall(said, done.stdout)) == 1, done.stdout + done.stderr
+    assert re.search(rf"1 \({layers}.*, process \d+ is stopped by a signal\)", done.stdout)
+
+
+def one_is_stopped_and_killed():
+    grid, name = Grid(Team(), 3), "mlp"
+    replica = PipelinedReplica(
+        whole(name, "float64"), grid, "1f1b", 4, sample=X[:2], layers=["layer_3", "layer_5"]
+    )
+    launch.can_be_lost()
+    replica.compute_gradient(part(BATCHES[name], 0))
+    first = grid.pipe.processes.get(1)
+    if grid.team.rank == 1:
+        here = os.getpid()
+        replica.pipeline.stages[0].backward_weights = lambda *_: os.kill(here, signal.SIGSTOP)
+
+    def say(line):
+        print(line, flush=True)
+        if "is stopped by a signal" in line:
+            os.kill(first, signal.SIGKILL)
+
+    stall.REPORT, stall._say = 0.2, say
+    with pytest.raises(PeerError) as told:
+        for _ in range(3):
+            replica.compute_gradient(part(BATCHES[name], 0))
+    print(f"rank {grid.team.rank}: {told.value}", flush=True)
+    os._exit(0)  # MPI_Finalize would wait for rank 1
 
 
 def test_a_rank_that_has_left_is_named(on_ranks):
@@ -199,6 +276,11 @@ def own_schedule():
     close(replica.gradient, gradient[slice(*replica.slices[0])], "float64")
     outputs = whole("mlp", "float64").predict(batch[0])
     np.testing.assert_allclose(replica.predict(batch[0]), outputs, rtol=1e-12)
+    roles = grid.team.roles
+    assert [roles[rank].partition(":")[0] for rank in range(2)] == ["stage 0", "stage 1"]
+    del replica
+    gc.collect()
+    assert not roles, "the team may go on to other work"
 
 
 def test_a_model_on_one_rank_is_a_pipeline_too():
@@ -242,7 +324,7 @@ def test_the_cut_has_the_fastest_slowest_stage(costs, count):
 
 def test_every_stage_has_weights():
     parts = Costly(6, empty=(0, 3))
-    assert doctest.testmod(stages).failed == 0
+    assert doctest.testmod(stages).failed == doctest.testmod(pipelined).failed == 0
     assert stages.cut(parts, 4, [9, 1, 1, 1, 1, 1]) == [0, 2, 4, 5, 6]
     assert stages.cut_at(parts, 2, ["c"]) == [0, 2, 6]
     for names, line in {

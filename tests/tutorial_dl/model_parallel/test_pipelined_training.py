@@ -1,6 +1,7 @@
 """A Trainer with a pipeline: the same history and weights as one process, in any cut."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -171,6 +172,38 @@ def test_the_command_line(tmp_path):
     assert (one["ranks"], two["ranks"]) == (1, 2) and one["parameters"] == two["parameters"]
     assert two["val_loss"] == pytest.approx(one["val_loss"], rel=1e-9)
     assert two["config"]["pipeline"]["pipeline_schedule"] == "zb_h1"
+
+
+@pytest.mark.parametrize(
+    ("rank", "line"),
+    [
+        (0, "rank 0, with stage 0 of a pipeline, was ended by signal SIGKILL"),
+        (1, r"rank 1 \(stage 1: block_2_attend to \w+\) failed: its process \d+ has ended"),
+    ],
+)
+def test_a_killed_stage_is_named_by_the_command_line(tmp_path, rank, line):
+    (tmp_path / "mine.py").write_text(
+        "import os, signal, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from mpi4py import MPI\n"
+        "from test_pipelined_training import DATA, whole\n"
+        "from tutorial_dl.data import Data, Dataset\n"
+        "class Dies(Data):\n"
+        "    times = 0\n"
+        "    def take(self, samples):\n"
+        "        Dies.times += 1\n"
+        f"        if MPI.COMM_WORLD.rank == {rank} and Dies.times > 6:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().take(samples)\n"
+        "def data():\n"
+        "    train = Dies(DATA.train.inputs, DATA.train.targets)\n"
+        "    return Dataset('tokens', train, DATA.validation, classes=9)\n"
+    )
+    options = ["--model", f"{tmp_path}/mine.py:whole", "--data", f"{tmp_path}/mine.py:data"]
+    cut = ["--pipeline", 2, "--cut-at", "block_2_attend", "--batch-size", 4]
+    done = run(*options, *cut, "--epochs", 3, "--quiet")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert re.match(f"error: {line}", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from trace_format import check_format
 
 from numba_kernels import launch
+from numba_kernels.spans import SUMS
 from tutorial_dl import timeline
 from tutorial_dl.config import RunConfig
 from tutorial_dl.training import timeline_figure as plotting
@@ -63,7 +64,7 @@ def test_flat_and_shares(seed):
 
 def test_kinds():
     assert {kind(n) for n in ("data", "gradient", "update", "mine")} == {"computing"}
-    names = ("reduce", "reduce + update", "hand out", "allreduce", "barrier")
+    names = ("reduce", "reduce + update", "hand out", "allreduce", "barrier", "sum forward")
     assert {kind(n) for n in names} == {"communicating"}
     assert {kind(n) for n in ("wait", "wait (message)")} == {"waiting"}
 
@@ -243,6 +244,8 @@ def test_waiting_is_seen_without_colours():
     assert {bool(look.get("hatch")) for name, look in plotting.LOOKS.items() if "wait" in name} == {
         True
     }
+    own = [json.dumps(plotting.LOOKS[name]) for name in ("gradient", "allreduce", *SUMS)]
+    assert len(set(own)) == 4, "sums within a gradient look like nothing else"
     spans = [[f"mine {i}", 10 * i, 10 * i + 9] for i in range(30)]
     looks = plotting._looks([name for name, _, _ in spans] + ["gradient", "update"])
     distinct = {json.dumps(look) for name, look in looks.items()}
