@@ -385,6 +385,38 @@ class TensorConfig:
 
 
 @dataclass(frozen=True)
+class ContextConfig:
+    panel = "Context parallelism"
+    context: int | None = option(
+        "Divide each sequence over so many ranks; ranks beyond share the batches.", least=1)
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError for what does not fit parts of sequences."""
+        if self.context is None:
+            return
+        if config.pipeline.pipeline is not None:
+            raise ValueError("--pipeline does not fit --context: use --tensor, or leave it out")
+        ranks, tensor = config.layout.ranks, config.tensor.tensor or 1
+        one = self.context * tensor
+        if ranks is not None and ranks % one:
+            size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
+            raise ValueError(
+                f"-n {ranks} can't be divided into context groups of {size} ranks: use a multiple "
+                f"of {one}"
+            )
+        if config.strategy.strategy != "synchronous":
+            raise ValueError(
+                f"--context with strategy {config.strategy.strategy!r}: use 'synchronous'"
+            )
+        values = config.values()
+        for name in ("accumulate", "sync_batch_norm", "class_weight"):
+            if values[name] != OPTIONS[name].default:
+                raise ValueError(f"{OPTIONS[name].flag} does not fit --context")
+        if values["shard"] > 1:
+            raise ValueError(f"--shard {values['shard']} does not fit --context: use --shard 1")
+
+
+@dataclass(frozen=True)
 class CheckpointConfig:
     panel = "Checkpoints"
     checkpoint: str | None = option(
@@ -428,6 +460,7 @@ class RunConfig:
     gan: GanConfig = GanConfig()
     pipeline: PipelineConfig = PipelineConfig()
     tensor: TensorConfig = TensorConfig()
+    context: ContextConfig = ContextConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     output: OutputConfig = OutputConfig()
 
@@ -496,6 +529,7 @@ class RunConfig:
             OPTIONS[name].checked(value)
         self.pipeline.check(self)
         self.tensor.check(self)
+        self.context.check(self)
         self.check_sharding()
         upward, timeline = self.layout.upward, self.output.timeline
         if upward not in (None, "auto") and not (upward.isdecimal() and int(upward)):

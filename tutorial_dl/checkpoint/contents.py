@@ -107,7 +107,7 @@ class Saving:
             player.strategy.restore(its)
             random_state.restore(player.replica, its, run.team.rank)
             if its.values.get("cut", False) or is_cut(player.strategy):
-                random_state.of_copy(player.replica, its, player.strategy.copies.rank)
+                random_state.of_copy(player.replica, its, player.strategy.sharers.rank)
         self.take_up(saved)
         return True
 
@@ -208,8 +208,8 @@ def of_player(player, of_strategy: dict) -> dict:
 
 
 def is_cut(strategy) -> bool:
-    """Whether ranks hold parts of a model, not copies of it."""
-    return strategy.copies is not strategy.team
+    """Whether several ranks compute a sample: parts of a model, or of a sequence."""
+    return strategy.sharers is not strategy.team
 
 
 def model_of(replica) -> dict:

@@ -1,22 +1,26 @@
-"""Model parallelism: one model whose layers lie on several ranks.
+"""Model parallelism: one model whose layers, or whose sequences, lie on several ranks.
 
-Data parallelism needs the whole model on every rank. Here each rank holds a part: some of the
-layers (a stage of a pipeline), or a slice of each layer.
+Data parallelism needs the whole model, and a whole sample, on every rank. Here each rank holds a
+part: some of the layers (a stage of a pipeline), a slice of each layer, or a part of each sequence.
 
 schedules.py        schedules of a pipeline as lists of actions: GPipe, 1F1B, interleaved, ZB-H1
 checking.py         the first wrong action of a schedule, and the memory it needs
 simulating.py       what a schedule costs; schedule_figure.py draws it
-stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S
+stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S x C x T
 keras_graph.py      the nodes of a Keras model in order; keras_stages.py: stages of Keras models
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
-tensor.py           each layer over several ranks, by columns, rows, heads or channels
+tensor.py           each layer over several ranks, by columns, rows, heads or channels;
+                    tensor_layers.py has the layers of a rank, reductions.py what they send
 keras_rules.py      which layers of a Keras model are cut how; keras_tensor.py cuts them,
                     keras_tensor_layers.py has the layers, keras_tensor_replica.py the Replica
 pieces.py           where a rank's slices lie in the whole model's vectors
 shards.py           vectors divided over ranks, part by part, and their update (ZeRO)
 zero.py             numpy layers trained so; sharded.py: any model as a Replica that is divided,
                     keras_sharded.py: loss and metrics of Keras models
-context.py          one sequence over several ranks (ring attention); positions.py: which keeps what
+context.py          one sequence over several ranks (ring attention); positions.py, sequences.py:
+                    which keeps what; context_replica.py: numpy models on parts of sequences
+keras_context.py    Keras models on parts of sequences, by the rules of keras_context_rules.py, of
+                    the layers in keras_context_layers.py; keras_context_replica.py: the Replica
 """
 
 import lazy_loader
@@ -25,7 +29,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "context": ["RingAttention"],
+        "context_replica": ["ContextReplica"],
         "grid": ["Grid"],
+        "keras_context_replica": ["KerasContextReplica"],
         "keras_tensor_replica": ["KerasTensorReplica"],
         "pipelined": ["PipelinedReplica"],
         "positions": ["Positions"],

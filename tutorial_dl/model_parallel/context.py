@@ -117,7 +117,7 @@ class RingAttention:
             The output, shape (s, h, t, d), and what `backward` needs.
         """
         self._check(q, k, v)
-        mine = np.stack([k, v])  # (2, s, h, t, d)
+        mine = np.ascontiguousarray(np.stack([k, v]))  # (2, s, h, t, d)
         o = np.zeros_like(q)
         m = np.full((*q.shape[:-1], 1), -np.inf, q.dtype)  # (s, h, t, 1)
         total = np.zeros_like(m)

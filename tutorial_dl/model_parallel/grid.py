@@ -1,10 +1,12 @@
-"""`Grid`: ranks = D x S x T, D copies of a model that S stages of T ranks each hold.
+"""`Grid`: ranks = D x S x C x T, D times the ranks that compute a sample together.
 
-Ranks are numbered along the axes (layout/axes.py), the tensor axis innermost, so ranks that
-exchange most are neighbours on a node:
+Those are S stages of a model, C parts of each sequence, and T slices of each layer. Ranks are
+numbered along the axes (layout/axes.py), the tensor axis innermost, so ranks that exchange most are
+neighbours on a node:
 
     S = 3, D = 2           copy 0: ranks 0 1 2        copy 1: ranks 3 4 5
     S = 2, T = 2, D = 1    stage 0: ranks 0 1         stage 1: ranks 2 3
+    C = 2, D = 2           copy 0: ranks 0 1          copy 1: ranks 2 3
 """
 
 from __future__ import annotations
@@ -17,24 +19,33 @@ from tutorial_dl.layout.axes import coordinates, number_of, sizes
 
 
 class Grid:
-    """The ranks of `team` in groups of `pipeline` x `tensor` ranks. Making it is collective.
+    """The ranks of `team` along axes of the sizes `pipeline`, `context` and `tensor`; the rest is
+    the axis of data. Making it is collective.
 
     Attributes:
         team: All ranks.
         pipe: The ranks of this rank's pipeline, in order; without tensor parallelism, together they
             hold one model.
+        context: The ranks that hold parts of this rank's sequences, in order; None if layers are
+            cut and sequences are not.
         tensor: The ranks that hold slices of this rank's layers, in order.
         model: The ranks that together hold one model, S x T.
-        copies: The ranks that hold copies of this rank's part, one per model.
-        axes: {"data": D, "pipeline": S}, and "tensor": T unless T is 1.
+        data: The ranks that share each batch with this one, a sample being on one of them.
+        copies: The ranks that hold the same part of the model, D x C.
+        axes: {"data": D, "pipeline": S}, and "context": C and "tensor": T unless they are 1.
     """
 
-    def __init__(self, team: Team, pipeline: int = 1, tensor: int = 1) -> None:
+    def __init__(self, team: Team, pipeline: int = 1, tensor: int = 1, context: int = 1) -> None:
         self.team = team
-        self.axes = sizes(team.size, pipeline, tensor=tensor if tensor > 1 else None)
+        self.axes = sizes(
+            team.size,
+            pipeline,
+            context=context if context > 1 else None,
+            tensor=tensor if tensor > 1 else None,
+        )
         self._place = coordinates(self.axes, team.rank)
-        self.pipe, self.copies = self._along("pipeline"), self._along("data")
-        self.parts = [self.pipe, self.copies]
+        self.pipe, self.data = self._along("pipeline"), self._along("data")
+        self.parts = [self.pipe, self.data]
         if tensor > 1:
             self.tensor = self._along("tensor")
             self.model = self.tensor if pipeline == 1 else self._along("pipeline", "tensor")
@@ -42,6 +53,11 @@ class Grid:
         else:
             self.tensor, self.model = team.split(team.rank), self.pipe
             self.parts.append(self.tensor)
+        self.copies, self.context = self.data, self.tensor if tensor == 1 else None
+        if context > 1:
+            self.context = self._along("context")
+            self.copies = self._along("data", "context")
+            self.parts += [self.context, self.copies]
 
     def _along(self, *free: str) -> Team:
         """The ranks whose coordinates differ from this rank's on these axes only."""

@@ -100,13 +100,7 @@ class Cut:
         inputs, outputs = (
             keras.tree.map_structure(lambda t: self.values[id(t)], one) for one in structs
         )
-        local = keras.Model(inputs, outputs, name=self.model.name)
-        if hasattr(self.model, "output_names"):  # by which losses and metrics are known
-            local.output_names = list(self.model.output_names)
-        local.compile(**self.model._compile_config.config | {"jit_compile": False})
-        if hasattr(self.model, "strategy_chooses"):
-            local.strategy_chooses = self.model.strategy_chooses
-        return local
+        return compiled_as(self.model, keras.Model(inputs, outputs, name=self.model.name))
 
     def _compute(self, node: Any) -> None:
         operation = node.operation
@@ -244,6 +238,16 @@ class Cut:
             self._note(leave.bias, bias, None)
 
 
+def compiled_as(model: Any, local: Any) -> Any:
+    """`local`, compiled as `model` is; not by XLA, which can't call a Team."""
+    if hasattr(model, "output_names"):  # by which losses and metrics are known
+        local.output_names = list(model.output_names)
+    local.compile(**model._compile_config.config | {"jit_compile": False})
+    if hasattr(model, "strategy_chooses"):
+        local.strategy_chooses = model.strategy_chooses
+    return local
+
+
 def len_of(index: tuple, shape: tuple) -> list[int]:
     """The shape of array[index], for an array of this shape."""
     if index == ALL:
@@ -251,11 +255,11 @@ def len_of(index: tuple, shape: tuple) -> list[int]:
     return [len(range(*one.indices(n))) for one, n in zip(index, shape, strict=True)]
 
 
-def check_model(model: Any) -> None:
+def check_model(model: Any, way: str = "tensor parallelism") -> None:
     """Raise ValueError, with the layer's name, if ranks can't compute a model exactly together."""
 
     def refuse(what: str, instead: str) -> None:
-        raise ValueError(f"tensor parallelism can't compute {what}: {instead}")
+        raise ValueError(f"{way} can't compute {what}: {instead}")
 
     if not getattr(model, "inputs", None) or has_own_step(model):
         refuse(f"model '{model.name}'", "it takes a functional or sequential one")

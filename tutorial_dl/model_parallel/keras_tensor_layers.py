@@ -73,6 +73,8 @@ class Between(keras.layers.Layer):
 class Enter(Between):
     """f: the same x on all ranks; backward, the sum of what each rank's part makes of it."""
 
+    by_position = True
+
     def __init__(self, name: str, sums: Sums, **options) -> None:
         super().__init__(name, **options)
         self.sums = sums
@@ -91,6 +93,8 @@ class Leave(Between):
     Args:
         size: Of the bias; None: there is none.
     """
+
+    by_position = True
 
     def __init__(self, name: str, sums: Sums, size: int | None, activation=None, **options) -> None:
         super().__init__(name, **options)
@@ -129,7 +133,7 @@ if not hasattr(keras.layers.MultiHeadAttention, "_make_output_dense"):  # the bi
 class Rows(keras.layers.Layer):
     """This rank's rows of an embedding's table: 0 for numbers whose row another rank has."""
 
-    makes_no_mask = True
+    by_position = makes_no_mask = True
 
     def __init__(self, name: str, first: int, rows: int, tokens: int, width: int, **options):
         super().__init__(name=name, **options)
@@ -164,8 +168,10 @@ class PartOfDropout(Between):
         super().__init__(name, **options)
         self.whole, self.team = whole, team
 
+    rate = property(lambda self: self.whole.rate)
+
     def call(self, x, training=False):
-        if not training or not self.whole.rate:
+        if not training or not self.rate:
             return x
         shape, n = tf.shape(x), x.shape[-1]
         ones = tf.ones(tf.concat([shape[:-1], [n * self.team.size]], 0), x.dtype)

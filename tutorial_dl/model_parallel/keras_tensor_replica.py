@@ -4,7 +4,7 @@
     replica = KerasTensorReplica(model, grid, {"dense_1": "columns", "dense_2": "rows"})
     Trainer(replica, data, strategies.TensorParallel(grid)).fit(5)
 
-All ranks of `grid.tensor` compute the same batch. What is not cut is equal on all of them, and
+All ranks of `grid.tensor` compute the same samples. What is not cut is equal on all of them, and
 stays so, because they do the same operations on the same numbers (the strategy checks it).
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.model_parallel.grid import Grid
+from tutorial_dl.model_parallel.keras_context_replica import OnParts
 from tutorial_dl.model_parallel.keras_stages import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.pieces import Pieces
@@ -24,13 +25,14 @@ from tutorial_dl.replica.base import Brought, Segment, TrainedBy
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
 
 
-class KerasTensorReplica(KerasReplica):
+class KerasTensorReplica(OnParts):
     """A KerasReplica of a part of a model. Making it is collective.
 
     Args:
         model: The whole model, a compiled keras.Model or its KerasReplica, the same on every rank.
             Only this rank's part of its weights is kept; use it through this replica from now on.
-        grid: The ranks; `grid.tensor` hold its layers together.
+        grid: The ranks; `grid.tensor` hold its layers together, and `grid.context`, if they are
+            several, have parts of each sequence (keras_context.py).
         rules: How layers are cut; see `keras_tensor.Cut`. None: a table that fits the model.
 
     Attributes:
@@ -41,8 +43,6 @@ class KerasTensorReplica(KerasReplica):
     Raises:
         ValueError: If the model can't be cut so, with the layer's name and what would work.
     """
-
-    refuses_xla = "its ranks communicate while they compute a gradient"
 
     def __init__(self, model: Any, grid: Grid, rules: Mapping[str, str] | None = None) -> None:
         self.whole = model if isinstance(model, KerasReplica) else KerasReplica(model)
@@ -56,7 +56,8 @@ class KerasTensorReplica(KerasReplica):
                     value = np.array(getattr(self.whole, name))
                     setattr(self.whole, name, grid.model.broadcast(value))
         whole = self.whole.parameters.copy()
-        super().__init__(cut.local)
+        parts = grid.axes.get("context", 1) > 1
+        super().__init__(self.divided(cut.local) if parts else cut.local)
         # In the order of the whole model, so that checkpoints do not depend on the cut
         self._state, self._seeds = self.whole._state, self.whole._seeds
         self.pieces = Pieces(grid, self.whole.segments, self.segments, cut.pieces)
@@ -75,9 +76,6 @@ class KerasTensorReplica(KerasReplica):
             size = int(np.prod(variable.shape))
             alias(variable, nothing[start : start + size].reshape(variable.shape))
         self.whole.parameters = self.whole.gradient = np.zeros(0, self.dtype)
-
-    def use_team(self, team: Any) -> None:
-        super().use_team(self.grid.copies)
 
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.whole.own_optimizer(given)

@@ -213,6 +213,8 @@ def role(schedule: Schedule, rank: int, names: Sequence[Sequence[str]]) -> str:
 
 def parts_of(replica: Replica) -> Parts:
     """The layers of a replica that can be cut; ValueError if it can't be."""
+    if replica.divides_sequences:
+        raise ValueError("a pipeline takes whole sequences: use a grid without context")
     if isinstance(replica, LayeredReplica):
         return LayeredParts(replica)
     if type(replica).__name__ in ("KerasReplica", "KerasTensorReplica"):  # not importing TensorFlow

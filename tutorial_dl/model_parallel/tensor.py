@@ -21,10 +21,17 @@ by rows (of its table): a rank has 0 for tokens that it does not hold, and g add
 Sequence parallel: what lies between pairs, norms and dropout, would be computed on all ranks alike.
 With `sequence`, each rank does it for its part of the sequence; f becomes an allgather, with a
 reduce-scatter backward, and g a reduce-scatter, with an allgather backward. An allreduce consists
-of these two, so the bytes are the same.
+of these two, so the bytes are the same. What a rank holds from the forward to the backward pass is
+less. Numbers per position of a block of width d with h heads, a sequence of t positions and dropout
+(norms, masks, inputs of a pair, and what lies within pairs):
+
+    tensor parallel                    2 (d + 1) + 2 d + 2 d       + (16 d + h t) / T
+    with `sequence`                    (2 (d + 1) + 2 d) / T + 2 d + (16 d + h t) / T
+    and without `keep`, as in the paper     (2 (d + 1) + 2 d + 2 d + 16 d + h t) / T
 
 Shoeybi et al. (Megatron-LM), arXiv 1909.08053; sequence parallel: Korthikanti et al., arXiv
-2205.05198. Here the backward pass keeps what f has gathered; the paper gathers it again.
+2205.05198. The 2 d are what f has gathered; without `keep`, it is gathered again in the backward
+pass, which sends a quarter more.
 
 This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way.
 """
@@ -39,8 +46,18 @@ import numpy as np
 
 from numba_kernels.optimizers.base import Optimizer, check_range
 from numba_kernels.optimizers.clipping import clip_factor, squared_length
-from numba_kernels.spans import SUMS, span
 from numba_kernels.team.team import Team
+from tutorial_dl.model_parallel.reductions import Reductions
+from tutorial_dl.model_parallel.tensor_layers import (
+    Divide,
+    Enter,
+    EnterAgain,
+    Join,
+    Leave,
+    PartOfDropout,
+    TokenRows,
+    WithoutBias,
+)
 from tutorial_dl.replica.base import Batch
 from tutorial_dl.replica.layered import LayeredReplica, flat_layers
 from tutorial_dl.replica.layers import Activation, Chain, Conv2D, Dense, Dropout, Layer, LayerNorm
@@ -55,172 +72,6 @@ CUTS = {  # class, kind: the axis along which each of its arrays is cut; None: w
     (Attention, "heads"): (1, 0, 1, 0, 1, 0, 0, None),
     (Embedding, "rows"): (0, None),
 }
-
-
-class Enter(Layer):
-    """f: all inputs to all ranks. x (s, t, ...), with `sequence` (s, t / T, ...)."""
-
-    def __init__(self, name: str, team: Team, sequence: bool) -> None:
-        super().__init__(name)
-        self.team, self.sequence = team, sequence
-
-    def forward(self, x, w, at):
-        return (joined(self.team, x) if self.sequence else x), None
-
-    def backward_inputs(self, w, saved, gy):
-        with span(SUMS[1]):
-            if self.sequence:
-                return summed_part(self.team, gy), None
-            return self.team.allreduce(np.ascontiguousarray(gy)), None
-
-
-class Leave(Layer):
-    """g: the sum of all ranks' terms, plus a bias of `size` numbers (0: none)."""
-
-    def __init__(self, name: str, team: Team, sequence: bool, bias: str = "", size: int = 0):
-        super().__init__(name)
-        self.team, self.sequence, self.bias, self.size = team, sequence, bias, size
-
-    def arrays(self):
-        return [(self.bias, (self.size,))] if self.size else []
-
-    def forward(self, x, w, at):
-        with span(SUMS[0]):
-            if self.sequence:
-                y = summed_part(self.team, x)
-            else:
-                y = self.team.allreduce(np.ascontiguousarray(x))
-        return (y + w[0] if self.size else y), None
-
-    def backward_inputs(self, w, saved, gy):
-        return (joined(self.team, gy) if self.sequence else gy), gy
-
-    def backward_weights(self, saved, kept, gw):
-        if self.size:
-            gw[0] += kept.reshape(-1, self.size).sum(axis=0)
-
-
-class Divide(Layer):
-    """Before the first layers on parts of the sequence: each rank takes its part."""
-
-    def __init__(self, team: Team) -> None:
-        super().__init__("divide the sequence")
-        self.team = team
-
-    def forward(self, x, w, at):
-        return part_of(self.team, x), None
-
-    def backward_inputs(self, w, saved, gy):
-        return joined(self.team, gy), None
-
-
-class Join(Layer):
-    """Behind the last of these layers: all ranks go on with the whole sequence, alike."""
-
-    def __init__(self, team: Team) -> None:
-        super().__init__("join the sequence")
-        self.team = team
-
-    def forward(self, x, w, at):
-        return joined(self.team, x), None
-
-    def backward_inputs(self, w, saved, gy):
-        return part_of(self.team, gy), None
-
-
-class WithoutBias(Layer):
-    """A layer whose last array is a bias that it adds to its output; here `Leave` adds it, once."""
-
-    def __init__(self, layer: Layer) -> None:
-        super().__init__(layer.name)
-        self.layer, self.shape = layer, layer.arrays()[-1][1]
-
-    def arrays(self):
-        return self.layer.arrays()[:-1]
-
-    def _with(self, w):
-        return [*w, np.zeros(self.shape, w[0].dtype)]
-
-    def forward(self, x, w, at):
-        return self.layer.forward(x, self._with(w), at)
-
-    def backward_inputs(self, w, saved, gy):
-        return self.layer.backward_inputs(self._with(w), saved, gy)
-
-    def backward_weights(self, saved, kept, gw):
-        self.layer.backward_weights(saved, kept, self._with(gw))
-
-
-class TokenRows(Layer):
-    """This rank's rows of an embedding's table: 0 for tokens that other ranks hold.
-
-    Rank 0 also adds the rows of positions, so that the sum over ranks has them once.
-    """
-
-    def __init__(self, layer: Embedding, team: Team) -> None:
-        super().__init__(layer.name)
-        self.whole, self.team, self.rows = layer, team, layer.tokens // team.size
-        self.first = team.rank * self.rows
-
-    def arrays(self):
-        (tokens, (_, width)), positions = self.whole.arrays()
-        return [(tokens, (self.rows, width)), positions]
-
-    def forward(self, x, w, at):
-        x = self.whole.checked(x).astype(np.int64) - self.first
-        mine = (x >= 0) & (x < self.rows)
-        y = w[0][np.where(mine, x, 0)] * mine[..., None]
-        if self.team.rank == 0:
-            y += w[1][: x.shape[1]]
-        return y, (x, mine)
-
-    def backward_inputs(self, w, saved, gy):
-        return None, gy
-
-    def backward_weights(self, saved, kept, gw):
-        x, mine = saved
-        np.add.at(gw[0], x[mine], kept[mine])
-        gw[1][: x.shape[1]] += kept.sum(axis=0)  # on all ranks: the positions are whole on each
-
-
-class PartOfDropout(Dropout):
-    """Dropout of a part of the sequence, with this part of the masks of the whole."""
-
-    def __init__(self, layer: Dropout, team: Team) -> None:
-        super().__init__(layer.name, layer.rate, layer.number)
-        self.team = team
-
-    def forward(self, x, w, at):
-        if not at.training or not self.rate:
-            return x, None
-        s, t, *rest = x.shape
-        ones = np.ones((s, t * self.team.size, *rest), x.dtype)
-        mask = part_of(self.team, super().forward(ones, w, at)[0])
-        return x * mask, mask
-
-
-def part_of(team: Team, x: np.ndarray) -> np.ndarray:
-    """This rank's part of x (s, t, ...) along the sequence."""
-    t = x.shape[1]
-    if t % team.size:
-        raise ValueError(
-            f"a sequence of {t} positions can't be divided evenly over {team.size} ranks: use a "
-            f"length such as {t - t % team.size or team.size}, or sequence=False"
-        )
-    t //= team.size
-    return np.ascontiguousarray(x[:, team.rank * t : (team.rank + 1) * t])
-
-
-def joined(team: Team, x: np.ndarray) -> np.ndarray:
-    """Allgather along the sequence: (s, t / T, ...) of each rank to (s, t, ...) on all."""
-    every = team.allgather(np.ascontiguousarray(x)).reshape(team.size, *x.shape)
-    return np.concatenate(list(every), axis=1)
-
-
-def summed_part(team: Team, x: np.ndarray) -> np.ndarray:
-    """Reduce-scatter along the sequence: the sum of all ranks' x (s, t, ...), of it this part."""
-    part_of(team, x[:0])  # refuses uneven parts
-    return team.alltoall(np.stack(np.split(x, team.size, axis=1))).sum(axis=0)
 
 
 def kind_of(layer: Layer, rules: Mapping[str, str]) -> str:
@@ -262,19 +113,28 @@ def local(layer: Layer, kind: str, team: Team) -> Layer:
 
 
 def split(
-    layers: Sequence[Layer], team: Team, rules: Mapping[str, str], sequence: bool = False
+    layers: Sequence[Layer],
+    team: Team | Reductions,
+    rules: Mapping[str, str],
+    sequence: bool = False,
+    keep: bool = True,
 ) -> list[Layer]:
     """The layers of this rank, from those of the whole model; ValueError if they can't be cut.
 
     Args:
         layers: The whole model's, of tutorial_dl/replica/layers.py and transformer.py.
-        team: The ranks that compute together, T.
+        team: The ranks that compute together, T; or their Reductions, which count bytes.
         rules: Pattern of layers' names (as of files, "block_*_dense_1") -> how they are cut:
             "columns", "rows", "heads" or "replicate" (not at all, as layers without a rule). The
             first that matches counts. A layer by columns needs one by rows behind it; only
             activations may lie between them.
         sequence: Divide what lies between the pairs along the sequence, axis 1.
+        keep: With `sequence`, whether ranks keep the whole inputs of pairs until the backward pass;
+            otherwise they gather them again.
     """
+    team = team if isinstance(team, Reductions) else Reductions(team)
+    if not (keep or sequence):
+        raise ValueError("keep=False has no effect without sequence=True")
     for pattern, kind in rules.items():
         if kind not in KINDS:
             raise ValueError(f"rule '{pattern}': {', '.join(KINDS)}, not {kind!r}")
@@ -300,17 +160,24 @@ def split(
         if sequence and i == cut[0]:
             found.append(Divide(team))
         if isinstance(layer, Chain):
-            found.append(Chain(layer.name, _split(layer.layers, team, rules, inside)))
+            found.append(Chain(layer.name, _split(layer.layers, team, rules, inside, keep)))
             found[-1].residual = layer.residual
         else:
-            found += _split(layers[i : i + 1], team, rules, inside) if sequence else [layer]
+            found += _split(layers[i : i + 1], team, rules, inside, keep) if sequence else [layer]
         if sequence and i == cut[-1]:
             found.append(Join(team))
     # Without chains, a pair may lie among the model's layers themselves.
-    return found if sequence else _split(found, team, rules, False)
+    return found if sequence else _split(found, team, rules, False, keep)
 
 
-def _split(layers, team, rules, sequence) -> list[Layer]:
+def entered(layer, own, team, sequence, keep) -> list[Layer]:
+    """f, and what this rank has of the layer behind it."""
+    if sequence and not keep:
+        return [EnterAgain(own, team)]
+    return [Enter(f"f of {layer.name}", team, sequence), own]
+
+
+def _split(layers, team, rules, sequence, keep) -> list[Layer]:
     found, first = [], None  # the layer by columns whose partner has not come yet
     for layer in layers:
         kind = "replicate" if isinstance(layer, Chain | WithoutBias) else kind_of(layer, rules)
@@ -320,7 +187,7 @@ def _split(layers, team, rules, sequence) -> list[Layer]:
                 "activations may, up to a layer that is cut by rows"
             )
         if kind == "columns":
-            found += [Enter(f"f of {layer.name}", team, sequence), local(layer, kind, team)]
+            found += entered(layer, local(layer, kind, team), team, sequence, keep)
             first = layer.name
         elif kind in ("rows", "heads"):
             own, embedding = local(layer, kind, team), isinstance(layer, Embedding)
@@ -329,13 +196,13 @@ def _split(layers, team, rules, sequence) -> list[Layer]:
                     f"layer '{layer.name}' is cut by rows: it needs a layer that is cut by columns "
                     "before it"
                 )
-            if kind == "heads":
-                found.append(Enter(f"f of {layer.name}", team, sequence))
             if embedding:
                 found += [own, Leave(f"g of {layer.name}", team, sequence)]
             else:
                 bias, (size,) = layer.arrays()[-1]
-                found.append(WithoutBias(own))
+                own = WithoutBias(own)
+                heads = kind == "heads"
+                found += entered(layer, own, team, sequence, keep) if heads else [own]
                 found.append(Leave(f"g of {layer.name}", team, sequence, bias, size))
             first = None
         elif sequence and isinstance(layer, Dropout):
@@ -360,15 +227,18 @@ class TensorReplica(LayeredReplica):
     make the same updates as on one process; see `check_optimizer` and `clip`.
 
     Args: those of `split`, and of LayeredReplica. The initial weights are those of the whole model.
+
+    Attributes:
+        reductions: Counts the bytes that this rank sends while it computes, `reductions.sent`.
     """
 
     def __init__(
         self, layers: Sequence[Layer], team: Team, rules: Mapping[str, str],
         sequence: bool = False, loss: str = "cross_entropy", seed: int = 0,
-        dtype: Any = np.float32,
+        dtype: Any = np.float32, keep: bool = True,
     ) -> None:  # fmt: skip
-        self.team, self.sequence = team, sequence
-        parts = split(layers, team, rules, sequence)
+        self.team, self.sequence, self.reductions = team, sequence, Reductions(team)
+        parts = split(layers, self.reductions, rules, sequence, keep)
         super().__init__(parts, loss, seed, dtype)
         self.axes: dict[str, int | None] = {}  # of each array: where it is cut
         for layer in flat_layers(layers):
@@ -412,7 +282,7 @@ class TensorReplica(LayeredReplica):
         parts = [s.of(self.gradient) for s in self.segments if s.name in self._partial]
         if parts and samples and self.team.size > 1:
             together = np.concatenate([part.reshape(-1) for part in parts])
-            self.team.allreduce(together)
+            self.reductions.allreduce(together)
             ends = np.cumsum([part.size for part in parts])[:-1]
             for part, total in zip(parts, np.split(together, ends), strict=True):
                 part[...] = total.reshape(part.shape)

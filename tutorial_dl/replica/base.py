@@ -137,6 +137,8 @@ class Replica:
     # share them must then compute each batch together. (`check` does not fit such a replica.)
     changes_parameters: bool = False
     constrained: bool = False  # whether `constrain` is to be called
+    # Whether this rank computes a part of each sequence; strategies.ContextParallel trains it
+    divides_sequences: bool = False
     # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
     # if the replica can't do so. strategies/loss_scale.py assigns it.
     loss_scale: float | None = None

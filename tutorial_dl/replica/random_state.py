@@ -58,6 +58,6 @@ def restore(replica, saved, rank: int) -> None:
 
 
 def of_copy(replica, saved, number: int) -> None:
-    """Restore the model's seeds where ranks hold parts of a model: those of copy `number` agree."""
+    """Restore the model's seeds where ranks compute samples together: those of a group agree."""
     if replica.random is not None and replica.random.size:
         replica.random = move_on(saved.own("random_model", 0), number)

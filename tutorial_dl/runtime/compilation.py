@@ -84,7 +84,7 @@ def _all(team, yes: bool) -> bool:
 
 def _steps(run, loop, epochs: int) -> list[tuple[str, int, int | None]]:
     """What this rank computes: (what, samples at once, how often; None: unknown)."""
-    rank, ranks = loop.shard(run.strategy.copies)
+    rank, ranks = loop.shard(run.strategy.sharers)
     devices = run.layout.devices if ranks == 1 else 1
     round_size = run.batches.batch_size
     mine = share(round_size, rank, ranks) if devices == 1 else share(round_size, 0, devices)

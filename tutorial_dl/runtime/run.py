@@ -164,7 +164,7 @@ class Run:
             self.check_agreement(loop)
             loop.attach()
             for player in self.players:
-                random_state.spread(player.strategy.copies, player.replica)
+                random_state.spread(player.strategy.sharers, player.replica)
         self.begin_epoch()
         self._attached, self._generation = True, self.team.generation
 
@@ -314,7 +314,7 @@ class Run:
         with span("validation"):
             for player in self.players:
                 metrics = evaluate(
-                    player.strategy.copies, player.replica, data, self.validation_batch_size,
+                    player.strategy.sharers, player.replica, data, self.validation_batch_size,
                     lambda batch, player=player: player.part(batch, self),
                 )  # fmt: skip
                 found |= {self.label(player, name): value for name, value in metrics.items()}

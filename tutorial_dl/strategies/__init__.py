@@ -22,14 +22,13 @@ NAMES = {name: name.title().replace("_", "") for name in STRATEGIES}
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submodules=[
-        "base", "center", "kernels", "loss_scale", "pipelined", "rule", "scripted", "sharded",
-        "tensor_parallel",
+        "base", "center", "context_parallel", "kernels", "loss_scale", "pipelined", "rule",
+        "scripted", "sharded", "tensor_parallel",
     ],
     submod_attrs={file: [kind] for file, kind in NAMES.items()}
     | {
-        "pipelined": ["Pipelined"], "rule": ["Rule"], "scripted": ["Scripted"],
-        "sharded": ["Sharded"],
-        "tensor_parallel": ["TensorParallel"],
+        "context_parallel": ["ContextParallel"], "pipelined": ["Pipelined"], "rule": ["Rule"],
+        "scripted": ["Scripted"], "sharded": ["Sharded"], "tensor_parallel": ["TensorParallel"],
     },
 )  # fmt: skip
 __all__ += ["NAMES", "get"]

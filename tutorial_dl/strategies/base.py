@@ -56,8 +56,13 @@ class Strategy:
 
     @property
     def copies(self):
-        """The ranks that hold what this rank holds, and share each batch: by default, all."""
+        """The ranks that hold what this rank holds: by default, all."""
         return self.team
+
+    @property
+    def sharers(self):
+        """The ranks among which the samples of each batch are divided: by default, `copies`."""
+        return self.copies
 
     def slices(self, n: int) -> list[tuple[int, int]]:
         """[first, last) of the vectors, of `n` elements, that each rank writes to checkpoints."""

@@ -3,6 +3,9 @@
     rank (d, s, t):  g_st  <- gradient of its slices over group d's share of the batch
     ranks (., s, t): g_st  <- average over the D copies, weighted by samples; w_st <- update
 
+Instead of stages there may be parts of sequences, D x C x T; then the average is over D x C copies,
+as in context_parallel.py.
+
 What is not cut is equal on the T ranks of a group, and they make the same update of it. Only
 clipping needs a number from all parts: the norm of the whole model's gradient.
 """
@@ -38,11 +41,16 @@ class TensorParallel(OneModel):
     def name(self) -> str:
         axes = self.grid.axes
         stages = f"{axes['pipeline']} stages, " if axes["pipeline"] > 1 else ""
-        return f"tensor groups of {self.grid.tensor.size}, {stages}{axes['data']} copies"
+        parts = f"{axes['context']} parts of sequences, " if "context" in axes else ""
+        return f"tensor groups of {self.grid.tensor.size}, {stages}{parts}{axes['data']} copies"
 
     @property
     def copies(self):
         return self.grid.copies
+
+    @property
+    def sharers(self):
+        return self.grid.data
 
     # Of this rank's samples; the inner strategy counts them
     _seen = property(
@@ -84,6 +92,9 @@ class TensorParallel(OneModel):
         self.update.resume()
         self._inner.share_state()
         team, state, mine = self.grid.tensor, self.state, self.update.mine
+        context, seeds = self.grid.context, self.replica.random
+        if "context" in self.grid.axes and seeds is not None and seeds.size:
+            self.replica.random = context.broadcast(np.array(seeds))
         if team.size > 1:
             for name in ("state", "random"):  # a rank may have drawn masks for a step that failed
                 value = getattr(self.replica, name)
@@ -99,7 +110,8 @@ class TensorParallel(OneModel):
             self.optimizer = self.optimizer.at_rate(float(rate))
 
     def step(self, batch: Batch) -> tuple[float, int]:
-        return self._inner.step(batch)
+        loss, samples = self._inner.step(batch)
+        return loss, samples // self.grid.axes.get("context", 1)  # each was counted by C ranks
 
     def settle(self) -> None:
         """Raise DriftError unless the ranks of a tensor group agree on what is not cut."""

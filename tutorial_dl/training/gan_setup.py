@@ -17,7 +17,7 @@ from .timeline import Timeline
 # Options that a game does not take, and their defaults
 REFUSED = (
     "accumulate", "sync_batch_norm", "class_weight", "patience", "save_best", "compile", "one_copy",
-    "compression", "pipeline", "tensor",
+    "compression", "pipeline", "tensor", "context",
 )  # fmt: skip
 # Options of GanConfig -> fields of Rules
 OF_GAME = {

@@ -56,9 +56,9 @@ class KerasCallback(Callback):
     def on_fit_begin(self, trainer) -> None:
         if trainer.replica.model is None:
             raise ValueError(f"keras.callbacks.{self.kind} needs a Keras model")
-        if self.kind == "ModelCheckpoint" and trainer.strategy.copies is not trainer.team:
+        if self.kind == "ModelCheckpoint" and trainer.strategy.sharers is not trainer.team:
             raise ValueError(
-                "keras.callbacks.ModelCheckpoint would write rank 0's part of the model: use "
+                "keras.callbacks.ModelCheckpoint would write the model of rank 0's part: use "
                 "callbacks.SaveBest, or Trainer(checkpoint=FOLDER)"
             )
         with_master = bool(trainer.layout.masters)

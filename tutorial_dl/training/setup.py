@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from .. import data as datasets
@@ -27,6 +28,7 @@ OF_TRAINER = ("batch_size", "seed", "accumulate", "compile", "checkpoint", "chec
 # Options that replace what a model was compiled with
 OF_RULES = ("momentum", "weight_decay", "beta_1", "beta_2")  # hyper-parameters
 OF_SCHEDULE = ("schedule", "warm_up", "batch_rule")
+AXES = ("pipeline", "context", "tensor")  # of a model that is cut
 REPLACING = ("learning_rate", *OF_RULES, "clip_norm", *OF_SCHEDULE)
 
 
@@ -68,7 +70,7 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
         raise ValueError(f"{asked[0]} is for a GAN, such as digits-gan; got model {data.model!r}")
     replica = adapt(made)
     layout = layout_of(config, team.size)
-    if config.pipeline.pipeline is not None or config.tensor.tensor is not None:
+    if cut_over(config):
         replica, strategy = cut(config, team, replica, dataset)
     elif shard > 1:
         from ..model_parallel import ShardedReplica
@@ -103,16 +105,18 @@ def prepare(config: RunConfig, team, adapt=lambda replica: replica, dataset=None
 
 
 def cut(config: RunConfig, team, replica, dataset):
-    """(This rank's part of the model, the strategy that trains it). Collective."""
+    """(This rank's part of the model or of sequences, the strategy that trains it). Collective."""
     from ..model_parallel import Grid, PipelinedReplica
 
     asked, tensor = config.pipeline, config.tensor.tensor
-    flag = "--pipeline" if asked.pipeline is not None else "--tensor"
+    flag = f"--{next(iter(cut_over(config)))}"
     if isinstance(dataset.train, datasets.Stream):
         raise ValueError(f"{flag} needs samples by number, and data '{dataset.name}' are a stream")
     if asked.pipeline is not None and getattr(dataset.train, "weights", None) is not None:
         raise ValueError("--pipeline takes no weights of samples: leave them out")
-    grid = Grid(team, asked.pipeline or 1, tensor or 1)
+    grid = Grid(team, asked.pipeline or 1, tensor or 1, config.context.context or 1)
+    if config.context.context is not None and tensor is None:
+        return context_parallel(config, grid, replica)
     if tensor is not None:
         replica = tensor_parallel(config, grid, replica)
         if asked.pipeline is None:
@@ -129,6 +133,29 @@ def cut(config: RunConfig, team, replica, dataset):
         recompute=asked.recompute,
     )
     return part, (strategies.Pipelined if tensor is None else strategies.TensorParallel)(grid)
+
+
+def cut_over(config: RunConfig) -> dict[str, int]:
+    """The axes that a model or its sequences are cut along, and their sizes."""
+    sizes = {name: getattr(getattr(config, name), name) for name in AXES}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def context_parallel(config: RunConfig, grid, replica):
+    """(The replica of this rank's part of sequences, the strategy that trains it). Collective."""
+    from ..replica.layered import LayeredReplica
+
+    if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
+        from ..model_parallel.keras_context_replica import KerasContextReplica as kind
+    elif isinstance(replica, LayeredReplica):
+        from ..model_parallel import ContextReplica as kind
+    else:
+        raise ValueError(
+            "--context takes Keras models, such as gpt, and model 'transformer': model "
+            f"{config.data.model!r} is a {type(replica).__name__}"
+        )
+    options = config.strategy_options()
+    return kind(replica, grid), strategies.ContextParallel(grid, **options)
 
 
 def tensor_parallel(config: RunConfig, grid, replica):
@@ -272,8 +299,8 @@ def ranks_of(config: RunConfig) -> int | None:
     layout = layout_of(config, config.layout.ranks)
     if layout:
         return layout.ranks
-    parts = (config.pipeline.pipeline or 1) * (config.tensor.tensor or 1)
-    cut = parts if config.pipeline.pipeline or config.tensor.tensor else None
+    axes = cut_over(config)
+    cut = prod(axes.values()) if axes else None
     return config.layout.ranks or _ranks_without_master(config) or cut
 
 

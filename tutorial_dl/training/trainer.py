@@ -173,6 +173,11 @@ class Trainer:
                 "this rank has a part of a model: train it with strategies.Sharded(team), "
                 "strategies.TensorParallel(grid) or strategies.Pipelined(grid)"
             )
+        if replica.divides_sequences and strategy.sharers is strategy.team:
+            raise ValueError(
+                "this rank has a part of each sequence: train it with "
+                "strategies.ContextParallel(grid)"
+            )
         strategy.check_replica(replica)
         choice = choose(replica, strategy, optimizer)
         choice.tell(team)
@@ -205,7 +210,7 @@ class Trainer:
         if replica.fixed_batch is not None:
             check_fixed_batch(replica.fixed_batch, dataset, batch_size, shared or team.size > 1)
             validation_batch_size = replica.fixed_batch
-        rank, ranks = loop.shard(strategy.copies)
+        rank, ranks = loop.shard(strategy.sharers)
         if isinstance(dataset.train, Stream):
             batches = StreamBatches(dataset.train, team, seed, shuffle)
         else:
@@ -345,7 +350,9 @@ class Trainer:
         """
         with self._together("predict()"):
             data = self._of_stream(inputs)
-            return predict(self.strategy.copies, self.replica, data, self.run.validation_batch_size)
+            return predict(
+                self.strategy.sharers, self.replica, data, self.run.validation_batch_size
+            )
 
     def _of_stream(self, data):
         """A Stream of what a user has as one; anything else as it is. Collective."""

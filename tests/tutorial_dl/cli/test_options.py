@@ -47,7 +47,7 @@ OTHERS = {
     "staleness_aware": True, "lower_momentum": True, "momentum": 0.0, "moving_rate": 0.5,
     "kappa": 2.0, "upward": "6", "sync_batch_norm": True, "class_weight": "0=2", "log": "l.csv",
     "pipeline": 2, "micro_batches": 6, "pipeline_schedule": "zb_h1", "chunks": 2, "cut_at": "a,b",
-    "recompute": True, "tensor": 2, "tensor_rules": "a=rows", "shard": 0,
+    "recompute": True, "tensor": 2, "tensor_rules": "a=rows", "shard": 0, "context": 2,
     "keep_order": True, "rehearse": True,
     "weight_decay": 0.01, "beta_1": 0.8, "beta_2": 0.9,
     "discriminator_learning_rate": 0.5, "discriminator_steps": 3, "gan_loss": "wasserstein",
@@ -279,12 +279,19 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
         ({"tensor": 2, "accumulate": 2}, "--accumulate does not fit --tensor"),
         ({"tensor": 2, "shard": 0}, "--shard does not fit --tensor"),
         ({"tensor": 2, "strategy": "downpour"}, "--tensor with strategy 'downpour': use 'synchron"),
+        ({"ranks": 3, "context": 2}, "-n 3 can't be divided into context groups of 2 ranks: use a"),
+        ({"ranks": 6, "context": 2, "tensor": 2}, "context groups of 2 x 2 ranks: use a multiple"),
+        ({"context": 2, "pipeline": 2}, "--pipeline does not fit --context"),
+        ({"context": 2, "accumulate": 2}, "--accumulate does not fit --context"),
+        ({"context": 2, "shard": 3}, "--shard 3 does not fit --context: use --shard 1"),
+        ({"context": 2, "strategy": "downpour"}, "--context with strategy 'downpour': use 'synch"),
     ],
 )
-def test_options_of_tensor_parallelism_that_do_not_fit(options, line):
+def test_options_of_a_model_that_is_cut_that_do_not_fit(options, line):
     with pytest.raises(ValueError, match=re.escape(line)):
         RunConfig.of(**options).check()
     assert ranks_of(RunConfig.of(tensor=2, pipeline=3)) == 6
+    assert ranks_of(RunConfig.of(context=3, tensor=2)) == 6
 
 
 @pytest.mark.parametrize(

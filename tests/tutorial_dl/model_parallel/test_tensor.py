@@ -38,7 +38,8 @@ def as_the_whole(cases):
     for name, sequence, dtype in cases:
         layers, rules, batch = model(name)
         whole = LayeredReplica(layers, seed=5, dtype=dtype)
-        part = TensorReplica(layers, team, rules, sequence, seed=5, dtype=dtype)
+        how = {"sequence": bool(sequence), "keep": sequence != "again"}
+        part = TensorReplica(layers, team, rules, seed=5, dtype=dtype, **how)
         rule = optimizers.get("momentum", 0.05)
         states = [rule.init(one.parameters.size, dtype) for one in (whole, part)]
         part.check_optimizer(rule)
@@ -72,6 +73,7 @@ def test_equal_to_the_whole_model(on_ranks, ranks):
         [
             ["gpt", False, "float64"],
             ["gpt", True, "float64"],
+            ["gpt", "again", "float64"],
             ["gpt", ranks == 2, "float32"],
             ["cnn", False, "float64"],
             ["mlp", False, "float32" if ranks == 3 else "float64"],
@@ -116,6 +118,51 @@ def test_one_reduction_each_way(on_ranks):
     on_ranks(2, reductions)
 
 
+def as_the_formulas_say():
+    """Bytes sent in a step, and bytes held between the passes, of a small GPT of two blocks."""
+    import tracemalloc
+
+    from numba_kernels import Team
+    from tutorial_dl.model_parallel.tensor import TensorReplica
+    from tutorial_dl.replica.layers import At
+    from tutorial_dl.replica.transformer import transformer_layers
+
+    team, (s, t, d, h, blocks, vocabulary) = Team(), (2, 96, 48, 6, 2, 12)
+    ranks = team.size
+    layers = transformer_layers(vocabulary, t, d, h, blocks, dropout=0.2)
+    x = np.random.default_rng(3).integers(0, vocabulary, (s, t))
+    for sequence, keep in ((False, True), (True, True), (True, False)):
+        part = TensorReplica(layers, team, GPT, sequence, dtype="float64", keep=keep)
+        part.compute_gradient((x, x))
+        sent, each = part.reductions.sent, 8 * s * t * d  # bytes of what lies between pairs
+        pairs = 2 * blocks
+        expected = 2 * (2 * pairs + 1) * each  # f backward, g forward; g of the embedding
+        if sequence:  # what divides and joins at the ends; weights that saw a part: norms, biases
+            expected += 2 * each + 2 * 8 * blocks * 6 * d + (not keep) * pairs * each
+        assert sent == pytest.approx((ranks - 1) / ranks * expected, rel=1e-12), sequence
+        tracemalloc.start()
+        try:
+            pass_ = part.chain.forward(x, part.weights, At(training=True))
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        undivided, divided = (2 * d, 4 * d + 2) if sequence else (6 * d + 2, 0)
+        if not keep:
+            undivided, divided = 0, 6 * d + 2
+        block = undivided + (divided + 16 * d + h * t) / ranks
+        # The last norm and what the output layer takes, and the logits
+        last = d + 1 + d + vocabulary
+        numbers = s * t * (blocks * block + last)
+        assert held == pytest.approx(8 * numbers, rel=0.03), (sequence, keep, held, 8 * numbers)
+        del pass_
+    team.barrier()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_bytes_sent_and_held_are_those_of_the_formulas(on_ranks, ranks):
+    on_ranks(ranks, as_the_formulas_say)
+
+
 def refused():
     from numba_kernels import PeerError, Team, optimizers
     from tutorial_dl.model_parallel.tensor import TensorReplica, split
@@ -139,6 +186,8 @@ def refused():
     ):
         with pytest.raises(ValueError, match=why):
             split(of, team, rules)
+    with pytest.raises(ValueError, match="keep=False has no effect without sequence=True"):
+        TensorReplica(gpt, team, GPT, keep=False)
     part = TensorReplica(gpt, team, GPT, sequence=True)
     with pytest.raises(ValueError, match=r"5 positions.*evenly over 2 ranks.*such as 4"):
         part.compute_gradient((np.zeros((1, 5), int), np.zeros((1, 5), int)))

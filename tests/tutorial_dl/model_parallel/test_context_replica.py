@@ -1,0 +1,237 @@
+"""Sequences divided over ranks: the same history and weights as one process, in any division."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numba_kernels.errors import PeerError
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, strategies
+from tutorial_dl.config import RunConfig
+from tutorial_dl.data import Data, Dataset
+from tutorial_dl.model_parallel import ContextReplica, Grid
+from tutorial_dl.replica import DenseReplica, LayeredReplica, TransformerReplica
+from tutorial_dl.replica.layered import mlp_layers
+from tutorial_dl.replica.layers import Dense
+from tutorial_dl.replica.transformer import Attention, transformer_layers
+from tutorial_dl.training import callbacks
+from tutorial_dl.training.setup import context_parallel
+
+WITHIN = {"float32": 1e-5, "float64": 1e-12}
+RANDOM = np.random.default_rng(5)
+TOKENS = RANDOM.integers(0, 9, (61, 13))
+DATA = Dataset(
+    "tokens",
+    Data.of(TOKENS[:40, :-1], TOKENS[:40, 1:]),
+    Data.of(TOKENS[40:, :-1], TOKENS[40:, 1:]),
+    classes=9,
+)
+HOW = {"optimizer": "momentum", "learning_rate": 0.1, "batch_size": 12, "progress": False}
+
+
+def whole(causal=True, dropout=0.0, dtype="float64"):
+    """A small GPT; if not causal, one whose attention sees all positions."""
+    if causal:
+        return TransformerReplica(9, 12, 8, 2, 2, dropout, seed=2, dtype=dtype)
+    layers = transformer_layers(9, 12, 8, 2, 2, dropout)
+    for layer in (one for chain in layers[1:-2] for one in chain.layers):
+        if isinstance(layer, Attention):
+            layer.causal = False
+    return LayeredReplica(layers, seed=2, dtype=dtype)
+
+
+class Counts(callbacks.Callback):
+    def __init__(self):
+        self.samples = 0
+
+    def on_step_end(self, trainer, loss, samples):
+        self.samples += samples
+
+
+def divided(ranks, model=(), how=None, **options):
+    """A Trainer whose sequences are divided; `how` are options of the strategy."""
+    grid = Grid(Team(), context=ranks)
+    replica = ContextReplica(whole(*model), grid)
+    strategy = strategies.ContextParallel(grid, **how or {})
+    return Trainer(replica, DATA, strategy, **HOW | options)
+
+
+def alone(epochs, model=(), strategy="serial", team=None, **options):
+    team = team or Team().split(Team().rank)
+    one = Trainer(whole(*model), DATA, strategy, team=team, **HOW | options)
+    one.fit(epochs)
+    return one
+
+
+def same(found, one, near=1e-12):
+    """Equal histories, metrics, weights and predictions."""
+    assert len(found.history.epochs) == len(one.history.epochs)
+    for mine, theirs in zip(found.history.epochs, one.history.epochs, strict=True):
+        for name in ("loss", "val_loss", "val_accuracy"):
+            assert mine[name] == pytest.approx(theirs[name], rel=10 * near), name
+    expected = one.replica.parameters
+    error = np.abs(found.replica.parameters - expected).max() / np.abs(expected).max()
+    assert error < near, error
+    x = DATA.validation.inputs
+    np.testing.assert_allclose(found.predict(x), one.replica.predict(x), rtol=0, atol=10 * near)
+
+
+def trains(folder):
+    """20 steps, causal and full, in both precisions; masks are those of one process, too."""
+    ranks = Team().size
+    cases = [(True, 0.3, "float64"), (False, 0.3, "float64"), (True, 0.0, "float32")]
+    for case in cases:
+        counts = Counts()
+        found = divided(ranks, case, callbacks=[counts])
+        found.fit(5)
+        assert found.steps == 20 and counts.samples == 5 * len(DATA.train)
+        same(found, alone(5, case), WITHIN[case[2]])
+        replica, before = found.replica, found.replica.sequences.sent
+        replica.compute_gradient(DATA.train.take(slice(0, 6)))
+        block = 6 * 2 * 12 // ranks * 4 * replica.dtype.itemsize  # samples, heads, positions, width
+        ring = 2 * (ranks - 1) + 2 * (ranks - 1) + 2 * ranks  # k and v twice, and their gradients
+        assert replica.sequences.sent - before == 2 * ring * block  # of two layers
+        evaluated = replica.evaluate([DATA.validation.take(slice(None))])
+        assert evaluated["samples"] == len(DATA.validation)
+        assert evaluated["loss"] == pytest.approx(found.history.epochs[-1]["val_loss"])
+    found.save(Path(folder, "divided.npz"))
+    with np.load(Path(folder, "divided.npz")) as arrays:
+        for one in found.replica.segments:
+            assert (arrays[one.name] == one.of(found.replica.parameters)).all()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_parts_of_sequences_train_as_one_process(on_ranks, ranks, tmp_path):
+    on_ranks(ranks, trains, str(tmp_path))
+
+
+def test_data_and_context_from_one_folder(on_ranks, tmp_path):
+    on_ranks(4, go_on, str(tmp_path))
+
+
+def go_on(folder):
+    """D x C = 2 x 2 with clipping, then ranks with whole sequences, then C = 4, from a folder."""
+    options = {"clip_norm": 0.2, "checkpoint": f"{folder}/run"}
+    one = alone(5, clip_norm=0.2)
+    divided(2, **options).fit(2)
+    second = Trainer(whole(), DATA, "synchronous", team=Team(), **HOW | options)
+    assert second.resume() and len(second.history.epochs) == 2
+    second.fit(1)
+    third = divided(4, how={"one_copy": True}, **options)
+    assert third.resume() and third.steps == 12
+    third.fit(1)
+    fourth = divided(2, **options, callbacks=[Counts()])
+    assert fourth.resume()
+    fourth.fit(1)
+    assert fourth.callbacks[0].samples == len(DATA.train)
+    same(fourth, one)
+    rounded = divided(2, how={"compression": "fp16"}, clip_norm=0.2)
+    rounded.fit(1)
+    near = pytest.approx(one.history.epochs[0]["val_loss"], rel=1e-3)
+    assert rounded.history.epochs[0]["val_loss"] == near
+
+
+def test_masks_go_on_and_ranks_fail(on_ranks, tmp_path):
+    on_ranks(2, masks_go_on, str(tmp_path))
+
+
+class Fails(callbacks.Callback):
+    """Raises once, after the tenth step, on the ranks where it is armed."""
+
+    def __init__(self, armed):
+        self.armed = armed
+
+    def on_step_end(self, trainer, loss, samples):
+        if self.armed and trainer.steps == 10:
+            self.armed = False
+            raise ArithmeticError("no more")
+
+
+def masks_go_on(folder):
+    """One process writes a checkpoint, and two go on with its masks; then rank 1 fails."""
+    model, rank = (True, 0.3), Team().rank
+    fails, alone_too = [Fails(True)], Team().split(rank)
+    one = Trainer(whole(*model), DATA, "serial", team=alone_too, callbacks=fails, **HOW)
+    with pytest.raises(ArithmeticError):
+        one.fit(3)
+    one.team.recover()
+    one.fit(1)
+    alone(2, model, "synchronous", checkpoint=str(Path(folder, str(rank))))
+    team = Team()
+    found = divided(2, model, checkpoint=str(Path(folder, "0")), callbacks=[Fails(team.rank == 1)])
+    assert found.resume() and found.steps == 8
+    with pytest.raises(ArithmeticError if team.rank == 1 else PeerError, match="no more"):
+        found.fit(2)
+    found.team.recover()
+    found.fit(1)
+    same(found, one)
+    refused(found.replica.grid)
+    for replica, strategy, why in (
+        (found.replica, strategies.Synchronous(team), "train it with strategies.ContextParallel"),
+        (whole(), strategies.ContextParallel(found.strategy.grid), "got a TransformerReplica"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            Trainer(replica, DATA, strategy, **HOW).fit(1)
+
+
+def refused(grid):
+    with pytest.raises(ValueError, match="layer 'flatten', a Flatten, mixes positions of a seq"):
+        ContextReplica(LayeredReplica(mlp_layers([4, 3, 2])), grid)
+    gpt = ContextReplica(whole(), grid)
+    dense = ContextReplica(LayeredReplica([Dense("dense", 3, 2)], "mse"), grid)
+    other = TransformerReplica(9, 12, 8, 2, 1, 0.3, seed=grid.team.rank)
+    assert ContextReplica(other, grid).random.tolist() == [0, 0]  # as rank 0 draws
+    tokens = np.zeros((2, 12), int)
+    for replica, batch, why in (
+        (gpt, (tokens[:, :7], tokens[:, :7]),
+         "a sequence of 7 positions can't be divided evenly over 2 ranks: use sequences of 6 or 8, "
+         "or 1, 7 ranks"),
+        (gpt, (tokens, tokens[:, 0]),
+         "targets of shape (2,): context parallelism takes one per position, (samples, 12, ...)"),
+        (gpt, (np.zeros((2, 14), int),) * 2, "expected (samples, positions), at most 12 positions"),
+        (dense, (np.zeros((2, 3)), np.zeros((2, 2))), "expected (samples, positions, ...)"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(why)):
+            replica.try_out(batch, True)
+
+
+def run(*options):
+    command = [sys.executable, "-m", "tutorial_dl", "train", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def test_the_command_line(tmp_path):
+    """--context trains, and writes what a run of one rank writes."""
+    (tmp_path / "mine.py").write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_context_replica import DATA, whole\n"
+        "def data(): return DATA\n"
+    )
+    options = ["--model", f"{tmp_path}/mine.py:whole", "--data", f"{tmp_path}/mine.py:data"]
+    options += ["--epochs", 1, "--batch-size", 12, "--quiet"]
+    found = []
+    for number, more in enumerate([[], ["--context", 3]]):
+        file = tmp_path / f"{number}.json"
+        done = run(*options, *more, "--json", file)
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(file.read_text()))
+    one, three = found
+    assert (one["ranks"], three["ranks"]) == (1, 3) and one["parameters"] == three["parameters"]
+    assert three["val_loss"] == pytest.approx(one["val_loss"], rel=1e-9)
+    assert three["config"]["context"] == {"context": 3}
+
+
+def test_what_does_not_fit_is_refused_in_one_line():
+    done = run("--context", 3, "--data", "text", "--model", "transformer")
+    line = "a sequence of 64 positions can't be divided evenly over 3 ranks: use sequences of 63 or"
+    assert done.returncode == 2 and line in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1
+    config = RunConfig.of(context=2, model="dense")
+    with pytest.raises(ValueError, match=r"--context takes Keras models.*'dense' is a Den"):
+        context_parallel(config, None, DenseReplica((4, 3, 2)))

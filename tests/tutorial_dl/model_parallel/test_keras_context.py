@@ -1,0 +1,328 @@
+"""Keras models on parts of sequences train as one process; what mixes positions is refused."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from keras_networks import keras, layers
+
+from numba_kernels import optimizers
+from numba_kernels.errors import PeerError
+from numba_kernels.team.team import Team
+from tutorial_dl import Trainer, data, models, strategies
+from tutorial_dl.model_parallel import Grid, KerasContextReplica, KerasTensorReplica
+from tutorial_dl.training import callbacks
+
+pytestmark = pytest.mark.xdist_group("keras")
+
+TEXT = data.text(length=12, characters=3000)
+RANDOM = np.random.default_rng(3)
+NUMBERS = RANDOM.standard_normal((13, 12, 3)).astype("f4")
+LABELS = RANDOM.integers(0, 4, (13, 12))
+WAVES = np.sin(np.arange(12)[None, :, None] * np.array([0.1, 0.5, 1, 2, 3, 4])).astype("f4")
+
+
+def gpt():
+    """Causal; its numbers of positions are computed from the tokens."""
+    return models.gpt(TEXT, seed=1, width=12, heads=2, blocks=1), TEXT.train.take(slice(0, 13))
+
+
+def start(seed):
+    return keras.initializers.GlorotUniform(seed=seed)
+
+
+def full(dropout=0.3):
+    """All positions see all; masks, a constant along positions, a regulariser, a cross attention.
+
+    An operation on inputs alone, which turns them round, mixes positions.
+    """
+    x = inputs = keras.Input((12, 3))
+    x = layers.Concatenate()([x, x - keras.ops.flip(inputs, axis=1)])
+    x = layers.Conv1D(6, 1, kernel_initializer=start(1), name="one")(x) + WAVES
+    x = layers.SpatialDropout1D(dropout, seed=3)(x)
+    y = layers.LayerNormalization(name="norm")(x)
+    heads = layers.MultiHeadAttention(2, 3, kernel_initializer=start(4), name="attend")
+    y = layers.Dropout(dropout, seed=5, name="drop")(heads(y, x, y))
+    x = layers.Add(name="both")([x, y])
+    x = layers.Dense(8, "silu", kernel_initializer=start(6), kernel_regularizer="l2")(x)
+    x = layers.Softmax()(layers.Dense(4, kernel_initializer=start(7))(x))
+    model = keras.Model(inputs, x, name="full")
+    model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model, (NUMBERS, LABELS)
+
+
+def trainers(build, grid, optimizer="momentum", callbacks=(), eager=False, **options):
+    """The same training by one process, on rank 0 only, and by the ranks of a grid.
+
+    `eager`: ranks compute without a graph, which takes longer to make than a few steps.
+    """
+    batch = build()[1]
+    samples = data.Data.of(*batch)
+    dataset = data.Dataset("some", samples, samples, int(batch[1].max()) + 1)
+    how = dict(optimizer=optimizer, learning_rate=0.01, batch_size=4, progress=False)
+    alone, serial = Team().split(Team().rank), None
+    if Team().rank == 0:
+        # Checkpoints of strategy 'serial' belong to it alone.
+        strategy = "synchronous" if "checkpoint" in options else "serial"
+        whole = build()[0]
+        whole.run_eagerly = eager or strategy == "serial"
+        serial = Trainer(whole, dataset, strategy, team=alone, **how | options)
+    part = KerasContextReplica(build()[0], grid)
+    part.model.run_eagerly = eager
+    strategy = strategies.ContextParallel(grid)
+    found = Trainer(part, dataset, strategy, callbacks=callbacks, **how | options)
+    return serial, found, batch
+
+
+def same(found, serial, batch, near):
+    """Equal histories, weights and outputs; rank 0 has the serial run."""
+    outputs, ours = found.predict(batch[0]), found.replica.parameters
+    if (pieces := getattr(found.replica, "pieces", None)) is not None:
+        ours = pieces.joined(ours, 0, pieces.whole_size)
+    if serial is None:
+        return
+    for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
+        assert mine.keys() == theirs.keys() >= {"loss", "accuracy"}
+        for name in mine.keys() & {"loss", "accuracy", "val_loss", "val_accuracy"}:
+            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), name
+    expected = serial.replica.parameters
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=near * np.abs(expected).max())
+    np.testing.assert_allclose(outputs, serial.replica.predict(batch[0]), rtol=0, atol=near)
+
+
+def trains(build, grid, folder, near, **options):
+    """20 updates of 4 samples and 1; the file is a plain .keras file with the optimizer's state."""
+    serial, found, batch = trainers(build, grid, **options)
+    if serial is not None:
+        serial.fit(5)
+    found.fit(5)
+    same(found, serial, batch, near)
+    path = Path(folder, f"{build.__name__}.keras")
+    found.save(path)
+    if serial is not None:
+        loaded = keras.saving.load_model(path)
+        outputs = serial.replica.predict(batch[0])
+        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=near)
+        assert int(loaded.optimizer.iterations) == 20
+    ranks, before = grid.context.size, found.replica.sequences.sent
+    found.replica.compute_gradient(batch)
+    block = len(batch[1]) * (12 if build is gpt else 6) * 12 // ranks * found.replica.dtype.itemsize
+    rings = 2 * (ranks - 1) + 2 * (ranks - 1) + 2 * ranks  # k and v twice, and their gradients
+    assert found.replica.sequences.sent - before == rings * block
+    return found
+
+
+def test_two_ranks_train_and_fail_as_one(on_ranks, tmp_path):
+    on_ranks(2, two, str(tmp_path), keras=True)
+
+
+def two(folder):
+    grid, fails = Grid(Team(), context=2), Stops()
+    trains(full, grid, folder, 1e-5)
+    found, rank = trains(gpt, grid, folder, 1e-5, callbacks=[fails]), grid.team.rank
+    fails.armed = rank == 1
+    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more") as error:
+        found.fit(3)
+    assert rank == 1 or "rank 1" in str(error.value)
+    found.team.recover()
+    found.fit(1)
+    assert found.history.epochs[-1]["loss"] < found.history.epochs[0]["loss"]
+    # Layers without a seed of their own: all ranks draw the same masks.
+    x = keras.Input((12, 3))
+    drop = compiled(x, layers.Dense(2)(layers.Dropout(0.5)(x)))
+    seeds = KerasContextReplica(drop, grid).random
+    assert (grid.team.broadcast(seeds.copy()) == seeds).all()
+    with pytest.raises(ValueError, match=r"targets of shape \(4,\); context parallelism"):
+        KerasContextReplica(drop, grid).try_out((NUMBERS[:4], LABELS[:4, 0]), True)
+    # A loss that is none of single positions
+    model, batch = full()
+    model.compile(loss=keras.losses.CosineSimilarity(axis=1))
+    one_hot = np.eye(4, dtype="f4")[batch[1]]
+    with pytest.raises(ValueError, match="model 'full': its loss is not a mean over positions"):
+        KerasContextReplica(model, grid).try_out((batch[0], one_hot), True)
+    model.compile(loss="mse", metrics=[lambda y, z: keras.ops.mean(z)])
+    with pytest.raises(ValueError, match="model 'full': context parallelism takes metrics of Kera"):
+        KerasContextReplica(model, grid).try_out((batch[0], one_hot), True)
+
+
+class Counts(callbacks.Callback):
+    """Counts the samples of all steps."""
+
+    samples = 0
+
+    def on_step_end(self, trainer, loss, samples):
+        self.samples += samples
+
+
+class Stops(callbacks.Callback):
+    """Raises in the next step on the ranks where it is armed."""
+
+    armed = False
+
+    def on_step_end(self, trainer, loss, samples):
+        if self.armed:
+            self.armed = False
+            raise ArithmeticError("no more")
+
+
+def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
+    on_ranks(3, three, str(tmp_path), keras=True)
+
+
+def three(folder):
+    before = keras.config.dtype_policy()
+    keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
+    try:
+        for build in (gpt, full):
+            found = trains(build, Grid(Team(), context=3), folder, 1e-12, eager=True)
+            assert found.replica.dtype == np.float64
+    finally:
+        keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
+
+
+def test_with_data_and_tensor_parallelism_and_clipping(on_ranks, tmp_path):
+    on_ranks(4, together, str(tmp_path), keras=True)
+
+
+def together(folder):
+    """One rank, then D x C = 2 x 2, then C x T = 2 x 2, then one, from one folder."""
+    # With Adam's usual epsilon, the last digit of a gradient near 0 decides an update's sign.
+    adam = optimizers.Adam(learning_rate=0.01, epsilon=0.01)
+    # The second batch of an epoch has one sample, so one of the groups has none.
+    options = {"checkpoint": f"{folder}/run", "clip_norm": 0.5, "batch_size": 12}
+    serial, found, batch = trainers(gpt, Grid(Team(), context=2), adam, eager=True, **options)
+    counts = Counts()
+    if serial is not None:
+        serial.fit(1)
+        saving, serial.run.saving = serial.run.saving, None
+        serial.fit(2)
+    Team().barrier()
+    assert found.resume() and found.steps == 2
+    found.fit(1)
+    grid = Grid(Team(), tensor=2, context=2)
+    part, strategy = KerasTensorReplica(gpt()[0], grid), strategies.TensorParallel(grid)
+    part.model.run_eagerly = True
+    how = dict(optimizer=adam, learning_rate=0.01, progress=False, callbacks=[counts], **options)
+    found = Trainer(part, found.run.dataset, strategy, **how)
+    assert found.resume() and len(found.history.epochs) == 2
+    found.fit(1)
+    assert counts.samples == 13
+    same(found, serial, batch, 1e-5)
+    found.save(f"{folder}/whole.keras")
+    if serial is not None:
+        loaded = keras.saving.load_model(f"{folder}/whole.keras")
+        outputs = serial.replica.predict(batch[0])
+        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-5)
+    if serial is not None:
+        vectors = [serial.replica.parameters, *serial.strategy.state.slots]
+        expected = [one.copy() for one in vectors]
+        for one in vectors:
+            one[:] = 0
+        serial.run.saving = saving
+        assert serial.resume() and len(serial.history.epochs) == 3
+        for mine, theirs in zip(vectors, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+def chain(*more, inputs=(12, 3), **options):
+    model = keras.Sequential([keras.Input(inputs), *more])
+    model.compile(**{"loss": "mse", **options})
+    return model
+
+
+def attention(call=None, **options):
+    x = keras.Input((12, 8))
+    heads = layers.MultiHeadAttention(4, 2, name="attend", **options)
+    return compiled(x, layers.Dense(2)(heads(x, x, **(call or {}))))
+
+
+def compiled(inputs, outputs):
+    model = keras.Model(inputs, outputs, name="mine")
+    model.compile(loss="mse")
+    return model
+
+
+def operation(function):
+    x = keras.Input((12, 3))
+    return compiled(x, function(layers.Dense(2)(x)))
+
+
+def two_outputs():
+    x = keras.Input((12, 3))
+    return compiled(x, [x + 1, layers.Dense(2)(x)])
+
+
+class Mine(layers.Layer):
+    makes_no_mask = True
+
+    def call(self, x):
+        return x
+
+
+MASK = np.ones((1, 12, 12), bool)
+ON = "on parts of sequences: "
+
+
+@pytest.mark.parametrize(
+    ("words", "build"),
+    [
+        ("layer 'conv', a Conv1D, " + ON + "use Dense, or Conv1D with kernel_size=1",
+         lambda: chain(layers.Conv1D(4, 3, padding="same", name="conv"))),
+        ("layer 'flat', a Flatten, " + ON + "let the model predict at each position",
+         lambda: chain(layers.Dense(2), layers.Flatten(name="flat"), layers.Dense(1))),
+        ("layer 'pool', a GlobalAveragePooling1D, " + ON + "let the model predict",
+         lambda: chain(layers.Dense(2), layers.GlobalAveragePooling1D(name="pool"))),
+        ("layer 'lstm', a LSTM, " + ON + "use MultiHeadAttention",
+         lambda: chain(layers.LSTM(4, return_sequences=True, name="lstm"))),
+        ("layer 'norm', a BatchNormalization, " + ON + "use LayerNormalization",
+         lambda: chain(layers.Dense(2), layers.BatchNormalization(name="norm"))),
+        ("layer 'noise', a GaussianNoise, " + ON + "use Dropout",
+         lambda: chain(layers.GaussianNoise(0.1, name="noise"))),
+        ("layer 'along', a LayerNormalization, " + ON + "only MultiHeadAttention may mix positions",
+         lambda: chain(layers.Dense(2), layers.LayerNormalization(axis=1, name="along"))),
+        ("layer 'dense', a Dense, " + ON + "only MultiHeadAttention may mix positions",
+         lambda: chain(layers.Dense(2, name="dense"), inputs=(12,))),
+        ("layer 'mine', a Mine, " + ON + "if it computes each position by itself, give its class",
+         lambda: chain(layers.Dense(2), Mine(name="mine"))),
+        ("layer 'inner', a Sequential, " + ON + "use its layers in the model itself",
+         lambda: chain(keras.Sequential([layers.Dense(3)], name="inner"))),
+        ("Flip, " + ON, lambda: operation(lambda x: keras.ops.flip(x, axis=1))),
+        ("Add, " + ON,
+         lambda: operation(lambda x: x + np.ones((1, 1, 12, 2), "f4"))),
+        ("GetItem, " + ON, lambda: operation(lambda x: x[:, 1:])),
+        ("layer 'attend' " + ON + "it has dropout of its own; use a Dropout layer behind it",
+         lambda: attention(dropout=0.1)),
+        ("layer 'attend' " + ON + "it is given attention_mask; leave it out",
+         lambda: attention({"attention_mask": MASK})),
+        ("layer 'attend' " + ON + "value_dim must be key_dim, 2, got 3",
+         lambda: attention(value_dim=3)),
+        ("a sequence of 12 positions can't be divided evenly over 5 ranks: use sequences of 10 or "
+         "15, or 1, 2, 3, 4, 6, 12 ranks", attention),
+        ("must have a fixed number of positions, (samples, positions, ...), got (None, None, 3)",
+         lambda: chain(layers.Dense(2), inputs=(None, 3))),
+        ("context parallelism can't compute model 'mine': it has 2 outputs; use one", two_outputs),
+        ("with a mask: its loss is not a mean over samples",
+         lambda: chain(layers.Masking(), layers.Dense(2))),
+    ],
+)  # fmt: skip
+def test_what_mixes_positions_is_refused_by_name(words, build):
+    from tutorial_dl.model_parallel.keras_context import Divided  # loads TensorFlow
+
+    ranks = 5 if "5 ranks" in words else 2
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        Divided(build(), SimpleNamespace(size=ranks, rank=0))
+    assert "\n" not in str(error.value)
+
+
+def test_a_layer_of_a_user_may_say_that_it_fits():
+    from tutorial_dl.model_parallel.keras_context import Divided
+
+    class Fits(Mine):
+        by_position = True
+
+    local = Divided(chain(Fits(), layers.Dense(2)), SimpleNamespace(size=3, rank=1)).local
+    assert local.outputs[0].shape == (None, 4, 2)
+    x = np.arange(36.0).reshape(1, 12, 3)
+    assert local(x).shape == (1, 4, 2)

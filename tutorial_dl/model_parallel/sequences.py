@@ -1,0 +1,90 @@
+"""`Sequences`: which part of each sequence this rank has, and the rings that need it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numba_kernels.team.team import Team
+from tutorial_dl.model_parallel.context import RingAttention
+from tutorial_dl.model_parallel.positions import Positions
+
+
+class Sequences:
+    """The part of one rank, of sequences whose length may differ from batch to batch.
+
+    Args:
+        team: The ranks that share each sequence, C.
+        causal: Whether some attention is causal. The order is then "zigzag", else "in order"; it is
+            one for the whole model.
+
+    Attributes:
+        positions: Those of the sequences at hand; see `begin`.
+    """
+
+    def __init__(self, team: Team, causal: bool) -> None:
+        self.team, self.order = team, "zigzag" if causal else "in order"
+        self._rings: dict[tuple[int, bool], RingAttention] = {}
+        self.positions: Positions | None = None
+
+    def begin(self, length: int) -> None:
+        """From now on, sequences have `length` positions.
+
+        Raises:
+            ValueError: If ranks would have parts of different lengths. Their means would then count
+                positions differently.
+        """
+        if self.positions is not None and self.positions.length == length:
+            return
+        check_length(length, self.team.size)
+        self.positions = Positions(length, self.team.size, self.order)
+
+    @property
+    def mine(self) -> np.ndarray:
+        """The numbers of this rank's positions, in the order in which it has them."""
+        return self.positions.of(self.team.rank)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that this rank has sent through rings."""
+        return sum(ring.sent for ring in self._rings.values())
+
+    def ring(self, causal: bool) -> RingAttention:
+        """The ring attention for sequences of this length; one for all layers."""
+        key = self.positions.length, causal
+        if key not in self._rings:
+            self._rings[key] = RingAttention(self.team, key[0], causal, self.order)
+        return self._rings[key]
+
+    def take(self, x: np.ndarray) -> np.ndarray:
+        """This rank's part of x (s, t, ...)."""
+        return self.positions.take(x, self.team.rank, 1)
+
+    def gather(self, part: np.ndarray) -> np.ndarray:
+        """The whole x (s, t, ...) on all ranks, from their parts. Collective."""
+        every = self.team.allgather(np.require(part, requirements="CW"))
+        return self.positions.join([one.reshape(part.shape) for one in every], 1)
+
+    def summed(self, found: dict[str, Any]) -> dict[str, Any]:
+        """What `Replica.measure` found in each part, added up; as many samples. Collective."""
+        shapes = {name: np.shape(value) for name, value in found.items() if name != "samples"}
+        flat = [np.ravel(np.asarray(found[name], np.float64)) for name in shapes]
+        if self.team.size == 1 or not flat:
+            return found
+        total = self.team.allreduce(np.concatenate(flat))
+        ends = np.cumsum([part.size for part in flat])[:-1]
+        parts = zip(shapes.items(), np.split(total, ends), strict=True)
+        return {"samples": found["samples"]} | {n: x.reshape(shape) for (n, shape), x in parts}
+
+
+def check_length(length: int, ranks: int) -> None:
+    """Raise ValueError unless `ranks` ranks can have equal parts of so many positions."""
+    if length < 1 or length % ranks:
+        able = [str(n) for n in range(1, length + 1) if length % n == 0]
+        near = length - length % ranks
+        lengths = " or ".join(str(n) for n in (near, near + ranks) if n)
+        raise ValueError(
+            f"a sequence of {length} positions can't be divided evenly over {ranks} ranks: use "
+            f"sequences of {lengths}, or {', '.join(able[:8])} ranks"
+        )
