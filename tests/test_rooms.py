@@ -68,7 +68,7 @@ IMPORTS = """
 import importlib, os, signal, sys, threading, warnings
 from pathlib import Path
 import numpy, mpi4py.MPI  # may add to sys.meta_path
-import scipy.optimize  # adds to filters of warnings
+import scipy.optimize, ipyparallel.engine.app  # add to filters of warnings
 
 class Without:
     def find_spec(self, name, path=None, target=None):
