@@ -130,7 +130,7 @@ def engines_here(
     if ranks.can_fork(env):
         folder = ranks.fork_folder()
     if folder is not None:
-        one = ranks.as_fork(folder, one)
+        one = ranks.as_fork(folder, one, start[0])
     file = str(connection_file(run, "engine"))  # the last one that the controller writes
     command = [sys.executable, "-I", "-S", when_there.__file__, file, *start, *one]
     if folder is not None:

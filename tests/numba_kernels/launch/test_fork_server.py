@@ -201,7 +201,7 @@ def test_ranks_of_other_mpis_and_of_batch_jobs_start_as_usual(run, monkeypatch):
 
 def test_a_process_of_another_process_manager_becomes_its_rank(tmp_path: Path):
     """As under an srun or mpiexec without PMI_FD, or on a node where there is no server."""
-    command = [sys.executable, "-I", "-S", str(ranks.FORKED)]
+    command = [sys.executable, "-I", "-S", str(ranks.FORKED), "hydra"]
     program = [sys.executable, "-c", "print('itself')"]
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
