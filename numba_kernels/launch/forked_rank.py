@@ -25,7 +25,9 @@ def ask(mpiexec: str, path: str, argv: list[str]) -> tuple[socket.socket, int] |
     umask = os.umask(0o077)
     os.umask(umask)
     cores = sorted(os.sched_getaffinity(0))
-    request = json.dumps([argv, dict(os.environ), os.getcwd(), umask, cores, numbers]).encode()
+    ignored = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN]
+    task = [argv, dict(os.environ), os.getcwd(), umask, cores, ignored, numbers]
+    request = json.dumps(task).encode()
     try:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
