@@ -52,6 +52,7 @@ class Task(NamedTuple):
     folder: str
     umask: int
     cores: list[int]
+    ignored: list[int]  # signals
     numbers: list[int]  # of the file descriptors that come with it
 
 
@@ -99,6 +100,12 @@ def become(task: Task, descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(task.environment)
     os.umask(task.umask)
+    # A shell's job in the background ignores SIGINT and SIGQUIT; mpiexec's processes do not.
+    for number in signal.valid_signals():
+        if number in task.ignored:
+            signal.signal(number, signal.SIG_IGN)
+        elif signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, task.cores)
     with contextlib.suppress(OSError):

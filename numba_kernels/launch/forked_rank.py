@@ -1,6 +1,6 @@
 """Stands for a rank that a fork server has forked, towards the mpiexec that has started this.
 
-    python -I -S forked_rank.py SOCKET PYTHON -m MODULE ARGUMENT ...
+    python -I -S forked_rank.py hydra|gforker SOCKET PYTHON -m MODULE ARGUMENT ...
 
 It hands its files and environment to the server (fork_server.py), passes signals on to the rank,
 and ends as the rank does. Without a server, or if that may not fork, it becomes the rank itself.
@@ -17,7 +17,7 @@ PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGCONT", "SI
 LENGTH = 8  # as in fork_server.py
 
 
-def ask(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
+def ask(mpiexec: str, path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
     """A connection to the server and a descriptor of the rank; None if it forks none."""
     if not os.environ.get("PMI_FD", "").isdigit():  # the connection to MPICH's process manager
         return None
@@ -25,7 +25,9 @@ def ask(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
     umask = os.umask(0o077)
     os.umask(umask)
     cores = sorted(os.sched_getaffinity(0))
-    request = json.dumps([argv, dict(os.environ), os.getcwd(), umask, cores, numbers]).encode()
+    ignored = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN]
+    task = [argv, dict(os.environ), os.getcwd(), umask, cores, ignored, numbers]
+    request = json.dumps(task).encode()
     try:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
@@ -37,16 +39,18 @@ def ask(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
         return None
     if not descriptors:
         return None
-    # The connection ends with the rank, before this process. If Hydra has reaped a process before
-    # it notices that end, it lets the other ranks wait for ever. It may then kill this process, but
-    # the server knows how the rank has ended.
-    os.close(numbers[3])
+    # With Hydra, the connection ends with the rank, before this process. If Hydra has reaped a
+    # process before it notices that end, it lets the other ranks wait for ever. It may then kill
+    # this process, but the server knows how the rank has ended. gforker is the other way round: if
+    # a connection ends before the process, it leaves the other ranks alone.
+    if mpiexec == "hydra":
+        os.close(numbers[3])
     return connection, descriptors[0]
 
 
-def main(path: str, command: list[str]) -> None:
+def main(mpiexec: str, path: str, command: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, passed := [getattr(signal, n) for n in PASSED_ON])
-    found = ask(path, command[2:])
+    found = ask(mpiexec, path, command[2:])
     if found is None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, passed)
         os.execv(command[0], command)
@@ -77,4 +81,4 @@ def main(path: str, command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])

@@ -105,9 +105,10 @@ def fork_folder() -> str | None:
     return None
 
 
-def as_fork(folder: str, command: Sequence[str]) -> list[str]:
+def as_fork(folder: str, command: Sequence[str], mpiexec: str = "") -> list[str]:
     """Return what mpiexec starts in place of `command`, Python with -m, where ranks are forked."""
-    return [sys.executable, "-I", "-S", str(FORKED), f"{folder}/socket", *command]
+    kind = "gforker" if mpiexec.endswith(".gforker") else "hydra"
+    return [sys.executable, "-I", "-S", str(FORKED), kind, f"{folder}/socket", *command]
 
 
 def with_fork_server(module: str, folder: str, command: Sequence[str]) -> list[str]:

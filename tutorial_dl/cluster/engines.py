@@ -153,9 +153,14 @@ class Cluster(Variables):
                 self._lease = Lease(record.path)
                 self._parts.start_watcher(record)
             with processes.reserved_ports() as ports:
-                self._parts.start_controller(record, self._profile, ports, progress)
+                self._parts.start_controller(record, self._profile, ports)
+                if self.local:
+                    self._parts.start_engines(record, self._profile)
+                self._parts.wait_for_controller(record, progress)
                 self._connect()
-                self._parts.start_engines(record, self._profile, self.client, progress)
+                if not self.local:
+                    self._parts.start_engines(record, self._profile)
+                self._parts.wait_for_engines(self.client, progress)
                 self._note_places()
         except BaseException:  # Ctrl-C included
             self.end()

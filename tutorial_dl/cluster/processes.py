@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from numba_kernels import launch
+from numba_kernels.launch import ranks
 
-from . import mpi_launcher, registry
+from . import foreseen, mpi_launcher, registry, when_there
 from .batch_job import OF_A_JOB, last_lines
 from .profile import Profile
 
+LOADED = "tutorial_dl.cluster.engine_loaded"
 PORTS = 24  # those that a controller listens on
 BUSY = 35_000  # ms without a heartbeat, after which ipyparallel calls an engine lost
 
@@ -113,6 +115,28 @@ def engine(run: Path, profile: Profile) -> list[str]:
         f"--file={connection_file(run, 'engine')}",
         "--timeout=30",  # seconds for the controller to answer; 5 are too few on a loaded machine
     ]
+
+
+def engines_here(
+    n: int, run: Path, profile: Profile
+) -> tuple[list[str], dict[str, str], str | None]:
+    """The command that starts `n` engines on this machine, their environment, a folder to remove.
+
+    It may run before the controller has written its connection files, for which it waits. Where
+    possible, the engines are forked from one process, which imports meanwhile what they need.
+    """
+    start, env = ranks_here(n)
+    one, folder = engine(run, profile), None
+    if ranks.can_fork(env):
+        folder = ranks.fork_folder()
+    if folder is not None:
+        one = ranks.as_fork(folder, one, start[0])
+    file = str(connection_file(run, "engine"))  # the last one that the controller writes
+    command = [sys.executable, "-I", "-S", when_there.__file__, file, *start, *one]
+    if folder is not None:
+        loaded = f"{LOADED}_keras" if foreseen.tensorflow(foreseen.this_notebook()) else LOADED
+        command = ranks.with_fork_server(loaded, folder, command)
+    return command, env, folder
 
 
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:

@@ -64,8 +64,8 @@ class Parts:
         record.watcher, record.watch = self.watcher.named, [self.watcher.named]
         record.save()
 
-    def start_controller(self, record: Record, of: Profile, ports, progress: Progress) -> None:
-        """Start the controller on these `ports`, and wait for its connection files."""
+    def start_controller(self, record: Record, of: Profile, ports) -> None:
+        """Start the controller on these `ports`."""
         run = record.run
         run.mkdir(mode=0o700, exist_ok=True)
         self.controller = Guarded(
@@ -77,30 +77,38 @@ class Parts:
         )
         record.controller = self.controller.named
         record.save()
-        files = [processes.connection_file(run, who) for who in ("client", "engine")]
+
+    def wait_for_controller(self, record: Record, progress: Progress) -> None:
+        """Wait for its connection files."""
+        files = [processes.connection_file(record.run, who) for who in ("client", "engine")]
         self.wait(
             lambda: all(file.exists() for file in files),
             lambda: progress.update("starting the controller"),
         )
 
-    def start_engines(self, record: Record, of: Profile, client, progress: Progress) -> None:
-        """Start mpiexec or a job, and wait for its engines."""
+    def start_engines(self, record: Record, of: Profile) -> None:
+        """Start mpiexec or a job: after the controller, and if not local, after its files."""
         if of.kind == "submit":
             self.job = submit.engines(record, of, record.run)
+            return
+        if of.kind == "local":
+            command, env, folder = processes.engines_here(self.n, record.run, of)
         else:
-            if of.kind == "local":
-                command, env = processes.ranks_here(self.n)
-            else:
-                command, env = processes.ranks_in_allocation(of, self.n)
-            self.engines = Guarded(
-                [*command, *processes.engine(record.run, of)],
-                [int(pid) for pid, _ in [*record.watch, record.controller]],
-                record.run / "engines.log",
-                env=env,
-                grace=1.0,
-            )
-            record.engines = self.engines.named
-            record.save()
+            command, env = processes.ranks_in_allocation(of, self.n)
+            command, folder = [*command, *processes.engine(record.run, of)], None
+        self.engines = Guarded(
+            command,
+            [int(pid) for pid, _ in [*record.watch, record.controller]],
+            record.run / "engines.log",
+            env=env,
+            grace=1.0,
+            remove=folder,
+        )
+        record.engines = self.engines.named
+        record.save()
+
+    def wait_for_engines(self, client, progress: Progress) -> None:
+        """Wait until all engines are registered."""
 
         def show():
             connected = len(client.ids)
