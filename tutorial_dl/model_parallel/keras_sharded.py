@@ -67,8 +67,8 @@ class KerasHead:
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
         return self.inner.metrics_of(sums)
 
-    def try_out(self, batch: Batch) -> None:
-        self.inner.check_labels(batch)
+    def try_out(self, batch: Batch, shared: bool) -> None:
+        self.inner.check_batch(batch, shared)
 
 
 def check(inner: KerasReplica, stage: int) -> None:

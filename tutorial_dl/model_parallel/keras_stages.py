@@ -32,11 +32,12 @@ from tutorial_dl.model_parallel.keras_graph import (
 )
 from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
 from tutorial_dl.replica.base import Brought, Segment, written
-from tutorial_dl.replica.keras_losses import may_mask
+from tutorial_dl.replica.keras_losses import why_masked
 from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_saving import trained_by
 from tutorial_dl.replica.keras_steps import keras, tf
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
+from tutorial_dl.replica.keras_variables import check_address
 from tutorial_dl.replica.layers import At
 from tutorial_dl.tensorflow_chatter import quiet
 
@@ -192,9 +193,8 @@ class KerasStage(Stage):
         ]
         self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype)]
         self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
-        self._heeds_training = any(
-            getattr(node.operation, "_call_has_training_arg", False) for node in nodes
-        )
+        self._heeds_training = any(map(heeds_training, nodes))
+        self._steps = 0
         self._graphs: dict[bool, Any] = {}  # by whether it trains
         self._loss_graph = tf.function(self._loss_and_gradient, reduce_retracing=True)
 
@@ -221,9 +221,11 @@ class KerasStage(Stage):
             specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
             # TensorFlow warns of many traces of one function if they are made by calls.
             made = self._graphs[training] = tf.function(stage).get_concrete_function(specs)
-            own = {id(w) for w in self._weights}
-            for one in made.trainable_variables:
-                if id(one) not in own:
+            # (Weights of frozen layers are in no vector, and so are always there.)
+            others = {id(v.value) for v in self.model.trainable_weights}
+            others -= {id(w) for w in self._weights}
+            for one in made.variables:
+                if id(one) in others:
                     raise ValueError(
                         f"weights '{one.name}' are used by a layer that does not have them, after "
                         f"'{self.nodes[0].operation.name}': make them weights of that layer"
@@ -241,7 +243,23 @@ class KerasStage(Stage):
                 tape.watch([x[i] for i in self._floats_in])
                 y = self._graph(x, training=True)
             saved = tape, x, y
-        return [np.asarray(a) for a in y], saved
+        if at.training:
+            self._check_one()
+        return [self._kept(np.asarray(a)) for a in y], saved
+
+    def _kept(self, array: np.ndarray) -> np.ndarray:
+        """A copy, if an output is weights themselves, which change or are dropped."""
+        return array.copy() if np.may_share_memory(array, self.held[0]) else array
+
+    def _check_one(self) -> None:
+        """Raise RuntimeError if one variable, each in its turn, does not use our memory."""
+        if self.variables:
+            i = self._steps % len(self.variables)
+            self._steps += 1
+            if self.segments[i].size:
+                address = self.segments[i].of(self.held[0]).ctypes.data
+                weights = self._weights[i].read_value()
+                check_address(weights, address, self.segments[i].name, "replica")
 
     def backward_inputs(self, saved, gy):
         gy = [tf.constant(g) for g in gy]
@@ -273,7 +291,7 @@ class KerasStage(Stage):
             sources = {id(t): values[id(t)] for t in node.input_tensors if is_float(t.dtype)}
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch(list(sources.values()))
-                y = compute(node, values)
+                y = compute(node, values, training=True)
             tapes.append((tape, sources, y))
         return [values[id(t)] for t in self.given], (tapes, x)
 
@@ -316,6 +334,12 @@ class KerasStage(Stage):
         return y[0]
 
 
+def heeds_training(node: Any) -> bool:
+    """Whether a node's layer, or one inside it, may compute something else in training."""
+    layers = getattr(node.operation, "_flatten_layers", list)()
+    return any(getattr(layer, "_call_has_training_arg", False) for layer in layers)
+
+
 def filled(g: Any, like: Any, zeros: Any = np.zeros_like) -> Any:
     """A gradient, or zeros where there is none, as an array if `zeros` makes arrays."""
     if g is None:
@@ -352,7 +376,7 @@ def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = Tru
     if not getattr(model, "inputs", None) or has_own_step(model):
         refuse(f"model '{model.name}'", "it takes a functional or sequential one")
     if isinstance(getattr(model, "_inputs_struct", None), dict):
-        refuse(f"model '{model.name}'", "it takes one output, and inputs as a list")
+        refuse(f"model '{model.name}'", "it takes inputs as a list, not as a dictionary")
     for layer in layers:
         name = f"layer '{layer.name}'"
         if in_pieces and getattr(layer, "seed_generator", None) is not None:
@@ -372,8 +396,8 @@ def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = Tru
             refuse(name, "it keeps states from batch to batch")
         if getattr(layer, "activity_regularizer", None) is not None:
             refuse(name, "it has a regulariser of its outputs; use weight decay")
-    if may_mask(model):
-        refuse(f"model '{model.name}' with a mask", "its loss is not a mean over samples")
+    if words := why_masked(model):
+        refuse(*words)
     if model.losses:
         refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
     if replica.constrained:
@@ -381,7 +405,7 @@ def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = Tru
     if not in_pieces:
         return
     if len(model.outputs) != 1:
-        refuse(f"model '{model.name}'", "it takes one output, and inputs as a list")
+        refuse(f"model '{model.name}'", "it takes one output")
     asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
     if asked and not accuracy(model):
         refuse(f"metrics {asked}", "compile with metrics=['accuracy'] or none, and evaluate later")

@@ -27,7 +27,7 @@ from tutorial_dl.model_parallel.keras_tensor_layers import (
     Sums,
 )
 from tutorial_dl.model_parallel.pieces import Piece
-from tutorial_dl.replica.keras_losses import may_mask_by
+from tutorial_dl.replica.keras_losses import why_masked
 from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_steps import keras
 
@@ -267,15 +267,8 @@ def check_model(model: Any, way: str = "tensor parallelism") -> None:
     for name in ("call", "compute_loss", "compute_metrics", "test_step"):
         if getattr(type(model), name) is not getattr(plain, name):
             refuse(f"model '{model.name}'", f"its class has a {name} of its own")
-    own = [layer for layer in model._flatten_layers(include_self=False) if may_mask_by(layer)]
-    if own and type(own[0]).__module__.split(".")[0] != "keras":
-        refuse(
-            f"layer '{own[0].name}'",
-            f"{type(own[0]).__name__} is no layer of Keras and may make a mask; if it makes none, "
-            "give its class makes_no_mask = True",
-        )
-    if own:
-        refuse(f"model '{model.name}' with a mask", "its loss is not a mean over samples")
+    if words := why_masked(model):
+        refuse(*words)
     for layer in model._flatten_layers():
         if layer.compute_dtype != layer.variable_dtype:
             refuse(

@@ -71,6 +71,7 @@ class ShardedReplica(Replica):
         self.model, self.dtype = self.inner.model, self.inner.dtype
         self.saved_as, self.saves_optimizer = self.inner.saved_as, self.inner.saves_optimizer
         self.counts_training = self.inner.counts_training
+        self.measures_together = stage == 3
         self.refuses_xla = "its ranks communicate while they compute a gradient"
         places = groups(self.parts)
         self.stages = [self.parts.stage(*bounds) for bounds in pairwise(places)]
@@ -194,7 +195,7 @@ class ShardedReplica(Replica):
     # Evaluation: in stage 3 the ranks compute together, however many batches each has
 
     def _together(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, list]]:
-        """This rank's batches, each with the model's outputs. Collective."""
+        """This rank's batches with samples, each with the model's outputs. Collective."""
         several = self.stage == 3 and self.team.size > 1
         it = iter(batches)
         while True:
@@ -204,8 +205,9 @@ class ShardedReplica(Replica):
                 self.team.allreduce(left, "max")
             if not left[0]:
                 return
-            y, _ = self._forward(batch)
-            if batch is not None:
+            has_samples = batch is not None and self.head.samples(batch) > 0
+            y, _ = self._forward(batch if has_samples else None)
+            if has_samples:
                 yield batch, y
 
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
@@ -229,7 +231,7 @@ class ShardedReplica(Replica):
         return parts or [each_array(lambda a: a[:0], like)]
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        self.head.try_out(batch)
+        self.head.try_out(batch, shared)
 
     # What is the model's own
 
@@ -309,7 +311,7 @@ class Head:
     def metrics_of(self, sums: dict[str, Any]) -> dict[str, float]:
         return Replica.metrics_of(self.inner, sums)
 
-    def try_out(self, batch: Batch) -> None:
+    def try_out(self, batch: Batch, shared: bool) -> None:
         pass
 
 

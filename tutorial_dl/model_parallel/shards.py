@@ -42,7 +42,7 @@ class Shards:
         parts: In order; together they make up the vectors of the whole model, of `n` elements.
         sent: Bytes of weights and gradients that this rank has given to others.
         most_in_use: The most bytes of whole layers, of weights and gradients, that this rank held
-            at a time beyond what `held` counts.
+            at a time beyond what `held` counts; not while it saved the model.
         state: The optimizer's: its `step`, the updates so far. The averages are in the parts.
     """
 
@@ -271,10 +271,12 @@ class Shards:
     # Whole weights, for as long as they are needed
 
     def gather(self, part: Part) -> np.ndarray:
-        """The whole weights of a part, until `drop`. Collective."""
+        """The whole weights of a part, until `drop`; not counted in `most_in_use`. Collective."""
         if self.stage < 3 or not part.n:
             return part.weights
+        most = self.most_in_use
         part.whole = self._gather(part)
+        self.most_in_use = most
         return part.whole.wait()
 
     def drop(self, part: Part) -> None:
@@ -359,10 +361,10 @@ class Part:
 
     def optimize_by(self, optimizer: Optimizer, dtype: np.dtype) -> None:
         size = self.mine.stop - self.mine.start
-        if optimizer.layered and self.n:
-            self.state = optimizer.init(size, dtype, self.segments, self.mine.start)
+        if optimizer.layered and not self.n:  # no layer whose norms it could take
+            self.state = State(0, np.zeros((optimizer.slots, 0), dtype), cut([0], 0, 0), 0)
         else:
-            self.state = State(0, np.zeros((optimizer.slots, size), dtype), cut([0], 0, size), 0)
+            self.state = optimizer.init(size, dtype, self.segments, self.mine.start)
 
     def views(self, vector: np.ndarray) -> list[np.ndarray]:
         return [one.of(vector) for one in self.segments]

@@ -139,6 +139,9 @@ class Replica:
     constrained: bool = False  # whether `constrain` is to be called
     # Whether this rank computes a part of each sequence; strategies.ContextParallel trains it
     divides_sequences: bool = False
+    # Whether `measure` is collective, so that all ranks must be given every batch, also with their
+    # share of it empty
+    measures_together: bool = False
     # What the loss is multiplied by while its gradient is computed, and `gradient` divided by; None
     # if the replica can't do so. strategies/loss_scale.py assigns it.
     loss_scale: float | None = None

@@ -40,6 +40,19 @@ def may_mask_by(layer: keras.Layer) -> bool:
     return isinstance(layer, keras.layers.Masking) or own
 
 
+def why_masked(model: keras.Model) -> tuple[str, str] | None:
+    """What may make a mask, and why that is refused, in words; None: nothing does."""
+    found = [layer for layer in model._flatten_layers(include_self=False) if may_mask_by(layer)]
+    if not found:
+        return None
+    if type(found[0]).__module__.split(".")[0] == "keras":
+        return f"model '{model.name}' with a mask", "its loss is not a mean over samples"
+    return f"layer '{found[0].name}'", (
+        f"{type(found[0]).__name__} is no layer of Keras and may make a mask; if it makes none, "
+        "give its class makes_no_mask = True"
+    )
+
+
 def masked(outputs: Any) -> bool:
     """Whether an output of a model, just computed, has a mask."""
     return any(_mask(output) is not None for output in keras.tree.flatten(outputs))

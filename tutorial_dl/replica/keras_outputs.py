@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tutorial_dl.replica.base import Batch
-from tutorial_dl.replica.keras_metrics import as_fit
+from tutorial_dl.replica.keras_metrics import as_fit, is_empty
 from tutorial_dl.replica.keras_misfits import wrong_label
 from tutorial_dl.replica.keras_steps import NO_NUMBERS
 from tutorial_dl.replica.keras_variables import keras, tf
@@ -65,10 +65,30 @@ class KerasOutputs(KerasXla):
             samples += len(z[0])
         return {"samples": samples, **(self._metrics.sums if samples else {})}
 
-    def check_labels(self, batch: Batch) -> None:
-        """Raise ValueError if targets are no labels that the loss takes."""
-        if wrong := wrong_label(self.model, self._arrays(batch)[1]):
+    def check_batch(self, batch: Batch, shared: bool) -> None:
+        """Raise ValueError if the model can't train on batches like this one.
+
+        Targets must be labels that the loss takes. If batches are `shared` by ranks, their losses
+        must be means over samples, and no layer may wait for ranks of tf.distribute.
+        """
+        for layer in self.model._flatten_layers() if shared else ():
+            if getattr(layer, "synchronized", False) and layer not in self._collective:
+                raise ValueError(
+                    f"layer '{layer.name}' has synchronized=True, which only tf.distribute heeds: "
+                    "convert the model with tutorial_dl.layers.convert(model)"
+                )
+        arrays = self._arrays(batch)
+        if wrong := wrong_label(self.model, arrays[1]):
             raise wrong
+        weighted = any(
+            getattr(loss, "reduction", "") == "mean_with_sample_weight"
+            for loss in keras.tree.flatten(self.model.loss)
+        )
+        if weighted and shared and not is_empty(arrays[2]):
+            raise ValueError(
+                f"model '{self.model.name}': a loss with reduction 'mean_with_sample_weight' and "
+                "weights of samples is no mean over samples; use 'sum_over_batch_size'"
+            )
 
     def _ready(self, batch: Batch) -> tuple[Any, Any]:
         """Targets and weights of samples as tensors; builds metrics and losses before."""

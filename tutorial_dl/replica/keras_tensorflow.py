@@ -18,7 +18,7 @@ import numpy as np
 from tutorial_dl.replica import keras_own_step as own_step
 from tutorial_dl.replica.base import Batch, Brought
 from tutorial_dl.replica.joining import join
-from tutorial_dl.replica.keras_metrics import is_empty, packed, unchanged
+from tutorial_dl.replica.keras_metrics import packed, unchanged
 from tutorial_dl.replica.keras_misfits import wrong_label
 from tutorial_dl.replica.keras_outputs import KerasOutputs
 from tutorial_dl.replica.keras_steps import keras, tf, zeros_like
@@ -153,26 +153,10 @@ class KerasReplica(KerasOutputs):
             self._training.sums = sums
 
     def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        for layer in self.model._flatten_layers() if shared else ():
-            if getattr(layer, "synchronized", False) and layer not in self._collective:
-                raise ValueError(
-                    f"layer '{layer.name}' has synchronized=True, which only tf.distribute heeds: "
-                    "convert the model with tutorial_dl.layers.convert(model)"
-                )
-        arrays = self._arrays(batch)
-        if wrong := wrong_label(self.model, arrays[1]):
-            raise wrong
-        weighted = any(
-            getattr(loss, "reduction", "") == "mean_with_sample_weight"
-            for loss in keras.tree.flatten(self.model.loss)
-        )
-        if weighted and shared and not is_empty(arrays[2]):
-            raise ValueError(
-                f"model '{self.model.name}': a loss with reduction 'mean_with_sample_weight' and "
-                "weights of samples is no mean over samples; use 'sum_over_batch_size'"
-            )
+        self.check_batch(batch, shared)
         if not self._may_mask and not self._own_step and self._metrics.all_of_keras:
             return
+        arrays = self._arrays(batch)
         self._build(arrays)
         if self._masked and shared and (self._own_step or not by_team):
             how = "with an asynchronous strategy, or on one rank"

@@ -135,12 +135,17 @@ class KerasVariables(Replica):
 
     def _check_alias(self, i: int, weights: tf.Tensor) -> None:
         """Raise unless the i-th variable, whose value is `weights`, lies in `parameters`."""
-        if self._sizes[i] and address_of(weights) != self._addresses[i]:
-            raise RuntimeError(
-                f"weights '{self._variables[i].path}' no longer lie in the replica's parameters: "
-                "TensorFlow assigned them (fit, set_weights, load_weights?). Assign weights first, "
-                "then make a new KerasReplica"
-            )
+        if self._sizes[i]:
+            check_address(weights, self._addresses[i], self._variables[i].path, "KerasReplica")
+
+
+def check_address(weights: tf.Tensor, address: int, name: str, kind: str) -> None:
+    """Raise RuntimeError unless a variable's value lies where the replica of this kind put it."""
+    if address_of(weights) != address:
+        raise RuntimeError(
+            f"weights '{name}' no longer lie in the replica's parameters: TensorFlow assigned them "
+            f"(fit, set_weights, load_weights?). Assign weights first, then make a new {kind}"
+        )
 
 
 def address_of(tensor: tf.Tensor) -> int:

@@ -58,14 +58,24 @@ def callbacks_of(given) -> list[Callback]:
     return found
 
 
-def agree_on_callbacks(team, callbacks) -> None:
+def agree_on_callbacks(team, callbacks, whole: bool = True) -> None:
     """After a failure, give all ranks the state of the last rank's callbacks. Collective.
 
-    A callback that failed may have seen an epoch on some ranks only.
+    A callback that failed may have seen an epoch on some ranks only. Where ranks have parts of a
+    model (not `whole`), each keeps its part of the vectors, if all have seen the same epochs; if
+    not, the vectors are dropped, as parts of two epochs make no model.
     """
     root = team.size - 1
+    # Ranks must take the same way, though one of several parts may be all of a small model
+    whole = bool(team.allreduce(np.array([float(whole)]), "min")[0])
     for callback in callbacks:
         values, vectors = callback.save()
+        if not whole:
+            text = json.dumps(values)
+            common = broadcast_text(team, text, root)
+            alike = team.allreduce(np.array([float(text == common)]), "min")[0]
+            callback.restore(json.loads(common), vectors if alike else {})
+            continue
         named = [[name, vector.size, str(vector.dtype)] for name, vector in vectors.items()]
         values, named = json.loads(broadcast_text(team, json.dumps([values, named])))
         found = {}

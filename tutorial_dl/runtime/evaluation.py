@@ -59,7 +59,10 @@ def evaluate(
     (`Replica.measure`). The model is given `part(batch)` of each batch.
     """
     with closing(_shares(team, data, batch_size)) as batches:
-        found = replica.measure(part(batch) for batch in batches if samples_of(batch))
+        # Where ranks compute together, a rank without samples must take part in every batch
+        found = replica.measure(
+            part(batch) for batch in batches if replica.measures_together or samples_of(batch)
+        )
     return metrics_over(team, replica, summed(team, found))
 
 

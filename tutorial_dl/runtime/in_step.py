@@ -42,7 +42,8 @@ class InStepLoop(Loop):
         del run.history.epochs[-epochs:]
         for player in run.players:
             player.strategy.resume()
-        agree_on_callbacks(run.team, run.callbacks)
+        whole = run.replica.whole_size == run.replica.parameters.size
+        agree_on_callbacks(run.team, run.callbacks, whole)
 
     def load(self) -> bool:
         return self.run.saving.read()

@@ -61,6 +61,8 @@ class KerasCallback(Callback):
                 "keras.callbacks.ModelCheckpoint would write the model of rank 0's part: use "
                 "callbacks.SaveBest, or Trainer(checkpoint=FOLDER)"
             )
+        if hasattr(trainer.replica, "shards"):
+            self._check_shards(trainer.replica.stage)
         with_master = bool(trainer.layout.masters)
         if self.kind in CHANGE_RATES and (with_master or trainer.schedule is not None):
             why = "a learning rate schedule" if trainer.schedule is not None else "a master"
@@ -78,6 +80,20 @@ class KerasCallback(Callback):
         self.callback.on_train_begin()
         self._begin_epoch(trainer, len(trainer.history.epochs))
         self._heed(trainer)
+
+    def _check_shards(self, stage: int) -> None:
+        """Raise ValueError for what reads or sets weights that ranks have divided."""
+        reads = self.kind == "ModelCheckpoint" or getattr(self.callback, "histogram_freq", 0)
+        if stage == 3 and reads:
+            raise ValueError(
+                f"keras.callbacks.{self.kind} would write zeros, as with shard 3 the model has no "
+                "weights between steps: use callbacks.SaveBest, or shard 2"
+            )
+        if getattr(self.callback, "restore_best_weights", False):
+            raise ValueError(
+                "keras.callbacks.EarlyStopping can't restore weights that ranks have divided "
+                f"(shard {stage}): use callbacks.EarlyStopping(restore_best=True)"
+            )
 
     def on_step_end(self, trainer, loss: float, samples: int) -> None:
         if self.runs:

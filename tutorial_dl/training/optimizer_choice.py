@@ -31,7 +31,7 @@ def choose(replica: Replica, strategy: Strategy, asked: Any = None) -> Choice:
     Args:
         asked: The name of an optimizer, an Optimizer, or an optimizer of the model's library
             (Keras). None: the one that the model was compiled with, if there is one that the
-            strategy can use, else the strategy's default.
+            strategy can use, else the strategy's default; a strategy that divides one refuses it.
 
     Raises:
         ValueError: If there is no such optimizer, or the strategy can't train with it.
@@ -45,7 +45,7 @@ def choose(replica: Replica, strategy: Strategy, asked: Any = None) -> Choice:
     try:
         strategy.check_optimizer(found.optimizer)
     except ValueError as error:
-        if asked is not None:
+        if asked is not None or strategy.takes_parts:
             raise
         default = optimizers.get(strategy.default_optimizer)
         used = f"{default.in_words}, learning rate {default.learning_rate:g}"

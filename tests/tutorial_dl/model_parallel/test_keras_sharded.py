@@ -73,6 +73,55 @@ def several():
     return model, ((IMAGES, WORDS), {"place": PLACES, "kind": LABELS})
 
 
+class Doubles(layers.Layer):
+    """Computes something else in training, as dropout does, but without chance."""
+
+    makes_no_mask = True
+
+    def call(self, x, training=False):
+        return 2 * x if training else x
+
+
+class Around(layers.Layer):
+    """Its own `call` does not take `training`; that of the layer inside does."""
+
+    makes_no_mask = True
+
+    def __init__(self):
+        super().__init__()
+        self.inside = Doubles()
+
+    def call(self, x):
+        return self.inside(x)
+
+
+class Table(layers.Layer):
+    """Gives its weights themselves."""
+
+    makes_no_mask = True
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(6, 3), initializer=start(8))
+
+    def call(self, x):
+        return self.table
+
+
+def unusual():
+    """A layer that is frozen, layers that heed `training`, one that gives weights themselves."""
+    words = keras.Input((4,))
+    frozen = layers.Dense(4, "tanh", kernel_initializer=start(1), name="frozen", trainable=False)
+    x = layers.Dense(6, "tanh", kernel_initializer=start(2))(frozen(words))
+    x = layers.Dense(6, "tanh", kernel_initializer=start(3))(Around()(x))
+    x = Doubles()(x, training=True)  # which Keras's own models overrule as they evaluate
+    table = Table()(x)
+    x = layers.Dense(6, kernel_initializer=start(4))(x)
+    x = layers.Dense(2, kernel_initializer=start(5))(keras.ops.matmul(x, table))
+    model = keras.Model(words, x)
+    model.compile(loss="mse")
+    return model, (WORDS, PLACES)
+
+
 def trainer(build, stage, team, **options):
     model, batch = build()
     samples = data.Data.of(*batch)
@@ -141,6 +190,7 @@ def two(folder):
     trains(gpt, 3, team, 1e-5, clip_norm=0.3)
     trains(convolutional, 2, team, 1e-5, folder)
     trains(several, 3, team, 1e-5, folder)
+    trains(unusual, 3, team, 1e-5)
     expected, batch = trainer(by_batch, 1, team)
     expected.fit(3)
     for number, stage in enumerate((3, 1, 2), start=1):  # a checkpoint goes on under any stage
@@ -205,6 +255,21 @@ def adding_a_loss():
     return after(Adds(name="adds"))
 
 
+def with_own_layer():
+    class Mine(layers.Layer):
+        def call(self, x):
+            return x
+
+    return after(Mine(name="mine"))
+
+
+def with_a_dictionary():
+    x = keras.Input((4,), name="x")
+    model = keras.Model({"x": x}, layers.Dense(1)(x))
+    model.compile(loss="mse")
+    return model
+
+
 def with_own_test_step():
     class Own(keras.Sequential):
         def test_step(self, batch):
@@ -232,6 +297,8 @@ def test_what_needs_the_whole_model_is_refused_by_name():
             with_hidden_weights),
         "normalisation: use shard 1": lambda: convert(after(layers.BatchNormalization())),
         "it has its own test_step, which may need the whole model; use shard 1": with_own_test_step,
+        "layer 'mine': Mine is no layer of Keras and may make a mask": with_own_layer,
+        "it takes inputs as a list, not as a dictionary": with_a_dictionary,
         r"adds losses \(add_loss\), which need the whole model: use shard 1": adding_a_loss,
     }.items():  # fmt: skip
         x = np.ones((2, 4), np.float32)
@@ -241,8 +308,56 @@ def test_what_needs_the_whole_model_is_refused_by_name():
 
 
 def test_an_optimizer_of_keras_is_refused():
-    model, team = after(), Team()
-    theirs = keras.optimizers.Adam(amsgrad=True)
+    team, theirs = Team(), keras.optimizers.Adam(amsgrad=True)
     x = np.ones((8, 4), np.float32)
-    with pytest.raises(ValueError, match="shard 2 and 3 need an optimizer with a kernel"):
-        Trainer(ShardedReplica(model, team), (x, x[:, :1]), strategies.Sharded(team), theirs)
+    for model, asked in (after(), theirs), (after(optimizer=theirs), None):
+        with pytest.raises(ValueError, match="shard 2 and 3 need an optimizer with a kernel"):
+            Trainer(ShardedReplica(model, team), (x, x[:, :1]), strategies.Sharded(team), asked)
+
+
+def test_batches_that_ranks_can_not_share_are_refused():
+    x = np.ones((4, 4), np.float32)
+    weighted = after(loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"))
+    with pytest.raises(ValueError, match="weights of samples is no mean over samples"):
+        ShardedReplica(weighted, Team()).try_out((x, x[:, :1], x[:, 0]), shared=True)
+    batch = layers.BatchNormalization(synchronized=True, name="batch")
+    with pytest.raises(
+        ValueError, match=r"'batch' has synchronized=True, which only tf.distribute"
+    ):
+        ShardedReplica(after(batch), Team()).try_out((x, x[:, :1]), shared=True)
+
+
+def test_callbacks_of_keras_that_need_whole_weights_are_refused(tmp_path):
+    x, team, of = np.ones((8, 4), np.float32), Team(), keras.callbacks
+    writes = of.ModelCheckpoint(tmp_path / "model.keras")
+    draws = of.TensorBoard(tmp_path / "board", histogram_freq=1)
+    restores = of.EarlyStopping("loss", restore_best_weights=True)
+    for stage, callback, words in (
+        (3, writes, r"ModelCheckpoint would write zeros, .* use callbacks.SaveBest, or shard 2"),
+        (3, draws, "TensorBoard would write zeros, as with shard 3"),
+        (3, restores, r"\(shard 3\): use callbacks.EarlyStopping\(restore_best=True\)"),
+        (2, restores, r"\(shard 2\): use callbacks.EarlyStopping\(restore_best=True\)"),
+        (2, writes, None),
+    ):
+        one, how = ShardedReplica(after(), team, stage), {"callbacks": [callback]}
+        found = Trainer(one, (x, x[:, :1]), strategies.Sharded(team), progress=False, **how)
+        if words is None:
+            found.fit(1)
+            continue
+        with pytest.raises(ValueError, match=words) as error:
+            found.fit(1)
+        assert "\n" not in str(error.value)
+    saved = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(saved(x), one.predict(x))
+
+
+def test_weights_that_tensorflow_assigned_are_noticed():
+    x = np.ones((4, 4), np.float32)
+    for stage in (2, 3):
+        model = after()
+        one = ShardedReplica(model, Team(), stage)
+        one.compute_gradient((x, x[:, :1]))
+        model.set_weights([np.ones((4, 1)), np.zeros(1)])
+        with pytest.raises(RuntimeError, match=r"'.*' no longer lie in the replica's parameters"):
+            for _ in range(2):  # one variable in each step
+                one.compute_gradient((x, x[:, :1]))

@@ -14,6 +14,8 @@ from tutorial_dl.data import Batches, Data, Dataset
 from tutorial_dl.model_parallel import ShardedReplica, sharded
 from tutorial_dl.replica.layered import cnn_layers, mlp_layers
 from tutorial_dl.replica.layers import Dense
+from tutorial_dl.runtime.callback import agree_on_callbacks
+from tutorial_dl.training.callbacks import EarlyStopping
 
 RANDOM = np.random.default_rng(5)
 TOKENS = RANDOM.integers(0, 9, (50, 7))
@@ -95,17 +97,26 @@ def as_serial(cases, folder):
             np.testing.assert_allclose(outputs, one.predict(kept.inputs), atol=10 * near)
             few = found.predict(kept.inputs[:1])  # ranks without a sample
             np.testing.assert_allclose(few, outputs[:1], atol=near)
+            most = shards.most_in_use
             found.save(f"{folder}/{model}.npz")
+            assert shards.most_in_use == most  # it is of steps
             with np.load(f"{folder}/{model}.npz") as arrays:
                 for segment in one.segments:
                     theirs = segment.of(one.parameters)
                     away = np.abs(arrays[segment.name] - theirs).max(initial=0)
                     assert away < near * np.abs(one.parameters).max()
             assert shards._in_use == 0
+            # A stream whose last batch has fewer samples than there are ranks
+            sizes = np.split(np.arange(10), [4, 8, 9])
+            batches = [(kept.inputs[i], kept.targets[i]) for i in sizes]
+            measured = found.evaluate(data.stream(lambda: iter(batches)))  # noqa: B023
+            for name in ("loss", "accuracy"):
+                assert measured[name] == pytest.approx(expected[name], rel=10 * near)
 
 
 CASES = {
-    2: [["mlp", "rmsprop", "float64", 0.1], ["cnn", "adam", "float32", None]],
+    2: [["mlp", "rmsprop", "float64", 0.1], ["cnn", "adam", "float32", None],
+        ["mlp", "adagrad", "float64", None]],
     3: [["mlp", "lamb", "float64", 0.5], ["cnn", "adam", "float64", 0.1],
         ["transformer", "momentum", "float64", None]],
 }  # fmt: skip
@@ -162,8 +173,13 @@ def fails():
     expected = None
     for stage in (2, 3):
         one = ShardedReplica(replica.LayeredReplica(layers, seed=2), team, stage)
-        found = Trainer(one, dataset("mlp"), strategies.Sharded(team), progress=False)
+        # The best epoch is the first one
+        best = EarlyStopping("epoch", patience=9, mode="min", restore_best=True)
+        found = Trainer(
+            one, dataset("mlp"), strategies.Sharded(team), progress=False, callbacks=[best]
+        )
         found.fit(1)
+        first = one.shards.weights()
         middle.armed = team.rank == 1
         with pytest.raises(ArithmeticError if team.rank == 1 else PeerError, match="no more"):
             found.fit(1)
@@ -173,6 +189,11 @@ def fails():
         for mine, theirs in zip(found.history.epochs, expected, strict=True):
             assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-5)
         assert len(found.history.epochs) == 2
+        np.testing.assert_array_equal(one.shards.weights(), first)
+        # Parts of two epochs make no model
+        best.best_epoch += team.rank
+        agree_on_callbacks(team, [best], whole=False)
+        assert best.weights is None and best.best_epoch == 2
     # A loss that is not finite is reported by the rank that has it, before it reaches the others.
     bad = data.Data.of(np.array([[np.inf] * 12, [0.0] * 12]), np.zeros(2, int))
     with pytest.raises(FloatingPointError if team.rank == 0 else PeerError, match="loss is nan"):
@@ -243,6 +264,8 @@ def test_refused():
         Trainer(one, known, strategies.Sharded(team), accumulate=2, progress=False)
     with pytest.raises(ValueError, match=r"trains a model_parallel.ShardedReplica, got a Layered"):
         Trainer(build("mlp"), known, strategies.Sharded(team), progress=False)
+    with pytest.raises(ValueError, match="loss scale 8: shard 2 and 3 compute in the precision of"):
+        Trainer(one, known, strategies.Sharded(team), loss_scale=8, progress=False)
     batches = ((known.train.inputs[:4], known.train.targets[:4]) for _ in range(3))
     with pytest.raises(ValueError, match=r"needs samples by number, and data .* are a stream"):
         Trainer(one, data.stream(batches, steps=3), strategies.Sharded(team))
