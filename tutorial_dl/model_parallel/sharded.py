@@ -34,6 +34,7 @@ from numba_kernels.spans import span
 from numba_kernels.team.team import Team
 from tutorial_dl import replica as replicas
 from tutorial_dl.data.dataset import each_array
+from tutorial_dl.data.elements import samples_of
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts
 from tutorial_dl.replica.base import Batch, Brought, LossNotFinite, Replica, Segment, plain, written
@@ -205,7 +206,7 @@ class ShardedReplica(Replica):
                 self.team.allreduce(left, "max")
             if not left[0]:
                 return
-            has_samples = batch is not None and self.head.samples(batch) > 0
+            has_samples = batch is not None and samples_of(batch) > 0
             y, _ = self._forward(batch if has_samples else None)
             if has_samples:
                 yield batch, y
