@@ -234,8 +234,14 @@ def by_torch(python: str, name: str, ranks: int, seconds: float, *more: str) -> 
         words = [python, str(program), str(ranks), str(seconds), str(file), *more]
         # The guard leaves none of its processes behind.
         guarded, limit = launch.guarded(words, os.getpid()), 120 + 5 * seconds
-        done = subprocess.run(guarded, capture_output=True, text=True, timeout=limit)
-        if done.returncode:
-            why = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+        with subprocess.Popen(guarded, stdout=-1, stderr=-1, text=True) as process:
+            try:
+                _, said = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                process.terminate()  # the guard then ends all that is below it
+                process.communicate()
+                raise ValueError(f"{python} {program.name}: not done in {limit:g} s") from None
+        if process.returncode:
+            why = said.strip().splitlines()[-1:] or [f"status {process.returncode}"]
             raise ValueError(f"{python} {program.name} failed: {why[0]}")
         return json.loads(file.read_text())

@@ -10,7 +10,6 @@ step in each round}.
 
 import json
 import os
-import socket
 import sys
 import time
 from itertools import cycle
@@ -51,14 +50,15 @@ def build(name: str) -> nn.Module:
     return Lstm()
 
 
-def rank_of(rank: int, ranks: int, port: int, seconds: float, file: str) -> None:
+def rank_of(rank: int, ranks: int, seconds: float, file: str) -> None:
     """Measure all networks; runs on every rank."""
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
+    # In the folder of the results, which is this user's; a port would be open to others.
+    store = f"file://{os.path.abspath(file)}.store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     os.sched_setaffinity(0, {cores[rank % len(cores)]})  # this thread, not gloo's
     times = {name: measure(name, seconds / len(NETWORKS)) for name in NETWORKS}
     if rank == 0:
@@ -96,8 +96,5 @@ def measure(name: str, seconds: float) -> list[float]:
 
 if __name__ == "__main__":
     ranks, seconds, file = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        free_port = one.getsockname()[1]
-    arguments = (ranks, free_port, seconds, file)
+    arguments = (ranks, seconds, file)
     multiprocessing.spawn(rank_of, arguments, nprocs=ranks)

@@ -12,7 +12,6 @@ pipelines.py draw them. Rank 0 writes {schedule: {"seconds": of a step in each r
 
 import json
 import os
-import socket
 import sys
 import time
 
@@ -44,13 +43,14 @@ def build(size: dict, rank: int, ranks: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-def rank_of(rank: int, ranks: int, port: int, seconds: float, file: str, size: dict) -> None:
+def rank_of(rank: int, ranks: int, seconds: float, file: str, size: dict) -> None:
     """Measure all schedules; runs on every rank."""
     cores = sorted(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
+    # In the folder of the results, which is this user's; a port would be open to others.
+    store = f"file://{os.path.abspath(file)}.store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
     os.sched_setaffinity(0, {cores[rank % len(cores)]})  # this thread, not gloo's
     m = size["micro_batches"]
     shape = m * size["samples"], size["narrow"]
@@ -97,8 +97,5 @@ def measure(module, schedule, rank: int, ranks: int, x, m: int, seconds: float) 
 
 if __name__ == "__main__":
     ranks, seconds, file = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        free_port = one.getsockname()[1]
-    arguments = (ranks, free_port, seconds, file, json.loads(sys.argv[4]))
+    arguments = (ranks, seconds, file, json.loads(sys.argv[4]))
     multiprocessing.spawn(rank_of, arguments, nprocs=ranks)

@@ -164,9 +164,11 @@ def train(file: Path | None = None, **given) -> None:
         fail("interrupted" + (f"; --resume goes on from {newest}" if newest else ""), 130)
     if done.returncode not in (0, 1, 2):  # with these, a rank has printed the reason
         # Of ranks that survive, the status is that of rank 0, and they have told of other ranks.
-        stage = "rank 0, with stage 0 of a pipeline," if asked.survives else "a rank"
-        who = "the master (rank 0)" if asked.with_master else stage
-        fail(f"{who} was ended by {ending(done.returncode)}", 1)
+        who = (
+            "the master (rank 0)" if asked.with_master else "rank 0" if asked.survives else "a rank"
+        )
+        early = " (or another rank, before training began)" if asked.survives else ""
+        fail(f"{who} was ended by {ending(done.returncode)}{early}", 1)
     raise typer.Exit(done.returncode)
 
 

@@ -78,8 +78,9 @@ def run_rank(config: RunConfig) -> int:
     from ..runtime.errors import Terminated
 
     def ended(status: int) -> int:
-        # Lost ranks would never reach a barrier or MPI_Finalize
-        if config.with_master or (status and config.survives):
+        # Lost ranks would never reach a barrier or MPI_Finalize: not even one that was lost after
+        # the last barrier, for example as Python ended.
+        if config.survives:
             leave(status)
         return status
 

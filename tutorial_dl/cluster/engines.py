@@ -296,6 +296,7 @@ class Cluster(Variables):
         record = self._record.now()
         if record is not None:
             registry.end(record)
+        self._parts.end()
         self._parts.collect()
 
     @one_line

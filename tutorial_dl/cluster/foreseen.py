@@ -20,6 +20,8 @@ IMPORTS = re.compile(
     r"|^\s*from\s+tutorial_dl(\.replica)?\s+import\b.*\b(KerasReplica|layers|horovod)\b",
     re.MULTILINE,
 )
+# What a cell sets before it imports Keras must be set when Keras is imported.
+SETS = re.compile(r"(environ|putenv|%env|%set_env)\b.*\b(KERAS_|TF_|CUDA_|ROCM_|XLA_|OMP_)")
 
 
 def tensorflow(notebook: str | None) -> bool:
@@ -30,7 +32,10 @@ def tensorflow(notebook: str | None) -> bool:
     """
     if "tensorflow" in sys.modules:  # this kernel has imported it, so its ranks will
         return True
-    return any(ON_RANKS.search(cell) and IMPORTS.search(cell) for cell in _cells(notebook))
+    cells = list(_cells(notebook))
+    if any(map(SETS.search, cells)):
+        return False
+    return any(ON_RANKS.search(cell) and IMPORTS.search(cell) for cell in cells)
 
 
 def this_notebook() -> str | None:

@@ -126,17 +126,14 @@ def engines_here(
     possible, the engines are forked from one process, which imports meanwhile what they need.
     """
     start, env = ranks_here(n)
-    one, folder = engine(run, profile), None
-    if ranks.can_fork(env):
-        folder = ranks.fork_folder()
-    if folder is not None:
-        one = ranks.as_fork(folder, one, start[0])
+    loaded = f"{LOADED}_keras" if foreseen.tensorflow(foreseen.this_notebook()) else LOADED
     file = str(connection_file(run, "engine"))  # the last one that the controller writes
-    command = [sys.executable, "-I", "-S", when_there.__file__, file, *start, *one]
-    if folder is not None:
-        loaded = f"{LOADED}_keras" if foreseen.tensorflow(foreseen.this_notebook()) else LOADED
-        command = ranks.with_fork_server(loaded, folder, command)
-    return command, env, folder
+    waiting = [sys.executable, "-I", "-S", when_there.__file__, file]
+    folder = ranks.fork_folder() if ranks.can_fork(env) else None
+    if folder is None:
+        return [*waiting, *start, *engine(run, profile)], env, None
+    command = [*waiting, *start, *ranks.as_fork(folder, engine(run, profile), start[0])]
+    return ranks.with_fork_server(loaded, folder, command), env, folder
 
 
 def ranks_here(n: int) -> tuple[list[str], dict[str, str]]:

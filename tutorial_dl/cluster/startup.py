@@ -1,12 +1,13 @@
 """The processes of a cluster while it starts: show progress, and report one that ends early."""
 
+import shutil
 import sys
 import time
 from collections.abc import Callable
 
 from IPython import get_ipython
 
-from . import job_end, lease, mpi_launcher, processes, submit
+from . import job_end, lease, mpi_launcher, processes, registry, submit
 from .batch_job import Job
 from .processes import Guarded
 from .profile import Profile
@@ -54,6 +55,7 @@ class Parts:
         self.controller: Guarded | None = None
         self.engines: Guarded | None = None
         self.job: Job | None = None
+        self._awaits_controller = False
         self._job_state, self._ask_at = "submitted", 0.0
 
     def start_watcher(self, record: Record) -> None:
@@ -80,11 +82,13 @@ class Parts:
 
     def wait_for_controller(self, record: Record, progress: Progress) -> None:
         """Wait for its connection files."""
+        self._awaits_controller = True
         files = [processes.connection_file(record.run, who) for who in ("client", "engine")]
         self.wait(
             lambda: all(file.exists() for file in files),
             lambda: progress.update("starting the controller"),
         )
+        self._awaits_controller = False
 
     def start_engines(self, record: Record, of: Profile) -> None:
         """Start mpiexec or a job: after the controller, and if not local, after its files."""
@@ -96,14 +100,22 @@ class Parts:
         else:
             command, env = processes.ranks_in_allocation(of, self.n)
             command, folder = [*command, *processes.engine(record.run, of)], None
-        self.engines = Guarded(
-            command,
-            [int(pid) for pid, _ in [*record.watch, record.controller]],
-            record.run / "engines.log",
-            env=env,
-            grace=1.0,
-            remove=folder,
-        )
+        try:
+            self.engines = Guarded(
+                command,
+                [int(pid) for pid, _ in [*record.watch, record.controller]],
+                record.run / "engines.log",
+                env=env,
+                grace=1.0,
+                remove=folder,
+            )
+        except BaseException as error:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError) and not record.run.exists():
+                # The controller has ended, and its guard has removed the folder.
+                raise ClusterError("the controller ended at once") from error
+            raise
         record.engines = self.engines.named
         record.save()
 
@@ -127,11 +139,7 @@ class Parts:
             if problem is None and time.monotonic() > deadline:
                 problem = self._late()
             if problem is not None:
-                what, tail = problem
-                if any(map(mpi_launcher.REFUSED.search, tail)):
-                    what, tail = f"the MPI library refuses the launcher: {mpi_launcher.REMEDY}", []
-                log = ["; the log ends with", *tail] if tail else [""]
-                raise ClusterError(what + "\n  ".join(log))
+                raise _told(*problem)
             time.sleep(0.02)
 
     def _ended(self) -> tuple[str, list[str]] | None:
@@ -156,9 +164,15 @@ class Parts:
         late = f"did not come up within {self.timeout:g} s"
         if self.job is not None:
             return f"the {self.n} engines {late}: {self.job} was {self._job_state}", self.job.tail()
-        if self.engines is not None:
-            return f"the {self.n} engines {late}", self.engines.tail()
-        return f"the controller {late}", self.controller.tail()
+        if self._awaits_controller:
+            return f"the controller {late}", self.controller.tail()
+        return f"the {self.n} engines {late}", self.engines.tail()
+
+    def end(self) -> None:
+        """End what this process has started and the record may not name yet."""
+        for guarded in (self.engines, self.controller):
+            if guarded is not None:
+                registry.end_process(guarded.named)
 
     def collect(self) -> None:
         """Collect the guards that have ended, which would stay as zombies otherwise."""
@@ -166,3 +180,11 @@ class Parts:
             if guarded is not None:
                 guarded.ended()
         self.engines = self.controller = self.job = None
+
+
+def _told(what: str, tail: list[str]) -> ClusterError:
+    """The error of a part that has ended, or is late, with the end of its log."""
+    if any(map(mpi_launcher.REFUSED.search, tail)):
+        what, tail = f"the MPI library refuses the launcher: {mpi_launcher.REMEDY}", []
+    log = ["; the log ends with", *tail] if tail else [""]
+    return ClusterError(what + "\n  ".join(log))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,7 @@ import pytest
 
 from numba_kernels import launch
 from tutorial_dl import cluster
-from tutorial_dl.cluster import foreseen, when_there
+from tutorial_dl.cluster import foreseen, processes, when_there
 
 SECONDS = 300
 pytestmark = pytest.mark.usefixtures("private")
@@ -38,6 +39,9 @@ def notebook(file: Path, *cells: str, kind: str = "code") -> str:
         ("%%px\n# import keras", False),
         ("%%px\nfrom tutorial_dl.replica import DenseReplica", False),
         ("%%px\nimport keras_tuner", False),
+        ('%%px\nimport os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras', False),
+        ("%%px\n%env TF_ENABLE_ONEDNN_OPTS=0\nimport tensorflow", False),
+        ('%%px\nimport keras, os\nos.environ["MINE"] = "1"', True),
     ],
 )
 def test_cells_that_import_tensorflow_are_foreseen(cell, answer, tmp_path, monkeypatch):
@@ -57,24 +61,48 @@ def test_without_a_notebook_that_can_be_read_nothing_is_foreseen(tmp_path, monke
     assert foreseen.tensorflow(None)  # the kernel has imported it
 
 
-def test_a_command_begins_when_its_file_is_there(tmp_path):
-    file, said = tmp_path / "file", tmp_path / "said"
-    code = f"import os; open({str(said)!r}, 'w').write(str(os.path.exists({str(file)!r})))"
-    words = [sys.executable, "-I", "-S", when_there.__file__, str(file), sys.executable, "-c", code]
-    with subprocess.Popen(words) as process:
-        while Path(f"/proc/{process.pid}/cmdline").read_bytes().count(b"when_there") == 0:
-            pass
-        assert not said.exists()
-        file.touch()
-        assert process.wait(SECONDS) == 0
-    assert said.read_text() == "True"
+def test_a_command_begins_when_its_file_has_been_written(tmp_path, monkeypatch):
+    file, waits, begun = tmp_path / "file", [], []
+
+    def sleep(seconds):
+        waits.append(file.exists())
+        if len(waits) == 3:
+            file.touch()
+        if len(waits) == 5:
+            file.write_text("{}")
+
+    monkeypatch.setattr(when_there.time, "sleep", sleep)
+    monkeypatch.setattr(when_there.os, "execvp", lambda *words: begun.append((len(waits), words)))
+    monkeypatch.setattr(sys, "argv", ["", str(file), "run", "it"])
+    when_there.main()
+    assert begun == [(5, ("run", ["run", "it"]))] and waits == [False] * 3 + [True] * 2
 
 
-def test_a_file_that_never_comes_is_said(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(when_there, "PATIENCE", 0.05)
-    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "never"), "true"])
-    with pytest.raises(SystemExit, match=r"never was not written within 0.05 s"):
-        when_there.main()
+def test_a_start_that_fails_leaves_no_folder_and_names_the_controller(tmp_path, monkeypatch):
+    """The controller ends before its engines are started, and its guard removes the folder."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    controller = [sys.executable, "-c", "raise SystemExit('no controller today')"]
+    monkeypatch.setattr(processes, "controller", lambda *_: controller)
+    made = processes.engines_here
+
+    def later(n, run, profile):
+        found = made(n, run, profile)
+        while run.exists():
+            time.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(processes, "engines_here", later)
+    with pytest.raises(cluster.ClusterError, match="the controller ended at once"):
+        cluster.start(n=2, timeout=SECONDS)
+    assert not list(tmp_path.glob("fork-*"))
+
+
+def test_a_controller_that_hangs_is_named_with_its_log(monkeypatch):
+    waits = "print('I am stuck', flush=True); import time; time.sleep(600)"
+    monkeypatch.setattr(processes, "controller", lambda *_: [sys.executable, "-c", waits])
+    with pytest.raises(cluster.ClusterError, match=r"the controller did not (.|\n)*I am stuck"):
+        cluster.start(n=2, timeout=3)
 
 
 def test_engines_are_forked_with_what_their_cells_will_import(tmp_path, monkeypatch):

@@ -1,5 +1,10 @@
 """Products that are added to a gradient in place, with SciPy's BLAS and without."""
 
+import contextlib
+import sys
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -38,3 +43,53 @@ def test_memory_that_blas_does_not_take_is_added_too():
         expected = EXACT if len(x) else OUT
         layers.add_product(out, x, y)
         np.testing.assert_array_equal(out, expected)
+
+
+def test_a_gradient_in_memory_that_blas_does_not_take_is_not_lost():
+    odd = np.zeros(12 * 4 + 1, np.uint8)[1:].view("f4").reshape(3, 4)  # not aligned
+    swapped = np.zeros((3, 4), ">f4")
+    for out in (odd, swapped):
+        out[:] = OUT
+        layers.add_product(out, X.astype(out.dtype), Y.astype(out.dtype))
+        np.testing.assert_array_equal(out, EXACT)
+    fixed = OUT.astype("f4")
+    fixed.flags.writeable = False
+    with pytest.raises(ValueError, match="read-only"):
+        layers.add_product(fixed, X.astype("f4"), Y.astype("f4"))
+
+
+@contextlib.contextmanager
+def switching_never():
+    """Meanwhile a thread keeps the interpreter until it gives it up itself."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_other_threads_run_during_a_product():
+    """A product of some 50 ms: whoever waits for the interpreter gets it meanwhile."""
+    x, stop, ticks = np.ones((1500, 1500), "f4"), threading.Event(), []
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(None)
+            time.sleep(0)
+
+    out = np.zeros_like(x)
+    layers.add_product(out, x, x)  # loads BLAS
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        while not ticks:
+            pass
+        before = len(ticks)
+        with switching_never():
+            layers.add_product(out, x, x)
+            during = len(ticks) - before
+    finally:
+        stop.set()
+        thread.join()
+    assert during > 0 and out[0, 0] == 2 * 1500
