@@ -178,7 +178,7 @@ def two(folder):
     with pytest.raises(DriftError, match="ranks hold different weights"):
         found.fit(1)
     found.team.recover()
-    with pytest.raises(ValueError, match=r"train it with strategies.TensorParallel\(grid\)"):
+    with pytest.raises(ValueError, match=r"train it with .*strategies.TensorParallel\(grid\)"):
         Trainer(found.replica, found.run.dataset, "synchronous", team=grid.team)
     config = RunConfig.of(model="mlp", tensor=2, tensor_rules="dense_1=columns", quiet=True)
     with pytest.raises(ValueError, match="layer 'dense_2' lies behind 'dense_1', which is cut"):
