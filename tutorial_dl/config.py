@@ -414,6 +414,9 @@ class ContextConfig:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --context")
         if values["shard"] > 1:
             raise ValueError(f"--shard {values['shard']} does not fit --context: use --shard 1")
+        for name, value in (("compile", "xla"), ("compression", "adasum")):
+            if values[name] == value:
+                raise ValueError(f"{OPTIONS[name].flag} {value} does not fit --context")
 
 
 @dataclass(frozen=True)

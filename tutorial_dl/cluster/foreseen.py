@@ -7,7 +7,6 @@ the controller starts, and the engines are forked from that process (processes.p
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,8 +29,6 @@ def tensorflow(notebook: str | None) -> bool:
     Args:
         notebook: Its path; None if it is not known.
     """
-    if "tensorflow" in sys.modules:  # this kernel has imported it, so its ranks will
-        return True
     cells = list(_cells(notebook))
     if any(map(SETS.search, cells)):
         return False

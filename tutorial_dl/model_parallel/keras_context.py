@@ -83,7 +83,7 @@ class Divided:
         operation = node.operation
         if type(operation) in ATTENTIONS:
             self._attention(node)
-        elif isinstance(operation, DROPOUTS) and positions_in(node, self.length):
+        elif type(operation) in DROPOUTS and positions_in(node, self.length):
             layer = DropoutOfPart(self._named(operation, "part"), operation, self.sequences)
             self._give(node, [layer(self.part(node.input_tensors[0]))])
         elif rules.by_position(node, self.length):

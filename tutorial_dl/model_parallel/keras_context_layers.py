@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numba_kernels.spans import standing_in
 from tutorial_dl.model_parallel.context import RingAttention, Saved
 from tutorial_dl.model_parallel.keras_tensor_layers import Between
 from tutorial_dl.model_parallel.sequences import Sequences
@@ -80,13 +81,14 @@ def attend(ring: RingAttention, q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> tf.
     """The output of the ring for q, k, v (s, h, t / C, d), with its gradient."""
 
     def forward(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        with said_as_it_is():
+        # In a graph, on a thread of TensorFlow's, for which the rank's own waits
+        with standing_in(), said_as_it_is():
             y, kept = ring.forward(*arrays)
         return [y, kept.logarithm]
 
     def backward(arrays: list[np.ndarray]) -> list[np.ndarray]:
         dy, q, k, v, y, logarithm = arrays
-        with said_as_it_is():
+        with standing_in(), said_as_it_is():
             return list(ring.backward(dy, Saved(q, np.stack([k, v]), y, logarithm)))
 
     @tf.custom_gradient

@@ -75,6 +75,12 @@ class OnParts(KerasReplica):
 
     def _check_loss(self, y: Any) -> None:
         """Raise ValueError unless the loss is a mean over positions, by some random outputs."""
+        losses = keras.tree.flatten(self.model.loss)
+        if any(getattr(one, "ignore_class", None) is not None for one in losses):
+            raise ValueError(
+                f"model '{self.whole.model.name}': a loss with ignore_class is a mean over some "
+                "positions only, so ranks can't share a sequence: leave it out"
+            )
         if len(keras.tree.flatten(y)) != 1 or not len(keras.tree.flatten(y)[0]):
             return
         shape = self.whole.model.outputs[0].shape

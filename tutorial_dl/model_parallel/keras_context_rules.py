@@ -89,6 +89,9 @@ def by_position(node: Any, length: int) -> bool:
     dimensions = {len(shape) for shape in shapes}
     if getattr(operation, "activity_regularizer", None):
         return False  # its loss is of the whole tensor
+    activation = getattr(operation, "activation", None)
+    if activation is not None and getattr(activation, "__name__", "") not in ACTIVATIONS:
+        return False  # a function of the user's own, which may look at all positions
     if getattr(operation, "by_position", False):
         return True
     kind, least, last = type(operation).__name__, min(dimensions), min(dimensions) - 1
@@ -100,9 +103,6 @@ def by_position(node: Any, length: int) -> bool:
             return axis % (least + 1) > 1
         return kind in ONES and len(dimensions) == 1
     if not of_keras(operation):
-        return False
-    activation = getattr(operation, "activation", None)
-    if activation is not None and getattr(activation, "__name__", "") not in ACTIVATIONS:
         return False
     if kind in ("Dense", "Activation"):
         name = getattr(activation, "__name__", "linear")
@@ -148,6 +148,8 @@ def attention(node: Any) -> dict[str, Any]:
             refuse(what, f"it is given {name}; leave it out, or use use_causal_mask=True")
     if given.get("return_attention_scores"):
         refuse(what, "it returns its scores, which no rank has; leave them out")
+    if getattr(layer, "_activity_regularizer", None):
+        refuse(what, "it has an activity_regularizer, which is of all positions; leave it out")
     if layer.dropout:
         refuse(what, "it has dropout of its own; use a Dropout layer behind it")
     if getattr(layer, "_use_gate", False) or getattr(layer, "_sliding_window", None):

@@ -10,6 +10,7 @@ ranks. Liu, Zaharia and Abbeel (ring attention), arXiv 2310.01889.
 
 import numpy as np
 
+from numba_kernels.compression import Adasum
 from numba_kernels.optimizers import Optimizer
 
 from ..replica.base import Batch, Replica
@@ -35,6 +36,11 @@ class ContextParallel(Synchronous):
                 "the layers of this grid are cut, too: use strategies.TensorParallel(grid)"
             )
         super().__init__(grid.team, **options)
+        if isinstance(self.compression, Adasum):
+            raise ValueError(
+                "adasum does not fit context parallelism: gradients of parts of one sequence are "
+                "not those of independent batches"
+            )
         self.grid = grid
 
     @property

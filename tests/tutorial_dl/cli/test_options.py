@@ -284,6 +284,8 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
         ({"context": 2, "pipeline": 2}, "--pipeline does not fit --context"),
         ({"context": 2, "accumulate": 2}, "--accumulate does not fit --context"),
         ({"context": 2, "shard": 3}, "--shard 3 does not fit --context: use --shard 1"),
+        ({"context": 2, "compile": "xla"}, "--compile xla does not fit --context"),
+        ({"context": 2, "compression": "adasum"}, "--compression adasum does not fit --context"),
         ({"context": 2, "strategy": "downpour"}, "--context with strategy 'downpour': use 'synch"),
     ],
 )

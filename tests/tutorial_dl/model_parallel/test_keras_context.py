@@ -261,6 +261,21 @@ class Mine(layers.Layer):
         return x
 
 
+class Noisy(layers.Dropout):
+    makes_no_mask = True
+
+    def call(self, inputs, training=False):
+        return inputs + 1
+
+
+class Own(layers.Dense):
+    makes_no_mask = by_position = True
+
+
+def over_positions(x):
+    return keras.ops.softmax(x, axis=1)
+
+
 MASK = np.ones((1, 12, 12), bool)
 ON = "on parts of sequences: "
 
@@ -296,6 +311,10 @@ ON = "on parts of sequences: "
          lambda: attention(dropout=0.1)),
         ("layer 'attend' " + ON + "it is given attention_mask; leave it out",
          lambda: attention({"attention_mask": MASK})),
+        ("layer 'attend' " + ON + "it has an activity_regularizer, which is of all positions",
+         lambda: attention(activity_regularizer="l2")),
+        ("layer 'noisy', a Noisy, " + ON, lambda: chain(Noisy(0.5, name="noisy"))),
+        ("layer 'own', a Own, " + ON, lambda: chain(Own(2, over_positions, name="own"))),
         ("layer 'attend' " + ON + "value_dim must be key_dim, 2, got 3",
          lambda: attention(value_dim=3)),
         ("a sequence of 12 positions can't be divided evenly over 5 ranks: use sequences of 10 or "
