@@ -27,7 +27,12 @@ from tutorial_dl.replica.keras_steps import keras
 
 # With those of models whose layers are cut, too
 ATTENTIONS = (keras.layers.MultiHeadAttention, Heads)
-DROPOUTS = (keras.layers.Dropout, PartOfDropout)
+
+
+def is_dropout(operation: Any) -> bool:
+    """Whether it is a Dropout of Keras's (a user's subclass may compute anything), or a part."""
+    ours = type(operation) is PartOfDropout
+    return ours or isinstance(operation, keras.layers.Dropout) and rules.of_keras(operation)
 
 
 class Divided:
@@ -83,7 +88,7 @@ class Divided:
         operation = node.operation
         if type(operation) in ATTENTIONS:
             self._attention(node)
-        elif type(operation) in DROPOUTS and positions_in(node, self.length):
+        elif is_dropout(operation) and positions_in(node, self.length):
             layer = DropoutOfPart(self._named(operation, "part"), operation, self.sequences)
             self._give(node, [layer(self.part(node.input_tensors[0]))])
         elif rules.by_position(node, self.length):
