@@ -32,7 +32,7 @@ ATTENTIONS = (keras.layers.MultiHeadAttention, Heads)
 def is_dropout(operation: Any) -> bool:
     """Whether it is a Dropout of Keras's (a user's subclass may compute anything), or a part."""
     ours = type(operation) is PartOfDropout
-    return ours or isinstance(operation, keras.layers.Dropout) and rules.of_keras(operation)
+    return ours or (isinstance(operation, keras.layers.Dropout) and rules.of_keras(operation))
 
 
 class Divided:
