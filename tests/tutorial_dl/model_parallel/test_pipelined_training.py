@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands_here import run_here
 
 from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
@@ -234,6 +233,8 @@ def test_a_rank_that_dies_as_python_ends_holds_up_nobody(tmp_path):
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_ranks_are_started(capfd, options, line):
+    from commands_here import run_here  # ranks import this file without tests/support
+
     done = run_here(capfd, "train", "--quiet", *map(str, options))
     assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1
 
