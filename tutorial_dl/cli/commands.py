@@ -167,7 +167,7 @@ def train(file: Path | None = None, **given) -> None:
         who = (
             "the master (rank 0)" if asked.with_master else "rank 0" if asked.survives else "a rank"
         )
-        early = " (or another rank, before training began)" if asked.survives else ""
+        early = "; before training began, it may have been another rank" if asked.survives else ""
         fail(f"{who} was ended by {ending(done.returncode)}{early}", 1)
     raise typer.Exit(done.returncode)
 
