@@ -28,10 +28,10 @@ from numba_kernels.bench import check_file, facts, one_run
 from numba_kernels.bench.rows import merge, table
 
 STARTS, SECONDS = 3, 60.0  # starts of the ranks; seconds of measuring in all starts, DDP excluded
-NETWORK_STEPS, PIPELINE, GANS, GAN_STRATEGIES = "networks", "pipelines", "gans", "gan-strategies"
+NETWORK_STEPS, PIPELINE_STEPS, SHARDING = "networks", "pipelines", "sharding"
+GANS, GAN_STRATEGIES = "gans", "gan-strategies"
 GAN_RUNS = "digits-gan", "shower-gan"
-SHARDING = "sharding"
-KINDS = NETWORK_STEPS, PIPELINE, GANS, GAN_STRATEGIES, *GAN_RUNS, SHARDING
+KINDS = NETWORK_STEPS, PIPELINE_STEPS, GANS, GAN_STRATEGIES, *GAN_RUNS, SHARDING
 GAN_PART, OVERLAP = "tutorial_dl.bench.gans", "tutorial_dl.bench.gan_overlap"
 PART, PIPELINES = "tutorial_dl.bench.networks", "tutorial_dl.bench.pipelines"
 THROUGHPUT = "tutorial_dl.bench.pipeline_throughput"
@@ -118,11 +118,11 @@ def main(ranks: int, seconds: float | None, file: str | None, what: str = NETWOR
         found = overlap + merge([one_run(GAN_PART, ranks, seconds * 2 / 3, full=False)])
         finish(about({GAN_PART: 1, OVERLAP: 1}, found), path, file, table)
         return
-    if what == PIPELINE and ranks < 2:
+    if what == PIPELINE_STEPS and ranks < 2:
         raise ValueError(f"-n must be at least 2 for pipelines, got {ranks}")
     torch = torch_python()
-    what_for = "pipelining" if what == PIPELINE else "DDP"
-    measured = measure_pipelines if what == PIPELINE else measure
+    what_for = "pipelining" if what == PIPELINE_STEPS else "DDP"
+    measured = measure_pipelines if what == PIPELINE_STEPS else measure
     finish(measured(ranks, seconds, torch), path, file, tables)
     if torch is None:
         words = f"note: no torch found; set {TORCH}=/path/to/python to compare with {what_for}"

@@ -82,7 +82,8 @@ def trained(team: Team, stage: int, width: int = WIDTH, layers: int = LAYERS) ->
         losses = [one.step((x, x))[0] for _ in range(STEPS)]
     ended = time.perf_counter()
     held = one.held() | {"activations": one.activations, "layers in use": one.most_in_use}
-    # Of each layer its inputs, which are the outputs of the activation before; and the last outputs
+    # Each layer keeps its inputs, which are the outputs of the activation before it; the last
+    # activation keeps its outputs, too.
     expected = formulas(one.n, team.size, stage) | {
         "activations": (layers + 1) * -(-SAMPLES // team.size) * width * 4,
         "layers in use": {0: 0, 1: 0, 2: 1, 3: 3}[stage] * layer,

@@ -106,7 +106,12 @@ class Saving:
         for player, its in self.check(saved):
             player.strategy.restore(its)
             random_state.restore(player.replica, its, run.team.rank)
-            if its.values.get("cut", False) or is_cut(player.strategy):
+            before, now = (
+                its.values.get("computing_a_sample", 1),
+                computing_a_sample(player.strategy),
+            )
+            alike = (its.ranks, before) == (run.team.size, now)  # ranks have read their own seeds
+            if max(before, now) > 1 and not alike:
                 random_state.of_copy(player.replica, its, player.strategy.sharers.rank)
         self.take_up(saved)
         return True
@@ -203,13 +208,14 @@ def of_player(player, of_strategy: dict) -> dict:
         "sizes": [replica.state.size, 0 if seeds is None else seeds.size],
         "by": strategy.saved_as or type(strategy).__name__,
         "strategy": of_strategy,
-        "cut": is_cut(strategy),
+        "computing_a_sample": computing_a_sample(strategy),
     }
 
 
-def is_cut(strategy) -> bool:
-    """Whether several ranks compute a sample: parts of a model, or of a sequence."""
-    return strategy.sharers is not strategy.team
+def computing_a_sample(strategy) -> int:
+    """How many ranks compute a sample together: parts of a model, or of a sequence."""
+    shared = strategy.sharers is not strategy.team
+    return strategy.team.size // strategy.sharers.size if shared else 1
 
 
 def model_of(replica) -> dict:

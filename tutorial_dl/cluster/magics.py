@@ -42,7 +42,9 @@ class ClusterMagics(ParallelMagics):
         shown = own | {name: value for name, value in shown.items() if value is not None}
         if block:
             self.cluster.cells.free(targets, timeout, page)
-        status = bool(block) and page.shows_status() and shown["progress_after"] >= 0
+        # Where the output is kept (-o), reports of long waits belong to it.
+        shows = page.shows_status() and shown["progress_after"] >= 0
+        status = bool(block and shows and not save_name)
         sent = self.cluster.cells.submit(cell, targets, timeout, status)
         self.last_result = sent.result
         if save_name:

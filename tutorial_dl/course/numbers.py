@@ -14,74 +14,67 @@ from typing import NamedTuple
 from numba_kernels.bench.timing import machine
 
 SECONDS = 900  # a command may take so long
+# Each writes JSON to the file that is put in place of FILE.
+COMMANDS = {"allreduce": "numba_kernels bench allreduce -n 2 --seconds 30 --json FILE"}
 
 
 class Number(NamedTuple):
-    """A number: the command whose JSON it is taken from, what it is, and how it is taken."""
+    """A number: what it is, the command whose JSON it is taken from, and how it is taken."""
 
-    command: str
     what: str
-    of: Callable[[dict | list], str]
+    command: str
+    of: Callable[[dict], str]
 
 
-# Each writes JSON to the file that is put in place of FILE.
-COMMANDS = {
-    "kernels": "numba_kernels bench all -n 2 --seconds 40 --json FILE",
-    "training": "tutorial_dl run --report REPORT --json FILE",
-}
-
-
-def ratio(what: str, **wanted) -> Callable[[dict], str]:
-    """Takes "2.3" from the row of a benchmark: the peer's time over ours."""
+def times_as_fast(what: str, size: int) -> Callable[[dict], str]:
+    """Takes the peer's time over ours, as in "2.3", from the rows of a benchmark of this size."""
 
     def of(result: dict) -> str:
-        wanted["what"] = what
-        fitting = [one for one in result["rows"] if all(one.get(k) == v for k, v in wanted.items())]
-        return f"{max(one['ratio'] for one in fitting):.1f}"
+        rows = [one for one in result["rows"] if (one["what"], one["bytes"]) == (what, size)]
+        return f"{max(one['ratio'] for one in rows):.1f}"
 
     return of
 
 
+CYCLE = "allreduce, full cycle"
 NUMBERS = {
     "allreduce_1mib": Number(
-        "kernels",
-        "allreduce of 1 MiB, MPI's time over ours",
-        ratio("allreduce, full cycle", bytes=2**20),
+        "allreduce of 1 MiB: MPI's time over ours", "allreduce", times_as_fast(CYCLE, 2**20)
     ),
     "allreduce_64mib": Number(
-        "kernels",
-        "allreduce of 64 MiB, MPI's time over ours",
-        ratio("allreduce, full cycle", bytes=2**26),
+        "allreduce of 64 MiB: MPI's time over ours", "allreduce", times_as_fast(CYCLE, 2**26)
     ),
 }
 
 
-def measure(names=tuple(NUMBERS)) -> dict:
+def measure() -> dict:
     """Run the commands that the numbers need.
 
-    Returns {"date", "machine", "numbers": {name: text}, "commands": {name: command line}}.
+    Returns {"date", "machine", "numbers": {name: text}, "about": {name: what it is}, "commands":
+    {name: command line}}.
 
     Raises:
-        RuntimeError: a command failed; has the last line that it wrote.
+        RuntimeError: A command failed; has the last line that it wrote.
     """
-    results = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in {NUMBERS[each].command for each in names}:
-            file = Path(folder, f"{name}.json")
-            words = [
-                {"FILE": str(file), "REPORT": str(Path(folder, "report.html"))}.get(word, word)
-                for word in COMMANDS[name].split()
-            ]
-            done = subprocess.run(
-                [sys.executable, "-m", *words], capture_output=True, text=True, timeout=SECONDS
-            )
-            if done.returncode:
-                said = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-                raise RuntimeError(f"python -m {COMMANDS[name]}: {said[0]}")
-            results[name] = json.loads(file.read_text())
+    results = {name: output_of(command) for name, command in COMMANDS.items()}
     return {
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
-        "numbers": {name: NUMBERS[name].of(results[NUMBERS[name].command]) for name in names},
-        "commands": {name: f"python -m {COMMANDS[NUMBERS[name].command]}" for name in names},
+        "numbers": {name: one.of(results[one.command]) for name, one in NUMBERS.items()},
+        "about": {name: one.what for name, one in NUMBERS.items()},
+        "commands": {name: f"python -m {COMMANDS[one.command]}" for name, one in NUMBERS.items()},
     }
+
+
+def output_of(command: str) -> dict:
+    """The JSON that a command writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "result.json")
+        words = [str(file) if word == "FILE" else word for word in command.split()]
+        done = subprocess.run(
+            [sys.executable, "-m", *words], capture_output=True, text=True, timeout=SECONDS
+        )
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+            raise RuntimeError(f"python -m {command}: {said[0]}")
+        return json.loads(file.read_text())

@@ -32,7 +32,7 @@ from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_steps import keras
 
 ALL = (Ellipsis,)
-# Of the slices' weights, which are copied: initializers of the user's own can't be made again
+# Initializers of the slices, whose weights are then copied; a user's own could not be made again
 FRESH = {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
 
 

@@ -47,6 +47,12 @@ class Machine(NamedTuple):
     stage_factor: float = 1.0  # f
 
 
+def cut_in_words(axes: Mapping[str, int]) -> str:
+    """The axes that are cut, such as "data 2 x tensor 2"."""
+    beyond = [f"{name} {size}" for name, size in axes.items() if size > 1]
+    return " x ".join(beyond) or "one rank"
+
+
 @dataclass(frozen=True)
 class Proposal:
     """A way to cut a model: what a rank holds, sends, and how long a step takes.
@@ -76,8 +82,7 @@ class Proposal:
     @property
     def name(self) -> str:
         """In words: "data 2 x tensor 2"."""
-        beyond = [f"{name} {size}" for name, size in self.axes.items() if size > 1]
-        return " x ".join(beyond) or "one rank"
+        return cut_in_words(self.axes)
 
     @property
     def most(self) -> str:

@@ -61,7 +61,7 @@ class KerasCallback(Callback):
                 "keras.callbacks.ModelCheckpoint would write the model of rank 0's part: use "
                 "callbacks.SaveBest, or Trainer(checkpoint=FOLDER)"
             )
-        if hasattr(trainer.replica, "shards"):
+        if trainer.replica.stage:
             self._check_shards(trainer.replica.stage)
         with_master = bool(trainer.layout.masters)
         if self.kind in CHANGE_RATES and (with_master or trainer.schedule is not None):

@@ -167,7 +167,7 @@ class Trainer:
             train = dataset.train
             weigh = Stream.weighted if isinstance(train, Stream) else by_class
             dataset = replace(dataset, train=weigh(train, class_weight))
-        whole = replica.whole_size == replica.parameters.size and not hasattr(replica, "shards")
+        whole = replica.whole_size == replica.parameters.size and not replica.stage
         if not whole and not strategy.takes_parts and strategy.copies is strategy.team:
             raise ValueError(
                 "this rank has a part of a model: train it with strategies.Sharded(team), "

@@ -48,7 +48,7 @@ def test_a_step_and_its_work(on_ranks, tmp_path, monkeypatch, capsys):
         assert one["parameters"] == 2 * 12 * (16 * 24 + 24 + 24 * 16 + 16)
         assert one["moved_bytes"] == 2 * int(one["algorithm"][-1]) * 128 * 16 * 4
     for one, merged in zip(rows, merge([rows]), strict=True):
-        # Of the limit: a step that loses nothing but the predicted bubble has 1.
+        # A step that loses nothing but the predicted bubble reaches the whole limit, 1.
         work = merged["peer_us"] / (1 - one["predicted_bubble"])
         assert merged["fraction_of_limit"] == pytest.approx(work / merged["ours_us"])
 

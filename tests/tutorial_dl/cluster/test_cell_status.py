@@ -108,6 +108,27 @@ def test_calls_and_variables_report_as_cells_do(team, monkeypatch):
         assert team["stall.reports"] == [not shows] * 3
 
 
+def test_output_that_is_kept_has_reports_of_long_waits():
+    """Also in JupyterLab, which shows the same below a cell, for as long as it runs."""
+    asked, page = [], SimpleNamespace(shows_status=lambda: True)
+    sent = SimpleNamespace(result="result", wait=lambda *_, **__: None)
+
+    def submit(cell, targets, timeout, status):
+        asked.append(status)
+        return sent
+
+    cells = SimpleNamespace(free=lambda *_: None, submit=submit)
+    shell, view = SimpleNamespace(user_ns={}), SimpleNamespace(block=True, targets="all")
+    how = {"verbose": False, "stream_output": True, "progress_after_seconds": 2}
+    magics = SimpleNamespace(
+        cluster=SimpleNamespace(cells=cells), shell=shell, view=view, signal_on_interrupt=2, **how
+    )
+    ClusterMagics.parallel_execute(magics, "pass", page=page)
+    ClusterMagics.parallel_execute(magics, "pass", page=page, save_name="kept")
+    ClusterMagics.parallel_execute(magics, "pass", page=page, block=False)
+    assert asked == [True, False, False] and shell.user_ns == {"kept": "result"}
+
+
 def test_mpi_shows_the_wait_before_it_and_the_cell_in_one_place():
     pages = []
     cells = SimpleNamespace(free=lambda ranks, timeout, page: pages.append(page))

@@ -1,15 +1,12 @@
 """Sequences divided over ranks: the same history and weights as one process, in any division."""
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from divided_models import Fails, fails_and_recovers, options_of, same_commands, train_command
 
-from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, strategies
 from tutorial_dl.config import RunConfig
@@ -130,32 +127,33 @@ def go_on(folder):
     fourth.fit(1)
     assert fourth.callbacks[0].samples == len(DATA.train)
     same(fourth, one)
+    masks_of_groups(folder)
     rounded = divided(2, how={"compression": "fp16"}, clip_norm=0.2)
     rounded.fit(1)
     near = pytest.approx(one.history.epochs[0]["val_loss"], rel=1e-3)
     assert rounded.history.epochs[0]["val_loss"] == near
 
 
+def masks_of_groups(folder):
+    """One group has no sample of an epoch's last batch, and draws no masks; resumed, it knows."""
+    model, options = (True, 0.3), {"batch_size": 13}
+    unbroken = divided(2, model, **options)
+    unbroken.fit(2)
+    divided(2, model, **options, checkpoint=f"{folder}/masks").fit(1)
+    resumed = divided(2, model, **options, checkpoint=f"{folder}/masks")
+    assert resumed.resume()
+    resumed.fit(1)
+    np.testing.assert_array_equal(resumed.replica.parameters, unbroken.replica.parameters)
+
+
 def test_masks_go_on_and_ranks_fail(on_ranks, tmp_path):
     on_ranks(2, masks_go_on, str(tmp_path))
-
-
-class Fails(callbacks.Callback):
-    """Raises once, after the tenth step, on the ranks where it is armed."""
-
-    def __init__(self, armed):
-        self.armed = armed
-
-    def on_step_end(self, trainer, loss, samples):
-        if self.armed and trainer.steps == 10:
-            self.armed = False
-            raise ArithmeticError("no more")
 
 
 def masks_go_on(folder):
     """One process writes a checkpoint, and two go on with its masks; then rank 1 fails."""
     model, rank = (True, 0.3), Team().rank
-    fails, alone_too = [Fails(True)], Team().split(rank)
+    fails, alone_too = [Fails(True, 10)], Team().split(rank)
     one = Trainer(whole(*model), DATA, "serial", team=alone_too, callbacks=fails, **HOW)
     with pytest.raises(ArithmeticError):
         one.fit(3)
@@ -163,11 +161,11 @@ def masks_go_on(folder):
     one.fit(1)
     alone(2, model, "synchronous", checkpoint=str(Path(folder, str(rank))))
     team = Team()
-    found = divided(2, model, checkpoint=str(Path(folder, "0")), callbacks=[Fails(team.rank == 1)])
+    found = divided(
+        2, model, checkpoint=str(Path(folder, "0")), callbacks=[Fails(team.rank == 1, 10)]
+    )
     assert found.resume() and found.steps == 8
-    with pytest.raises(ArithmeticError if team.rank == 1 else PeerError, match="no more"):
-        found.fit(2)
-    found.team.recover()
+    fails_and_recovers(found, 2)
     found.fit(1)
     same(found, one)
     refused(found.replica.grid)
@@ -200,35 +198,15 @@ def refused(grid):
             replica.try_out(batch, True)
 
 
-def run(*options):
-    command = [sys.executable, "-m", "tutorial_dl", "train", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
 def test_the_command_line(tmp_path):
     """--context trains, and writes what a run of one rank writes."""
-    (tmp_path / "mine.py").write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_context_replica import DATA, whole\n"
-        "def data(): return DATA\n"
-    )
-    options = ["--model", f"{tmp_path}/mine.py:whole", "--data", f"{tmp_path}/mine.py:data"]
-    options += ["--epochs", 1, "--batch-size", 12, "--quiet"]
-    found = []
-    for number, more in enumerate([[], ["--context", 3]]):
-        file = tmp_path / f"{number}.json"
-        done = run(*options, *more, "--json", file)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(file.read_text()))
-    one, three = found
-    assert (one["ranks"], three["ranks"]) == (1, 3) and one["parameters"] == three["parameters"]
-    assert three["val_loss"] == pytest.approx(one["val_loss"], rel=1e-9)
-    assert three["config"]["context"] == {"context": 3}
+    lines = "from test_context_replica import DATA, whole", "def data(): return DATA"
+    three = same_commands(tmp_path, options_of(tmp_path, __file__, *lines), ["--context", 3])
+    assert three["ranks"] == 3 and three["config"]["context"] == {"context": 3}
 
 
 def test_what_does_not_fit_is_refused_in_one_line():
-    done = run("--context", 3, "--data", "text", "--model", "transformer")
+    done = train_command("--context", 3, "--data", "text", "--model", "transformer")
     line = "a sequence of 64 positions can't be divided evenly over 3 ranks: use sequences of 63 or"
     assert done.returncode == 2 and line in done.stderr, done.stderr
     assert done.stderr.count("\n") == 1

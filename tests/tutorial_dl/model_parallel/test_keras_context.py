@@ -6,10 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from divided_models import (
+    Fails,
+    fails_and_recovers,
+    in_float64,
+    same_file,
+    same_training,
+    same_vectors,
+)
 from keras_networks import keras, layers
 
 from numba_kernels import optimizers
-from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, data, models, strategies
 from tutorial_dl.model_parallel import Grid, KerasContextReplica, KerasTensorReplica
@@ -76,36 +83,17 @@ def trainers(build, grid, optimizer="momentum", callbacks=(), eager=False, **opt
     return serial, found, batch
 
 
-def same(found, serial, batch, near):
-    """Equal histories, weights and outputs; rank 0 has the serial run."""
-    outputs, ours = found.predict(batch[0]), found.replica.parameters
-    if (pieces := getattr(found.replica, "pieces", None)) is not None:
-        ours = pieces.joined(ours, 0, pieces.whole_size)
-    if serial is None:
-        return
-    for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
-        assert mine.keys() == theirs.keys() >= {"loss", "accuracy"}
-        for name in mine.keys() & {"loss", "accuracy", "val_loss", "val_accuracy"}:
-            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), name
-    expected = serial.replica.parameters
-    np.testing.assert_allclose(ours, expected, rtol=0, atol=near * np.abs(expected).max())
-    np.testing.assert_allclose(outputs, serial.replica.predict(batch[0]), rtol=0, atol=near)
-
-
 def trains(build, grid, folder, near, **options):
     """20 updates of 4 samples and 1; the file is a plain .keras file with the optimizer's state."""
     serial, found, batch = trainers(build, grid, **options)
     if serial is not None:
         serial.fit(5)
     found.fit(5)
-    same(found, serial, batch, near)
+    same_training(found, serial, batch, near)
     path = Path(folder, f"{build.__name__}.keras")
     found.save(path)
     if serial is not None:
-        loaded = keras.saving.load_model(path)
-        outputs = serial.replica.predict(batch[0])
-        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=near)
-        assert int(loaded.optimizer.iterations) == 20
+        assert int(same_file(path, serial, batch, near).optimizer.iterations) == 20
     ranks, before = grid.context.size, found.replica.sequences.sent
     found.replica.compute_gradient(batch)
     block = len(batch[1]) * (12 if build is gpt else 6) * 12 // ranks * found.replica.dtype.itemsize
@@ -119,14 +107,11 @@ def test_two_ranks_train_and_fail_as_one(on_ranks, tmp_path):
 
 
 def two(folder):
-    grid, fails = Grid(Team(), context=2), Stops()
+    grid, fails = Grid(Team(), context=2), Fails()
     trains(full, grid, folder, 1e-5)
-    found, rank = trains(gpt, grid, folder, 1e-5, callbacks=[fails]), grid.team.rank
-    fails.armed = rank == 1
-    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more") as error:
-        found.fit(3)
-    assert rank == 1 or "rank 1" in str(error.value)
-    found.team.recover()
+    found = trains(gpt, grid, folder, 1e-5, callbacks=[fails])
+    fails.armed = grid.team.rank == 1
+    fails_and_recovers(found, 3)
     found.fit(1)
     assert found.history.epochs[-1]["loss"] < found.history.epochs[0]["loss"]
     # Layers without a seed of their own: all ranks draw the same masks.
@@ -156,30 +141,15 @@ class Counts(callbacks.Callback):
         self.samples += samples
 
 
-class Stops(callbacks.Callback):
-    """Raises in the next step on the ranks where it is armed."""
-
-    armed = False
-
-    def on_step_end(self, trainer, loss, samples):
-        if self.armed:
-            self.armed = False
-            raise ArithmeticError("no more")
-
-
 def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
     on_ranks(3, three, str(tmp_path), keras=True)
 
 
 def three(folder):
-    before = keras.config.dtype_policy()
-    keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
-    try:
+    with in_float64():
         for build in (gpt, full):
             found = trains(build, Grid(Team(), context=3), folder, 1e-12, eager=True)
             assert found.replica.dtype == np.float64
-    finally:
-        keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
 
 
 def test_with_data_and_tensor_parallelism_and_clipping(on_ranks, tmp_path):
@@ -209,21 +179,11 @@ def together(folder):
     assert found.resume() and len(found.history.epochs) == 2
     found.fit(1)
     assert counts.samples == 13
-    same(found, serial, batch, 1e-5)
+    same_training(found, serial, batch, 1e-5)
     found.save(f"{folder}/whole.keras")
     if serial is not None:
-        loaded = keras.saving.load_model(f"{folder}/whole.keras")
-        outputs = serial.replica.predict(batch[0])
-        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-5)
-    if serial is not None:
-        vectors = [serial.replica.parameters, *serial.strategy.state.slots]
-        expected = [one.copy() for one in vectors]
-        for one in vectors:
-            one[:] = 0
-        serial.run.saving = saving
-        assert serial.resume() and len(serial.history.epochs) == 3
-        for mine, theirs in zip(vectors, expected, strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+        same_file(f"{folder}/whole.keras", serial, batch, 1e-5)
+        same_vectors(serial, saving, 3, 1e-5)
 
 
 def chain(*more, inputs=(12, 3), **options):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from divided_models import with_shared_weights
 from keras_networks import keras, layers
 
 from numba_kernels.team.team import Team
@@ -131,13 +132,6 @@ def after(*more, **options):
     chain = [keras.Input((4,)), layers.Dense(4, name="first"), *more, layers.Dense(1, name="last")]
     model = keras.Sequential(chain)
     model.compile(**{"loss": "mse", **options})
-    return model
-
-
-def with_shared_weights():
-    x, shared = keras.Input((4,)), layers.Dense(4, name="shared")
-    model = keras.Model(x, layers.Dense(1)(shared(layers.Dense(4, name="between")(shared(x)))))
-    model.compile(loss="mse")
     return model
 
 

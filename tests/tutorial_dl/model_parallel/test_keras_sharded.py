@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from divided_models import in_float64, with_shared_weights
 from keras_networks import keras, layers
 
 from numba_kernels.team.team import Team
@@ -204,14 +205,10 @@ def test_two_ranks(on_ranks, tmp_path):
 
 
 def three(folder):
-    before = keras.config.dtype_policy()
-    keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
-    try:
+    with in_float64():
         trains(gpt, 2, Team(), 1e-12, clip_norm=0.3)
         trains(convolutional, 3, Team(), 1e-12, folder)
         trains(by_batch, 3, Team(), 1e-12, serial=False)
-    finally:
-        keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
 
 
 def test_three_ranks_to_twelve_digits(on_ranks, tmp_path):
@@ -223,13 +220,6 @@ def after(*more, kind=None, **options):
     chain = [keras.Input((4,)), *more, layers.Dense(1, name="last")]
     model = (kind or keras.Sequential)(chain)
     model.compile(**{"loss": "mse", **options})
-    return model
-
-
-def with_shared_weights():
-    x, shared = keras.Input((4,)), layers.Dense(4, name="shared")
-    model = keras.Model(x, layers.Dense(1)(shared(layers.Dense(4, name="between")(shared(x)))))
-    model.compile(loss="mse")
     return model
 
 

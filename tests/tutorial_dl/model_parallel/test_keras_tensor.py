@@ -7,16 +7,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from divided_models import (
+    Fails,
+    fails_and_recovers,
+    in_float64,
+    same_file,
+    same_training,
+    same_vectors,
+)
 from keras_networks import keras, layers
 
 from numba_kernels import optimizers
-from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, data, models, replica, strategies, timeline
 from tutorial_dl.config import RunConfig
 from tutorial_dl.model_parallel import Grid, KerasTensorReplica, PipelinedReplica
 from tutorial_dl.replica.consistency import DriftError
-from tutorial_dl.training import callbacks
 from tutorial_dl.training.setup import prepare
 
 pytestmark = pytest.mark.xdist_group("keras")
@@ -113,41 +119,20 @@ def trainers(build, grid, optimizer="momentum", callbacks=(), validate=True, **o
     return serial, found, batch
 
 
-def same(found, serial, batch, near):
-    """Equal histories, weights, statistics and outputs; rank 0 has the serial run."""
-    pieces = found.replica.pieces
-    whole = pieces.joined(found.replica.parameters, 0, pieces.whole_size)
-    outputs = found.predict(batch[0])
-    if serial is None:
-        return
-    for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
-        assert mine.keys() == theirs.keys() >= {"loss", "accuracy"}
-        for name in mine.keys() & {"loss", "accuracy", "val_loss", "val_accuracy"}:
-            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), name
-    expected = serial.replica.parameters
-    np.testing.assert_allclose(whole, expected, rtol=0, atol=near * np.abs(expected).max())
-    state = serial.replica.state
-    np.testing.assert_allclose(found.replica.state, state, rtol=10 * near, atol=near)
-    np.testing.assert_allclose(outputs, serial.replica.predict(batch[0]), rtol=0, atol=near)
-
-
 def trains(build, grid, folder, near, **options):
     """20 updates of 7 and 6 samples; the file is a plain .keras file with the optimizer's state."""
     serial, found, batch = trainers(build, grid, **options)
     if serial is not None:
         serial.fit(10)
     found.fit(10)
-    same(found, serial, batch, near)
+    same_training(found, serial, batch, near)
     path = Path(folder, f"{build.__name__}.keras")
     found.save(path)
     if serial is not None:
-        loaded = keras.saving.load_model(path)
-        outputs = serial.replica.predict(batch[0])
-        np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=near)
-        assert int(loaded.optimizer.iterations) == 20
+        assert int(same_file(path, serial, batch, near).optimizer.iterations) == 20
         serial.fit(1)
     found.fit(1)  # the weights still lie where they are trained
-    same(found, serial, batch, near)
+    same_training(found, serial, batch, near)
     sums = found.replica.sums
     forward, backward = sums.forward, sums.backward
     with timeline.record() as seen:
@@ -165,7 +150,7 @@ def test_two_ranks_train_and_fail_as_one(on_ranks, tmp_path):
 
 
 def two(folder):
-    grid, fails = Grid(Team(), tensor=2), Stops()
+    grid, fails = Grid(Team(), tensor=2), Fails()
     goes_on(trains(mlp, grid, folder, 1e-5, callbacks=[fails]), fails)  # masks agree again, too
     trains(cnn, grid, folder, 1e-5)
     found, rank = trains(gpt, grid, folder, 1e-5, callbacks=[fails]), grid.team.rank
@@ -187,24 +172,9 @@ def two(folder):
 
 def goes_on(found, fails):
     """Rank 1 raises, and after a recovery both train on."""
-    rank = found.team.rank
-    fails.armed = rank == 1
-    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more") as error:
-        found.fit(3)
-    assert rank == 1 or "rank 1" in str(error.value)
-    found.team.recover()
+    fails.armed = found.team.rank == 1
+    fails_and_recovers(found, 3)
     found.fit(1)
-
-
-class Stops(callbacks.Callback):
-    """Raises in the next step on the ranks where it is armed."""
-
-    armed = False
-
-    def on_step_end(self, trainer, loss, samples):
-        if self.armed:
-            self.armed = False
-            raise ArithmeticError("no more")
 
 
 def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
@@ -212,14 +182,10 @@ def test_three_ranks_train_as_one_to_twelve_digits(on_ranks, tmp_path):
 
 
 def three(folder):
-    before = keras.config.dtype_policy()
-    keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
-    try:
+    with in_float64():
         for build in RULES:
             found = trains(build, Grid(Team(), tensor=3), folder, 1e-12, validate=False)
             assert found.replica.dtype == np.float64
-    finally:
-        keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
 
 
 def test_with_data_parallelism_pipelines_and_clipping(on_ranks, tmp_path):
@@ -262,14 +228,7 @@ def together(folder):
             assert mine["val_loss"] == pytest.approx(theirs["val_loss"], rel=2e-5)
         loaded = keras.saving.load_model(f"{folder}/whole.keras")
         np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=1e-6)
-        vectors = [serial.replica.parameters, *serial.strategy.state.slots]
-        expected = [one.copy() for one in vectors]
-        for one in vectors:
-            one[:] = 0
-        serial.run.saving = saving
-        assert serial.resume() and len(serial.history.epochs) == 3
-        for mine, theirs in zip(vectors, expected, strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+        same_vectors(serial, saving, 3, 1e-5)
         assert serial.strategy.state.step == 6
 
 

@@ -1,21 +1,18 @@
 """A Trainer with a pipeline: the same history and weights as one process, in any cut."""
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands_here import run_here
+from divided_models import Fails, fails_and_recovers, options_of, same_commands, train_command
 
-from numba_kernels.errors import PeerError
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, strategies
 from tutorial_dl.data import Data, Dataset
 from tutorial_dl.model_parallel import Grid, PipelinedReplica
 from tutorial_dl.replica import TransformerReplica
-from tutorial_dl.training import callbacks
 
 RANDOM = np.random.default_rng(5)
 TOKENS = RANDOM.integers(0, 9, (61, 7))
@@ -117,61 +114,30 @@ def test_training_goes_on_after_a_failure(on_ranks, tmp_path):
     on_ranks(3, fails_and_goes_on, str(tmp_path))
 
 
-class Fails(callbacks.Callback):
-    """Raises once, after the third step, on the ranks where it is armed."""
-
-    def __init__(self, armed):
-        self.armed = armed
-
-    def on_step_end(self, trainer, loss, samples):
-        if self.armed and trainer.steps == 3:
-            self.armed = False
-            raise ArithmeticError("no more")
-
-
 def fails_and_goes_on(folder):
     """One process fails in its first epoch, and so does rank 1; both go on with a whole epoch."""
     rank = Team().rank
     alone = Trainer(
-        whole(), DATA, "serial", team=Team().split(rank), callbacks=[Fails(True)], **HOW
+        whole(), DATA, "serial", team=Team().split(rank), callbacks=[Fails(True, 3)], **HOW
     )
     with pytest.raises(ArithmeticError):
         alone.fit(2)
     alone.team.recover()
     alone.fit(2)
-    found = trainer(3, callbacks=[Fails(rank == 1)])
-    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more"):
-        found.fit(2)
-    found.team.recover()
+    found = trainer(3, callbacks=[Fails(rank == 1, 3)])
+    fails_and_recovers(found, 2)
     found.fit(2)
     same(found, alone, folder)
 
 
-def run(*options):
-    command = [sys.executable, "-m", "tutorial_dl", "train", *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+LINES = "from test_pipelined_training import DATA, whole", "def data(): return DATA"
 
 
 def test_the_command_line(tmp_path):
     """--pipeline with its options trains, and writes what a run of one rank writes."""
-    (tmp_path / "mine.py").write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_pipelined_training import DATA, whole\n"
-        "def data(): return DATA\n"
-    )
-    options = ["--model", f"{tmp_path}/mine.py:whole", "--data", f"{tmp_path}/mine.py:data"]
-    options += ["--epochs", 1, "--batch-size", 12, "--quiet"]
-    found = []
-    for number, more in enumerate([[], ["--pipeline", 2, "--pipeline-schedule", "zb_h1"]]):
-        file = tmp_path / f"{number}.json"
-        done = run(*options, *more, "--json", file)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(file.read_text()))
-    one, two = found
-    assert (one["ranks"], two["ranks"]) == (1, 2) and one["parameters"] == two["parameters"]
-    assert two["val_loss"] == pytest.approx(one["val_loss"], rel=1e-9)
-    assert two["config"]["pipeline"]["pipeline_schedule"] == "zb_h1"
+    cut = ["--pipeline", 2, "--pipeline-schedule", "zb_h1"]
+    two = same_commands(tmp_path, options_of(tmp_path, __file__, *LINES), cut)
+    assert two["ranks"] == 2 and two["config"]["pipeline"]["pipeline_schedule"] == "zb_h1"
 
 
 @pytest.mark.parametrize(
@@ -185,43 +151,38 @@ def test_the_command_line(tmp_path):
     ],
 )
 def test_a_killed_stage_is_named_by_the_command_line(tmp_path, rank, line):
-    (tmp_path / "mine.py").write_text(
-        "import os, signal, sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from mpi4py import MPI\n"
-        "from test_pipelined_training import DATA, whole\n"
-        "from tutorial_dl.data import Data, Dataset\n"
-        "class Dies(Data):\n"
-        "    times = 0\n"
-        "    def take(self, samples):\n"
-        "        Dies.times += 1\n"
-        f"        if MPI.COMM_WORLD.rank == {rank} and Dies.times > 6:\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        return super().take(samples)\n"
-        "def data():\n"
-        "    train = Dies(DATA.train.inputs, DATA.train.targets)\n"
-        "    return Dataset('tokens', train, DATA.validation, classes=9)\n"
-    )
-    options = ["--model", f"{tmp_path}/mine.py:whole", "--data", f"{tmp_path}/mine.py:data"]
+    dies = f"""
+import os, signal
+from mpi4py import MPI
+from tutorial_dl.data import Data, Dataset
+class Dies(Data):
+    times = 0
+    def take(self, samples):
+        Dies.times += 1
+        if MPI.COMM_WORLD.rank == {rank} and Dies.times > 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().take(samples)
+def data():
+    train = Dies(DATA.train.inputs, DATA.train.targets)
+    return Dataset('tokens', train, DATA.validation, classes=9)
+"""
+    options = options_of(tmp_path, __file__, LINES[0], dies)
     cut = ["--pipeline", 2, "--cut-at", "block_2_attend", "--batch-size", 4]
-    done = run(*options, *cut, "--epochs", 3, "--quiet")
+    done = train_command(*options, *cut, "--epochs", 3, "--quiet")
     assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
     assert re.match(f"error: {line}", done.stderr), done.stderr
 
 
 def test_a_rank_that_dies_as_python_ends_holds_up_nobody(tmp_path):
     """MPI_Finalize of the others would wait for it for ever."""
-    (tmp_path / "mine.py").write_text(
-        "import atexit, os, signal, sys\n"
-        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from mpi4py import MPI\n"
-        "from test_pipelined_training import DATA, whole\n"
-        "if MPI.COMM_WORLD.rank == 1:\n"
-        "    atexit.register(os.kill, os.getpid(), signal.SIGKILL)\n"
-        "def data(): return DATA\n"
-    )
-    options = ["--model", f"{tmp_path}/mine.py:whole", "--data", f"{tmp_path}/mine.py:data"]
-    done = run(*options, "--pipeline", 2, "--batch-size", 12, "--epochs", 1, "--quiet")
+    dies = """
+import atexit, os, signal
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 1:
+    atexit.register(os.kill, os.getpid(), signal.SIGKILL)
+"""
+    options = options_of(tmp_path, __file__, *LINES, dies)
+    done = train_command(*options, "--pipeline", 2, "--batch-size", 12, "--epochs", 1, "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -236,8 +197,6 @@ def test_a_rank_that_dies_as_python_ends_holds_up_nobody(tmp_path):
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_before_ranks_are_started(capfd, options, line):
-    from commands_here import run_here  # ranks import this file without tests/support
-
     done = run_here(capfd, "train", "--quiet", *map(str, options))
     assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1
 
@@ -251,5 +210,5 @@ def test_what_does_not_fit_is_refused_before_ranks_are_started(capfd, options, l
     ],
 )  # fmt: skip
 def test_what_ranks_refuse_is_told_in_one_line(options, line):
-    done = run(*options)
+    done = train_command(*options)
     assert done.returncode == 2 and line in done.stderr and done.stderr.count("\n") == 1

@@ -32,6 +32,8 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+from tutorial_dl.model_parallel.proposing import cut_in_words
+
 
 class Transformer(NamedTuple):
     layers: int  # L
@@ -75,8 +77,7 @@ class Cut(NamedTuple):
         return prod(self)
 
     def __str__(self) -> str:
-        beyond = [f"{name} {size}" for name, size in self._asdict().items() if size > 1]
-        return " x ".join(beyond) or "one rank"
+        return cut_in_words(self._asdict())
 
 
 class Cost(NamedTuple):

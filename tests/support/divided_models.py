@@ -1,0 +1,130 @@
+"""What tests of models that ranks divide have in common: one rank fails, and results are equal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numba_kernels.errors import PeerError
+from tutorial_dl.training import callbacks
+
+
+class Fails(callbacks.Callback):
+    """Raises once on the ranks where it is armed: after the next step, or after step `step`."""
+
+    def __init__(self, armed: bool = False, step: int | None = None):
+        self.armed, self.step = armed, step
+
+    def on_step_end(self, trainer, loss, samples):
+        if self.armed and self.step in (None, trainer.steps):
+            self.armed = False
+            raise ArithmeticError("no more")
+
+
+def fails_and_recovers(found, epochs: int) -> None:
+    """Train until a `Fails` that is armed on rank 1 raises there; the others learn of it."""
+    rank = found.team.rank
+    with pytest.raises(ArithmeticError if rank == 1 else PeerError, match="no more") as error:
+        found.fit(epochs)
+    assert rank == 1 or "rank 1" in str(error.value)
+    found.team.recover()
+
+
+def same_training(found, serial, batch, near: float) -> None:
+    """Equal histories, weights, state and outputs; `serial` is None but on rank 0. Collective."""
+    outputs, ours = found.predict(batch[0]), found.replica.parameters
+    if (pieces := getattr(found.replica, "pieces", None)) is not None:
+        ours = pieces.joined(ours, 0, pieces.whole_size)
+    if serial is None:
+        return
+    for mine, theirs in zip(found.history.epochs, serial.history.epochs, strict=True):
+        assert mine.keys() == theirs.keys() >= {"loss", "accuracy"}
+        for name in mine.keys() & {"loss", "accuracy", "val_loss", "val_accuracy"}:
+            assert mine[name] == pytest.approx(theirs[name], rel=2 * near), name
+    expected = serial.replica.parameters
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=near * np.abs(expected).max())
+    state = serial.replica.state
+    np.testing.assert_allclose(found.replica.state, state, rtol=10 * near, atol=near)
+    np.testing.assert_allclose(outputs, serial.replica.predict(batch[0]), rtol=0, atol=near)
+
+
+def same_file(path: Path, serial, batch, near: float):
+    """A plain .keras file gives what the model of one process does; returns the loaded model."""
+    from keras_networks import keras
+
+    loaded = keras.saving.load_model(path)
+    outputs = serial.replica.predict(batch[0])
+    np.testing.assert_allclose(loaded(batch[0]), outputs, rtol=0, atol=near)
+    return loaded
+
+
+def same_vectors(serial, saving, epochs: int, near: float) -> None:
+    """Resumed from the checkpoint that others have written, one process has what it has now."""
+    vectors = [serial.replica.parameters, *serial.strategy.state.slots]
+    expected = [one.copy() for one in vectors]
+    for one in vectors:
+        one[:] = 0
+    serial.run.saving = saving
+    assert serial.resume() and len(serial.history.epochs) == epochs
+    for mine, theirs in zip(vectors, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=near * np.abs(theirs).max())
+
+
+@contextlib.contextmanager
+def in_float64():
+    """Keras makes models of float64 meanwhile."""
+    from keras_networks import keras
+
+    before = keras.config.dtype_policy()
+    keras.config.set_floatx("float64"), keras.config.set_dtype_policy("float64")
+    try:
+        yield
+    finally:
+        keras.config.set_floatx("float32"), keras.config.set_dtype_policy(before)
+
+
+def with_shared_weights():
+    """A Keras model that uses a layer twice, with another between."""
+    from keras_networks import keras, layers
+
+    x, shared = keras.Input((4,)), layers.Dense(4, name="shared")
+    model = keras.Model(x, layers.Dense(1)(shared(layers.Dense(4, name="between")(shared(x)))))
+    model.compile(loss="mse")
+    return model
+
+
+def options_of(folder: Path, test_file: str, *lines: str) -> list[str]:
+    """--model and --data of a user's file with these lines, which may import from a test's file."""
+    here, support = Path(test_file).parent, Path(__file__).parent
+    paths = f"import sys\nsys.path[:0] = [{str(here)!r}, {str(support)!r}]"
+    file = folder / "mine.py"
+    file.write_text("\n".join([paths, *lines, ""]))
+    return ["--model", f"{file}:whole", "--data", f"{file}:data"]
+
+
+def train_command(*options) -> subprocess.CompletedProcess:
+    """Run `train` with these options in processes of its own."""
+    command = [sys.executable, "-m", "tutorial_dl", "train", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def same_commands(folder: Path, options: list, cut: list) -> dict:
+    """An epoch with `options` on one rank, and with `cut`: the JSON of both has the same loss."""
+    found = []
+    for number, more in enumerate([[], cut]):
+        file = folder / f"{number}.json"
+        done = train_command(
+            *options, "--epochs", 1, "--batch-size", 12, "--quiet", *more, "--json", file
+        )
+        assert done.returncode == 0, done.stderr
+        found.append(json.loads(file.read_text()))
+    one, several = found
+    assert one["ranks"] == 1 < several["ranks"] and one["parameters"] == several["parameters"]
+    assert several["val_loss"] == pytest.approx(one["val_loss"], rel=1e-9)
+    return several
