@@ -73,12 +73,14 @@ bench: install
 notebooks: install
 	@$(PY) -m tutorial_dl notebooks run --out $(BUILD)/notebooks
 
+# Measured once; to measure again, remove the file.
 $(BUILD)/numbers.json: | install
 	@mkdir -p $(BUILD)
 	@$(PY) -m tutorial_dl slides numbers --out $@
 
-# Marp is a package of npm. Node comes with the system or, as a wheel, with the extra "pages".
+# Marp is a package of npm, which comes with Node (Debian: apt install npm).
 $(BUILD)/marp/.installed: slides/package.json | install
+	@command -v npm > /dev/null || { echo "error: make slides needs npm (Debian: apt install npm)" >&2; exit 1; }
 	@mkdir -p $(BUILD)/marp && cp slides/package.json $(BUILD)/marp/
 	@cd $(BUILD)/marp && npm install --silent --no-audit --no-fund --no-package-lock
 	@touch $@
