@@ -301,6 +301,17 @@ class LayoutConfig:
         metavar="EXCHANGES|auto")
 
 
+def check_groups(config: RunConfig, axis: str, size: int, words: str) -> None:
+    """Raise ValueError unless ranks in step can form groups of `size` ranks along this axis."""
+    ranks, strategy = config.layout.ranks, config.strategy.strategy
+    if ranks is not None and ranks % size:
+        raise ValueError(
+            f"-n {ranks} can't be divided into {words} ranks: use a multiple of {size}"
+        )
+    if strategy != "synchronous":
+        raise ValueError(f"--{axis} with strategy {strategy!r}: use 'synchronous'")
+
+
 @dataclass(frozen=True)
 class PipelineConfig:
     panel = "Pipeline"
@@ -325,16 +336,8 @@ class PipelineConfig:
                 if getattr(self, one.name) != one.default:
                     raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --pipeline")
             return
-        ranks = config.layout.ranks
-        if ranks is not None and ranks % self.pipeline and config.tensor.tensor is None:
-            raise ValueError(
-                f"-n {ranks} can't be divided into pipelines of {self.pipeline} ranks: use a "
-                f"multiple of {self.pipeline}"
-            )
-        if config.strategy.strategy != "synchronous":
-            raise ValueError(
-                f"--pipeline with strategy {config.strategy.strategy!r}: use 'synchronous'"
-            )
+        if config.tensor.tensor is None:  # else TensorConfig checks both
+            check_groups(config, "pipeline", self.pipeline, f"pipelines of {self.pipeline}")
         values = config.values()
         for name in (
             "accumulate", "sync_batch_norm", "class_weight", "one_copy", "compression", "shard",
@@ -366,18 +369,9 @@ class TensorConfig:
             return
         if self.tensor_rules is not None:
             tensor_rules_of(self.tensor_rules)
-        ranks, stages = config.layout.ranks, config.pipeline.pipeline or 1
-        one = self.tensor * stages
-        if ranks is not None and ranks % one:
-            sort = "tensor groups" if stages == 1 else f"{stages} stages of tensor groups"
-            raise ValueError(
-                f"-n {ranks} can't be divided into {sort} of {self.tensor} ranks: use a multiple "
-                f"of {one}"
-            )
-        if config.strategy.strategy != "synchronous":
-            raise ValueError(
-                f"--tensor with strategy {config.strategy.strategy!r}: use 'synchronous'"
-            )
+        stages = config.pipeline.pipeline or 1
+        sort = "tensor groups" if stages == 1 else f"{stages} stages of tensor groups"
+        check_groups(config, "tensor", self.tensor * stages, f"{sort} of {self.tensor}")
         values = config.values()
         for name in ("accumulate", "sync_batch_norm", "one_copy", "compression", "shard"):
             if values[name] != OPTIONS[name].default:
@@ -396,18 +390,9 @@ class ContextConfig:
             return
         if config.pipeline.pipeline is not None:
             raise ValueError("--pipeline does not fit --context: use --tensor, or leave it out")
-        ranks, tensor = config.layout.ranks, config.tensor.tensor or 1
-        one = self.context * tensor
-        if ranks is not None and ranks % one:
-            size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
-            raise ValueError(
-                f"-n {ranks} can't be divided into context groups of {size} ranks: use a multiple "
-                f"of {one}"
-            )
-        if config.strategy.strategy != "synchronous":
-            raise ValueError(
-                f"--context with strategy {config.strategy.strategy!r}: use 'synchronous'"
-            )
+        tensor = config.tensor.tensor or 1
+        size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
+        check_groups(config, "context", self.context * tensor, f"context groups of {size}")
         values = config.values()
         for name in ("accumulate", "sync_batch_norm", "class_weight"):
             if values[name] != OPTIONS[name].default:
