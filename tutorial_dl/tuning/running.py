@@ -173,7 +173,6 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     from .coordinator import Coordinator, Refused
     from .lifelines import connected
     from .mpi_port import MpiPort
-
     from .suggester import Suggester, serve
 
     alone = 1 + search.suggesters  # ranks that do not train
