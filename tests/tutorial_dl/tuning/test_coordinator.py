@@ -283,17 +283,20 @@ def test_a_suggester_learns_all_that_the_coordinator_knows(sampler):
     """Also of trials that failed, were pruned, or have ended in an earlier search."""
     chosen = suggesters(sampler, 2)
 
-    class Port(Reporting, Faulty):
+    class Port(Reporting):
         def send(self, cell, message):
-            if message.get("trial") in (3, 9):
-                self._add(1, cell, message | {"what": "ended", "state": "failed", "why": "no"})
+            if message["what"] == "choose":
+                SimulatedPort.send(self, cell, message)
+            elif message["what"] == "train" and message["trial"] in (3, 9):
+                ended = {"what": "ended", "state": "failed", "why": "no", "fold": message["fold"]}
+                self._add(1, cell, ended | {"trial": message["trial"]})
             else:
                 super().send(cell, message)
 
     port = Port(2, lambda fold: 0.0)
     port.suggesters, port.cells, port.choosing = chosen, 2, 0.25
-    for number in (3, 2):
-        port._add(0, number, {"what": "ready"})
+    ready = [(0.0, number - 4, number, {"what": "ready"}) for number in (2, 3)]
+    port.events = ready + port.events  # before the cells
     study = Study(SPACE, sampler, 14, seed=0, pruner="median", epochs=9)
     for value in (0.5, 1.5):
         study.tell(study.ask()[0], value)
