@@ -51,7 +51,7 @@ class KerasSteps(KerasVariables):
         asked = model.jit_compile is True and not model.run_eagerly
         self._by_xla = {self._gradient_step.__name__: ANY} if asked else {}
         self._traces_for_xla = False
-        self._compiled: set[Any] = set()  # graphs that have been called
+        self._ran: set[Any] = set()  # graphs that have been called
 
     @property
     def _shares_losses(self) -> bool:
@@ -125,10 +125,12 @@ class KerasSteps(KerasVariables):
             return step(*keras.tree.map_structure(tf.constant, batch), self._loss_scale)
         function, captured, types = self._function(step, batch)
         inputs = [*(tf.constant(a) for a in tf.nest.flatten(batch)), self._loss_scale, *captured]
-        new = self._is_by_xla(step, len(inputs[0])) and function not in self._compiled
-        self._compiled.add(function)
+        # XLA logs what it can't compile, and oneDNN what it can't compute. A graph that waits for
+        # other ranks may have to say so.
+        hides = function not in self._ran and not self._calls_python
+        self._ran.add(function)
         try:
-            with chatter_hidden() if new else nullcontext():  # XLA logs what it can't compile
+            with chatter_hidden() if hides else nullcontext():
                 return tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=types, f=function)
         except tf.errors.OpError as error:
             raise wrong_label(self.model, batch[1]) or cause(error) from None
@@ -161,8 +163,12 @@ class KerasSteps(KerasVariables):
         return self._functions[key]
 
     def _is_by_xla(self, step: Callable, samples: int) -> bool:
-        together = self._collective or self._shares_losses  # then graphs call Python
-        return not together and self._by_xla.get(step.__name__) in (samples, ANY)
+        return not self._calls_python and self._by_xla.get(step.__name__) in (samples, ANY)
+
+    @property
+    def _calls_python(self) -> bool:
+        """Whether graphs call Python, to exchange something with other ranks."""
+        return self._collective or self._shares_losses
 
     @contextmanager
     def _tracing(self, by_xla: Callable | None) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """Steps compiled by XLA: the numbers of the graph, its random draws, and what XLA can't compile."""
 
+import os
 import sys
 
 import numpy as np
@@ -112,6 +113,24 @@ def test_what_xla_can_not_compile_stays_a_graph(capfd):
         assert r.seconds_by("gradient", "xla", batch) is None
         assert r.compute_gradient(batch)[1] == 13
     assert not capfd.readouterr().err
+
+
+def test_the_first_step_of_a_graph_is_without_chatter(capfd):
+    """oneDNN says of some processors what it can't compute; other words stay."""
+    chatter = b"E0000 00:00:1.5 7 util.cc:131] oneDNN supports DT_BOOL only on platforms with\n"
+
+    class Talks(layers.Layer):
+        def call(self, x):
+            def talk(a):
+                os.write(2, chatter + b"a real word\n")
+                return a
+
+            return tf.ensure_shape(tf.numpy_function(talk, [x], tf.float32), x.shape)
+
+    inputs = keras.Input((36,))
+    r = replica.of(compiled(inputs, layers.Dense(3, "softmax")(Talks()(inputs))))
+    r.compute_gradient((FLAT, LABELS))
+    assert capfd.readouterr().err == "a real word\n"
 
 
 def test_models_whose_errors_xla_would_hide_are_not_compiled_by_choice():
