@@ -23,8 +23,7 @@ def check(search: Search, asked: int | None, files: dict[str, str | None]) -> in
     """
     launch.check_ranks(2 if asked is None else asked)
     here = launched() if launch.under_mpi() else asked
-    alone = 1 + search.suggesters
-    sizes = search.sizes_of(None if here is None else here - alone)
+    sizes = search.sizes_of(here)
     check_training(search.base)
     search.check(sizes)
     for file in files.values():
@@ -32,7 +31,7 @@ def check(search: Search, asked: int | None, files: dict[str, str | None]) -> in
             check_writable(Path(file))
     if search.file is not None:
         check_writable(search.file)
-    return alone + sum(sizes)
+    return search.alone + sum(sizes)
 
 
 def sizes_in(text: str | None) -> tuple[int, ...] | None:
@@ -114,7 +113,7 @@ def finish(search: Search, study, outcome, files: dict[str, str | None], ranks: 
         "groups": search.groups,
         "folds": search.folds,
         "suggesters": search.suggesters,
-        "sizes": search.sizes_of(ranks - 1 - search.suggesters),
+        "sizes": search.sizes_of(ranks),
         "ranks": ranks,
         "trials": study.rows(),
         "seconds": outcome.seconds,

@@ -70,8 +70,8 @@ class KerasSide(KerasVariables, Side):
                 "LayerNormalization, or SpectralDense and SpectralConv2D of "
                 "tutorial_dl.replica.keras_spectral"
             )
-        self._gradient_graph = as_graph(self._gradients, reduce_retracing=True)
-        self._loss_graph = as_graph(self._named, reduce_retracing=True)
+        self._gradient_graph = as_graph(self._gradients, game.own_losses, reduce_retracing=True)
+        self._loss_graph = as_graph(self._named, game.own_losses, reduce_retracing=True)
 
     def _gradients(self, *arrays: Any) -> list:
         with tf.GradientTape() as tape:
@@ -133,7 +133,7 @@ class KerasGan(Game):
     ) -> None:
         self.rules = Rules() if rules is None else rules
         self.models = generator, discriminator
-        self._auxiliary = AUXILIARY | (losses or {})
+        self._auxiliary, self.own_losses = AUXILIARY | (losses or {}), bool(losses)
         self._check()
         self.noise = int(generator.inputs[0].shape[-1])
         self._conditional = len(generator.inputs) == 2

@@ -157,7 +157,7 @@ class KerasSteps(KerasVariables):
             )
             scale = tf.TensorSpec((), self.dtype)
             with self._tracing(step if xla else None):
-                function = as_graph(step).get_concrete_function(*specs, scale)
+                function = as_graph(step, self._own_step).get_concrete_function(*specs, scale)
             types = [output.dtype for output in function.outputs]
             self._functions[key] = function, list(function.captured_inputs), types
         return self._functions[key]
@@ -184,7 +184,8 @@ class KerasSteps(KerasVariables):
             self._traces_for_xla = False
 
     def _by(self, function: Callable) -> Callable:
-        return as_graph(function, jit_compile=True) if self._traces_for_xla else function
+        by_xla = self._traces_for_xla
+        return as_graph(function, self._own_step, jit_compile=True) if by_xla else function
 
     @property
     def computes_in_float16(self) -> bool:

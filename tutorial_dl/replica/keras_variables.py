@@ -27,10 +27,12 @@ with quiet():
 CACHE_LINE = 64  # bytes; TensorFlow only shares memory that starts at a multiple of this
 
 
-def as_graph(function: Callable, **options: Any) -> Callable:
+def as_graph(function: Callable, autograph: bool = False, **options: Any) -> Callable:
     """`tf.function` as `Model.fit` uses it: without AutoGraph, which would translate each Python
-    function that is called, in time and in files that a killed process leaves in /tmp."""
-    return tf.function(function, autograph=False, **options)
+    function that is called, in time and in files that a killed process leaves in /tmp. So layers
+    and losses can't use tensors in `if` and `for`, which they can't in fit either. `autograph`: for
+    steps and losses of a user's own, which may be decorated with `tf.function`."""
+    return tf.function(function, autograph=autograph, **options)
 
 
 class KerasVariables(Replica):

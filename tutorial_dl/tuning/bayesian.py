@@ -52,14 +52,20 @@ class Bayesian(Proposing):
         super().__init__(space, seed)
         self.columns = Columns.of([one.columns for one in space])
         self.first = max(5, min(10, space.columns + 1))
-        from scipy.stats import qmc  # changes warnings' filters
-
-        self.sobol = qmc.Sobol(space.columns, rng=self.random)
+        self.share(seed)
         self.hyper: Hyper | None = None
         self.fitted = 0  # finished trials when the lengths were fitted
 
+    def share(self, seed: int | None) -> None:
+        from scipy.stats import qmc  # changes warnings' filters
+
+        self.sobol = qmc.Sobol(self.space.columns, rng=np.random.default_rng(seed))
+
     def propose(self, seen: Seen) -> dict:
-        if len(seen.values) + len(seen.pending) < self.first or len(seen.values) < 3:
+        begun = len(seen.values) + len(seen.pending)
+        if begun < self.first or len(seen.values) < 3:
+            self.sobol.reset()
+            self.sobol.fast_forward(begun + self.others)
             return self.space.decode(self.sobol.random(1)[0])
         y = levelled(seen.values)
         self._fit(seen.rows, y)

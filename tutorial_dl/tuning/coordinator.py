@@ -143,7 +143,9 @@ class Coordinator:
         self.store = self.suggesting.chosen  # trials that no cell has begun, with their sets
         self.again = study.waiting  # sets to try again, which only the study knows
         self.sizes = sizes or [1] * cells
-        self.kinds = sorted(set(self.sizes))
+        self.kinds: list[int] = []  # different sizes of cells, the least first
+        self._see_sizes()
+        self.since: float | None = None  # when a cell became free that has nothing to train
         self.costs, self.overlooked = Costs(study.space), Counter()
         self.finished = study.resumed
         self.spans: list[tuple] = []
@@ -188,12 +190,12 @@ class Coordinator:
                 continue
             event = event or self.port.receive(WAIT)
             if event is not None:
-                heard = True
+                heard |= event[0] < self.cells
                 silent.discard(event[0])
                 self._heed(*event)
             gone = self.port.lost()
             while gone and (event := self.port.receive(0)) is not None:  # what they said before
-                heard = True
+                heard |= event[0] < self.cells
                 silent.discard(event[0])
                 self._heed(*event)
             for cell in gone:
@@ -206,6 +208,10 @@ class Coordinator:
                     self._drop(cell, f"it was not ready to train within {START:.0f} s")
                 silent.clear()
 
+    def _see_sizes(self) -> None:
+        left = [cell for cell in range(self.cells) if cell not in self.dropped]
+        self.kinds = sorted({self.sizes[cell] for cell in left})
+
     def _left(self) -> bool:
         """Whether any cell is left."""
         return any(cell not in self.dropped for cell in range(self.cells))
@@ -213,17 +219,18 @@ class Coordinator:
     # Handing out
 
     def _hand_out(self) -> None:
-        while self.free:
-            task = next((one for one in self.tasks if one.waiting and not one.ended), None)
+        for cell in list(self.free):
+            task = self._begun_for(cell)
             if task is None:
                 self._fill()
                 if not self._left_to_begin() or not self.store:
-                    return
-                trial, values = self._take(self.free[0])
+                    continue
+                trial, values = self._take(cell)
                 task = Task(trial, values, deque(range(self.folds)), self.port.now())
-                task.ranks = self.sizes[self.free[0]]
+                task.ranks = self.sizes[cell]
                 self.tasks.append(task)
-            cell, fold = self.free.popleft(), task.waiting.popleft()
+            self.free.remove(cell)
+            fold = task.waiting.popleft()
             self.busy[cell] = Busy(task, fold, self.port.now())
             self.port.send(
                 cell,
@@ -232,6 +239,15 @@ class Coordinator:
                     "values": task.values, "deadline": self.deadline,
                 },
             )  # fmt: skip
+
+    def _begun_for(self, cell: int) -> Task | None:
+        """A trial whose next fold this cell can train. Its folds train on equally many ranks,
+        unless no cell of that size is left."""
+        for task in self.tasks:
+            fits = task.ranks == self.sizes[cell] or task.ranks not in self.kinds
+            if task.waiting and not task.ended and fits:
+                return task
+        return None
 
     def _left_to_begin(self) -> int:
         """How many more trials are to begin; those in store are among them."""
@@ -306,7 +322,10 @@ class Coordinator:
             # Its answer may have waited here, which is no training
             ended = busy.since + message.get("seconds", np.inf)
             self._span(cell, self.busy.pop(cell), min(self.port.now(), ended))
-            if message.get("state") == "complete":
+            if message.get("ranks") and len(message["ranks"]) != self.sizes[cell]:  # some are lost
+                self.sizes[cell] = len(message["ranks"])
+                self._see_sizes()
+            elif message.get("state") == "complete":
                 self.costs.note(busy.task.values, ended - busy.since, self.sizes[cell])
             if message.get("gone"):
                 self._drop(cell, message["gone"])
@@ -350,9 +369,8 @@ class Coordinator:
         task.ended = True
         self.tasks.remove(task)
         seconds = self.port.now() - task.began
-        if len(self.kinds) > 1:
-            about["ranks"] = task.ranks
-        row = self.study.tell(task.trial, value, state, seconds=seconds, **about)
+        about |= {"seconds": seconds, "ranks": task.ranks}
+        row = self.study.tell(task.trial, value, state, **about)
         self.suggesting.note(task.trial.number)
         self.finished += 1
         for cell, busy in self.busy.items():
@@ -367,7 +385,11 @@ class Coordinator:
         for cell, busy in list(self.busy.items()):
             if now - busy.since > self.deadline + 2 * GRACE:
                 self._drop(cell, f"it did not answer {2 * GRACE:.0f} s after its deadline")
-        for one in self.suggesting.late() if self.free else ():
+        if not self.free:
+            self.since = None
+        elif self.since is None:
+            self.since = now
+        for one in self.suggesting.late(self.since) if self.free else ():
             self._drop(one, f"it has chosen no set of values within {PATIENCE:.0f} s")
 
     def _drop(self, cell: int, why: str) -> None:
@@ -380,6 +402,7 @@ class Coordinator:
             self._say()
         self.port.drop(cell)
         self.suggesting.drop(cell)
+        self._see_sizes()
         if cell in self.free:
             self.free.remove(cell)
         busy = self.busy.pop(cell, None)

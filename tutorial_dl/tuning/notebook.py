@@ -200,19 +200,20 @@ def tune(
     elif not isinstance(space, Space):
         space = Space.read(space)
     if groups is None:
-        groups = max(1, c.n // folds) if sizes is None else len(sizes)
+        groups = max(1, c.n // folds) if sizes is None else 1
     search = Search(
         space, RunConfig.of(**options), sampler, trials, groups, folds, merit, maximise, pruner,
         deadline, None if file is None else Path(file), resume,
-        sizes=None if sizes is None else tuple(sizes),
+        sizes=sizes,
     )  # fmt: skip
-    need = search.cells if sizes is None else sum(sizes) * folds
+    need = search.cells if search.sizes is None else sum(search.sizes) * folds
     if c.n < need:
-        of = (
-            f"{groups} groups" if sizes is None else f"groups of {', '.join(map(str, sizes))} ranks"
-        )
+        of = f"{search.groups} groups"
+        if search.sizes is not None:
+            of = f"groups of {' + '.join(map(str, search.sizes))} ranks"
         raise ValueError(f"{of} x {folds} folds need {need} engines, the cluster has {c.n}")
-    each = search.sizes_of(c.n // need * need if sizes is None else need)  # some may be left over
+    # Some engines may be left over
+    each = search.sizes_of(c.n // need * need if search.sizes is None else need, alone=0)
     members = search.members(each, 0)
     search.base.check()
     search.check(each)

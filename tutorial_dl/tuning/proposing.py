@@ -51,6 +51,9 @@ class Proposing(BaseSampler):
         for one in space:
             self.smooth[space.slices[one.name]] = one.type == "float"
 
+    def share(self, seed: int | None) -> None:
+        """Draw by this seed what all samplers of a search have in common."""
+
     def propose(self, seen: Seen) -> dict[str, Any]:
         raise NotImplementedError
 

@@ -6,6 +6,7 @@ Some ranks after rank 0 may choose sets of values (suggester.py).
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,6 @@ from .space import Space
 
 DEADLINE = 3600.0
 LONGEST = 1e9  # seconds that a timer takes
-FURTHER = 7919  # between the seeds of suggesters; studies that go on count by thousands
 MANY = 32  # folds; more are checked before so many ranks are started
 
 
@@ -61,6 +61,12 @@ class Search:
 
     def __post_init__(self):
         if self.sizes is not None:
+            try:
+                object.__setattr__(self, "sizes", tuple(map(operator.index, self.sizes)))
+            except TypeError:
+                raise ValueError(
+                    f"sizes must be whole numbers, one for each group, got {self.sizes!r}"
+                ) from None
             if not self.sizes or min(self.sizes) < 1:
                 raise ValueError(f"sizes must be at least 1 each, got {self.sizes}")
             if self.groups not in (1, len(self.sizes)):
@@ -88,29 +94,35 @@ class Search:
 
         return is_higher_better(self.merit) if self.maximise is None else self.maximise
 
-    def sizes_of(self, ranks: int | None) -> list[int]:
-        """Ranks of each cell, of `ranks` for all trainings, or of as many as it needs (None)."""
+    @property
+    def alone(self) -> int:
+        """Ranks that do not train: the coordinator and the suggesters."""
+        return 1 + self.suggesters
+
+    def sizes_of(self, ranks: int | None, alone: int | None = None) -> list[int]:
+        """Ranks of each cell, of `ranks` in all, or of as many as it needs (None); `alone` of them
+        do not train."""
         from ..training.setup import ranks_of
 
+        alone = self.alone if alone is None else alone
+        others = " + ".join(["1", *[f"{self.suggesters} suggesters"] * bool(self.suggesters)])
         if self.sizes is not None:
             found = [size for size in self.sizes for _ in range(self.folds)]
-            if ranks not in (None, sum(found)):
+            if ranks not in (None, alone + sum(found)):
                 raise ValueError(
-                    f"groups of {', '.join(map(str, self.sizes))} ranks with {self.folds} folds "
-                    f"need {sum(found)} ranks for training, there are {ranks}"
+                    f"a search needs {others} + {self.folds} folds x groups of "
+                    f"{' + '.join(map(str, self.sizes))} ranks: {alone + sum(found)} ranks, got "
+                    f"{ranks}"
                 )
             return found
         if ranks is None:
             return [ranks_of(self.base) or 1] * self.cells
-        each, rest = divmod(ranks, self.cells)
+        each, rest = divmod(max(0, ranks - alone), self.cells)
         if rest or each < 1:
-            more = f"{self.suggesters} suggesters + " if self.suggesters else ""
-            alone = 1 + self.suggesters
             near = [alone + self.cells * number for number in (max(1, each), each + 1)]
             raise ValueError(
-                f"a search needs 1 + {more}{self.groups} groups x {self.folds} folds x ranks per "
-                f"training: {' or '.join(map(str, dict.fromkeys(near)))} ranks, got "
-                f"{alone + ranks}"
+                f"a search needs {others} + {self.groups} groups x {self.folds} folds x ranks per "
+                f"training: {' or '.join(map(str, dict.fromkeys(near)))} ranks, got {ranks}"
             )
         return [each] * self.cells
 
@@ -134,8 +146,13 @@ class Search:
         if self.sampler == "grid":
             samplers.check_grid(self.space, self.trials)
         study.check_pruner(self.pruner)
-        for size in set(sizes):
-            options.check(self.space, self.base, size)
+        for size in sorted(set(sizes)):
+            try:
+                options.check(self.space, self.base, size)
+            except ValueError as error:
+                if self.sizes is None:
+                    raise
+                raise ValueError(f"in groups of size {size}: {error}") from None
         if self.file is not None and self.file.exists() and not self.resume:
             raise ValueError(
                 f"study {self.file} exists; resume it (--resume), or choose another file"
@@ -159,7 +176,7 @@ class Search:
 
         return Study(
             self.space, self.sampler, self.trials, maximise=self.higher,
-            seed=self.base.data.seed + FURTHER * suggester + 1000 * after,
+            seed=self.base.data.seed, stream=suggester, after=after,
         )  # fmt: skip
 
 
@@ -175,20 +192,18 @@ def run(search: Search, team, tell: Callable[[str, dict | None], None] = lambda 
     from .mpi_port import MpiPort
     from .suggester import Suggester, serve
 
-    alone = 1 + search.suggesters  # ranks that do not train
-    sizes = search.sizes_of(team.size - alone)
-    members = search.members(sizes, alone)
+    members = search.members(sizes := search.sizes_of(team.size), search.alone)
+    members += [[rank] for rank in range(1, search.alone)]
     study = None
     if team.rank == 0:
         study = search.study()  # an error here ends all ranks before they split
     comm = team.duplicate(team.comm)
     line = connected(team)
-    members += [[rank] for rank in range(1, alone)]
     mine = next((i for i, ranks in enumerate(members) if team.rank in ranks), len(members))
     part = team.split(mine)
     if team.rank:
         link = MpiLink(team, comm, line)
-        if team.rank < alone:
+        if team.rank < search.alone:
             serve(Suggester(partial(search.study_of, team.rank)), link)
             return None
         Cell(link, part, search.space, search.base, search.folds, search.merit).serve()

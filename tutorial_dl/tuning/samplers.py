@@ -21,6 +21,7 @@ from .space import Space, nearest
 
 NAMES = ("random", "grid", "tpe", "bayesian", "evolutionary", "cmaes")
 GRID_POINTS = 5  # values per number on a grid
+FURTHER = 7919  # between the seeds of streams; studies that go on count by thousands
 LARGEST_GRID = 100_000  # sets
 
 
@@ -58,6 +59,16 @@ def check(name: str) -> None:
     if name not in NAMES:
         hint = nearest(name, NAMES) or f"choose one of {', '.join(NAMES)}"
         raise ValueError(f"unknown sampler {name!r}; {hint}")
+
+
+def of_stream(
+    name: str, space: Space, seed: int | None, stream: int = 0, begun: int = 0
+) -> BaseSampler:
+    """The sampler for one of several studies of a search, after so many trials."""
+    sampler = get(name, space, None if seed is None else seed + FURTHER * stream + 1000 * begun)
+    if isinstance(sampler, Proposing):
+        sampler.share(seed)
+    return sampler
 
 
 def check_suggesters(name: str, suggesters: int) -> None:

@@ -23,7 +23,6 @@ import numpy as np
 
 from . import problems, samplers
 from .coordinator import Coordinator, Outcome, Port
-from .running import FURTHER
 from .study import Study
 from .suggester import Suggester
 
@@ -122,10 +121,10 @@ def search(
     study = Study(problem.space, sampler, trials, seed=seed)
 
     def suggester(number: int) -> Suggester:
-        """Its seed is as in `Search.study_of`."""
+        """As in `Search.study_of`."""
         return Suggester(
             lambda after: Study(
-                problem.space, sampler, trials, seed=seed + FURTHER * number + 1000 * after
+                problem.space, sampler, trials, seed=seed, stream=number, after=after
             )
         )
 

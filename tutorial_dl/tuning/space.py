@@ -77,8 +77,10 @@ class Parameter:
         object.__setattr__(self, "choices", tuple(self.choices))
         if not all(isinstance(choice, int | float | str) for choice in self.choices):
             raise ValueError(f"{say}choices must be numbers, texts or booleans")
-        if len(self.choices) < 2 or len({(type(c), c) for c in self.choices}) < len(self.choices):
-            raise ValueError(f"{say}choices must be at least 2 different values")
+        if len(self.choices) < 2 or len(set(self.choices)) < len(self.choices):
+            raise ValueError(
+                f"{say}choices must be at least 2 values that differ (1, 1.0 and true are equal)"
+            )
         if self.low is not None or self.high is not None or self.log:
             raise ValueError(f"{say}a category has choices, and neither low, high nor log")
 

@@ -75,6 +75,9 @@ class Study:
         epochs: Epochs of a whole trial, which Hyperband needs.
         file: Where trials are kept; None: in memory.
         resume: Go on with the study in the file, if there is one.
+        seed: Of its random numbers; a study that goes on does not draw its first sets again.
+        stream: Which of several studies of one search this is, each with random numbers of its own.
+        after: How many trials the search had before this study.
         about: What must be the same in a resumed study, by name: values that JSON can hold.
 
     Raises:
@@ -91,6 +94,8 @@ class Study:
         pruner: str = "none",
         epochs: int = 1,
         seed: int | None = None,
+        stream: int = 0,
+        after: int = 0,
         file: Path | None = None,
         resume: bool = False,
         about: Mapping[str, Any] | None = None,
@@ -117,9 +122,8 @@ class Study:
                 raise
             self.close()
             raise ValueError(f"{file} is not a study: {error}") from None
-        if seed is not None:  # a study that goes on must not draw its first sets again
-            seed += 1000 * len(self.optuna.get_trials(deepcopy=False))
-        self.optuna.sampler = samplers.get(sampler, space, seed)
+        begun = len(self.optuna.get_trials(deepcopy=False)) + after
+        self.optuna.sampler = samplers.of_stream(sampler, space, seed, stream, begun)
         self._check_same(file, about)
         self.resumed = len(self.finished)
         self.best = reduce(self._better, self.finished, None)

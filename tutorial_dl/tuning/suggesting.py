@@ -74,10 +74,10 @@ class Suggesting:
         for news in self.news.values():
             news.append({"number": trial.number, "params": values})
 
-    def late(self) -> list[int]:
-        """Suggesters that should have answered long ago."""
+    def late(self, since: float) -> list[int]:
+        """Suggesters for which a cell has waited too long, that is free since then."""
         now = self.port.now()
-        return [one for one, since in self.asked.items() if now - since > PATIENCE]
+        return [one for one, at in self.asked.items() if now - max(at, since) > PATIENCE]
 
     def drop(self, one: int) -> None:
         self.news.pop(one, None)

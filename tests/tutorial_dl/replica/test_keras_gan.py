@@ -56,6 +56,27 @@ def test_losses_and_gradients_are_those_of_the_numpy_game(rules, spectral):
     )
 
 
+def test_a_loss_of_ones_own_may_use_tensors_in_an_if():
+    from tutorial_dl.replica.keras_gan import KerasGan
+
+    noise, x = keras.Input((2,)), keras.Input((3,))
+    judge = keras.Model(x, {"score": layers.Dense(1)(x), "sum": layers.Dense(1)(x)})
+
+    def error(output, y, x):
+        found = keras.ops.square(output[:, 0] - keras.ops.sum(x, axis=1))
+        if keras.ops.max(found) > 1e6:
+            found = 0 * found
+        return found
+
+    generator = keras.Model(noise, layers.Dense(3)(noise))
+    game = KerasGan(generator, judge, Rules(auxiliary={"sum": 1.0}), {"sum": error})
+    x = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    one = Round(x, (), *draws(0, 2, np.arange(5), 2, np.float32))
+    expected = np.mean((np.asarray(judge(x)["sum"])[:, 0] - x.sum(1)) ** 2)
+    assert np.isfinite(game.discriminator.compute_gradient((one, ()))[0])
+    assert game.discriminator.losses(one)["sum"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_spectral_norms_are_one():
     from tutorial_dl.replica.keras_spectral import SpectralConv2D, normalised
 

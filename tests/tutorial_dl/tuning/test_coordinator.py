@@ -263,7 +263,7 @@ def test_bad_trials_are_pruned_by_the_mean_over_folds(pruner):
 
 def suggesters(sampler, number, space=SPACE):
     return [
-        Suggester(lambda after, i=i: Study(space, sampler, 1000, seed=1 + i + 100 * after))
+        Suggester(lambda after, i=i: Study(space, sampler, 1000, seed=1, stream=1 + i, after=after))
         for i in range(number)
     ]
 
@@ -336,16 +336,23 @@ def test_suggesters_that_choose_at_once_choose_apart():
         trial, values = study.ask()
         study.tell(trial, (values["x0"] - 0.3) ** 2 + (values["x1"] - 0.6) ** 2)
     news = [event_of(trial) for trial in study.finished]
-    found = []
-    for i in range(4):  # all know the same, as they choose at the same time
-        (one,) = suggesters("bayesian", 1)
-        found.append(one.answer({"news": news, "others": i})["values"])
-    rows = np.array([[one["x0"], one["x1"]] for one in found])
-    apart = np.abs(rows[:, None] - rows[None]).max(2)[np.triu_indices(4, 1)]
-    assert apart.min() > APART_PENDING, rows
-    (again,) = suggesters("bayesian", 1)
-    same = again.answer({"news": news, "others": 0})["values"]
-    assert same == pytest.approx(found[0])  # so it is the number of the others that makes it so
+    four = suggesters("bayesian", 4)  # all know the same, as they choose at the same time
+    found = [one.answer({"news": news, "others": i})["values"] for i, one in enumerate(four)]
+    assert nearest(found) > APART_PENDING / 10, found
+    alike = [one.answer({"news": [], "others": 0})["values"] for one in suggesters("bayesian", 4)]
+    assert nearest(alike) == 0  # so it is the number of the others that makes it so
+    first = [
+        one.answer({"news": [], "others": i})["values"]
+        for i, one in enumerate(suggesters("bayesian", 4))
+    ]
+    quarters = {(one["x0"] > 0.5, one["x1"] > 0.5) for one in first}
+    assert len(quarters) == 4  # of one Sobol sequence
+
+
+def nearest(sets):
+    """The least distance between two of the sets."""
+    rows = np.array([[one["x0"], one["x1"]] for one in sets])
+    return np.abs(rows[:, None] - rows[None]).max(2)[np.triu_indices(len(rows), 1)].min()
 
 
 class FaultySuggester(Faulty):
@@ -381,6 +388,19 @@ def test_a_suggester_that_fails_is_dropped_and_the_coordinator_chooses(fault, wh
     (said,) = outcome.lost
     assert said.startswith("suggester 0 is lost: ") and why in said
     assert any(said in line for line in lines)
+
+
+def test_a_suggester_may_take_its_time_while_no_cell_waits():
+    """A choice of 90 s during trainings of 100 s."""
+    found = simulation.search(
+        problems.branin(), 1, 4, "evolutionary", lambda v, f, t: 100.0, suggesters=1, choosing=59
+    )
+    assert not found.outcome.lost
+    port = SimulatedPort(1, lambda v, f: v["x0"], lambda v, f, t: 100.0)
+    port.suggesters, port.choosing = suggesters("evolutionary", 1), 90.0
+    port.events = [(0.0, 0, 0, {"what": "ready"}), (1.0, 1, 1, {"what": "ready"})]
+    study, outcome, _ = run(port, 1, trials=4, sampler="evolutionary", suggesters=1)
+    assert len(study.finished) == 4 and not outcome.lost
 
 
 def test_sets_that_were_interrupted_are_tried_before_others_are_chosen(tmp_path):
@@ -434,6 +454,43 @@ def test_large_cells_take_the_trials_that_are_the_most_work():
     assert max(abs(np.array(begun) - np.arange(400))) <= OVERLOOKED * 3
 
 
+def test_folds_of_a_trial_train_on_equally_many_ranks():
+    """Unless no cell of that size is left."""
+
+    def seconds(values, fold, trial):
+        return hundredfold(values, fold, trial) * (1 + 0.1 * fold)
+
+    sizes = [4, 4, 4, 1, 1, 1, 1, 1, 1]
+    port = SimulatedPort(9, lambda values, fold: values["x0"], seconds, sizes=sizes)
+    study, outcome, _ = run(port, 9, trials=100, folds=3, sizes=sizes)
+    of = {}
+    for cell, trial, *_ in outcome.spans:
+        of.setdefault(trial, set()).add(sizes[cell])
+    assert len(of) == 100 and all(len(one) == 1 for one in of.values())
+    assert {(row["number"], row["ranks"]) for row in study.rows()} == {
+        (trial, *ranks) for trial, ranks in of.items()
+    }
+    port = Faulty(2, {(0, 0): "lost"})
+    study, outcome, _ = run(port, 2, trials=6, folds=2, sizes=[2, 1])
+    assert len(study.finished) == 6 and len(outcome.lost) == 1
+
+
+def test_a_cell_that_has_lost_ranks_counts_as_one_of_its_new_size():
+    class Shrinking(SimulatedPort):
+        def receive(self, seconds):
+            found = super().receive(seconds)
+            if found and found[1]["what"] == "ended":
+                left = 1 if self.time > 50 else self.sizes[found[0]]
+                self.sizes[found[0]] = left
+                found[1]["ranks"] = list(range(left))
+            return found
+
+    port = Shrinking(2, lambda values, fold: values["x0"], one_second, sizes=[4, 4])
+    study, _, _ = run(port, 2, trials=500, sizes=[4, 4])
+    ranks = [row["ranks"] for row in study.rows()]
+    assert ranks[0] == 4 and ranks[-1] == 1 and sorted(ranks, reverse=True) == ranks
+
+
 def test_sizes_that_do_not_fit():
     base = config.RunConfig.of(model="dense", data="digits")
     with pytest.raises(ValueError, match="sizes of 2 groups, but groups 3"):
@@ -442,9 +499,21 @@ def test_sizes_that_do_not_fit():
         Search(SPACE, base, sizes=(2, 0))
     search = Search(SPACE, base, sizes=(2, 1), folds=2)
     assert search.groups == 2 and search.sizes_of(None) == [2, 2, 1, 1]
+    assert search.sizes_of(7) == search.sizes_of(6, alone=0) == [2, 2, 1, 1]
     assert search.members([2, 2, 1, 1], 3) == [[3, 4], [5, 6], [7], [8]]
-    with pytest.raises(ValueError, match="groups of 2, 1 ranks with 2 folds need 6 ranks"):
-        search.sizes_of(5)
+    with pytest.raises(ValueError, match=r"1 \+ 2 folds x groups of 2 \+ 1 ranks: 7 ranks, got 6"):
+        search.sizes_of(6)
+    search = Search(SPACE, base, suggesters=3, groups=2)
+    with pytest.raises(ValueError, match=r"1 \+ 3 suggesters \+ 2 groups .*: 6 ranks, got 2"):
+        search.sizes_of(2)
+    with pytest.raises(ValueError, match="whole numbers, one for each group, got '2,1'"):
+        Search(SPACE, base, sizes="2,1")
+    assert json.dumps(Search(SPACE, base, sizes=np.array([2, 1])).sizes) == "[2, 1]"
+    search = Search(
+        SPACE, config.RunConfig.of(model="dense", data="digits", strategy="downpour"), sizes=(2, 1)
+    )
+    with pytest.raises(ValueError, match="in groups of size 1: "):
+        search.check([2, 1])
     with pytest.raises(ValueError, match="takes whole numbers, as 4,1,1"):
         sizes_in("4,x")
 
