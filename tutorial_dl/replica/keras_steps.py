@@ -5,7 +5,7 @@ elsewhere, in the memory that keras_variables.py describes.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -125,12 +125,10 @@ class KerasSteps(KerasVariables):
             return step(*keras.tree.map_structure(tf.constant, batch), self._loss_scale)
         function, captured, types = self._function(step, batch)
         inputs = [*(tf.constant(a) for a in tf.nest.flatten(batch)), self._loss_scale, *captured]
-        # XLA logs what it can't compile, and oneDNN what it can't compute. A graph that waits for
-        # other ranks may have to say so.
-        hides = function not in self._ran and not self._calls_python
+        ran = function in self._ran
         self._ran.add(function)
         try:
-            with chatter_hidden() if hides else nullcontext():
+            with nullcontext() if ran else self._hidden_chatter():
                 return tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=types, f=function)
         except tf.errors.OpError as error:
             raise wrong_label(self.model, batch[1]) or cause(error) from None
@@ -164,6 +162,11 @@ class KerasSteps(KerasVariables):
 
     def _is_by_xla(self, step: Callable, samples: int) -> bool:
         return not self._calls_python and self._by_xla.get(step.__name__) in (samples, ANY)
+
+    def _hidden_chatter(self) -> AbstractContextManager:
+        """Within, nobody sees what XLA says of what it can't compile, and oneDNN of what it can't
+        compute. A step that waits for other ranks may have to say so."""
+        return nullcontext() if self._calls_python else chatter_hidden()
 
     @property
     def _calls_python(self) -> bool:
@@ -219,7 +222,7 @@ class KerasSteps(KerasVariables):
             zeros = zeros_like(batch, n)
             one = keras.tree.map_structure(tf.constant, zeros)
             try:
-                with unchanged(self.model):
+                with unchanged(self.model), self._hidden_chatter():
                     self.model.test_step(packed(*one))
             except Exception as error:
                 wrong = own_step.no_test_step(self.model) or misfit(self.model, *zeros[:2])

@@ -65,7 +65,8 @@ class Bayesian(Proposing):
         begun = len(seen.values) + len(seen.pending)
         if begun < self.first or len(seen.values) < 3:
             self.sobol.reset()
-            self.sobol.fast_forward(begun + self.others)
+            if passed := begun + self.others:
+                self.sobol.fast_forward(passed)
             return self.space.decode(self.sobol.random(1)[0])
         y = levelled(seen.values)
         self._fit(seen.rows, y)

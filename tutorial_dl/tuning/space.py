@@ -79,7 +79,7 @@ class Parameter:
             raise ValueError(f"{say}choices must be numbers, texts or booleans")
         if len(self.choices) < 2 or len(set(self.choices)) < len(self.choices):
             raise ValueError(
-                f"{say}choices must be at least 2 values that differ (1, 1.0 and true are equal)"
+                f"{say}choices must be at least 2 different values (1, 1.0 and true are equal)"
             )
         if self.low is not None or self.high is not None or self.log:
             raise ValueError(f"{say}a category has choices, and neither low, high nor log")

@@ -129,10 +129,9 @@ def test_the_first_step_of_a_graph_is_without_chatter(capfd):
 
     inputs = keras.Input((36,))
     r = replica.of(compiled(inputs, layers.Dense(3, "softmax")(Talks()(inputs))))
-    r._build(r._arrays((FLAT, LABELS)))  # calls the layers one by one
     capfd.readouterr()
     r.compute_gradient((FLAT, LABELS))
-    assert capfd.readouterr().err == "a real word\n"
+    assert set(capfd.readouterr().err.splitlines()) == {"a real word"}
 
 
 def test_models_whose_errors_xla_would_hide_are_not_compiled_by_choice():
