@@ -302,8 +302,14 @@ class LayoutConfig:
 
 
 def check_groups(config: RunConfig, axis: str, size: int, words: str) -> None:
-    """Raise ValueError unless ranks in step can form groups of `size` ranks along this axis."""
+    """Raise ValueError unless ranks in step can form groups of `size` ranks along this axis.
+
+    Each stage of a pipeline has such a group.
+    """
     ranks, strategy = config.layout.ranks, config.strategy.strategy
+    stages = 1 if axis == "pipeline" else config.pipeline.pipeline or 1
+    if stages > 1:
+        size, words = size * stages, f"{stages} stages of {words}"
     if ranks is not None and ranks % size:
         raise ValueError(
             f"-n {ranks} can't be divided into {words} ranks: use a multiple of {size}"
@@ -336,7 +342,7 @@ class PipelineConfig:
                 if getattr(self, one.name) != one.default:
                     raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --pipeline")
             return
-        if config.tensor.tensor is None:  # else TensorConfig checks both
+        if config.tensor.tensor is None and config.context.context is None:  # these check both
             check_groups(config, "pipeline", self.pipeline, f"pipelines of {self.pipeline}")
         values = config.values()
         for name in (
@@ -369,9 +375,8 @@ class TensorConfig:
             return
         if self.tensor_rules is not None:
             tensor_rules_of(self.tensor_rules)
-        stages = config.pipeline.pipeline or 1
-        sort = "tensor groups" if stages == 1 else f"{stages} stages of tensor groups"
-        check_groups(config, "tensor", self.tensor * stages, f"{sort} of {self.tensor}")
+        if config.context.context is None:  # else ContextConfig checks both
+            check_groups(config, "tensor", self.tensor, f"tensor groups of {self.tensor}")
         values = config.values()
         for name in ("accumulate", "sync_batch_norm", "one_copy", "compression", "shard"):
             if values[name] != OPTIONS[name].default:
@@ -388,8 +393,6 @@ class ContextConfig:
         """Raise ValueError for what does not fit parts of sequences."""
         if self.context is None:
             return
-        if config.pipeline.pipeline is not None:
-            raise ValueError("--pipeline does not fit --context: use --tensor, or leave it out")
         tensor = config.tensor.tensor or 1
         size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
         check_groups(config, "context", self.context * tensor, f"context groups of {size}")

@@ -31,7 +31,8 @@ from tutorial_dl.model_parallel.keras_graph import (
     seconds_of,
 )
 from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
-from tutorial_dl.replica.base import Brought, Segment, written
+from tutorial_dl.replica.base import Batch, Brought, Segment, written
+from tutorial_dl.replica.collective_layers import cause
 from tutorial_dl.replica.keras_losses import why_masked
 from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_saving import trained_by
@@ -72,7 +73,8 @@ class KerasParts(Parts):
         variables = self.model.trainable_weights
         self._number = {id(v): i for i, v in enumerate(variables)}
         self.nodes = in_order(self.graph, lambda node: next(iter(self._own(node)), None))
-        self.names = [node.operation.name for node in self.nodes]
+        # As the user knows them: a layer may stand for another one.
+        self.names = [getattr(n.operation, "stands_for", n.operation.name) for n in self.nodes]
         self.metrics = ("loss", "accuracy") if accuracy(self.model) else ("loss",)
         self._starts = self._weights()
 
@@ -129,6 +131,10 @@ class KerasParts(Parts):
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.replica.own_optimizer(given)
 
+    def try_out(self, batch: Batch) -> None:
+        if self.replica.divides_sequences:
+            self.replica.check_part(batch)
+
     def forget(self, stages):
         self._nothing = np.zeros(max(s.size for s in self.segments) + 64, self.dtype)
         self.replica.parameters = self.replica.gradient = np.zeros(0, self.dtype)
@@ -145,7 +151,7 @@ class KerasParts(Parts):
 
     def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
         given = trained[0] if trained else None
-        if hasattr(self.replica, "save_whole"):  # layers are cut, too
+        if hasattr(self.replica, "save_whole"):  # layers or sequences are cut, too
             try:
                 self.replica.save_whole(path, parameters, given)
             finally:
@@ -233,6 +239,10 @@ class KerasStage(Stage):
         return self._graphs[training](x)
 
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
+        with by_its_cause():
+            return self._forward(x, at)
+
+    def _forward(self, x: Values, at: At) -> tuple[Values, Any]:
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
         if not at.training:
             y, saved = self._graph(x), None
@@ -262,6 +272,10 @@ class KerasStage(Stage):
                 check_address(weights, address, self.segments[i].name, "replica")
 
     def backward_inputs(self, saved, gy):
+        with by_its_cause():
+            return self._backward_inputs(saved, gy)
+
+    def _backward_inputs(self, saved: Any, gy: Values) -> tuple[Values, Any]:
         gy = [tf.constant(g) for g in gy]
         if self.apart:
             return self._backward_by_node(saved, gy)
@@ -332,6 +346,15 @@ class KerasStage(Stage):
 
     def result(self, y):
         return y[0]
+
+
+@contextmanager
+def by_its_cause() -> Iterator[None]:
+    """Within, what a collective raises in a graph is raised as it is: a lost rank has its name."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise cause(error) from None
 
 
 def heeds_training(node: Any) -> bool:

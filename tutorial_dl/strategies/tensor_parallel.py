@@ -3,8 +3,8 @@
     rank (d, s, t):  g_st  <- gradient of its slices over group d's share of the batch
     ranks (., s, t): g_st  <- average over the D copies, weighted by samples; w_st <- update
 
-Instead of stages there may be parts of sequences, D x C x T; then the average is over D x C copies,
-as in context_parallel.py.
+Sequences may be divided, too, D x S x C x T; then the average is over D x C copies, as in
+context_parallel.py.
 
 What is not cut is equal on the T ranks of a group, and they make the same update of it. Only
 clipping needs a number from all parts: the norm of the whole model's gradient.
@@ -92,14 +92,10 @@ class TensorParallel(OneModel):
         self.update.resume()
         self._inner.share_state()
         team, state, mine = self.grid.tensor, self.state, self.update.mine
-        context, seeds = self.grid.context, self.replica.random
-        if "context" in self.grid.axes and seeds is not None and seeds.size:
-            self.replica.random = context.broadcast(np.array(seeds))
+        self.grid.agree_on_masks(self.replica)
         if team.size > 1:
-            for name in ("state", "random"):  # a rank may have drawn masks for a step that failed
-                value = getattr(self.replica, name)
-                if value is not None and value.size:
-                    setattr(self.replica, name, team.broadcast(np.array(value)))
+            if self.replica.state.size:
+                self.replica.state = team.broadcast(np.array(self.replica.state))
             for vector, alike in (
                 (self.replica.parameters, self._alike),
                 *((row, self._alike[mine]) for row in state.slots),

@@ -1,4 +1,4 @@
-"""Sequences divided over ranks: the same history and weights as one process, in any division."""
+"""Sequences divided over ranks, also in stages: the same history and weights as one process."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, strategies
 from tutorial_dl.config import RunConfig
 from tutorial_dl.data import Data, Dataset
-from tutorial_dl.model_parallel import ContextReplica, Grid
+from tutorial_dl.model_parallel import ContextReplica, Grid, PipelinedReplica
 from tutorial_dl.replica import DenseReplica, LayeredReplica, TransformerReplica
 from tutorial_dl.replica.layered import mlp_layers
 from tutorial_dl.replica.layers import Dense
@@ -58,6 +58,18 @@ def divided(ranks, model=(), how=None, **options):
     return Trainer(replica, DATA, strategy, **HOW | options)
 
 
+CUT = ["block_1_mlp"]  # attention on both sides
+
+
+def in_stages(stages, ranks, model=(), how=None, **options):
+    """A Trainer whose sequences are divided and whose layers are cut; `how` are a pipeline's."""
+    grid = Grid(Team(), stages, context=ranks)
+    how = {"schedule": "1f1b", "micro_batches": 5, "layers": CUT} | (how or {})
+    part = ContextReplica(whole(*model), grid)
+    replica = PipelinedReplica(part, grid, sample=TOKENS[:3, :-1], **how)
+    return Trainer(replica, DATA, strategies.Pipelined(grid), **HOW | options)
+
+
 def alone(epochs, model=(), strategy="serial", team=None, **options):
     team = team or Team().split(Team().rank)
     one = Trainer(whole(*model), DATA, strategy, team=team, **HOW | options)
@@ -71,11 +83,17 @@ def same(found, one, near=1e-12):
     for mine, theirs in zip(found.history.epochs, one.history.epochs, strict=True):
         for name in ("loss", "val_loss", "val_accuracy"):
             assert mine[name] == pytest.approx(theirs[name], rel=10 * near), name
-    expected = one.replica.parameters
-    error = np.abs(found.replica.parameters - expected).max() / np.abs(expected).max()
-    assert error < near, error
+    close(found.replica.parameters, one.replica.parameters, found, near)
     x = DATA.validation.inputs
     np.testing.assert_allclose(found.predict(x), one.replica.predict(x), rtol=0, atol=10 * near)
+
+
+def close(part, expected, found, near):
+    """A vector of this rank's stages is the same part of the whole model's, `expected`."""
+    if isinstance(found.replica, PipelinedReplica):
+        expected = np.concatenate([expected[low:high] for low, high in found.replica.slices])
+    error = np.abs(part - expected).max() / np.abs(expected).max()
+    assert error < near, error
 
 
 def trains(folder):
@@ -105,6 +123,121 @@ def trains(folder):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_parts_of_sequences_train_as_one_process(on_ranks, ranks, tmp_path):
     on_ranks(ranks, trains, str(tmp_path))
+
+
+def test_stages_of_parts_train_as_one_process(on_ranks, tmp_path):
+    on_ranks(4, stages_train, str(tmp_path))
+
+
+def stages_train(folder):
+    """D x S x C = 1 x 2 x 2: 20 steps of 12 and 4 samples in 5 micro-batches, by each schedule."""
+    for case, schedule, recompute in (
+        ((True, 0.3, "float64"), "1f1b", False),
+        ((False, 0.3, "float64"), "zb_h1", False),
+        ((True, 0.3, "float64"), "gpipe", True),
+        ((False, 0.0, "float32"), "1f1b", False),
+    ):
+        counts, near = Counts(), WITHIN[case[2]]
+        how = {"schedule": schedule, "recompute": recompute}
+        found = in_stages(2, 2, case, how, callbacks=[counts])
+        first_gradient(found, case, near)
+        found.fit(5)
+        assert found.steps == 20 and counts.samples == 5 * len(DATA.train)
+        one = alone(5, case)
+        same(found, one, near)
+        evaluated = found.replica.evaluate([DATA.validation.take(slice(None))])
+        assert evaluated["samples"] == len(DATA.validation)
+        assert evaluated["loss"] == pytest.approx(found.history.epochs[-1]["val_loss"])
+    found.save(Path(folder, "stages.npz"))
+    with np.load(Path(folder, "stages.npz")) as arrays:
+        for each in one.replica.segments:
+            np.testing.assert_allclose(
+                arrays[each.name], each.of(one.replica.parameters), rtol=1e-3, atol=1e-6
+            )
+    # Two stages on each rank, and the cut by measured cost
+    how = {"schedule": "interleaved", "micro_batches": 4, "chunks": 2, "layers": None}
+    found = in_stages(2, 2, (True, 0.3), how, clip_norm=0.2)
+    found.fit(2)
+    same(found, alone(2, (True, 0.3), clip_norm=0.2))
+
+
+def first_gradient(found, case, near):
+    """Loss and gradient of a batch are those of one process; rings send what they must."""
+    replica, serial, sequences = found.replica, whole(*case), found.replica.sequences
+    batch, before, random = DATA.train.take(slice(0, 12)), sequences.sent, replica.random
+    loss, samples = replica.compute_gradient(batch)
+    block = 12 * 2 * 6 * 4 * replica.dtype.itemsize  # samples, heads, positions, width
+    ring = 2 * 1 + 2 * 1 + 2 * 2  # k and v twice, and their gradients
+    ring += 2 * 1 * replica.pipeline.recompute
+    assert sequences.sent - before == ring * block and samples == 12  # an attention per stage
+    replica.random = random
+    expected, _ = serial.compute_gradient(batch)
+    team = found.strategy.grid.context  # which gives the mean over all positions
+    assert team.allreduce(np.array([loss]))[0] / 2 == pytest.approx(expected, rel=near)
+    close(team.allreduce(replica.gradient.copy()) / 2, serial.gradient, found, near)
+
+
+def test_stages_and_parts_from_one_folder(on_ranks, tmp_path):
+    on_ranks(4, stages_go_on, str(tmp_path))
+
+
+def stages_go_on(folder):
+    """One process, then S x C = 2 x 2, C = 4, and 2 x 2 again, from a folder; then rank 1 fails."""
+    model, options, rank = (True, 0.3), {"clip_norm": 0.2}, Team().rank
+    one = fails_alone(model, 4, 14, **options)
+    alone(1, model, "synchronous", checkpoint=str(Path(folder, str(rank))), **options)
+    options["checkpoint"] = str(Path(folder, "0"))
+    second = in_stages(2, 2, model, **options)
+    assert second.resume() and second.steps == 4
+    second.fit(1)
+    third = divided(4, model, **options)
+    assert third.resume() and len(third.history.epochs) == 2
+    third.fit(1)
+    fourth = in_stages(2, 2, model, callbacks=[Fails(rank == 1, 14)], **options)
+    assert fourth.resume() and fourth.steps == 12
+    fails_and_recovers(fourth, 1)
+    fourth.fit(1)
+    same(fourth, one)
+    refused_in_stages(fourth.replica.grid)
+
+
+def fails_alone(model, epochs, step, **options):
+    """One process that fails after a step of its last epoch, and makes this epoch again."""
+    fails, team = [Fails(True, step)], Team().split(Team().rank)
+    one = Trainer(whole(*model), DATA, "serial", team=team, callbacks=fails, **HOW | options)
+    with pytest.raises(ArithmeticError):
+        one.fit(epochs)
+    one.team.recover()
+    one.fit(1)
+    return one
+
+
+def refused_in_stages(grid):
+    for other, replica, why in (
+        (grid, whole(), "2 ranks of this grid share each sequence, but a TransformerReplica takes"),
+        (Grid(Team(), 2, context=2), ContextReplica(whole(), grid), "have two grids: make both"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            PipelinedReplica(replica, other, sample=TOKENS[:3, :-1])
+    with pytest.raises(ValueError, match=r"cuts the model, too: use strategies.Pipelined\(grid\)"):
+        strategies.ContextParallel(grid)
+    with pytest.raises(ValueError, match="a sequence of 11 positions can't be divided evenly"):
+        PipelinedReplica(ContextReplica(whole(), grid), grid, sample=TOKENS[:3, :11])
+
+
+def test_copies_of_stages_of_parts(on_ranks, tmp_path):
+    on_ranks(8, copies_of_stages, str(tmp_path))
+
+
+def copies_of_stages(folder):
+    """D x S x C = 2 x 2 x 2 writes a checkpoint, and goes on from it, with shares of 6 and 7."""
+    options = {"clip_norm": 0.2, "batch_size": 13}
+    in_stages(2, 2, **options, checkpoint=folder).fit(1)
+    found = in_stages(2, 2, **options, checkpoint=folder, callbacks=[Counts()])
+    assert found.resume() and found.steps == 4
+    found.fit(1)
+    assert found.callbacks[0].samples == len(DATA.train)
+    same(found, alone(2, **options))
 
 
 def test_data_and_context_from_one_folder(on_ranks, tmp_path):
@@ -153,12 +286,7 @@ def test_masks_go_on_and_ranks_fail(on_ranks, tmp_path):
 def masks_go_on(folder):
     """One process writes a checkpoint, and two go on with its masks; then rank 1 fails."""
     model, rank = (True, 0.3), Team().rank
-    fails, alone_too = [Fails(True, 10)], Team().split(rank)
-    one = Trainer(whole(*model), DATA, "serial", team=alone_too, callbacks=fails, **HOW)
-    with pytest.raises(ArithmeticError):
-        one.fit(3)
-    one.team.recover()
-    one.fit(1)
+    one = fails_alone(model, 3, 10)
     alone(2, model, "synchronous", checkpoint=str(Path(folder, str(rank))))
     team = Team()
     found = divided(
@@ -198,11 +326,38 @@ def refused(grid):
             replica.try_out(batch, True)
 
 
+LINES = "from test_context_replica import DATA, whole", "def data(): return DATA"
+
+
 def test_the_command_line(tmp_path):
-    """--context trains, and writes what a run of one rank writes."""
-    lines = "from test_context_replica import DATA, whole", "def data(): return DATA"
-    three = same_commands(tmp_path, options_of(tmp_path, __file__, *lines), ["--context", 3])
-    assert three["ranks"] == 3 and three["config"]["context"] == {"context": 3}
+    """--context with --pipeline trains, and writes what a run of one rank writes."""
+    options = options_of(tmp_path, __file__, *LINES)
+    four = same_commands(tmp_path, options, ["--context", 2, "--pipeline", 2])
+    assert four["ranks"] == 4 and four["config"]["context"] == {"context": 2}
+
+
+def test_a_lost_rank_is_named_with_its_stage(tmp_path):
+    dies = """
+import os, signal
+from mpi4py import MPI
+from tutorial_dl.data import Data, Dataset
+class Dies(Data):
+    times = 0
+    def take(self, samples):
+        Dies.times += 1
+        if MPI.COMM_WORLD.rank == 3 and Dies.times > 6:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().take(samples)
+def data():
+    train = Dies(DATA.train.inputs, DATA.train.targets)
+    return Dataset('tokens', train, DATA.validation, classes=9)
+"""
+    options = options_of(tmp_path, __file__, LINES[0], dies)
+    cut = ["--pipeline", 2, "--context", 2, "--cut-at", CUT[0], "--batch-size", 4]
+    done = train_command(*options, *cut, "--epochs", 3, "--quiet")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    line = r"error: rank \d \(stage 1: [^;)]+(; rank 3 of all 4)?\) failed: its process \d+ has end"
+    assert re.match(line, done.stderr), done.stderr
 
 
 def test_what_does_not_fit_is_refused_in_one_line():
