@@ -9,9 +9,7 @@ Where W follows B at once, the whole stage is one graph, and B computes both. Wh
 (zero-bubble schedules), every node has a tape of its own, and B and W are computed apart, operation
 by operation.
 
-Refused by name, because micro-batches would not give what the whole batch gives, or because no
-stage can compute it alone: batch normalisation and other layers with statistics, dropout, masks,
-regularisers, constraints, mixed precision, several outputs, weights shared over stages.
+What is refused by name: keras_stage_rules.py.
 """
 
 from __future__ import annotations
@@ -30,13 +28,12 @@ from tutorial_dl.model_parallel.keras_graph import (
     in_order,
     seconds_of,
 )
+from tutorial_dl.model_parallel.keras_stage_rules import accuracy, check
 from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
 from tutorial_dl.replica.base import Batch, Brought, Segment, written
 from tutorial_dl.replica.collective_layers import cause
-from tutorial_dl.replica.keras_losses import why_masked
-from tutorial_dl.replica.keras_own_step import has_own_step
 from tutorial_dl.replica.keras_saving import trained_by
-from tutorial_dl.replica.keras_steps import keras, tf
+from tutorial_dl.replica.keras_steps import tf
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
 from tutorial_dl.replica.keras_variables import check_address
 from tutorial_dl.replica.layers import At
@@ -179,6 +176,15 @@ class KerasParts(Parts):
         self._leave_others()
 
 
+@contextmanager
+def by_its_cause() -> Iterator[None]:
+    """Within, what a collective raises in a graph is raised as it is: a lost rank has its name."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise cause(error) from None
+
+
 class KerasStage(Stage):
     """Nodes of a Keras model, with their variables in memory of ours.
 
@@ -238,11 +244,8 @@ class KerasStage(Stage):
                     )
         return self._graphs[training](x)
 
+    @by_its_cause()
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
-        with by_its_cause():
-            return self._forward(x, at)
-
-    def _forward(self, x: Values, at: At) -> tuple[Values, Any]:
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
         if not at.training:
             y, saved = self._graph(x), None
@@ -271,11 +274,8 @@ class KerasStage(Stage):
                 weights = self._weights[i].read_value()
                 check_address(weights, address, self.segments[i].name, "replica")
 
+    @by_its_cause()
     def backward_inputs(self, saved, gy):
-        with by_its_cause():
-            return self._backward_inputs(saved, gy)
-
-    def _backward_inputs(self, saved: Any, gy: Values) -> tuple[Values, Any]:
         gy = [tf.constant(g) for g in gy]
         if self.apart:
             return self._backward_by_node(saved, gy)
@@ -348,15 +348,6 @@ class KerasStage(Stage):
         return y[0]
 
 
-@contextmanager
-def by_its_cause() -> Iterator[None]:
-    """Within, what a collective raises in a graph is raised as it is: a lost rank has its name."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise cause(error) from None
-
-
 def heeds_training(node: Any) -> bool:
     """Whether a node's layer, or one inside it, may compute something else in training."""
     layers = getattr(node.operation, "_flatten_layers", list)()
@@ -370,12 +361,6 @@ def filled(g: Any, like: Any, zeros: Any = np.zeros_like) -> Any:
     return np.asarray(g) if zeros is np.zeros_like else g
 
 
-def accuracy(model: Any) -> bool:
-    """Whether the model was compiled with accuracy, the one metric that a pipeline computes."""
-    asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
-    return asked in (["accuracy"], ["acc"])
-
-
 def right(y: np.ndarray, targets: np.ndarray) -> float:
     """The share of predictions that are right, for labels, one-hot rows, or numbers 0 and 1."""
     targets = np.asarray(targets)
@@ -383,52 +368,3 @@ def right(y: np.ndarray, targets: np.ndarray) -> float:
         return float(((y.reshape(-1) > 0.5) == targets.reshape(-1)).mean())
     labels = targets.argmax(axis=-1) if targets.shape == y.shape else targets.reshape(y.shape[:-1])
     return float((y.argmax(axis=-1) == labels).mean())
-
-
-def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = True) -> None:
-    """Raise ValueError, with the layer's name, if `what` can't compute a model exactly by stages.
-
-    `in_pieces`: a batch is computed in micro-batches.
-    """
-    model = replica.model
-
-    def refuse(which: str, instead: str) -> None:
-        raise ValueError(f"{what} can't compute {which}: {instead}")
-
-    layers = list(model._flatten_layers())
-    if not getattr(model, "inputs", None) or has_own_step(model):
-        refuse(f"model '{model.name}'", "it takes a functional or sequential one")
-    if isinstance(getattr(model, "_inputs_struct", None), dict):
-        refuse(f"model '{model.name}'", "it takes inputs as a list, not as a dictionary")
-    for layer in layers:
-        name = f"layer '{layer.name}'"
-        if in_pieces and getattr(layer, "seed_generator", None) is not None:
-            refuse(name, "Keras draws its masks batch by batch, which micro-batches change")
-        floats = [v for v in layer.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-        if in_pieces and floats and layer is not model:
-            batch = type(layer).__name__ == "BatchNormalization"
-            refuse(
-                name,
-                "its statistics are of a batch; use LayerNormalization"
-                if batch
-                else "it has weights that are not trained, which a pipeline can't hold",
-            )
-        if layer.compute_dtype != layer.variable_dtype:
-            refuse(name, f"it computes in {layer.compute_dtype}, its weights are float32")
-        if getattr(layer, "stateful", False):
-            refuse(name, "it keeps states from batch to batch")
-        if getattr(layer, "activity_regularizer", None) is not None:
-            refuse(name, "it has a regulariser of its outputs; use weight decay")
-    if words := why_masked(model):
-        refuse(*words)
-    if model.losses:
-        refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
-    if replica.constrained:
-        refuse(f"model '{model.name}'", "its weights have constraints")
-    if not in_pieces:
-        return
-    if len(model.outputs) != 1:
-        refuse(f"model '{model.name}'", "it takes one output")
-    asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
-    if asked and not accuracy(model):
-        refuse(f"metrics {asked}", "compile with metrics=['accuracy'] or none, and evaluate later")

@@ -379,6 +379,10 @@ def test_costs_of_slices_and_a_proposal(capsys):
     uncut = {one.name: one for one in Measured(whole, batch, 2e-3, 1e-3, 1).costs(1)}
     assert by_name["one"].kept == uncut["one"].kept / 2 == 6
     assert sum(one.per_sample for one in uncut.values()) == pytest.approx(1e-3 / 12)
+    measured = Measured(replica.of(gpt()[0]), gpt()[1], 2e-3, 1e-3, 1)
+    assert [one.keys for one in measured.costs(2) if one.keys] == [12 * 12]  # half of the heads
+    assert not Measured(whole, batch, 2e-3, 1e-3, 1).attends and measured.attends
+    assert measured.no_context(2) is None and "12 positions" in measured.no_context(5)
     layout_for.main(
         model="mlp", ranks=6, data=None, batch_size=16, optimizer="adam", memory=0.01, json=None
     )
