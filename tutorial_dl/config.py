@@ -378,7 +378,7 @@ class TensorConfig:
         if config.context.context is None:  # else ContextConfig checks both
             check_groups(config, "tensor", self.tensor, f"tensor groups of {self.tensor}")
         values = config.values()
-        for name in ("accumulate", "sync_batch_norm", "one_copy", "compression", "shard"):
+        for name in ("sync_batch_norm", "one_copy", "compression", "shard"):
             if values[name] != OPTIONS[name].default:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --tensor")
 
@@ -397,7 +397,7 @@ class ContextConfig:
         size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
         check_groups(config, "context", self.context * tensor, f"context groups of {size}")
         values = config.values()
-        for name in ("accumulate", "sync_batch_norm", "class_weight"):
+        for name in ("sync_batch_norm", "class_weight"):
             if values[name] != OPTIONS[name].default:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --context")
         if values["shard"] > 1:
@@ -549,9 +549,9 @@ class RunConfig:
         stage, instead = getattr(self.strategy, "shard", 0), "use --shard 1"
         if stage < 2:
             return
-        for one in ("accumulate", "sync_batch_norm"):
-            if getattr(self.data, one) != OPTIONS[one].default:
-                raise ValueError(f"{OPTIONS[one].flag} does not fit --shard {stage}: {instead}")
+        if self.data.sync_batch_norm:
+            flag = OPTIONS["sync_batch_norm"].flag
+            raise ValueError(f"{flag} does not fit --shard {stage}: {instead}")
         if self.data.compile == "xla":
             raise ValueError(
                 f"--compile xla does not fit --shard {stage}: its ranks communicate while they "

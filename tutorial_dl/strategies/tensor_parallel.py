@@ -73,8 +73,8 @@ class TensorParallel(OneModel):
         self.check_optimizer(optimizer)
         if not hasattr(getattr(replica, "pieces", None), "alike"):
             raise ValueError(
-                "TensorParallel trains a KerasTensorReplica, or a PipelinedReplica of one, without "
-                f"accumulate; got a {type(replica).__name__}"
+                "TensorParallel trains a KerasTensorReplica, or a PipelinedReplica of one, got a "
+                f"{type(replica).__name__}"
             )
         self.replica, inner = replica, self._inner
         inner.attach(replica, optimizer)

@@ -261,6 +261,9 @@ def go_on(folder):
     assert fourth.callbacks[0].samples == len(DATA.train)
     same(fourth, one)
     masks_of_groups(folder)
+    pieces = divided(4, (True, 0.3), accumulate=3)  # with the masks of one process in pieces
+    pieces.fit(1)
+    same(pieces, alone(1, (True, 0.3), accumulate=3))
     rounded = divided(2, how={"compression": "fp16"}, clip_norm=0.2)
     rounded.fit(1)
     near = pytest.approx(one.history.epochs[0]["val_loss"], rel=1e-3)

@@ -137,10 +137,11 @@ def trains(build, grid, folder, near, **options):
     forward, backward = sums.forward, sums.backward
     with timeline.record() as seen:
         found.replica.compute_gradient(batch)
-    assert (sums.forward - forward, sums.backward - backward) == SUMS[build]
+    expected = tuple(n * options.get("accumulate", 1) for n in SUMS[build])
+    assert (sums.forward - forward, sums.backward - backward) == expected
     # Each is seen as what it is, with its waits, though a thread of TensorFlow's may compute it
     names = [name for name, *_ in seen.taken["spans"]]
-    assert (names.count("sum forward"), names.count("sum backward")) == SUMS[build]
+    assert (names.count("sum forward"), names.count("sum backward")) == expected
     assert seen.taken["others"] == 0
     return found
 
@@ -152,7 +153,7 @@ def test_two_ranks_train_and_fail_as_one(on_ranks, tmp_path):
 def two(folder):
     grid, fails = Grid(Team(), tensor=2), Fails()
     goes_on(trains(mlp, grid, folder, 1e-5, callbacks=[fails]), fails)  # masks agree again, too
-    trains(cnn, grid, folder, 1e-5)
+    trains(cnn, grid, folder, 1e-5, accumulate=3)
     found, rank = trains(gpt, grid, folder, 1e-5, callbacks=[fails]), grid.team.rank
     goes_on(found, fails)
     # Then the weights of rank 1 are not the others', which is an error.
