@@ -90,6 +90,8 @@ class TensorParallel(OneModel):
         """
         self.grid.recover()
         self.update.resume()
+        if self.loss_scale is not None and self.team.size > 1:
+            self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
         self._inner.share_state()
         team, state, mine = self.grid.tensor, self.state, self.update.mine
         self.grid.agree_on_masks(self.replica)
@@ -106,7 +108,15 @@ class TensorParallel(OneModel):
             self.optimizer = self.optimizer.at_rate(float(rate))
 
     def step(self, batch: Batch) -> tuple[float, int]:
-        loss, samples = self._inner.step(batch)
+        inner = self._inner
+        inner.loss_scale = self.loss_scale
+        loss, samples = inner.begin(batch)
+        if self.loss_scale is not None:
+            self._finite = inner._finite
+        # One rank's overflow skips the step on all of them, so all ranks decide together.
+        if (skipped := self.skipped(loss, samples)) is not None:
+            return skipped[0], skipped[1] * self.grid.data.size // self.team.size
+        loss, samples = self.constrained(self.update(loss, samples))
         return loss, samples // self.grid.axes.get("context", 1)  # each was counted by C ranks
 
     def settle(self) -> None:
@@ -157,6 +167,8 @@ class TensorParallel(OneModel):
             "rate": self.optimizer.learning_rate,
             "axes": dict(self.grid.axes),
         }
+        if self.loss_scale is not None:
+            values["loss_scale"] = self.loss_scale.values
         return values, vectors, own
 
     def restore(self, saved) -> None:
