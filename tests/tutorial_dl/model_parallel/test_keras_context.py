@@ -340,6 +340,8 @@ ON = "on parts of sequences: "
         ("must have a fixed number of positions, (samples, positions, ...), got (None, None, 3)",
          lambda: chain(layers.Dense(2), inputs=(None, 3))),
         ("context parallelism can't compute model 'mine': it has 2 outputs; use one", two_outputs),
+        ("context parallelism can't compute layer 'half': it computes in bfloat16, its weights are",
+         lambda: chain(layers.Dense(2, dtype="mixed_bfloat16", name="half"))),
         ("with a mask: its loss is not a mean over samples",
          lambda: chain(layers.Masking(), layers.Dense(2))),
     ],

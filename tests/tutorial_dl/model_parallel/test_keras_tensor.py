@@ -178,7 +178,7 @@ def in_half_precision(grid):
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(policy)
         try:
-            serial, found, batch = trainers(lambda: mlp(0.0), grid, "sgd", validate=False)
+            serial, found, _ = trainers(lambda: mlp(0.0), grid, "sgd", validate=False)
         finally:
             keras.config.set_dtype_policy(before)
         for one in (serial, found):
