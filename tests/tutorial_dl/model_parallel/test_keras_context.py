@@ -172,7 +172,11 @@ def in_two_stages(build, grid):
     for apart in (False, True):
         for stage in stages.pipeline.stages:
             stage.apart = apart
+        before = stages.sequences.sent
         mine, samples = stages.compute_gradient(batch)
+        block = 13 * (12 if build is gpt else 6) * 4 * 8
+        backward = 2 * 2 + 2 * 3  # k and v, and their gradients, which W needs again
+        assert stages.sequences.sent - before == (4 + backward * (1 + apart)) * block
         mean = grid.context.allreduce(np.append(stages.gradient, mine)) / 3
         assert mean[-1] == pytest.approx(loss, rel=1e-12) and samples == 13
         np.testing.assert_allclose(mean[:-1], expected, rtol=0, atol=1e-12 * abs(expected).max())
