@@ -81,7 +81,7 @@ class PipelinedReplica(Replica):
             schedule = named(schedule, ranks, micro_batches or 2 * ranks, chunks)
         check_sequences(replica, grid)
         self.grid, self.parts = grid, parts_of(replica)
-        self.dtype, self._undivided = self.parts.dtype, replica
+        self.dtype, self._given = self.parts.dtype, replica
         if replica.divides_sequences:
             self.divides_sequences, self.sequences = True, replica.sequences
             sample = replica.part_of_inputs(sample)
@@ -144,7 +144,7 @@ class PipelinedReplica(Replica):
     def _part(self, batch: Batch) -> tuple[Any, Any]:
         """Inputs and targets, of which this rank takes its part if sequences are divided."""
         batch = plain_of(batch)
-        return batch if self.sequences is None else self._undivided.part(batch)
+        return batch if self.sequences is None else self._given.part(batch)
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """Fill `gradient`; returns (mean loss, samples) on every rank. Collective over the pipe.
@@ -190,7 +190,7 @@ class PipelinedReplica(Replica):
     def predict(self, x: Any) -> np.ndarray:
         """The model's outputs, at all positions, on every rank that computes them. Collective."""
         if self.sequences is not None:
-            x = self._undivided.part_of_inputs(x)
+            x = self._given.part_of_inputs(x)
         found = self.pipeline.predict(x)
         last = self.grid.pipe.size - 1
         shape = np.zeros(8, np.int64)
