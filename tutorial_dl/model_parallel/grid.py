@@ -88,14 +88,15 @@ class Grid:
     def agree_on_masks(self, replica: Replica) -> None:
         """Give the ranks that compute a sample together the same seeds and counters. Collective.
 
-        After a failure, some may have drawn the masks of a step that the others have not begun.
+        After a failure, some may have drawn the masks of a step that others have not made. It will
+        be made again, so the lowest counters are right.
         """
         seeds = replica.random
         if seeds is None or not seeds.size:
             return
         for team in (self.context, self.pipe, self.tensor):
             if team is not None and team.size > 1:
-                seeds = team.broadcast(np.array(seeds))
+                seeds = team.allreduce(np.array(seeds), "min")
         replica.random = seeds
 
     def fail(self, error: BaseException) -> None:
