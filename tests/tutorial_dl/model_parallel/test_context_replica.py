@@ -134,10 +134,9 @@ def test_stages_of_parts_train_as_one_process(on_ranks, tmp_path):
 def stages_train(folder):
     """D x S x C = 1 x 2 x 2: 20 steps of 12 and 4 samples in 5 micro-batches, by each schedule."""
     for case, schedule, recompute in (
-        ((True, 0.3, "float64"), "1f1b", False),
+        ((True, 0.3, "float64"), "1f1b", True),
         ((False, 0.0, "float64"), "zb_h1", False),
-        ((True, 0.0, "float64"), "gpipe", True),
-        ((False, 0.0, "float32"), "1f1b", False),
+        ((True, 0.0, "float32"), "gpipe", False),
     ):
         counts, near = Counts(), WITHIN[case[2]]
         how = {"schedule": schedule, "recompute": recompute}
