@@ -169,6 +169,8 @@ def in_two_stages(build, grid):
     how = dict(schedule="interleaved", micro_batches=4, chunks=2, layers=cut)
     stages = PipelinedReplica(KerasContextReplica(serial, grid), grid, **how)
     stages.try_out(batch, True)
+    with pytest.raises(ValueError, match="context parallelism takes one per position"):
+        stages.try_out((batch[0], batch[1][:, 0]), True)
     for apart in (False, True):
         for stage in stages.pipeline.stages:
             stage.apart = apart
