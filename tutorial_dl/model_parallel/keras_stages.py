@@ -4,8 +4,9 @@ A functional or sequential model is a graph of nodes, each a layer or operation 
 takes and gives. A cut divides the nodes, in an order in which they can be computed; what goes over
 a boundary are all tensors that nodes before it give and nodes after it take.
 
-Activations are held by tapes, from the forward pass to the backward pass, and not computed again.
-Where W follows B at once, the whole stage is one graph, and B computes both. Where it does not
+Activations are held from the forward pass to the backward pass, and not computed again. Where W
+follows B at once, each pass of a stage is one graph (keras_passes.py), and B computes both; a stage
+with effects, such as collectives, has one graph and a tape around it. Where W does not follow
 (zero-bubble schedules), every node has a tape of its own, and B and W are computed apart, operation
 by operation.
 
@@ -16,8 +17,9 @@ regularisers, constraints, mixed precision, several outputs, weights shared over
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from tutorial_dl.model_parallel.keras_graph import (
     in_order,
     seconds_of,
 )
+from tutorial_dl.model_parallel.keras_passes import Passes, called, passes_of
 from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
 from tutorial_dl.replica.base import Brought, Segment, written
 from tutorial_dl.replica.keras_losses import why_masked
@@ -119,6 +122,7 @@ class KerasParts(Parts):
             end - begin,
             [self.model.trainable_weights[i] for i in numbers],
             self.model,
+            begins=first == 0,
         )
         self.made.append(made)
         return made
@@ -176,12 +180,13 @@ class KerasParts(Parts):
 class KerasStage(Stage):
     """Nodes of a Keras model, with their variables in memory of ours.
 
-    `apart` says whether B and W are computed apart; a Pipeline sets it by its schedule.
+    `apart` says whether B and W are computed apart; a Pipeline sets it by its schedule. A stage
+    that `begins` the model computes no gradients of its inputs, which nobody needs.
     """
 
     apart = True
 
-    def __init__(self, nodes, boundary, segments, size, variables, model) -> None:
+    def __init__(self, nodes, boundary, segments, size, variables, model, begins=False) -> None:
         self.nodes, self.segments, self.size = nodes, segments, size
         self.inputs, self.given = boundary
         self.variables, self.model = variables, model
@@ -191,12 +196,14 @@ class KerasStage(Stage):
             [place[id(v)] for v in getattr(node.operation, "trainable_weights", [])]
             for node in nodes
         ]
-        self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype)]
+        self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype) and not begins]
+        self._not_needed = {id(t) for t in self.inputs} if begins else set()
         self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
         self._heeds_training = any(map(heeds_training, nodes))
         self._steps = 0
         self._graphs: dict[bool, Any] = {}  # by whether it trains
-        self._loss_graph = tf.function(self._loss_and_gradient, reduce_retracing=True)
+        self._losses: dict[Any, Any] = {}  # graphs, by shapes of samples
+        self._counts_right = accuracy(model)
 
     def hold(self, parameters, gradient):
         self.held = parameters, gradient
@@ -218,19 +225,38 @@ class KerasStage(Stage):
             def stage(x: list) -> list:
                 return self._compute(x, training)
 
-            specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
             # TensorFlow warns of many traces of one function if they are made by calls.
-            made = self._graphs[training] = tf.function(stage).get_concrete_function(specs)
-            # (Weights of frozen layers are in no vector, and so are always there.)
-            others = {id(v.value) for v in self.model.trainable_weights}
-            others -= {id(w) for w in self._weights}
-            for one in made.variables:
-                if id(one) in others:
-                    raise ValueError(
-                        f"weights '{one.name}' are used by a layer that does not have them, after "
-                        f"'{self.nodes[0].operation.name}': make them weights of that layer"
-                    )
+            made = tf.function(stage).get_concrete_function(specs(self.inputs))
+            self._check_variables(made.variables)
+            self._graphs[training] = made
         return self._graphs[training](x)
+
+    def _check_variables(self, used: Iterable[Any]) -> None:
+        # (Weights of frozen layers are in no vector, and so are always there.)
+        others = {id(v.value) for v in self.model.trainable_weights}
+        others -= {id(w) for w in self._weights}
+        for one in used:
+            if id(one) in others:
+                raise ValueError(
+                    f"weights '{one.name}' are used by a layer that does not have them, after "
+                    f"'{self.nodes[0].operation.name}': make them weights of that layer"
+                )
+
+    @cached_property
+    def _passes(self) -> Passes | None:
+        """Both passes as graphs; None if the stage needs a tape."""
+        if not self._weights:
+            return None
+        made = passes_of(
+            lambda x: self._compute(x, training=True),
+            specs(self.inputs),
+            specs(self.given),
+            self._floats_in,
+            self._weights,
+        )
+        if made is not None:
+            self._check_variables(made.variables)
+        return made
 
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
@@ -238,6 +264,8 @@ class KerasStage(Stage):
             y, saved = self._graph(x), None
         elif self.apart:
             y, saved = self._forward_by_node(x)
+        elif self._passes is not None:
+            y, saved = self._passes.forward(x)
         else:
             with tf.GradientTape() as tape:
                 tape.watch([x[i] for i in self._floats_in])
@@ -265,11 +293,14 @@ class KerasStage(Stage):
         gy = [tf.constant(g) for g in gy]
         if self.apart:
             return self._backward_by_node(saved, gy)
+        count = len(self._floats_in)
+        if self._passes is not None:
+            found = self._passes.backward(gy, saved)
+            return [np.asarray(g) for g in found[:count]], found[count:]
         tape, x, y = saved
         sources = [x[i] for i in self._floats_in]
         found = tape.gradient([y[i] for i in self._floats_out], [*sources, *self._weights], gy)
-        gx = [filled(g, a) for g, a in zip(found, sources, strict=False)]
-        return gx, found[len(sources) :]
+        return [filled(g, a) for g, a in zip(found, sources, strict=False)], found[count:]
 
     def backward_weights(self, saved, kept):
         if not self.apart:
@@ -288,7 +319,11 @@ class KerasStage(Stage):
         values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
         tapes = []
         for node in self.nodes:
-            sources = {id(t): values[id(t)] for t in node.input_tensors if is_float(t.dtype)}
+            sources = {
+                id(t): values[id(t)]
+                for t in node.input_tensors
+                if is_float(t.dtype) and id(t) not in self._not_needed
+            }
             with tf.GradientTape(persistent=True) as tape:
                 tape.watch(list(sources.values()))
                 y = compute(node, values, training=True)
@@ -315,23 +350,34 @@ class KerasStage(Stage):
         return gx, kept[::-1]
 
     def _loss_and_gradient(self, y: Any, targets: Any) -> tuple[Any, Any]:
+        """Mean loss, and the gradient of the sum over samples."""
         with tf.GradientTape() as tape:
             tape.watch(y)
             loss = self.model.compute_loss(x=None, y=targets, y_pred=y, training=True)
-        return loss, tape.gradient(loss, y)
+        return loss, tape.gradient(loss, y) * tf.cast(tf.shape(y)[0], y.dtype)
 
     def loss(self, y, targets):
-        samples = len(y[0])
+        targets = np.asarray(targets)
         if not self.model._compile_loss.built:  # Keras makes variables for it, not in a graph
             self.model.compute_loss(x=None, y=tf.constant(targets), y_pred=tf.constant(y[0]))
-        loss, g = self._loss_graph(tf.constant(y[0]), tf.constant(targets))
-        sums = {"loss": float(loss) * samples}
-        if accuracy(self.model):
-            sums["accuracy"] = float(right(y[0], targets)) * samples
-        return sums, [np.asarray(g) * y[0].dtype.type(samples)]
+        key = y[0].shape[1:], targets.shape[1:], targets.dtype
+        if key not in self._losses:
+            given = (tf.TensorSpec((None, *a.shape[1:]), a.dtype) for a in (y[0], targets))
+            graph = tf.function(self._loss_and_gradient)
+            self._losses[key] = called(graph.get_concrete_function(*given))
+        loss, g = self._losses[key](tf.constant(y[0]), tf.constant(targets))
+        sums = {"loss": float(loss) * len(y[0])}
+        if self._counts_right:
+            sums["accuracy"] = float(right(y[0], targets)) * len(y[0])
+        return sums, [np.asarray(g)]
 
     def result(self, y):
         return y[0]
+
+
+def specs(tensors: Sequence[Any]) -> list[Any]:
+    """What TensorFlow is told of these tensors of a Keras graph."""
+    return [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
 
 
 def heeds_training(node: Any) -> bool:
