@@ -19,7 +19,7 @@ from tutorial_dl.model_parallel.keras_graph import compute
 from tutorial_dl.model_parallel.keras_passes import Passes, called, passes_of
 from tutorial_dl.model_parallel.stages import Stage, Values
 from tutorial_dl.replica.keras_steps import tf
-from tutorial_dl.replica.keras_variables import check_address
+from tutorial_dl.replica.keras_variables import as_graph, check_address
 from tutorial_dl.replica.layers import At
 
 
@@ -84,7 +84,7 @@ class KerasStage(Stage):
                 return self._compute(x, training)
 
             # TensorFlow warns of many traces of one function if they are made by calls.
-            made = tf.function(stage).get_concrete_function(specs(self.inputs))
+            made = as_graph(stage).get_concrete_function(specs(self.inputs))
             self._check_variables(made.variables)
             self._graphs[training] = made
         return self._graphs[training](x)
@@ -221,7 +221,7 @@ class KerasStage(Stage):
         key = y[0].shape[1:], targets.shape[1:], targets.dtype
         if key not in self._losses:
             given = (tf.TensorSpec((None, *a.shape[1:]), a.dtype) for a in (y[0], targets))
-            graph = tf.function(self._loss_and_gradient)
+            graph = as_graph(self._loss_and_gradient)
             self._losses[key] = called(graph.get_concrete_function(*given))
         loss, g = self._losses[key](tf.constant(y[0]), tf.constant(targets))
         sums = {"loss": float(loss) * len(y[0])}
