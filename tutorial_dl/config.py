@@ -302,8 +302,14 @@ class LayoutConfig:
 
 
 def check_groups(config: RunConfig, axis: str, size: int, words: str) -> None:
-    """Raise ValueError unless ranks in step can form groups of `size` ranks along this axis."""
+    """Raise ValueError unless ranks in step can form groups of `size` ranks along this axis.
+
+    Each stage of a pipeline has such a group.
+    """
     ranks, strategy = config.layout.ranks, config.strategy.strategy
+    stages = 1 if axis == "pipeline" else config.pipeline.pipeline or 1
+    if stages > 1:
+        size, words = size * stages, f"{stages} stages of {words}"
     if ranks is not None and ranks % size:
         raise ValueError(
             f"-n {ranks} can't be divided into {words} ranks: use a multiple of {size}"
@@ -336,7 +342,7 @@ class PipelineConfig:
                 if getattr(self, one.name) != one.default:
                     raise ValueError(f"{OPTIONS[one.name].flag} has no effect without --pipeline")
             return
-        if config.tensor.tensor is None:  # else TensorConfig checks both
+        if config.tensor.tensor is None and config.context.context is None:  # these check both
             check_groups(config, "pipeline", self.pipeline, f"pipelines of {self.pipeline}")
         values = config.values()
         for name in (
@@ -369,11 +375,10 @@ class TensorConfig:
             return
         if self.tensor_rules is not None:
             tensor_rules_of(self.tensor_rules)
-        stages = config.pipeline.pipeline or 1
-        sort = "tensor groups" if stages == 1 else f"{stages} stages of tensor groups"
-        check_groups(config, "tensor", self.tensor * stages, f"{sort} of {self.tensor}")
+        if config.context.context is None:  # else ContextConfig checks both
+            check_groups(config, "tensor", self.tensor, f"tensor groups of {self.tensor}")
         values = config.values()
-        for name in ("accumulate", "sync_batch_norm", "one_copy", "compression", "shard"):
+        for name in ("sync_batch_norm", "one_copy", "compression", "shard"):
             if values[name] != OPTIONS[name].default:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --tensor")
 
@@ -388,13 +393,11 @@ class ContextConfig:
         """Raise ValueError for what does not fit parts of sequences."""
         if self.context is None:
             return
-        if config.pipeline.pipeline is not None:
-            raise ValueError("--pipeline does not fit --context: use --tensor, or leave it out")
         tensor = config.tensor.tensor or 1
         size = f"{self.context} x {tensor}" if tensor > 1 else f"{self.context}"
         check_groups(config, "context", self.context * tensor, f"context groups of {size}")
         values = config.values()
-        for name in ("accumulate", "sync_batch_norm", "class_weight"):
+        for name in ("sync_batch_norm", "class_weight"):
             if values[name] != OPTIONS[name].default:
                 raise ValueError(f"{OPTIONS[name].flag} does not fit --context")
         if values["shard"] > 1:
@@ -546,9 +549,9 @@ class RunConfig:
         stage, instead = getattr(self.strategy, "shard", 0), "use --shard 1"
         if stage < 2:
             return
-        for one in ("accumulate", "sync_batch_norm"):
-            if getattr(self.data, one) != OPTIONS[one].default:
-                raise ValueError(f"{OPTIONS[one].flag} does not fit --shard {stage}: {instead}")
+        if self.data.sync_batch_norm:
+            flag = OPTIONS["sync_batch_norm"].flag
+            raise ValueError(f"{flag} does not fit --shard {stage}: {instead}")
         if self.data.compile == "xla":
             raise ValueError(
                 f"--compile xla does not fit --shard {stage}: its ranks communicate while they "

@@ -17,7 +17,6 @@ MESSAGE = 1e-4  # seconds per sum that is called from a graph, or per message of
 # A stage keeps what its graph computed on a tape: 1.6 times as slow for four layers of 1,024 units,
 # 1.3 times for a gpt of width 256, each cut in two.
 STAGE = 1.4
-COLUMNS = ("data", "pipeline", "tensor")
 TEXT = ("gpt",)  # models of text
 
 
@@ -80,8 +79,13 @@ def proposals(replica: Any, batch: Any, ranks: int, slots: int) -> tuple[list, f
     machine = Machine(copy_bandwidth() / ranks, MESSAGE, STAGE)
     costs = {tensor: measured.costs(tensor) for tensor in divisors(ranks)}
     itemsize = replica.parameters.itemsize
-    refused = measured.no_pipeline
-    return propose(costs, ranks, len_of(batch), machine, slots, itemsize, refused), whole
+    no_context = None
+    if measured.attends:
+        no_context = {parts: measured.no_context(parts) for parts in divisors(ranks)[1:]}
+    found = propose(
+        costs, ranks, len_of(batch), machine, slots, itemsize, measured.no_pipeline, no_context
+    )
+    return found, whole
 
 
 def len_of(batch: Any) -> int:
@@ -104,22 +108,22 @@ def table(told: dict, found: list) -> list[str]:
     from tutorial_dl.model_parallel.proposing import size
 
     whole = 1e3 * told["seconds_on_one_rank"]
+    axes = list(found[0].axes)
     lines = [
         f"{told['model']}: {counted(told['weights'], 'weight')}; a gradient of "
         f"{counted(told['batch_size'], 'sample')} takes {whole:.3g} ms on one rank",
-        f"{'data':>4} {'pipeline':>8} {'tensor':>6}  {'weights':>9} {'gradients':>9} "
+        f"{' '.join(axes)}  {'weights':>9} {'gradients':>9} "
         f"{'state':>9} {'outputs':>9} {'per rank':>9}  {'sent':>9}  {'ms per step':>11}  mostly",
     ]
     for number, one in enumerate(found):
         if one.refused is not None:
             continue
-        cut = [one.axes[name] for name in COLUMNS]
+        cut = " ".join(f"{one.axes[name]:>{len(name)}}" for name in axes)
         parts = [*one.memory.values(), one.bytes]
         sizes = " ".join(f"{size(part):>9}" for part in parts)
         mark = "  <- proposed" if number == told["proposed"] else ""
         lines.append(
-            f"{cut[0]:>4} {cut[1]:>8} {cut[2]:>6}  {sizes}  {size(one.sent):>9}  "
-            f"{1e3 * one.step:>11.3g}  {one.most}{mark}"
+            f"{cut}  {sizes}  {size(one.sent):>9}  {1e3 * one.step:>11.3g}  {one.most}{mark}"
         )
     reasons: dict[str, list[str]] = {}
     for one in found:

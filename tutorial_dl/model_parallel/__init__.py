@@ -8,7 +8,8 @@ checking.py         the first wrong action of a schedule, and the memory it need
 simulating.py       what a schedule costs; schedule_figure.py draws it
 stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S x C x T
 keras_graph.py      the nodes of a Keras model in order; keras_stages.py: where it is cut,
-                    keras_stage.py: a stage, keras_passes.py: its two passes as graphs
+                    keras_stage_rules.py: what can't be; keras_stage.py: a stage,
+                    keras_passes.py: its two passes as graphs
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
 tensor.py           each layer over several ranks, by columns, rows, heads or channels;
                     tensor_layers.py has the layers of a rank, reductions.py what they send

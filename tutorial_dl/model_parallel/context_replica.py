@@ -149,7 +149,7 @@ class ContextReplica(LayeredReplica):
     def part(self, batch: Batch) -> Batch:
         """This rank's part of a batch (x, y), which ranks of `grid.context` call with the same."""
         x, y = plain(batch)
-        x, y = self._part(x), np.asarray(y)
+        x, y = self.part_of_inputs(x), np.asarray(y)
         if y.shape[1:2] != (self.sequences.positions.length,):
             raise ValueError(
                 f"targets of shape {y.shape}: context parallelism takes one per position, "
@@ -157,7 +157,8 @@ class ContextReplica(LayeredReplica):
             )
         return x, self.sequences.take(y)
 
-    def _part(self, x: Any) -> np.ndarray:
+    def part_of_inputs(self, x: Any) -> np.ndarray:
+        """As `part`, of inputs alone; sequences have their length from now on."""
         x = np.asarray(x)
         if x.ndim < self._axes or (self._most and x.shape[1] > self._most[0]):
             most = f", at most {self._most[0]} positions" if self._most else ""
@@ -192,4 +193,4 @@ class ContextReplica(LayeredReplica):
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """The outputs at all positions, on all ranks that share the sequences. Collective."""
-        return self.sequences.gather(super().predict(self._part(x)))
+        return self.sequences.gather(super().predict(self.part_of_inputs(x)))

@@ -7,6 +7,7 @@ neighbours on a node:
     S = 3, D = 2           copy 0: ranks 0 1 2        copy 1: ranks 3 4 5
     S = 2, T = 2, D = 1    stage 0: ranks 0 1         stage 1: ranks 2 3
     C = 2, D = 2           copy 0: ranks 0 1          copy 1: ranks 2 3
+    S = 2, C = 2, D = 1    stage 0: ranks 0 1         stage 1: ranks 2 3, parts 0 and 1 of each
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
+import numpy as np
+
 from numba_kernels.team.team import Team
 from tutorial_dl.layout.axes import coordinates, number_of, sizes
+from tutorial_dl.replica.base import Replica
 
 
 class Grid:
@@ -80,6 +84,20 @@ class Grid:
                     roles[rank] += f"; rank {numbers[world]} of all {self.team.size}"
             team.roles = roles
             weakref.finalize(owner, roles.clear)  # the team may go on to other work
+
+    def agree_on_masks(self, replica: Replica) -> None:
+        """Give the ranks that compute a sample together the same seeds and counters. Collective.
+
+        After a failure, some may have drawn the masks of a step that others have not made. It will
+        be made again, so the lowest counters are right.
+        """
+        seeds = replica.random
+        if seeds is None or not seeds.size:
+            return
+        for team in (self.context, self.pipe, self.tensor):
+            if team is not None and team.size > 1:
+                seeds = team.allreduce(np.array(seeds), "min")
+        replica.random = seeds
 
     def fail(self, error: BaseException) -> None:
         """Tell all ranks of this rank's teams that it failed; they raise PeerError."""

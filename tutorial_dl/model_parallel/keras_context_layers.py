@@ -36,6 +36,7 @@ class DropoutOfPart(Between):
     def __init__(self, name: str, whole, sequences: Sequences, **options) -> None:
         super().__init__(name, **options)
         self.whole, self.length = whole, sequences.positions.length
+        self.stands_for = whole.name
         self.mine = sequences.mine
 
     def call(self, x, training=False):
@@ -55,7 +56,7 @@ class RingHeads(Between):
 
     def __init__(self, name: str, layer, ring: RingAttention, **options) -> None:
         super().__init__(name, **options)
-        self.layer, self.ring = layer, ring
+        self.layer, self.ring, self.stands_for = layer, ring, layer.name
         self.built = True
 
     def compute_output_spec(self, query, value, key=None):

@@ -62,15 +62,28 @@ class OnParts(KerasReplica):
         y = keras.tree.map_structure(self.sequences.take, y)
         return x, y, self.sequences.take(w) if of_positions else w
 
-    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
-        if self.sequences is not None and not self._metrics.compiled_of_keras:
+    def part(self, batch: Batch) -> Batch:
+        """Whole inputs, of which the model takes its part, and this rank's part of targets."""
+        return self._arrays(batch)[:2]
+
+    def part_of_inputs(self, x: Any) -> Any:
+        """The same inputs: the model takes its part of them."""
+        return x
+
+    def check_part(self, batch: Batch) -> None:
+        """Raise ValueError if loss or metrics are none of positions, or targets have none."""
+        if self.sequences is None:
+            return
+        if not self._metrics.compiled_of_keras:
             raise ValueError(
                 f"model '{self.whole.model.name}': context parallelism takes metrics of Keras's "
                 "own, whose sums over positions are known; call model.evaluate after training"
             )
-        if self.sequences is not None:
-            self._arrays(batch)  # refuses targets without positions
-            self._check_loss(super()._arrays(batch)[1])
+        self._arrays(batch)  # refuses targets without positions
+        self._check_loss(super()._arrays(batch)[1])
+
+    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
+        self.check_part(batch)
         super().try_out(batch, shared, by_team)
 
     def _check_loss(self, y: Any) -> None:
@@ -144,3 +157,10 @@ class KerasContextReplica(OnParts):
     def save(self, path: Path | str, trained: TrainedBy | None = None) -> None:
         """Save the whole Keras model, as its own replica does."""
         self.whole.save(path, trained)
+
+    def save_whole(self, path: Path | str, whole: np.ndarray, trained: TrainedBy | None) -> None:
+        """Save it with these weights, which its variables then have, in memory of their own."""
+        variables = self.whole.model.trainable_weights
+        for segment, variable in zip(self.whole.segments, variables, strict=True):
+            variable.assign(segment.of(whole))
+        self.save(path, trained)

@@ -7,6 +7,7 @@ from math import prod
 from types import SimpleNamespace
 from typing import Any
 
+from tutorial_dl.model_parallel.keras_context import ATTENTIONS, Divided
 from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order, seconds_of
 from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_stages import KerasParts
@@ -57,6 +58,19 @@ class Measured:
             return str(error)
         return None
 
+    @property
+    def attends(self) -> bool:
+        """Whether the model has an attention, so that dividing sequences may help it."""
+        return any(type(node.operation) in ATTENTIONS for node in nodes_of(self.model))
+
+    def no_context(self, parts: int) -> str | None:
+        """Why its sequences can't be divided over `parts` ranks."""
+        try:
+            Divided(self.model, SimpleNamespace(size=parts, rank=0))
+        except ValueError as error:
+            return str(error)
+        return None
+
     def costs(self, tensor: int) -> Sequence[Cost] | str:
         """The layers of one of `tensor` ranks, or why the model can't be cut so."""
         model, cut = self.model, ()
@@ -92,9 +106,19 @@ class Measured:
                     given if meets else 0,
                     1 if meets else 0,
                     elements(crossing(graph, nodes, place)),
+                    keys_of(node),
                 )
             )
         return found
+
+
+def keys_of(node: Any) -> int:
+    """Numbers per sample in the keys and values of an attention; 0 for other nodes."""
+    layer = node.operation
+    if type(layer) not in ATTENTIONS:
+        return 0
+    positions = node.input_tensors[-1].shape[1] or 1
+    return positions * layer.num_heads * (layer.key_dim + layer.value_dim)
 
 
 def nodes_of(model: Any) -> list[Any]:

@@ -9,7 +9,8 @@ by operation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from tutorial_dl.model_parallel.keras_graph import compute
 from tutorial_dl.model_parallel.keras_passes import Passes, called, passes_of
 from tutorial_dl.model_parallel.stages import Stage, Values
+from tutorial_dl.replica.collective_layers import cause
 from tutorial_dl.replica.keras_steps import tf
 from tutorial_dl.replica.keras_variables import as_graph, check_address
 from tutorial_dl.replica.layers import At
@@ -30,6 +32,15 @@ def alias(variable: Any, view: np.ndarray) -> None:
 
 def is_float(dtype: str) -> bool:
     return np.dtype(dtype).kind == "f"
+
+
+@contextmanager
+def by_its_cause() -> Iterator[None]:
+    """Within, what a collective raises in a graph is raised as it is: a lost rank has its name."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise cause(error) from None
 
 
 class KerasStage(Stage):
@@ -116,6 +127,7 @@ class KerasStage(Stage):
             self._check_variables(made.variables)
         return made
 
+    @by_its_cause()
     def forward(self, x: Values, at: At) -> tuple[Values, Any]:
         x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
         if not at.training:
@@ -147,6 +159,7 @@ class KerasStage(Stage):
                 weights = self._weights[i].read_value()
                 check_address(weights, address, self.segments[i].name, "replica")
 
+    @by_its_cause()
     def backward_inputs(self, saved, gy):
         gy = [tf.constant(g) for g in gy]
         if self.apart:

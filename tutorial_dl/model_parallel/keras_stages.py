@@ -5,10 +5,7 @@ takes and gives. A cut divides the nodes, in an order in which they can be compu
 a boundary are all tensors that nodes before it give and nodes after it take.
 
 What computes the nodes between two cuts: keras_stage.py.
-
-Refused by name, because micro-batches would not give what the whole batch gives, or because no
-stage can compute it alone: batch normalisation and other layers with statistics, dropout, masks,
-regularisers, constraints, mixed precision, several outputs, weights shared over stages.
+What is refused by name: keras_stage_rules.py.
 """
 
 from __future__ import annotations
@@ -22,12 +19,10 @@ import numpy as np
 
 from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order, seconds_of
 from tutorial_dl.model_parallel.keras_stage import KerasStage, alias
+from tutorial_dl.model_parallel.keras_stage_rules import accuracy, check
 from tutorial_dl.model_parallel.stages import Boundary, Parts
-from tutorial_dl.replica.base import Brought, Segment, written
-from tutorial_dl.replica.keras_losses import why_masked
-from tutorial_dl.replica.keras_own_step import has_own_step
+from tutorial_dl.replica.base import Batch, Brought, Segment, written
 from tutorial_dl.replica.keras_saving import trained_by
-from tutorial_dl.replica.keras_steps import keras
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
 from tutorial_dl.tensorflow_chatter import quiet
 
@@ -53,7 +48,8 @@ class KerasParts(Parts):
         variables = self.model.trainable_weights
         self._number = {id(v): i for i, v in enumerate(variables)}
         self.nodes = in_order(self.graph, lambda node: next(iter(self._own(node)), None))
-        self.names = [node.operation.name for node in self.nodes]
+        # As the user knows them: a layer may stand for another one.
+        self.names = [getattr(n.operation, "stands_for", n.operation.name) for n in self.nodes]
         self.metrics = ("loss", "accuracy") if accuracy(self.model) else ("loss",)
         self._starts = self._weights()
 
@@ -112,6 +108,10 @@ class KerasParts(Parts):
     def own_optimizer(self, given: Any = None) -> Brought | None:
         return self.replica.own_optimizer(given)
 
+    def try_out(self, batch: Batch) -> None:
+        if self.replica.divides_sequences:
+            self.replica.check_part(batch)
+
     def forget(self, stages):
         self._nothing = np.zeros(max(s.size for s in self.segments) + 64, self.dtype)
         self.replica.parameters = self.replica.gradient = np.zeros(0, self.dtype)
@@ -128,7 +128,7 @@ class KerasParts(Parts):
 
     def save(self, path: Path | str, parameters: np.ndarray, *trained: Any) -> None:
         given = trained[0] if trained else None
-        if hasattr(self.replica, "save_whole"):  # layers are cut, too
+        if hasattr(self.replica, "save_whole"):  # layers or sequences are cut, too
             try:
                 self.replica.save_whole(path, parameters, given)
             finally:
@@ -154,58 +154,3 @@ class KerasParts(Parts):
         for stage in self.made:
             stage.hold(*stage.held)
         self._leave_others()
-
-
-def accuracy(model: Any) -> bool:
-    """Whether the model was compiled with accuracy, the one metric that a pipeline computes."""
-    asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
-    return asked in (["accuracy"], ["acc"])
-
-
-def check(replica: KerasReplica, what: str = "a pipeline", in_pieces: bool = True) -> None:
-    """Raise ValueError, with the layer's name, if `what` can't compute a model exactly by stages.
-
-    `in_pieces`: a batch is computed in micro-batches.
-    """
-    model = replica.model
-
-    def refuse(which: str, instead: str) -> None:
-        raise ValueError(f"{what} can't compute {which}: {instead}")
-
-    layers = list(model._flatten_layers())
-    if not getattr(model, "inputs", None) or has_own_step(model):
-        refuse(f"model '{model.name}'", "it takes a functional or sequential one")
-    if isinstance(getattr(model, "_inputs_struct", None), dict):
-        refuse(f"model '{model.name}'", "it takes inputs as a list, not as a dictionary")
-    for layer in layers:
-        name = f"layer '{layer.name}'"
-        if in_pieces and getattr(layer, "seed_generator", None) is not None:
-            refuse(name, "Keras draws its masks batch by batch, which micro-batches change")
-        floats = [v for v in layer.non_trainable_variables if keras.backend.is_float_dtype(v.dtype)]
-        if in_pieces and floats and layer is not model:
-            batch = type(layer).__name__ == "BatchNormalization"
-            refuse(
-                name,
-                "its statistics are of a batch; use LayerNormalization"
-                if batch
-                else "it has weights that are not trained, which a pipeline can't hold",
-            )
-        if layer.compute_dtype != layer.variable_dtype:
-            refuse(name, f"it computes in {layer.compute_dtype}, its weights are float32")
-        if getattr(layer, "stateful", False):
-            refuse(name, "it keeps states from batch to batch")
-        if getattr(layer, "activity_regularizer", None) is not None:
-            refuse(name, "it has a regulariser of its outputs; use weight decay")
-    if words := why_masked(model):
-        refuse(*words)
-    if model.losses:
-        refuse(f"model '{model.name}'", "it has regularisers or add_loss; use weight decay")
-    if replica.constrained:
-        refuse(f"model '{model.name}'", "its weights have constraints")
-    if not in_pieces:
-        return
-    if len(model.outputs) != 1:
-        refuse(f"model '{model.name}'", "it takes one output")
-    asked = keras.tree.flatten(model.get_compile_config().get("metrics") or [])
-    if asked and not accuracy(model):
-        refuse(f"metrics {asked}", "compile with metrics=['accuracy'] or none, and evaluate later")

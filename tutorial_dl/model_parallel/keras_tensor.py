@@ -56,7 +56,7 @@ class Cut:
     """
 
     def __init__(self, model: Any, team: Team, rules: Mapping[str, str] | None = None) -> None:
-        check_model(model)
+        check_model(model, mixed=True)
         self.model, self.team, self.sums = model, team, Sums(team)
         self.graph = graph_of(model)
         number = {id(v): i for i, v in enumerate(model.trainable_weights)}
@@ -150,7 +150,7 @@ class Cut:
                 again = sum(id(operation) == id(one) for one in self._dropouts)
                 self._dropouts.append(operation)
                 name = f"{operation.name}_part" + f"_{again + 1}" * (again > 0)
-                operation = PartOfDropout(name, operation, self.team)
+                operation = PartOfDropout(name, operation, self.team, dtype=operation.dtype_policy)
         self._apply(node, operation, self.values)
         if split:
             self.split |= dict.fromkeys(map(id, node.output_tensors), split[0])
@@ -171,7 +171,8 @@ class Cut:
                 if id(t) not in self.entered:
                     name = f"{node.operation.name}_enter"
                     name += "" if t is node.input_tensors[0] else f"_{len(self.entered)}"
-                    self.entered[id(t)] = Enter(name, self.sums)(self.values[id(t)])
+                    enter = Enter(name, self.sums, dtype=t.dtype)  # it casts nothing
+                    self.entered[id(t)] = enter(self.values[id(t)])
                 values[id(t)] = self.entered[id(t)]
         return values
 
@@ -210,7 +211,8 @@ class Cut:
 
     def _leave(self, layer: Any, bias: Any, activation: Any = None) -> Leave:
         size = None if bias is None else bias.shape[0]
-        return Leave(f"{layer.name}_leave", self.sums, size, activation)
+        how = {"activation": activation, "dtype": layer.dtype_policy}
+        return Leave(f"{layer.name}_leave", self.sums, size, **how)
 
     def _embedding(self, node: Any, share: int) -> None:
         layer = node.operation
@@ -255,8 +257,11 @@ def len_of(index: tuple, shape: tuple) -> list[int]:
     return [len(range(*one.indices(n))) for one, n in zip(index, shape, strict=True)]
 
 
-def check_model(model: Any, way: str = "tensor parallelism") -> None:
-    """Raise ValueError, with the layer's name, if ranks can't compute a model exactly together."""
+def check_model(model: Any, way: str = "tensor parallelism", mixed: bool = False) -> None:
+    """Raise ValueError, with the layer's name, if ranks can't compute a model exactly together.
+
+    `mixed`: layers may compute in half precision.
+    """
 
     def refuse(what: str, instead: str) -> None:
         raise ValueError(f"{way} can't compute {what}: {instead}")
@@ -270,7 +275,7 @@ def check_model(model: Any, way: str = "tensor parallelism") -> None:
     if words := why_masked(model):
         refuse(*words)
     for layer in model._flatten_layers():
-        if layer.compute_dtype != layer.variable_dtype:
+        if layer.compute_dtype != layer.variable_dtype and not mixed:
             refuse(
                 f"layer '{layer.name}'",
                 f"it computes in {layer.compute_dtype}, its weights are {layer.variable_dtype}",

@@ -25,6 +25,8 @@ class Sums:
     def __call__(self, x: tf.Tensor, backward: bool) -> tf.Tensor:
         if self.team.size == 1:
             return tf.identity(x)
+        if x.dtype in (tf.float16, tf.bfloat16):  # rounded once, not after each term
+            return tf.cast(self(tf.cast(x, tf.float32), backward), x.dtype)
 
         def summed(arrays: list[np.ndarray]) -> list[np.ndarray]:
             if backward:

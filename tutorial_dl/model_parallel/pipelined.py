@@ -6,6 +6,13 @@ with the same batch, which the schedule cuts into micro-batches:
     gradient of the batch = sum over micro-batches i of (s_i / s) g_i,  s_i of its s samples
 
 so the update is that of one process with the whole model, for any number of micro-batches.
+
+Sequences may be divided, too: rank (s, c) then computes stage s on part c of each sequence. What it
+gives goes to rank (s + 1, c), and keys and values go round a ring of the ranks (s, .), which do the
+same actions in the same order:
+
+    S x C = 2 x 2    part 0: rank 0 -> rank 2        rings: ranks 0 1, ranks 2 3
+                     part 1: rank 1 -> rank 3
 """
 
 from __future__ import annotations
@@ -21,21 +28,24 @@ from numba_kernels.shared.window import aligned
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipeline import Pipeline
 from tutorial_dl.model_parallel.schedules import Schedule, named
+from tutorial_dl.model_parallel.sequences import Sequences
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts, cut, cut_at
 from tutorial_dl.replica.base import Batch, Brought, Replica, Segment, plain
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At
 
 SHORT = 60  # characters of layers' names that an error shows
+KERAS = ("KerasReplica", "KerasTensorReplica", "KerasContextReplica")  # that can be cut
 
 
 class PipelinedReplica(Replica):
     """This rank's part of a model that the ranks of `grid.pipe` hold together. Collective.
 
     Args:
-        replica: The whole model, the same on every rank: a LayeredReplica, or a KerasReplica. Only
-            this rank's part of it is kept.
-        grid: The ranks.
+        replica: The whole model, the same on every rank: a LayeredReplica, or a KerasReplica; or a
+            KerasTensorReplica, ContextReplica or KerasContextReplica of the same grid. Only this
+            rank's part of it is kept.
+        grid: The ranks; those of `grid.context`, if they are several, have parts of each sequence.
         schedule: A Schedule, or one of the names in `schedules.SCHEDULES`.
         micro_batches: In how many parts a batch is computed, for a named schedule; None: twice the
             number of ranks.
@@ -49,9 +59,11 @@ class PipelinedReplica(Replica):
         parts: The layers of the whole model; `places` says at which of them stages begin.
         first, last: This rank's part of the whole model's vectors, if it has one stage.
         pipeline: What runs the schedule; see there for what it counts and measures.
+        sequences: This rank's part of sequences, if they are divided; it counts the bytes of rings.
     """
 
     counts_training = False
+    sequences: Sequences | None = None
 
     def __init__(
         self,
@@ -67,8 +79,12 @@ class PipelinedReplica(Replica):
         ranks = grid.pipe.size
         if isinstance(schedule, str):
             schedule = named(schedule, ranks, micro_batches or 2 * ranks, chunks)
+        check_sequences(replica, grid)
         self.grid, self.parts = grid, parts_of(replica)
-        self.dtype = self.parts.dtype
+        self.dtype, self._given = self.parts.dtype, replica
+        if replica.divides_sequences:
+            self.divides_sequences, self.sequences = True, replica.sequences
+            sample = replica.part_of_inputs(sample)
         if layers is not None:
             self.places = cut_at(self.parts, schedule.stages, list(layers))
         else:
@@ -121,9 +137,22 @@ class PipelinedReplica(Replica):
         """Elements of the vectors of the whole model."""
         return self.pieces.whole_size if self.pieces else self.ends[-1]
 
+    def try_out(self, batch: Batch, shared: bool, by_team: bool = True) -> None:
+        self.parts.try_out(batch)
+        self._part(batch)
+
+    def _part(self, batch: Batch) -> tuple[Any, Any]:
+        """Inputs and targets, of which this rank takes its part if sequences are divided."""
+        batch = plain_of(batch)
+        return batch if self.sequences is None else self._given.part(batch)
+
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
-        """Fill `gradient`; returns (mean loss, samples) on every rank. Collective over the pipe."""
-        x, y = plain_of(batch)
+        """Fill `gradient`; returns (mean loss, samples) on every rank. Collective over the pipe.
+
+        If sequences are divided, it is collective over their ranks, too, and both are means over
+        this rank's positions.
+        """
+        x, y = self._part(batch)
         samples = len(x[0]) if isinstance(x, tuple) else len(x)
         self.gradient[:] = 0
         at = At(training=True)
@@ -137,24 +166,31 @@ class PipelinedReplica(Replica):
         return (float(loss[0]) / samples if samples else 0.0), samples
 
     def measure(self, batches: Iterable[Batch]) -> dict[str, Any]:
-        """As `Replica.measure`; every rank of a pipeline gets what the last stage has found."""
+        """As `Replica.measure`; every rank of a pipeline gets what the last stage has found.
+
+        It is over all positions, also if sequences are divided.
+        """
         found, samples = {}, 0
         for batch in batches:
-            x, y = plain_of(batch)
+            x, y = self._part(batch)
             for name, value in self.pipeline.evaluate(x, y).items():
                 found[name] = found.get(name, 0.0) + value
             samples += len(x[0]) if isinstance(x, tuple) else len(x)
         numbers = np.array([found.get(name, 0.0) for name in self.parts.metrics])
         self._from_the_last(numbers)
-        values = dict(zip(self.parts.metrics, numbers.tolist(), strict=True))
-        return {"samples": samples, **values}
+        if self.sequences is not None:
+            numbers /= self.sequences.team.size  # a mean over equal parts
+        found = {"samples": samples, **dict(zip(self.parts.metrics, numbers.tolist(), strict=True))}
+        return found if self.sequences is None else self.sequences.summed(found)
 
     def evaluate(self, batches: Iterable[Batch]) -> dict[str, float]:
         sums = self.measure(batches)
         return self.metrics_of(sums) | {"samples": sums["samples"]}
 
     def predict(self, x: Any) -> np.ndarray:
-        """The model's outputs, on every rank of the pipeline."""
+        """The model's outputs, at all positions, on every rank that computes them. Collective."""
+        if self.sequences is not None:
+            x = self._given.part_of_inputs(x)
         found = self.pipeline.predict(x)
         last = self.grid.pipe.size - 1
         shape = np.zeros(8, np.int64)
@@ -163,7 +199,8 @@ class PipelinedReplica(Replica):
         self.grid.pipe.broadcast(shape, last)
         if found is None:
             found = np.empty(shape[1 : 1 + shape[0]], self.dtype)
-        return self.grid.pipe.broadcast(np.ascontiguousarray(found, self.dtype), last)
+        found = self.grid.pipe.broadcast(np.ascontiguousarray(found, self.dtype), last)
+        return found if self.sequences is None else self.sequences.gather(found)
 
     def _from_the_last(self, numbers: np.ndarray) -> None:
         if self.grid.pipe.size > 1:
@@ -211,13 +248,25 @@ def role(schedule: Schedule, rank: int, names: Sequence[Sequence[str]]) -> str:
     return f"stage {mine[0]}" + f": {words}" * (len(words) <= SHORT)
 
 
+def check_sequences(replica: Replica, grid: Grid) -> None:
+    """Raise ValueError unless a replica's sequences are divided as the ranks of `grid` are."""
+    parts = grid.axes.get("context", 1)
+    if replica.divides_sequences and replica.grid is not grid:
+        raise ValueError(
+            f"this {type(replica).__name__} and its pipeline have two grids: make both with one"
+        )
+    if parts > 1 and not replica.divides_sequences:
+        raise ValueError(
+            f"{parts} ranks of this grid share each sequence, but a {type(replica).__name__} takes "
+            "whole ones: give the pipeline a ContextReplica or KerasContextReplica of this grid"
+        )
+
+
 def parts_of(replica: Replica) -> Parts:
     """The layers of a replica that can be cut; ValueError if it can't be."""
-    if replica.divides_sequences:
-        raise ValueError("a pipeline takes whole sequences: use a grid without context")
     if isinstance(replica, LayeredReplica):
         return LayeredParts(replica)
-    if type(replica).__name__ in ("KerasReplica", "KerasTensorReplica"):  # not importing TensorFlow
+    if type(replica).__name__ in KERAS:  # not importing TensorFlow
         from tutorial_dl.model_parallel.keras_stages import KerasParts
 
         return KerasParts(replica)

@@ -15,6 +15,12 @@ message; f is 1 for S = 1, and how much longer a stage takes than the same layer
 rank holds n weights and gradients, n / D of each of the optimizer's averages, and the
 outputs of its layers for S - r of m micro-batches (schedule 1f1b, stage r).
 
+Where C ranks share each sequence, k, e, c and the outputs of a rank are 1 / C of these. D C ranks
+reduce the gradient and divide the averages. With v numbers per sample in the keys and values of h
+attentions,
+
+    context      (3 C - 2) / C v b B / (D M) + m h (3 C - 2) L     context.py counts these messages
+
 Not predicted: messages between nodes, waiting for the slowest rank, TensorFlow's own memory.
 """
 
@@ -39,6 +45,7 @@ class Cost(NamedTuple):
     summed: int = 0  # elements that are summed over ranks, forward and backward together
     sums: int = 0  # in how many sums
     crossing: int = 0  # elements that a cut before this layer would send
+    keys: int = 0  # elements of keys and values, of an attention
 
 
 class Machine(NamedTuple):
@@ -58,10 +65,11 @@ class Proposal:
     """A way to cut a model: what a rank holds, sends, and how long a step takes.
 
     Attributes:
-        axes: {"data": D, "pipeline": S, "tensor": T}.
+        axes: {"data": D, "pipeline": S, "tensor": T}; with "context": C where it was asked for.
         memory: Bytes of the fullest rank: weights, gradients, state, activations.
         sent: Bytes that the rank which sends most gives to others in a step.
-        seconds: Of a step, by what they are for: computing, bubble, data, tensor, pipeline.
+        seconds: Of a step, by what they are for: computing, bubble, data, tensor, pipeline,
+            context.
         refused: Why it can't be done; the rest is then empty.
     """
 
@@ -98,6 +106,7 @@ def propose(
     slots: int = 2,
     itemsize: int = 4,
     no_pipeline: str | None = None,
+    no_context: Mapping[int, str | None] | None = None,
 ) -> list[Proposal]:
     """All cuts of a model over `ranks` ranks, the fastest first, those that are refused last.
 
@@ -107,63 +116,91 @@ def propose(
         batch: Samples per update, over all ranks.
         slots: Numbers per weight that the optimizer keeps.
         no_pipeline: Why the model can't be a pipeline.
+        no_context: By C, for each divisor of `ranks` above 1: why sequences can't be divided over C
+            ranks, or None. Without it, cuts with C = 1 only.
     """
     found = []
-    for tensor in divisors(ranks):
-        for stages in divisors(ranks // tensor):
-            axes = {"data": ranks // tensor // stages, "pipeline": stages, "tensor": tensor}
-            refused = None
-            if isinstance(costs[tensor], str):
-                refused = costs[tensor]
-            elif stages > 1 and no_pipeline is not None:
-                refused = no_pipeline
-            elif axes["data"] > batch:
-                refused = f"{axes['data']} copies for {batch} samples"
-            if refused is None:
-                try:
-                    found.append(_cost(axes, costs[tensor], batch, machine, slots, itemsize))
-                    continue
-                except ValueError as error:
-                    refused = str(error)
-            found.append(Proposal(axes, refused=refused))
+    for axes in cuts(ranks, no_context is not None):
+        data, stages, context, tensor = sizes_of(axes)
+        refused = None
+        if isinstance(costs[tensor], str):
+            refused = costs[tensor]
+        elif context > 1 and no_context[context] is not None:
+            refused = no_context[context]
+        elif stages > 1 and no_pipeline is not None:
+            refused = no_pipeline
+        elif data > batch:
+            refused = f"{data} copies for {batch} samples"
+        if refused is None:
+            try:
+                found.append(_cost(axes, costs[tensor], batch, machine, slots, itemsize))
+                continue
+            except ValueError as error:
+                refused = str(error)
+        found.append(Proposal(axes, refused=refused))
     return sorted(found, key=lambda one: (one.refused is not None, one.step))
+
+
+def cuts(ranks: int, context: bool) -> list[dict[str, int]]:
+    """The sizes of the axes for each way to divide `ranks`, with an axis `context` or without."""
+    found = []
+    for tensor in divisors(ranks):
+        for parts in divisors(ranks // tensor) if context else [1]:
+            for stages in divisors(ranks // tensor // parts):
+                axes = {"data": ranks // tensor // parts // stages, "pipeline": stages}
+                axes |= {"context": parts} if context else {}
+                found.append(axes | {"tensor": tensor})
+    return found
+
+
+def sizes_of(axes: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """D, S, C and T of these axes."""
+    return axes["data"], axes["pipeline"], axes.get("context", 1), axes["tensor"]
 
 
 def _cost(
     axes: dict[str, int], layers: Sequence[Cost], batch: int, machine: Machine, slots: int,
     itemsize: int,
 ) -> Proposal:  # fmt: skip
-    data, stages, tensor = axes.values()
-    share = -(-batch // data)
+    data, stages, context, tensor = sizes_of(axes)
+    share, copies, turns = -(-batch // data), data * context, 3 * context - 2
     m = max(1, min(2 * stages, share)) if stages > 1 else 1
-    places = cut(Layers(layers), stages, [c.per_call + c.per_sample * share / m for c in layers])
+    positions = share / context  # what a rank computes, in whole samples
+    places = cut(
+        Layers(layers), stages, [c.per_call + c.per_sample * positions / m for c in layers]
+    )
     worst: list[tuple[dict, float, dict]] = []
     for stage, (first, last) in enumerate(pairwise(places)):
         own = layers[first:last]
         weights = sum(one.weights for one in own)
-        held = min(stages - stage, m) / m * share if stages > 1 else share
+        held = min(stages - stage, m) / m * positions if stages > 1 else positions
         memory = {
-            "weights": weights, "gradients": weights, "state": slots * weights / data,
+            "weights": weights, "gradients": weights, "state": slots * weights / copies,
             "activations": held * sum(one.kept for one in own),
         }  # fmt: skip
         # Forward to the next stage, and gradients back to the one before
         after = layers[last].crossing if last < len(layers) else 0
-        across = (after + (own[0].crossing if stage else 0)) * share * itemsize
-        summed = 2 * (tensor - 1) / tensor * sum(one.summed for one in own) * share * itemsize
-        reduced = 2 * (data - 1) / data * weights * itemsize
-        compute = m * sum(one.per_call for one in own) + share * sum(c.per_sample for c in own)
+        across = (after + (own[0].crossing if stage else 0)) * positions * itemsize
+        summed = 2 * (tensor - 1) / tensor * sum(one.summed for one in own) * positions * itemsize
+        reduced = 2 * (copies - 1) / copies * weights * itemsize
+        rings = turns * sum(one.keys for one in own) * positions * itemsize * (context > 1)
+        compute = m * sum(one.per_call for one in own)
+        compute += positions * sum(one.per_sample for one in own)
         compute *= machine.stage_factor if stages > 1 else 1
         rate, latency, _ = machine
         several = sum(one.sums for one in own) * m * (tensor > 1)
         seconds = {
             "computing": compute,
             "bubble": compute * (stages - 1) / m,
-            "data": reduced / rate + 2 * latency * (data > 1),
+            "data": reduced / rate + 2 * latency * (copies > 1),
             "tensor": summed / rate + several * latency,
             "pipeline": across / rate + 2 * m * latency * (stages > 1),
         }
+        if context > 1:
+            attentions = sum(one.keys > 0 for one in own)
+            seconds["context"] = rings / rate + attentions * m * turns * latency
         numbers = {name: value * itemsize for name, value in memory.items()}
-        worst.append((numbers, across + summed + reduced, seconds))
+        worst.append((numbers, across + summed + reduced + rings, seconds))
     return Proposal(
         axes,
         max((one for one, *_ in worst), key=lambda one: sum(one.values())),

@@ -33,10 +33,11 @@ from numba_kernels.shared.window import aligned
 from numba_kernels.spans import span
 from numba_kernels.team.team import Team
 from tutorial_dl import replica as replicas
-from tutorial_dl.data.dataset import each_array
+from tutorial_dl.data.dataset import Data, each_array, share
 from tutorial_dl.data.elements import samples_of
 from tutorial_dl.model_parallel.shards import Shards, check_divisible
 from tutorial_dl.model_parallel.stages import LayeredParts, Parts
+from tutorial_dl.replica.accumulating import check_times
 from tutorial_dl.replica.base import Batch, Brought, LossNotFinite, Replica, Segment, plain, written
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At
@@ -73,6 +74,7 @@ class ShardedReplica(Replica):
         self.saved_as, self.saves_optimizer = self.inner.saved_as, self.inner.saves_optimizer
         self.counts_training = self.inner.counts_training
         self.measures_together = stage == 3
+        self.times = 1  # micro-batches per batch
         self.refuses_xla = "its ranks communicate while they compute a gradient"
         places = groups(self.parts)
         self.stages = [self.parts.stage(*bounds) for bounds in pairwise(places)]
@@ -153,6 +155,20 @@ class ShardedReplica(Replica):
         if total == 0:
             self.gradient[:] = 0
             return 0.0, 0
+        loss = 0.0
+        for piece in range(self.times):
+            part = batch
+            if self.times > 1:
+                part = Data(*batch).take(share(samples, piece, self.times))
+            loss += self._add_gradient(part, total, first=piece == 0)
+        return (loss / samples if samples else 0.0), samples
+
+    def _add_gradient(self, batch: Batch, total: int, first: bool) -> float:
+        """Add the gradient of a micro-batch to that of those before; returns its sum of losses.
+
+        `total`: the samples of the whole batch, of all ranks.
+        """
+        samples = self.head.samples(batch)
         y, saved = self._forward(batch if samples else None, training=True)
         loss, gy = 0.0, None
         if samples:
@@ -161,8 +177,16 @@ class ShardedReplica(Replica):
                 raise LossNotFinite(f"the loss is {loss}")
             gy = [g * self.dtype.type(samples / total) for g in gy]
         del y
-        self._backward(saved, gy)
-        return loss, samples
+        self._backward(saved, gy, first)
+        return loss * samples
+
+    def accumulate(self, times: int) -> None:
+        """From now on, compute this rank's share of a batch in so many micro-batches.
+
+        Their gradients are added up in its slices, so it needs no vector as long as the model.
+        """
+        check_times(times)
+        self.times = times
 
     def _forward(self, batch: Batch | None, training: bool = False) -> tuple[list, list]:
         """The outputs, and what backward passes need; without a batch, only take part."""
@@ -177,7 +201,7 @@ class ShardedReplica(Replica):
                     saved.append(one)
         return x, saved
 
-    def _backward(self, saved: list, gy: list | None) -> None:
+    def _backward(self, saved: list, gy: list | None, first: bool) -> None:
         shards = self.shards
         for part, _ in shards.ahead(shards.parts[::-1]):
             gradient = shards.gradient_of(part)
@@ -189,7 +213,7 @@ class ShardedReplica(Replica):
                     del one, kept
                 if not isfinite(np.dot(gradient, gradient)):
                     raise FloatingPointError("the gradient is not finite")
-            shards.reduce(part, gradient)
+            shards.reduce(part, gradient, adds=not first)
 
     gradient_is_finite = True  # checked before each exchange
 

@@ -222,10 +222,17 @@ class Shards:
             self._scratch = Space(max(part.n for part in self.parts), self.dtype)
         return self._scratch.array[:n]
 
-    def reduce(self, part: Part, gradient: np.ndarray) -> None:
-        """Add up the ranks' gradients of a part that is complete. Collective."""
+    def reduce(self, part: Part, gradient: np.ndarray, adds: bool = False) -> None:
+        """Add up the ranks' gradients of a part that is complete. Collective.
+
+        `adds`: to the gradient that this rank's slice already has, of earlier micro-batches.
+        """
         if self.stage >= 2 and part.n:
-            part.gradient[:] = self.team.reduce_scatter(gradient)
+            mine = self.team.reduce_scatter(gradient)
+            if adds:
+                part.gradient += mine
+            else:
+                part.gradient[:] = mine
             self._count(part)
             self._scratch.drop()
             self._use(-part.n)

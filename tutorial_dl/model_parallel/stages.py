@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tutorial_dl.replica.base import Brought, Segment, written
+from tutorial_dl.replica.base import Batch, Brought, Segment, written
 from tutorial_dl.replica.layered import LayeredReplica, loss_of
 from tutorial_dl.replica.layers import At, Chain, Layer
 
@@ -84,6 +84,9 @@ class Parts:
     def own_optimizer(self, given: Any = None) -> Brought | None:
         """As `Replica.own_optimizer`."""
         return None
+
+    def try_out(self, batch: Batch) -> None:
+        """Before training, with a few samples: raise ValueError for what does not fit parts."""
 
     def forget(self, stages: Sequence[int]) -> None:
         """Free the weights of the whole model; this rank has those of `stages`."""

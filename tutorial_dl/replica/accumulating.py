@@ -17,15 +17,14 @@ from .base import Around, Batch, Replica
 
 
 class Accumulating(Around):
-    """A Replica around another one, which gets each batch in `pieces` micro-batches."""
+    """A Replica around another one, which gets each batch in `times` micro-batches."""
 
     gradient_is_finite = True
     keeps_apart = False  # the pieces' gradients are added up in one vector
 
-    def __init__(self, replica: Replica, pieces: int):
-        if pieces < 2:
-            raise ValueError(f"pieces per batch must be at least 2 to accumulate, got {pieces}")
-        super().__init__(replica, pieces=pieces, _sum=np.zeros_like(replica.gradient))
+    def __init__(self, replica: Replica, times: int):
+        check_times(times)
+        super().__init__(replica, times=times, _sum=np.zeros_like(replica.gradient))
 
     def compute_gradient(self, batch: Batch) -> tuple[float, int]:
         """As for the whole batch; every piece is computed, even one without samples."""
@@ -33,8 +32,8 @@ class Accumulating(Around):
         total, loss = len(data), 0.0
         self._sum[:] = 0
         self.gradient_is_finite = True
-        for piece in range(self.pieces):
-            part = data.take(share(total, piece, self.pieces))
+        for piece in range(self.times):
+            part = data.take(share(total, piece, self.times))
             of_piece, samples = self.inner.compute_gradient(part)
             if samples:
                 self.gradient_is_finite &= self.inner.gradient_is_finite
@@ -44,3 +43,9 @@ class Accumulating(Around):
                 loss += of_piece * samples / total
         self.inner.gradient[:] = self._sum
         return loss, total
+
+
+def check_times(times: int) -> None:
+    """Raise ValueError unless a batch can be computed in so many micro-batches."""
+    if times < 2:
+        raise ValueError(f"pieces per batch must be at least 2 to accumulate, got {times}")

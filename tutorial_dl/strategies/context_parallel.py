@@ -8,8 +8,6 @@ positions: the update is that of data parallelism. Only the samples are divided 
 ranks. Liu, Zaharia and Abbeel (ring attention), arXiv 2310.01889.
 """
 
-import numpy as np
-
 from numba_kernels.compression import Adasum
 from numba_kernels.optimizers import Optimizer
 
@@ -32,9 +30,8 @@ class ContextParallel(Synchronous):
 
     def __init__(self, grid, **options):
         if grid.tensor.size > 1 or grid.pipe.size > 1:
-            raise ValueError(
-                "the layers of this grid are cut, too: use strategies.TensorParallel(grid)"
-            )
+            other = "TensorParallel" if grid.tensor.size > 1 else "Pipelined"
+            raise ValueError(f"this grid cuts the model, too: use strategies.{other}(grid)")
         super().__init__(grid.team, **options)
         if isinstance(self.compression, Adasum):
             raise ValueError(
@@ -63,9 +60,7 @@ class ContextParallel(Synchronous):
         """After a failure. A rank may have drawn masks for a step that failed. Collective."""
         self.grid.recover()
         super().resume()
-        seeds, team = self.replica.random, self.grid.context
-        if seeds is not None and seeds.size and team.size > 1:
-            self.replica.random = team.broadcast(np.array(seeds))
+        self.grid.agree_on_masks(self.replica)
 
     def step(self, batch: Batch) -> tuple[float, int]:
         loss, samples = super().step(batch)

@@ -5,6 +5,9 @@
 
 Stages do not share weights, so each stage's update is a synchronous step among its D copies
 (synchronous.py). Only clipping needs a number from all stages: the norm of the whole gradient.
+
+Where sequences are divided, too, ranks = D x S x C, and a stage has D x C copies. The average is
+over all of them, as in context_parallel.py.
 """
 
 import math
@@ -37,11 +40,17 @@ class Pipelined(OneModel):
 
     @property
     def name(self) -> str:
-        return "pipeline of {pipeline} stages, {data} copies".format(**self.grid.axes)
+        axes = self.grid.axes
+        parts = f"{axes['context']} parts of sequences, " if "context" in axes else ""
+        return f"pipeline of {axes['pipeline']} stages, {parts}{axes['data']} copies"
 
     @property
     def copies(self):
         return self.grid.copies
+
+    @property
+    def sharers(self):
+        return self.grid.data
 
     @property
     def first(self) -> int:
@@ -67,18 +76,22 @@ class Pipelined(OneModel):
     def resume(self) -> None:
         self.grid.recover()
         self.update.resume()
+        self.grid.agree_on_masks(self.replica)
 
     def step(self, batch: Batch) -> tuple[float, int]:
         loss, samples = self.gradient(batch)
         self._seen += samples
-        return self.update(loss, samples)
+        loss, samples = self.update(loss, samples)
+        return loss, samples // self.grid.axes.get("context", 1)  # each was counted by C ranks
 
     def slices(self, n: int) -> list[tuple[int, int]]:
         found = []
+        parts = self.grid.axes.get("context", 1)
         for rank in range(self.team.size):
             place = coordinates(self.grid.axes, rank)
             low, high = self.replica.ends[place["pipeline"] :][:2]
-            first, last = bounds(high - low, self.copies.size, place["data"])
+            among = place["data"] * parts + place.get("context", 0)  # the copies of this stage
+            first, last = bounds(high - low, self.copies.size, among)
             found.append((low + first, low + last))
         return found
 

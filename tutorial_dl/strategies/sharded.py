@@ -33,8 +33,6 @@ class Sharded(OneModel):
         return f"synchronous, shard {self.replica.stage}" if hasattr(self, "replica") else "sharded"
 
     def check_replica(self, replica: Replica) -> None:
-        if hasattr(replica, "inner") and replica.inner.stage:
-            raise ValueError("shard 2 and 3 don't fit accumulate: use smaller batches, or shard 1")
         if not replica.stage:
             raise ValueError(
                 f"Sharded trains a model_parallel.ShardedReplica, got a {type(replica).__name__}"

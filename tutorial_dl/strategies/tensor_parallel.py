@@ -3,8 +3,8 @@
     rank (d, s, t):  g_st  <- gradient of its slices over group d's share of the batch
     ranks (., s, t): g_st  <- average over the D copies, weighted by samples; w_st <- update
 
-Instead of stages there may be parts of sequences, D x C x T; then the average is over D x C copies,
-as in context_parallel.py.
+Sequences may be divided, too, D x S x C x T; then the average is over D x C copies, as in
+context_parallel.py.
 
 What is not cut is equal on the T ranks of a group, and they make the same update of it. Only
 clipping needs a number from all parts: the norm of the whole model's gradient.
@@ -73,8 +73,8 @@ class TensorParallel(OneModel):
         self.check_optimizer(optimizer)
         if not hasattr(getattr(replica, "pieces", None), "alike"):
             raise ValueError(
-                "TensorParallel trains a KerasTensorReplica, or a PipelinedReplica of one, without "
-                f"accumulate; got a {type(replica).__name__}"
+                "TensorParallel trains a KerasTensorReplica, or a PipelinedReplica of one, got a "
+                f"{type(replica).__name__}"
             )
         self.replica, inner = replica, self._inner
         inner.attach(replica, optimizer)
@@ -90,16 +90,14 @@ class TensorParallel(OneModel):
         """
         self.grid.recover()
         self.update.resume()
+        if self.loss_scale is not None and self.team.size > 1:
+            self.loss_scale.values = self.team.broadcast(np.array(self.loss_scale.values))
         self._inner.share_state()
         team, state, mine = self.grid.tensor, self.state, self.update.mine
-        context, seeds = self.grid.context, self.replica.random
-        if "context" in self.grid.axes and seeds is not None and seeds.size:
-            self.replica.random = context.broadcast(np.array(seeds))
+        self.grid.agree_on_masks(self.replica)
         if team.size > 1:
-            for name in ("state", "random"):  # a rank may have drawn masks for a step that failed
-                value = getattr(self.replica, name)
-                if value is not None and value.size:
-                    setattr(self.replica, name, team.broadcast(np.array(value)))
+            if self.replica.state.size:
+                self.replica.state = team.broadcast(np.array(self.replica.state))
             for vector, alike in (
                 (self.replica.parameters, self._alike),
                 *((row, self._alike[mine]) for row in state.slots),
@@ -110,7 +108,15 @@ class TensorParallel(OneModel):
             self.optimizer = self.optimizer.at_rate(float(rate))
 
     def step(self, batch: Batch) -> tuple[float, int]:
-        loss, samples = self._inner.step(batch)
+        inner = self._inner
+        inner.loss_scale = self.loss_scale
+        loss, samples = inner.begin(batch)
+        if self.loss_scale is not None:
+            self._finite = inner._finite
+        # One rank's overflow skips the step on all of them, so all ranks decide together.
+        if (skipped := self.skipped(loss, samples)) is not None:
+            return skipped[0], skipped[1] * self.grid.data.size // self.team.size
+        loss, samples = self.constrained(self.update(loss, samples))
         return loss, samples // self.grid.axes.get("context", 1)  # each was counted by C ranks
 
     def settle(self) -> None:
@@ -161,6 +167,8 @@ class TensorParallel(OneModel):
             "rate": self.optimizer.learning_rate,
             "axes": dict(self.grid.axes),
         }
+        if self.loss_scale is not None:
+            values["loss_scale"] = self.loss_scale.values
         return values, vectors, own
 
     def restore(self, saved) -> None:

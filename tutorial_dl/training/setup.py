@@ -115,12 +115,15 @@ def cut(config: RunConfig, team, replica, dataset):
     if asked.pipeline is not None and getattr(dataset.train, "weights", None) is not None:
         raise ValueError("--pipeline takes no weights of samples: leave them out")
     grid = Grid(team, asked.pipeline or 1, tensor or 1, config.context.context or 1)
-    if config.context.context is not None and tensor is None:
-        return context_parallel(config, grid, replica)
+    kind = strategies.Pipelined
     if tensor is not None:
-        replica = tensor_parallel(config, grid, replica)
+        replica, kind = tensor_parallel(config, grid, replica), strategies.TensorParallel
+    elif config.context.context is not None:
+        replica = context_parallel(config, grid, replica)
         if asked.pipeline is None:
-            return replica, strategies.TensorParallel(grid)
+            return replica, strategies.ContextParallel(grid, **config.strategy_options())
+    if asked.pipeline is None:
+        return replica, kind(grid)
     size = max(1, config.data.batch_size // (asked.micro_batches or 2 * asked.pipeline))
     part = PipelinedReplica(
         replica,
@@ -132,7 +135,7 @@ def cut(config: RunConfig, team, replica, dataset):
         sample=dataset.train.take(slice(0, size))[0],
         recompute=asked.recompute,
     )
-    return part, (strategies.Pipelined if tensor is None else strategies.TensorParallel)(grid)
+    return part, kind(grid)
 
 
 def cut_over(config: RunConfig) -> dict[str, int]:
@@ -142,7 +145,7 @@ def cut_over(config: RunConfig) -> dict[str, int]:
 
 
 def context_parallel(config: RunConfig, grid, replica):
-    """(The replica of this rank's part of sequences, the strategy that trains it). Collective."""
+    """The replica of this rank's part of sequences. Collective."""
     from ..replica.layered import LayeredReplica
 
     if type(replica).__name__ == "KerasReplica":  # without importing TensorFlow
@@ -154,8 +157,7 @@ def context_parallel(config: RunConfig, grid, replica):
             "--context takes Keras models, such as gpt, and model 'transformer': model "
             f"{config.data.model!r} is a {type(replica).__name__}"
         )
-    options = config.strategy_options()
-    return kind(replica, grid), strategies.ContextParallel(grid, **options)
+    return kind(replica, grid)
 
 
 def tensor_parallel(config: RunConfig, grid, replica):

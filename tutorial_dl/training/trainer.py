@@ -157,7 +157,9 @@ class Trainer:
             strategy = strategies.get(strategy)
         strategy.join(team)
         team, replica = strategy.team, replicas.of(model)
-        if accumulate != 1:
+        if accumulate != 1 and replica.stage:
+            replica.accumulate(accumulate)
+        elif accumulate != 1:
             replica = Accumulating(replica, accumulate)
         check_way(compile, replica)
         strategy.loss_scale = loss_scale_of(loss_scale, replica)

@@ -276,13 +276,19 @@ def test_a_number_out_of_range_is_refused_before_ranks_start(monkeypatch, words,
         ),
         ({"tensor_rules": "a=rows"}, "--tensor-rules has no effect without --tensor"),
         ({"tensor": 2, "tensor_rules": "rows"}, "tensor_rules must be LAYER=KIND,..., for example"),
-        ({"tensor": 2, "accumulate": 2}, "--accumulate does not fit --tensor"),
         ({"tensor": 2, "shard": 0}, "--shard does not fit --tensor"),
         ({"tensor": 2, "strategy": "downpour"}, "--tensor with strategy 'downpour': use 'synchron"),
         ({"ranks": 3, "context": 2}, "-n 3 can't be divided into context groups of 2 ranks: use a"),
         ({"ranks": 6, "context": 2, "tensor": 2}, "context groups of 2 x 2 ranks: use a multiple"),
-        ({"context": 2, "pipeline": 2}, "--pipeline does not fit --context"),
-        ({"context": 2, "accumulate": 2}, "--accumulate does not fit --context"),
+        (
+            {"ranks": 6, "context": 2, "pipeline": 2},
+            "-n 6 can't be divided into 2 stages of context groups of 2 ranks: use a multiple of 4",
+        ),
+        (
+            {"ranks": 12, "context": 2, "pipeline": 2, "tensor": 2},
+            "-n 12 can't be divided into 2 stages of context groups of 2 x 2 ranks: use a multiple",
+        ),
+        ({"context": 2, "pipeline": 2, "compression": "fp16"}, "--compression does not fit --pipe"),
         ({"context": 2, "shard": 3}, "--shard 3 does not fit --context: use --shard 1"),
         ({"context": 2, "compile": "xla"}, "--compile xla does not fit --context"),
         ({"context": 2, "compression": "adasum"}, "--compression adasum does not fit --context"),
@@ -294,6 +300,8 @@ def test_options_of_a_model_that_is_cut_that_do_not_fit(options, line):
         RunConfig.of(**options).check()
     assert ranks_of(RunConfig.of(tensor=2, pipeline=3)) == 6
     assert ranks_of(RunConfig.of(context=3, tensor=2)) == 6
+    assert ranks_of(RunConfig.of(pipeline=2, context=3, tensor=2)) == 12
+    RunConfig.of(context=2, tensor=2, accumulate=3).check()
 
 
 @pytest.mark.parametrize(
@@ -302,7 +310,6 @@ def test_options_of_a_model_that_is_cut_that_do_not_fit(options, line):
         ({"shard": 4}, "shard must be 0 to 3, the stage of ZeRO, got 4"),
         ({"shard": 3, "one_copy": True}, "one_copy does not fit shard 3: leave one of them out"),
         ({"shard": 2, "compression": "bf16"}, "compression does not fit shard 2, which reduces la"),
-        ({"shard": 2, "accumulate": 2}, "--accumulate does not fit --shard 2: use --shard 1"),
         ({"shard": 3, "sync_batch_norm": True}, "--sync-batch-norm does not fit --shard 3: use"),
         ({"shard": 2, "compile": "xla"}, "--compile xla does not fit --shard 2: its ranks commun"),
         ({"shard": 2, "pipeline": 2}, "--shard does not fit --pipeline"),
@@ -312,7 +319,7 @@ def test_options_of_a_model_that_is_cut_that_do_not_fit(options, line):
 def test_options_of_sharding_that_do_not_fit(options, line):
     with pytest.raises(ValueError, match=re.escape(line)):
         RunConfig.of(**options).check()
-    RunConfig.of(shard=3, clip_norm=1.0, ranks=4, checkpoint="run").check()
+    RunConfig.of(shard=3, clip_norm=1.0, accumulate=2, ranks=4, checkpoint="run").check()
 
 
 def test_help_has_panels_and_shows_no_option_twice(monkeypatch):

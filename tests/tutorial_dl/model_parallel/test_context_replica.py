@@ -1,17 +1,19 @@
-"""Sequences divided over ranks: the same history and weights as one process, in any division."""
+"""Sequences divided over ranks, also in stages: the same history and weights as one process."""
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from divided_models import Fails, fails_and_recovers, options_of, same_commands, train_command
 
+from numba_kernels.allreduce.elementwise import bounds
 from numba_kernels.team.team import Team
 from tutorial_dl import Trainer, strategies
 from tutorial_dl.config import RunConfig
 from tutorial_dl.data import Data, Dataset
-from tutorial_dl.model_parallel import ContextReplica, Grid
+from tutorial_dl.model_parallel import ContextReplica, Grid, PipelinedReplica
 from tutorial_dl.replica import DenseReplica, LayeredReplica, TransformerReplica
 from tutorial_dl.replica.layered import mlp_layers
 from tutorial_dl.replica.layers import Dense
@@ -58,6 +60,18 @@ def divided(ranks, model=(), how=None, **options):
     return Trainer(replica, DATA, strategy, **HOW | options)
 
 
+CUT = ["block_1_mlp"]  # attention on both sides
+
+
+def in_stages(stages, ranks, model=(), how=None, **options):
+    """A Trainer whose sequences are divided and whose layers are cut; `how` are a pipeline's."""
+    grid = Grid(Team(), stages, context=ranks)
+    how = {"schedule": "1f1b", "micro_batches": 5, "layers": CUT} | (how or {})
+    part = ContextReplica(whole(*model), grid)
+    replica = PipelinedReplica(part, grid, sample=TOKENS[:3, :-1], **how)
+    return Trainer(replica, DATA, strategies.Pipelined(grid), **HOW | options)
+
+
 def alone(epochs, model=(), strategy="serial", team=None, **options):
     team = team or Team().split(Team().rank)
     one = Trainer(whole(*model), DATA, strategy, team=team, **HOW | options)
@@ -71,11 +85,17 @@ def same(found, one, near=1e-12):
     for mine, theirs in zip(found.history.epochs, one.history.epochs, strict=True):
         for name in ("loss", "val_loss", "val_accuracy"):
             assert mine[name] == pytest.approx(theirs[name], rel=10 * near), name
-    expected = one.replica.parameters
-    error = np.abs(found.replica.parameters - expected).max() / np.abs(expected).max()
-    assert error < near, error
+    close(found.replica.parameters, one.replica.parameters, found, near)
     x = DATA.validation.inputs
     np.testing.assert_allclose(found.predict(x), one.replica.predict(x), rtol=0, atol=10 * near)
+
+
+def close(part, expected, found, near):
+    """A vector of this rank's stages is the same part of the whole model's, `expected`."""
+    if isinstance(found.replica, PipelinedReplica):
+        expected = np.concatenate([expected[low:high] for low, high in found.replica.slices])
+    error = np.abs(part - expected).max() / np.abs(expected).max()
+    assert error < near, error
 
 
 def trains(folder):
@@ -107,6 +127,136 @@ def test_parts_of_sequences_train_as_one_process(on_ranks, ranks, tmp_path):
     on_ranks(ranks, trains, str(tmp_path))
 
 
+def test_stages_of_parts_train_as_one_process(on_ranks, tmp_path):
+    on_ranks(4, stages_train, str(tmp_path))
+
+
+def stages_train(folder):
+    """D x S x C = 1 x 2 x 2: 20 steps of 12 and 4 samples in 5 micro-batches, by each schedule."""
+    for case, schedule, recompute in (
+        ((True, 0.3, "float64"), "1f1b", True),
+        ((False, 0.0, "float64"), "zb_h1", False),
+        ((True, 0.0, "float32"), "gpipe", False),
+    ):
+        counts, near = Counts(), WITHIN[case[2]]
+        how = {"schedule": schedule, "recompute": recompute}
+        found = in_stages(2, 2, case, how, callbacks=[counts])
+        first_gradient(found, case, near)
+        found.fit(5)
+        assert found.steps == 20 and counts.samples == 5 * len(DATA.train)
+        one = alone(5, case)
+        same(found, one, near)
+        evaluated = found.replica.evaluate([DATA.validation.take(slice(None))])
+        assert evaluated["samples"] == len(DATA.validation)
+        assert evaluated["loss"] == pytest.approx(found.history.epochs[-1]["val_loss"])
+    found.save(Path(folder, "stages.npz"))
+    with np.load(Path(folder, "stages.npz")) as arrays:
+        for each in one.replica.segments:
+            np.testing.assert_allclose(
+                arrays[each.name], each.of(one.replica.parameters), rtol=1e-3, atol=1e-6
+            )
+    # Two stages on each rank, and the cut by measured cost; then D x C = 2 x 2 beside them
+    how = {"schedule": "interleaved", "micro_batches": 4, "chunks": 2, "layers": None}
+    counts, options = Counts(), {"clip_norm": 0.2, "batch_size": 13}
+    one = alone(2, **options)
+    for stages in (2, 1):
+        found = in_stages(stages, 2, (), how, callbacks=[counts], **options)
+        found.fit(2)
+        same(found, one)
+    assert counts.samples == 2 * 2 * len(DATA.train)
+
+
+def first_gradient(found, case, near):
+    """Loss and gradient of a batch are those of one process; rings send what they must."""
+    replica, serial, sequences = found.replica, whole(*case), found.replica.sequences
+    batch, before, random = DATA.train.take(slice(0, 12)), sequences.sent, replica.random
+    loss, samples = replica.compute_gradient(batch)
+    block = 12 * 2 * 6 * 4 * replica.dtype.itemsize  # samples, heads, positions, width
+    ring = 2 * 1 + 2 * 1 + 2 * 2  # k and v twice, and their gradients
+    ring += 2 * 1 * replica.pipeline.recompute
+    assert sequences.sent - before == ring * block and samples == 12  # an attention per stage
+    replica.random = random
+    expected, _ = serial.compute_gradient(batch)
+    team = found.strategy.grid.context  # which gives the mean over all positions
+    assert team.allreduce(np.array([loss]))[0] / 2 == pytest.approx(expected, rel=near)
+    close(team.allreduce(replica.gradient.copy()) / 2, serial.gradient, found, near)
+
+
+def test_stages_and_parts_from_one_folder(on_ranks, tmp_path):
+    on_ranks(4, stages_go_on, str(tmp_path))
+
+
+def stages_go_on(folder):
+    """One process, then S x C = 2 x 2, C = 4, and 2 x 2 again, from a folder; then rank 1 fails."""
+    model, options, rank = (True, 0.3), {"clip_norm": 0.2}, Team().rank
+    one = fails_alone(model, 4, 14, **options)
+    alone(1, model, "synchronous", checkpoint=str(Path(folder, str(rank))), **options)
+    options["checkpoint"] = str(Path(folder, "0"))
+    second = in_stages(2, 2, model, **options)
+    assert second.resume() and second.steps == 4
+    second.fit(1)
+    third = divided(4, model, **options)
+    assert third.resume() and len(third.history.epochs) == 2
+    third.fit(1)
+    fourth = in_stages(2, 2, model, **options)
+    assert fourth.resume() and fourth.steps == 12
+    # Rank 1 fails in the last action of step 15, when others have made their part of its gradient.
+    stage, calls = fourth.replica.pipeline.stages[0], []
+    proper = stage.backward_weights
+
+    def fails(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3 * 5:
+            stage.backward_weights = proper
+            raise ArithmeticError("no more")
+        proper(*arguments)
+
+    if rank == 1:
+        stage.backward_weights = fails
+    fails_and_recovers(fourth, 1)
+    fourth.fit(1)
+    same(fourth, one)
+    refused_in_stages(fourth.replica.grid)
+
+
+def fails_alone(model, epochs, step, **options):
+    """One process that fails after a step of its last epoch, and makes this epoch again."""
+    fails, team = [Fails(True, step)], Team().split(Team().rank)
+    one = Trainer(whole(*model), DATA, "serial", team=team, callbacks=fails, **HOW | options)
+    with pytest.raises(ArithmeticError):
+        one.fit(epochs)
+    one.team.recover()
+    one.fit(1)
+    return one
+
+
+def refused_in_stages(grid):
+    for other, replica, why in (
+        (grid, whole(), "2 ranks of this grid share each sequence, but a TransformerReplica takes"),
+        (Grid(Team(), 2, context=2), ContextReplica(whole(), grid), "have two grids: make both"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            PipelinedReplica(replica, other, sample=TOKENS[:3, :-1])
+    with pytest.raises(ValueError, match=r"cuts the model, too: use strategies.Pipelined\(grid\)"):
+        strategies.ContextParallel(grid)
+    with pytest.raises(ValueError, match="a sequence of 11 positions can't be divided evenly"):
+        PipelinedReplica(ContextReplica(whole(), grid), grid, sample=TOKENS[:3, :11])
+
+
+def test_ranks_write_all_of_a_model_each_its_part():
+    """D x S x C = 2 x 2 x 2, and stages of 5 and 8 weights: each has four copies."""
+    axes = {"data": 2, "pipeline": 2, "context": 2}
+    strategy = object.__new__(strategies.Pipelined)
+    strategy._team = SimpleNamespace(size=8)
+    strategy.grid = SimpleNamespace(axes=axes, copies=SimpleNamespace(size=4))
+    strategy.replica = SimpleNamespace(ends=[0, 5, 13])
+    found = strategy.slices(13)
+    # Ranks 0, 1, 4 and 5 have the first stage, and are so numbered among its copies.
+    assert [found[rank] for rank in (0, 1, 4, 5)] == [bounds(5, 4, copy) for copy in range(4)]
+    second = [bounds(8, 4, copy) for copy in range(4)]
+    assert [found[rank] for rank in (2, 3, 6, 7)] == [(5 + low, 5 + high) for low, high in second]
+
+
 def test_data_and_context_from_one_folder(on_ranks, tmp_path):
     on_ranks(4, go_on, str(tmp_path))
 
@@ -128,6 +278,9 @@ def go_on(folder):
     assert fourth.callbacks[0].samples == len(DATA.train)
     same(fourth, one)
     masks_of_groups(folder)
+    pieces = divided(4, (True, 0.3), accumulate=3)  # with the masks of one process in pieces
+    pieces.fit(1)
+    same(pieces, alone(1, (True, 0.3), accumulate=3))
     rounded = divided(2, how={"compression": "fp16"}, clip_norm=0.2)
     rounded.fit(1)
     near = pytest.approx(one.history.epochs[0]["val_loss"], rel=1e-3)
@@ -153,12 +306,7 @@ def test_masks_go_on_and_ranks_fail(on_ranks, tmp_path):
 def masks_go_on(folder):
     """One process writes a checkpoint, and two go on with its masks; then rank 1 fails."""
     model, rank = (True, 0.3), Team().rank
-    fails, alone_too = [Fails(True, 10)], Team().split(rank)
-    one = Trainer(whole(*model), DATA, "serial", team=alone_too, callbacks=fails, **HOW)
-    with pytest.raises(ArithmeticError):
-        one.fit(3)
-    one.team.recover()
-    one.fit(1)
+    one = fails_alone(model, 3, 10)
     alone(2, model, "synchronous", checkpoint=str(Path(folder, str(rank))))
     team = Team()
     found = divided(
@@ -198,11 +346,14 @@ def refused(grid):
             replica.try_out(batch, True)
 
 
+LINES = "from test_context_replica import DATA, whole", "def data(): return DATA"
+
+
 def test_the_command_line(tmp_path):
-    """--context trains, and writes what a run of one rank writes."""
-    lines = "from test_context_replica import DATA, whole", "def data(): return DATA"
-    three = same_commands(tmp_path, options_of(tmp_path, __file__, *lines), ["--context", 3])
-    assert three["ranks"] == 3 and three["config"]["context"] == {"context": 3}
+    """--context with --pipeline trains, and writes what a run of one rank writes."""
+    options = options_of(tmp_path, __file__, *LINES)
+    four = same_commands(tmp_path, options, ["--context", 2, "--pipeline", 2])
+    assert four["ranks"] == 4 and four["config"]["context"] == {"context": 2}
 
 
 def test_what_does_not_fit_is_refused_in_one_line():

@@ -45,6 +45,34 @@ def test_two_ranks_by_hand():
     assert cut.seconds["computing"] == pytest.approx(2e-3 + 8 * 2e-3)
 
 
+def test_parts_of_sequences_by_hand():
+    """C = 2 halves what a rank computes and keeps; both ranks reduce the whole gradient."""
+    layers = [LAYERS[0], LAYERS[1]._replace(keys=6)]
+    found = propose({1: layers, 2: SLICED}, 2, 8, MACHINE, no_context={2: None})
+    one = next(one for one in found if one.name == "context 2")
+    assert one.axes == {"data": 1, "pipeline": 1, "context": 2, "tensor": 1}
+    assert one.memory == {
+        "weights": 1600, "gradients": 1600, "state": 2 * 1600 / 2, "activations": 8 / 2 * 15 * 4
+    }  # fmt: skip
+    ring = 4 * 3 * 8 * 4  # forward once, backward three times, of 3 numbers of 8 samples
+    assert one.sent == 1600 + ring
+    assert one.seconds == pytest.approx(
+        {"computing": 18e-3, "bubble": 0, "data": 3.6e-3, "tensor": 0, "pipeline": 0,
+         "context": ring / 1e6 + 4e-3}
+    )  # fmt: skip
+    found = propose({1: layers, 2: SLICED, 4: SLICED}, 4, 8, MACHINE, no_context={2: None, 4: "no"})
+    both = next(one for one in found if one.name == "pipeline 2 x context 2")
+    assert both.memory == {"weights": 1200, "gradients": 1200, "state": 1200, "activations": 20}
+    # 4 micro-batches of 2 samples; the second stage has the attention
+    assert both.sent == 10 * 8 // 2 * 4 + 1200 + ring
+    assert both.seconds == pytest.approx(
+        {"computing": 12e-3, "bubble": 3e-3, "data": 1.2e-3 + 2e-3, "tensor": 0,
+         "pipeline": 160e-6 + 8e-3, "context": ring / 1e6 + 4 * 4e-3}
+    )  # fmt: skip
+    refused = {one.name: one.refused for one in found if one.refused}
+    assert refused["context 4"] == "no" and "data 2 x context 2" not in refused
+
+
 def test_the_choice_and_its_reason():
     _, found = proposed()
     best, why = choice(found)

@@ -75,10 +75,11 @@ def serial(model, optimizer, dtype, clip_norm):
 
 
 def as_serial(cases, folder):
-    for model, optimizer, dtype, clip_norm in cases:
+    for model, optimizer, dtype, clip_norm, accumulate in cases:
         losses, one, slots = serial(model, optimizer, dtype, clip_norm)
         for stage in (2, 3):
-            found = trainer(model, stage, dtype, optimizer=optimizer, clip_norm=clip_norm)
+            how = dict(optimizer=optimizer, clip_norm=clip_norm, accumulate=accumulate)
+            found = trainer(model, stage, dtype, **how)
             found.fit(EPOCHS)
             shards, near = found.replica.shards, NEAR[dtype]
             # The averages are sums of gradients, in which digits cancel; weights are larger.
@@ -114,11 +115,12 @@ def as_serial(cases, folder):
                 assert measured[name] == pytest.approx(expected[name], rel=10 * near)
 
 
+# Model, optimizer, dtype, norm to clip by, and micro-batches per share of a batch
 CASES = {
-    2: [["mlp", "rmsprop", "float64", 0.1], ["cnn", "adam", "float32", None],
-        ["mlp", "adagrad", "float64", None]],
-    3: [["mlp", "lamb", "float64", 0.5], ["cnn", "adam", "float64", 0.1],
-        ["transformer", "momentum", "float64", None]],
+    2: [["mlp", "rmsprop", "float64", 0.1, 1], ["cnn", "adam", "float32", None, 1],
+        ["mlp", "adagrad", "float64", None, 3]],
+    3: [["mlp", "lamb", "float64", 0.5, 1], ["cnn", "adam", "float64", 0.1, 3],
+        ["transformer", "momentum", "float64", None, 1]],
 }  # fmt: skip
 
 
@@ -260,8 +262,8 @@ def test_refused():
         Trainer(one, known, team=team)
     with pytest.raises(ValueError, match=r"use strategies.Sharded\(team\) with model_parallel.Sha"):
         strategies.Synchronous(team, shard=3)
-    with pytest.raises(ValueError, match="don't fit accumulate: use smaller batches, or shard 1"):
-        Trainer(one, known, strategies.Sharded(team), accumulate=2, progress=False)
+    with pytest.raises(ValueError, match="must be at least 2 to accumulate, got 0"):
+        Trainer(one, known, strategies.Sharded(team), accumulate=0, progress=False)
     with pytest.raises(ValueError, match=r"trains a model_parallel.ShardedReplica, got a Layered"):
         Trainer(build("mlp"), known, strategies.Sharded(team), progress=False)
     with pytest.raises(ValueError, match="loss scale 8: shard 2 and 3 compute in the precision of"):
