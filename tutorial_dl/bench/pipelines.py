@@ -12,6 +12,13 @@ So 1 - `ratio` is the bubble of a typical step, and the limit is what the schedu
 / (1 - bubble), with the bubble that `simulate` predicts from the order of actions alone, where
 F = B = W. `bubble` is that of the quickest step, because other programs can only add time.
 
+`lost` says what a typical step takes beyond that bubble, as shares of it. The step is replayed from
+the times that its actions took (`simulating.replay`):
+
+- *ranks*: F, B and W of one rank take longer than those of the other, on average over the step;
+- *actions*: one F takes longer than another on the same rank, likewise B and W;
+- *rest*: messages, waking up, and Python between actions.
+
 Ranks need a core each. Where they share one, they wait for each other, and not for messages.
 """
 
@@ -25,7 +32,7 @@ from numba_kernels.bench.timing import keep_memory
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.pipelined import PipelinedReplica
-from tutorial_dl.model_parallel.simulating import simulate
+from tutorial_dl.model_parallel.simulating import replay, simulate
 from tutorial_dl.replica.layered import LayeredReplica
 from tutorial_dl.replica.layers import At, Dense
 
@@ -33,6 +40,7 @@ SCHEDULES, MICRO_BATCHES = ("gpipe", "1f1b", "zb_h1"), (2, 4, 8, 16)
 NARROW, WIDE, SAMPLES, BLOCKS = 256, 1024, 128, 12  # samples of a micro-batch; blocks per rank
 ROUNDS = 2  # at least
 PEER = "the work of a rank"
+LOST = "ranks", "actions", "rest"
 
 
 def rows(seconds: float, full: bool) -> list[dict]:
@@ -53,13 +61,14 @@ def rows(seconds: float, full: bool) -> list[dict]:
     n = team.size * BLOCKS * (2 * NARROW * WIDE + NARROW + WIDE)
     every = []
     for (name, m), times in found.items():
-        step, work = np.array(times).T
+        step, work, *lost = np.array(times).T
         bubble = simulate(made[name, m][0].schedule).bubble
         sent = 2 * (team.size - 1) * m * SAMPLES * NARROW * 4
         size, algorithm = {"parameters": n}, f"{name}, m = {m}"
         one = row("pipeline", team.size, size, algorithm, step, PEER, work, sent, 1.0)
         limit = 1e6 * float(np.median(work)) / (1 - bubble)
-        every.append(one | {"limit_us": limit, "predicted_bubble": bubble})
+        shares = {name: (part / step).tolist() for name, part in zip(LOST, lost, strict=True)}
+        every.append(one | {"limit_us": limit, "predicted_bubble": bubble, "lost": shares})
     return every
 
 
@@ -88,34 +97,45 @@ def cuts(blocks: int, ranks: int) -> list[str]:
     return [f"block_{block}" for block in range(blocks, blocks * ranks, blocks)]
 
 
-def measured(team: Team, replica: PipelinedReplica, batch: tuple) -> tuple[float, float]:
-    """Seconds of a step on the slowest rank, and those that a rank computes, on average."""
+def measured(team: Team, replica: PipelinedReplica, batch: tuple) -> tuple[float, ...]:
+    """Seconds of a step on the slowest rank, those that a rank computes on average, and `LOST`."""
     team.barrier()
     began = time.perf_counter()
     replica.pipeline.train(*batch, At(training=True))
     step = np.array([time.perf_counter() - began])
-    busy = sum(s.end - s.begin for s in replica.pipeline.spans if not s.action.message)
     team.allreduce(step, "max")
-    return float(step[0]), float(team.allreduce(np.array([busy]))[0]) / team.size
+    table, taken = replica.pipeline.timetable(), float(step[0])
+    work = sum(map(table.busy, range(team.size))) / team.size
+    alike, by_rank, by_action = (replay(table, how).seconds for how in ("all", "ranks", ""))
+    return taken, work, by_rank - alike, by_action - by_rank, taken - by_action
 
 
 def merged(starts: list[list[dict]]) -> list[dict]:
-    """The rows of all starts; `bubble` is that of the quickest step, the median over starts."""
+    """The rows of all starts; `bubble` is that of the quickest step, the median over starts.
+
+    `lost` are medians over all steps.
+    """
     rows = merge(starts)
     for one, versions in zip(rows, zip(*starts, strict=True), strict=True):
         quickest = [min(zip(v["ours_us"], v["peer_us"], strict=True)) for v in versions]
         one["bubble"] = statistics.median(1 - work / step for step, work in quickest)
+        one["lost"] = {
+            name: statistics.median(share for v in versions for share in v["lost"][name])
+            for name in LOST
+        }
     return rows
 
 
 def text(rows: list[dict]) -> str:
     """The measured bubbles beside the predicted ones, a line per row of a pipeline."""
-    lines = [f"{'bubble of pipelines':24s}  measured   predicted  ratio  in a typical step"]
+    heads = f"{'bubble of pipelines':24s}  measured   predicted  ratio  in a typical step"
+    lines = [f"{heads}  lost by {', '.join(LOST)}"]
     for one in rows:
         if "bubble" in one:
             bubble, right = one["bubble"], one["predicted_bubble"]
+            lost = "".join(f"{one['lost'][name]:8.3f}" for name in LOST)
             lines.append(
                 f"{one['algorithm']:24s}{bubble:10.3f}  {right:10.3f}  {bubble / right:5.2f}"
-                f"{1 - one['ratio']:19.3f}"
+                f"{1 - one['ratio']:19.3f} {lost}"
             )
     return "\n".join(lines) if len(lines) > 1 else ""

@@ -7,8 +7,9 @@ schedules.py        schedules of a pipeline as lists of actions: GPipe, 1F1B, in
 checking.py         the first wrong action of a schedule, and the memory it needs
 simulating.py       what a schedule costs; schedule_figure.py draws it
 stages.py           parts of a model, and where it is cut; grid.py: ranks = D x S x C x T
-keras_graph.py      the nodes of a Keras model in order; keras_stages.py: stages of Keras models,
-                    keras_stage_rules.py: what can't be computed so
+keras_graph.py      the nodes of a Keras model in order; keras_stages.py: where it is cut,
+                    keras_stage_rules.py: what can't be; keras_stage.py: a stage,
+                    keras_passes.py: its two passes as graphs
 pipeline.py         runs a schedule; pipelined.py: the model of this rank as a Replica
 tensor.py           each layer over several ranks, by columns, rows, heads or channels;
                     tensor_layers.py has the layers of a rank, reductions.py what they send

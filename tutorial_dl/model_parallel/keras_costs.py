@@ -9,7 +9,8 @@ from typing import Any
 
 from tutorial_dl.model_parallel.keras_context import ATTENTIONS, Divided
 from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order, seconds_of
-from tutorial_dl.model_parallel.keras_stages import KerasParts, is_float
+from tutorial_dl.model_parallel.keras_stage import is_float
+from tutorial_dl.model_parallel.keras_stages import KerasParts
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.keras_tensor_layers import Enter, Leave
 from tutorial_dl.model_parallel.proposing import Cost

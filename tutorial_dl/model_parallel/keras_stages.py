@@ -4,11 +4,7 @@ A functional or sequential model is a graph of nodes, each a layer or operation 
 takes and gives. A cut divides the nodes, in an order in which they can be computed; what goes over
 a boundary are all tensors that nodes before it give and nodes after it take.
 
-Activations are held by tapes, from the forward pass to the backward pass, and not computed again.
-Where W follows B at once, the whole stage is one graph, and B computes both. Where it does not
-(zero-bubble schedules), every node has a tape of its own, and B and W are computed apart, operation
-by operation.
-
+What computes the nodes between two cuts: keras_stage.py.
 What is refused by name: keras_stage_rules.py.
 """
 
@@ -21,32 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from tutorial_dl.model_parallel.keras_graph import (
-    compute,
-    crossing,
-    graph_of,
-    in_order,
-    seconds_of,
-)
+from tutorial_dl.model_parallel.keras_graph import crossing, graph_of, in_order, seconds_of
+from tutorial_dl.model_parallel.keras_stage import KerasStage, alias
 from tutorial_dl.model_parallel.keras_stage_rules import accuracy, check
-from tutorial_dl.model_parallel.stages import Boundary, Parts, Stage, Values
+from tutorial_dl.model_parallel.stages import Boundary, Parts
 from tutorial_dl.replica.base import Batch, Brought, Segment, written
-from tutorial_dl.replica.collective_layers import cause
 from tutorial_dl.replica.keras_saving import trained_by
-from tutorial_dl.replica.keras_steps import tf
 from tutorial_dl.replica.keras_tensorflow import KerasReplica
-from tutorial_dl.replica.keras_variables import as_graph, check_address
-from tutorial_dl.replica.layers import At
 from tutorial_dl.tensorflow_chatter import quiet
-
-
-def alias(variable: Any, view: np.ndarray) -> None:
-    """Let a variable use this memory; see replica/keras_variables.py."""
-    variable.assign(tf.experimental.dlpack.from_dlpack(view.__dlpack__()))
-
-
-def is_float(dtype: str) -> bool:
-    return np.dtype(dtype).kind == "f"
 
 
 class KerasParts(Parts):
@@ -118,6 +96,8 @@ class KerasParts(Parts):
             end - begin,
             [self.model.trainable_weights[i] for i in numbers],
             self.model,
+            begins=first == 0,
+            counts_right="accuracy" in self.metrics,
         )
         self.made.append(made)
         return made
@@ -174,197 +154,3 @@ class KerasParts(Parts):
         for stage in self.made:
             stage.hold(*stage.held)
         self._leave_others()
-
-
-@contextmanager
-def by_its_cause() -> Iterator[None]:
-    """Within, what a collective raises in a graph is raised as it is: a lost rank has its name."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        raise cause(error) from None
-
-
-class KerasStage(Stage):
-    """Nodes of a Keras model, with their variables in memory of ours.
-
-    `apart` says whether B and W are computed apart; a Pipeline sets it by its schedule.
-    """
-
-    apart = True
-
-    def __init__(self, nodes, boundary, segments, size, variables, model) -> None:
-        self.nodes, self.segments, self.size = nodes, segments, size
-        self.inputs, self.given = boundary
-        self.variables, self.model = variables, model
-        self._weights = [v.value for v in variables]
-        place = {id(v): i for i, v in enumerate(variables)}
-        self._of_node = [
-            [place[id(v)] for v in getattr(node.operation, "trainable_weights", [])]
-            for node in nodes
-        ]
-        self._floats_in = [i for i, t in enumerate(self.inputs) if is_float(t.dtype)]
-        self._floats_out = [i for i, t in enumerate(self.given) if is_float(t.dtype)]
-        self._heeds_training = any(map(heeds_training, nodes))
-        self._steps = 0
-        self._graphs: dict[bool, Any] = {}  # by whether it trains
-        self._loss_graph = as_graph(self._loss_and_gradient, reduce_retracing=True)
-
-    def hold(self, parameters, gradient):
-        self.held = parameters, gradient
-        self.gw = [s.of(gradient) for s in self.segments]
-        for segment, variable in zip(self.segments, self.variables, strict=True):
-            alias(variable, segment.of(parameters))
-
-    def _compute(self, x: list, training: bool) -> list:
-        values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
-        for node in self.nodes:
-            compute(node, values, training)
-        return [tf.identity(values[id(t)]) for t in self.given]
-
-    def _graph(self, x: list, training: bool = False) -> list:
-        """`_compute`, as a graph that is made once."""
-        training = training and self._heeds_training
-        if training not in self._graphs:
-
-            def stage(x: list) -> list:
-                return self._compute(x, training)
-
-            specs = [tf.TensorSpec(t.shape, t.dtype) for t in self.inputs]
-            # TensorFlow warns of many traces of one function if they are made by calls.
-            made = self._graphs[training] = as_graph(stage).get_concrete_function(specs)
-            # (Weights of frozen layers are in no vector, and so are always there.)
-            others = {id(v.value) for v in self.model.trainable_weights}
-            others -= {id(w) for w in self._weights}
-            for one in made.variables:
-                if id(one) in others:
-                    raise ValueError(
-                        f"weights '{one.name}' are used by a layer that does not have them, after "
-                        f"'{self.nodes[0].operation.name}': make them weights of that layer"
-                    )
-        return self._graphs[training](x)
-
-    @by_its_cause()
-    def forward(self, x: Values, at: At) -> tuple[Values, Any]:
-        x = [tf.constant(np.asarray(a, t.dtype)) for a, t in zip(x, self.inputs, strict=True)]
-        if not at.training:
-            y, saved = self._graph(x), None
-        elif self.apart:
-            y, saved = self._forward_by_node(x)
-        else:
-            with tf.GradientTape() as tape:
-                tape.watch([x[i] for i in self._floats_in])
-                y = self._graph(x, training=True)
-            saved = tape, x, y
-        if at.training:
-            self._check_one()
-        return [self._kept(np.asarray(a)) for a in y], saved
-
-    def _kept(self, array: np.ndarray) -> np.ndarray:
-        """A copy, if an output is weights themselves, which change or are dropped."""
-        return array.copy() if np.may_share_memory(array, self.held[0]) else array
-
-    def _check_one(self) -> None:
-        """Raise RuntimeError if one variable, each in its turn, does not use our memory."""
-        if self.variables:
-            i = self._steps % len(self.variables)
-            self._steps += 1
-            if self.segments[i].size:
-                address = self.segments[i].of(self.held[0]).ctypes.data
-                weights = self._weights[i].read_value()
-                check_address(weights, address, self.segments[i].name, "replica")
-
-    @by_its_cause()
-    def backward_inputs(self, saved, gy):
-        gy = [tf.constant(g) for g in gy]
-        if self.apart:
-            return self._backward_by_node(saved, gy)
-        tape, x, y = saved
-        sources = [x[i] for i in self._floats_in]
-        found = tape.gradient([y[i] for i in self._floats_out], [*sources, *self._weights], gy)
-        gx = [filled(g, a) for g, a in zip(found, sources, strict=False)]
-        return gx, found[len(sources) :]
-
-    def backward_weights(self, saved, kept):
-        if not self.apart:
-            for gw, g in zip(self.gw, kept, strict=True):
-                if g is not None:
-                    gw += np.asarray(tf.convert_to_tensor(g)).reshape(gw.shape)
-            return
-        for own, (tape, _, y), gy in zip(self._of_node, saved[0], kept, strict=True):
-            if own and gy is not None:
-                found = tape.gradient(y, [self._weights[i] for i in own], gy)
-                for i, g in zip(own, found, strict=True):
-                    if g is not None:  # embeddings have tf.IndexedSlices
-                        self.gw[i] += np.asarray(tf.convert_to_tensor(g)).reshape(self.gw[i].shape)
-
-    def _forward_by_node(self, x: list) -> tuple[list, Any]:
-        values = {id(t): a for t, a in zip(self.inputs, x, strict=True)}
-        tapes = []
-        for node in self.nodes:
-            sources = {id(t): values[id(t)] for t in node.input_tensors if is_float(t.dtype)}
-            with tf.GradientTape(persistent=True) as tape:
-                tape.watch(list(sources.values()))
-                y = compute(node, values, training=True)
-            tapes.append((tape, sources, y))
-        return [values[id(t)] for t in self.given], (tapes, x)
-
-    def _backward_by_node(self, saved: Any, gy: list) -> tuple[Values, Any]:
-        """Gradients of inputs, node by node; keeps the gradient of what each node gives."""
-        g = {id(self.given[i]): a for i, a in zip(self._floats_out, gy, strict=True)}
-        tapes, x = saved
-        kept: list[Any] = []
-        for node, (tape, sources, y) in zip(reversed(self.nodes), reversed(tapes), strict=True):
-            arrived = [g.pop(id(t), None) for t in node.output_tensors]
-            if all(a is None for a in arrived):
-                kept.append(None)
-                continue
-            arrived = [filled(a, b, tf.zeros_like) for a, b in zip(arrived, y, strict=True)]
-            kept.append(arrived)
-            found = tape.gradient(y, list(sources.values()), arrived)
-            for name, more in zip(sources, found, strict=True):
-                if more is not None:
-                    g[name] = g[name] + more if name in g else more
-        gx = [filled(g.get(id(self.inputs[i])), x[i]) for i in self._floats_in]
-        return gx, kept[::-1]
-
-    def _loss_and_gradient(self, y: Any, targets: Any) -> tuple[Any, Any]:
-        with tf.GradientTape() as tape:
-            tape.watch(y)
-            loss = self.model.compute_loss(x=None, y=targets, y_pred=y, training=True)
-        return loss, tape.gradient(loss, y)
-
-    def loss(self, y, targets):
-        samples = len(y[0])
-        if not self.model._compile_loss.built:  # Keras makes variables for it, not in a graph
-            self.model.compute_loss(x=None, y=tf.constant(targets), y_pred=tf.constant(y[0]))
-        loss, g = self._loss_graph(tf.constant(y[0]), tf.constant(targets))
-        sums = {"loss": float(loss) * samples}
-        if accuracy(self.model):
-            sums["accuracy"] = float(right(y[0], targets)) * samples
-        return sums, [np.asarray(g) * y[0].dtype.type(samples)]
-
-    def result(self, y):
-        return y[0]
-
-
-def heeds_training(node: Any) -> bool:
-    """Whether a node's layer, or one inside it, may compute something else in training."""
-    layers = getattr(node.operation, "_flatten_layers", list)()
-    return any(getattr(layer, "_call_has_training_arg", False) for layer in layers)
-
-
-def filled(g: Any, like: Any, zeros: Any = np.zeros_like) -> Any:
-    """A gradient, or zeros where there is none, as an array if `zeros` makes arrays."""
-    if g is None:
-        return zeros(like)
-    return np.asarray(g) if zeros is np.zeros_like else g
-
-
-def right(y: np.ndarray, targets: np.ndarray) -> float:
-    """The share of predictions that are right, for labels, one-hot rows, or numbers 0 and 1."""
-    targets = np.asarray(targets)
-    if y.shape[-1] == 1:
-        return float(((y.reshape(-1) > 0.5) == targets.reshape(-1)).mean())
-    labels = targets.argmax(axis=-1) if targets.shape == y.shape else targets.reshape(y.shape[:-1])
-    return float((y.argmax(axis=-1) == labels).mean())

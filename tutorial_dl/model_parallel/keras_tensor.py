@@ -17,7 +17,7 @@ from typing import Any
 from numba_kernels.team.team import Team
 from tutorial_dl.model_parallel import keras_rules
 from tutorial_dl.model_parallel.keras_graph import graph_of, in_order
-from tutorial_dl.model_parallel.keras_stages import is_float
+from tutorial_dl.model_parallel.keras_stage import is_float
 from tutorial_dl.model_parallel.keras_tensor_layers import (
     Enter,
     Heads,

@@ -18,7 +18,7 @@ import numpy as np
 
 from tutorial_dl.model_parallel.grid import Grid
 from tutorial_dl.model_parallel.keras_context_replica import OnParts
-from tutorial_dl.model_parallel.keras_stages import alias
+from tutorial_dl.model_parallel.keras_stage import alias
 from tutorial_dl.model_parallel.keras_tensor import Cut
 from tutorial_dl.model_parallel.pieces import Pieces
 from tutorial_dl.replica.base import Brought, Segment, TrainedBy

@@ -3,6 +3,10 @@
 The runtime does what the list says, action by action. A send begins a message and goes on; the next
 message that the list waits for is received while this rank computes. So a rank waits only in a
 recv, with the waits of a Team: they end if another rank fails.
+
+What a stage computes leaves none of this program in the caches, so a line of Python takes ten times
+as long as usual, and both ranks wait for it. So all that is known of messages before a step is
+looked up in it (`Message`), not computed.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -28,7 +32,17 @@ from tutorial_dl.replica.layers import At
 
 # A rank that waits for a message polls for SPIN seconds, giving way to others that want its core.
 # Then it sleeps between polls, for LATE of what it has waited so far: it can't be later than that.
-SPIN, LATE = 2e-3, 0.02
+SPIN, LATE = 2e-3, 0.005
+
+
+class Message(NamedTuple):
+    """What a send or a recv of this rank is about, for each array that goes over the boundary.
+
+    Every array has a tag of its own, so that messages may come in any order.
+    """
+
+    rank: int  # the other end
+    parts: list[tuple[int, Boundary]]  # (tag, shape and dtype)
 
 
 class Pipeline:
@@ -66,7 +80,22 @@ class Pipeline:
         apart = splits(schedule)
         for stage in self.stages:
             stage.apart = apart
-        self.forward_only = [a for a in self.actions if a.kind == "F"]
+        self._every = _with_next_recv(self.actions)
+        self._forward_only = _with_next_recv([a for a in self.actions if a.kind == "F"])
+        self.messages = {a: self._message(a) for a in self.actions if a.message}
+
+    def _message(self, action: Action) -> Message:
+        schedule = self.schedule
+        stage = schedule.stage(self.rank, action.chunk)
+        rank, end = schedule.peer(self.rank, action)
+        back = (action.kind == "F") == (action.message == "recv")
+        found = self.boundaries[stage - 1 if back else stage]
+        if action.kind == "B":  # only floats have a gradient
+            found = [one for one in found if np.dtype(one.dtype).kind == "f"]
+        receives = stage if action.message == "recv" else schedule.stage(rank, end.chunk)
+        place = (receives * schedule.batches + action.batch) * 2 + (action.kind == "B")
+        first = place * max(map(len, self.boundaries))
+        return Message(rank, [((first + i) % MARK, one) for i, one in enumerate(found)])
 
     def train(self, x: Any, targets: Any, at: At) -> dict[str, float]:
         """One step: adds the gradient of the batch's mean loss to the stages' gradients.
@@ -75,15 +104,15 @@ class Pipeline:
         other ranks.
         """
         data = Data(x, targets)
-        return self._run(self.actions, data, at, len(data))[0]
+        return self._run(self._every, data, at, len(data))[0]
 
     def evaluate(self, x: Any, targets: Any) -> dict[str, float]:
         """As `train`, but forward passes only, and without dropout."""
-        return self._run(self.forward_only, Data(x, targets), At(), None)[0]
+        return self._run(self._forward_only, Data(x, targets), At(), None)[0]
 
     def predict(self, x: Any) -> np.ndarray | None:
         """The model's outputs, on the rank with the last stage; None on others."""
-        parts = self._run(self.forward_only, Data(x, ()), At(), None, outputs=True)[1]
+        parts = self._run(self._forward_only, Data(x, ()), At(), None, outputs=True)[1]
         return np.concatenate(parts) if parts else None
 
     def _run(self, actions, data: Data, at: At, total: int | None, outputs: bool = False):
@@ -91,8 +120,9 @@ class Pipeline:
         self.grid.pipe.ready()
         self.grid.pipe.skip()  # a rank that has left the program before this call is then noticed
         try:
-            for place, action in enumerate(actions):
-                step.expect(actions, place)
+            for action, coming in actions:
+                if coming is not None and coming not in step.incoming:
+                    step.begin(coming)
                 step.do(action)
             step.end()
         except BaseException as error:
@@ -127,6 +157,15 @@ def splits(schedule: Schedule) -> bool:
             if action.kind == "B" and computed[n + 1 : n + 2] != [after]:
                 return True
     return False
+
+
+def _with_next_recv(actions: Sequence[Action]) -> list[tuple[Action, Action | None]]:
+    """Each action with the next message that its rank waits for, then or later."""
+    found, coming = [], None
+    for action in reversed(actions):
+        coming = action if action.message == "recv" else coming
+        found.append((action, coming))
+    return found[::-1]
 
 
 class Step:
@@ -215,91 +254,72 @@ class Step:
         else:
             self.out[action] = [np.ascontiguousarray(a) for a in values]
 
-    # Messages: every array has a tag of its own, so that messages may come in any order
+    # Messages
 
-    def _tag(self, action: Action, stage: int, number: int) -> int:
-        """`stage` is the one that receives."""
-        schedule = self.of.schedule
-        widest = max(map(len, self.of.boundaries), default=1)
-        place = (stage * schedule.batches + action.batch) * 2 + (action.kind == "B")
-        return (place * widest + number) % MARK
-
-    def _boundary(self, action: Action) -> list[Boundary]:
-        """What a recv of this rank receives, or what a send sends."""
-        stage = self._stage(action)
-        back = (action.kind == "F") == (action.message == "recv")
-        found = self.of.boundaries[stage - 1 if back else stage]
-        if action.kind == "B":  # only floats have a gradient
-            return [one for one in found if np.dtype(one.dtype).kind == "f"]
-        return found
-
-    def expect(self, actions: Sequence[Action], place: int) -> None:
-        """Begin to receive the next message that this rank will wait for, unless it has begun."""
-        for action in actions[place:]:
-            if action.message == "recv":
-                if action not in self.incoming:
-                    self._begin(action)
-                return
-
-    def _begin(self, action: Action) -> None:
+    def begin(self, action: Action) -> None:
+        """Begin to receive what a recv will wait for."""
         samples, pipe = self.shares[action.batch], self.of.grid.pipe
         count = samples.stop - samples.start
-        rank, _ = self.of.schedule.peer(self.of.rank, action)
+        rank, parts = self.of.messages[action]
         requests, buffers = self.incoming[action] = [], []  # noted before MPI uses them
-        for number, one in enumerate(self._boundary(action) if count else ()):
+        for tag, one in parts if count else ():
             buffer = np.empty((count, *one.shape), one.dtype)
-            tag = self._tag(action, self._stage(action), number)
             buffers.append(buffer)
             requests.append(pipe.comm.Irecv([_bytes(buffer), MPI.BYTE], rank, tag))
 
     def _receive(self, action: Action) -> None:
         requests, buffers = self.incoming[action]
-        rank, _ = self.of.schedule.peer(self.of.rank, action)
-        role = in_brackets(self.of.grid.pipe.roles.get(rank))
-        self._wait(requests, f"{action} from rank {rank}{role}")
+        self._wait(requests, action)
         self.values[Action(action.kind, action.batch, action.chunk)] = buffers
         self.incoming[action] = [], []  # done
 
     def _send(self, action: Action) -> None:
-        pipe, schedule = self.of.grid.pipe, self.of.schedule
-        rank, end = schedule.peer(self.of.rank, action)
-        stage = schedule.stage(rank, end.chunk)
+        pipe, (rank, parts) = self.of.grid.pipe, self.of.messages[action]
         values = self.out[key := Action(action.kind, action.batch, action.chunk)]
-        for number, (buffer, one) in enumerate(zip(values, self._boundary(action), strict=True)):
+        for buffer, (tag, one) in zip(values, parts, strict=True):
             if buffer.shape[1:] != one.shape or buffer.dtype != one.dtype:
                 raise ValueError(
                     f"{action}: a stage computed {buffer.dtype} {buffer.shape}, expected "
                     f"{one.dtype} {(len(buffer), *one.shape)}"
                 )
-            tag = self._tag(action, stage, number)
             request = pipe.comm.Isend([_bytes(buffer), MPI.BYTE], rank, tag)
             self.outgoing.append((request, buffer))
         del self.out[key]
         self.outgoing = [one for one in self.outgoing if not one[0].Test()]
 
-    def _wait(self, requests: list, doing: str) -> None:
+    def _doing(self, action: Action | None) -> str:
+        """In words, for errors: what this rank waits for."""
+        if action is None:
+            return "sends of a pipeline"
+        rank = self.of.messages[action].rank
+        return f"{action} from rank {rank}{in_brackets(self.of.grid.pipe.roles.get(rank))}"
+
+    def _wait(self, requests: list, action: Action | None) -> None:
+        """Wait for requests: those of a recv, or of all sends if `action` is None."""
         pipe = self.of.grid.pipe
         pipe.ready()
-        began = perf_counter()
 
         def arrived() -> bool:
             requests[:] = [one for one in requests if not one.Test()]
             return not requests
 
-        while perf_counter() - began < SPIN:
-            if arrived():
-                return
+        began = perf_counter()
+        while not arrived():
+            if perf_counter() - began >= SPIN:
+                break
             os.sched_yield()
+        else:
+            return
 
         def nap(seconds: float) -> None:
             sleep(min(seconds, LATE * (perf_counter() - began)))
 
-        pipe.doing = doing
+        pipe.doing = self._doing(action)
         pipe.wait_until(arrived, sleep=nap)
 
     def end(self) -> None:
         """Wait until all messages of this rank have been received."""
-        self._wait([request for request, _ in self.outgoing], "sends of a pipeline")
+        self._wait([request for request, _ in self.outgoing], None)
         self.outgoing = []
 
     def abandon(self) -> None:

@@ -1,5 +1,7 @@
 """What a schedule costs, without running it: `simulate` a schedule with given times.
 
+`replay` does the same with the times that a step was measured to take.
+
 For S equal stages, m micro-batches, and F, B, W seconds for one stage and micro-batch, a step takes
 m (F + B + W) at least. What it takes beyond is the bubble:
 
@@ -12,7 +14,7 @@ arXiv 2401.10241, table 1; Narayanan et al., arXiv 2104.04473, section 2.2.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -83,6 +85,32 @@ def simulate(
         kind: _per_stage(kind, given, schedule.stages)
         for kind, given in (("F", F), ("B", B), ("W", W))
     }
+    return _in_time(schedule, lambda rank, a: times[a.kind][schedule.stage(rank, a.chunk)], send)
+
+
+def replay(table: Timetable, alike: str = "") -> Timetable:
+    """The step of a measured timetable, as if messages and Python between actions took no time.
+
+    Args:
+        table: What was measured.
+        alike: "" replays each action as long as it took; "ranks" gives all F of a rank its mean
+            time, and likewise B and W; "all" gives all F of all ranks their mean time.
+    """
+    found: dict[tuple, list[float]] = {}
+
+    def key(rank: int, action: Action) -> tuple:
+        return {"": (rank, action), "ranks": (rank, action.kind), "all": (action.kind,)}[alike]
+
+    for one in table.spans:
+        if not one.action.message:
+            found.setdefault(key(one.rank, one.action), []).append(one.end - one.begin)
+    means = {name: sum(times) / len(times) for name, times in found.items()}
+    return _in_time(table.schedule, lambda rank, action: means[key(rank, action)])
+
+
+def _in_time(
+    schedule: Schedule, seconds: Callable[[int, Action], float], send: float = 0.0
+) -> Timetable:
     now = [0.0] * len(schedule.ranks)
     arrives: dict[tuple[int, Action], float] = {}
     spans = []
@@ -94,7 +122,7 @@ def simulate(
         if action.message == "recv":
             now[rank] = max(begin, arrives[schedule.peer(rank, action)])
         else:
-            now[rank] = begin + times[action.kind][schedule.stage(rank, action.chunk)]
+            now[rank] = begin + seconds(rank, action)
         if now[rank] > begin:
             spans.append(Span(rank, action, begin, now[rank]))
     return Timetable(schedule, tuple(spans))

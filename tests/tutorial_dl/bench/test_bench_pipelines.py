@@ -47,6 +47,11 @@ def test_a_step_and_its_work(on_ranks, tmp_path, monkeypatch, capsys):
         )
         assert one["parameters"] == 2 * 12 * (16 * 24 + 24 + 24 * 16 + 16)
         assert one["moved_bytes"] == 2 * int(one["algorithm"][-1]) * 128 * 16 * 4
+        # The bubble of even actions, which is the predicted one where F = B = W, and what is lost
+        for step, work, *lost in zip(
+            one["ours_us"], one["peer_us"], *one["lost"].values(), strict=True
+        ):
+            assert lost[2] > 0 and 0 < 1 - work / step - sum(lost) < 1 / 2
     for one, merged in zip(rows, merge([rows]), strict=True):
         # A step that loses nothing but the predicted bubble reaches the whole limit, 1.
         work = merged["peer_us"] / (1 - one["predicted_bubble"])
@@ -136,6 +141,7 @@ def test_one_rank_has_no_pipeline(monkeypatch):
 
 def test_the_bubble_is_that_of_quickest_steps():
     key = {"what": "pipeline", "parameters": 1, "algorithm": "gpipe, m = 2", "limit_us": 90.0}
+    key |= {"lost": {"ranks": [0.1, 0.2], "actions": [0.01, 0.02], "rest": [0.3, 0.3]}}
     starts = [
         [key | {"ours_us": [110.0, 100.0], "peer_us": [80.0, 70.0]}],
         [key | {"ours_us": [100.0, 200.0], "peer_us": [60.0, 199.0]}],
@@ -143,13 +149,16 @@ def test_the_bubble_is_that_of_quickest_steps():
     ]
     (one,) = pipelines.merged(starts)
     assert one["bubble"] == pytest.approx(0.3)  # of 0.3, 0.4 and 0.2
+    assert one["lost"] == pytest.approx({"ranks": 0.15, "actions": 0.015, "rest": 0.3})
 
 
 def test_bubbles_in_words():
     rows = [
-        {"algorithm": "gpipe, m = 2", "bubble": 0.35, "predicted_bubble": 1 / 3, "ratio": 0.64},
+        {"algorithm": "gpipe, m = 2", "bubble": 0.35, "predicted_bubble": 1 / 3, "ratio": 0.64,
+         "lost": {"ranks": 0.01, "actions": 0.02, "rest": 0.003}},
         {"algorithm": "adam", "ratio": 2.0},
-    ]
+    ]  # fmt: skip
     lines = pipelines.text(rows).splitlines()
-    assert lines[1].split() == ["gpipe,", "m", "=", "2", "0.350", "0.333", "1.05", "0.360"]
+    measured = ["0.350", "0.333", "1.05", "0.360", "0.010", "0.020", "0.003"]
+    assert lines[1].split() == ["gpipe,", "m", "=", "2", *measured]
     assert len(lines) == 2 and pipelines.text(rows[1:]) == ""

@@ -353,7 +353,7 @@ def test_what_cannot_be_a_pipeline_is_refused():
         replica.compute_gradient((X, VALUES, X[:, 0]))
 
 
-def test_a_wait_ends_late_by_a_fiftieth_at_most(monkeypatch):
+def test_a_wait_ends_late_by_a_two_hundredth_at_most(monkeypatch):
     """Each poll here takes 1 ms of a clock of its own; a message arrives after 100 ms."""
     from types import SimpleNamespace
 
@@ -381,7 +381,7 @@ def test_a_wait_ends_late_by_a_fiftieth_at_most(monkeypatch):
     monkeypatch.setattr(pipeline, "sleep", slept.append)
     step = object.__new__(pipeline.Step)
     step.of = SimpleNamespace(grid=SimpleNamespace(pipe=Pipe()))
-    step._wait([Request()], "recv B0")
+    step._wait([Request()], None)
     assert waits[0] > pipeline.SPIN and len(slept) == len(waits) > 90
     for waited, seconds in zip(waits, slept, strict=True):
-        assert seconds == pytest.approx(waited / 50)
+        assert seconds == pytest.approx(waited / 200)
