@@ -33,7 +33,8 @@ Shoeybi et al. (Megatron-LM), arXiv 1909.08053; sequence parallel: Korthikanti e
 2205.05198. The 2 d are what f has gathered; without `keep`, it is gathered again in the backward
 pass, which sends a quarter more.
 
-This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way.
+This file is for layers in numpy; keras_tensor.py cuts Keras models in the same way, and so does
+keras_tensor_sequence.py with `sequence`.
 """
 
 from __future__ import annotations

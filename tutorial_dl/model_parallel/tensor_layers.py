@@ -18,7 +18,7 @@ from tutorial_dl.replica.transformer import Embedding
 
 
 class Enter(Layer):
-    """f: all inputs to all ranks. x (s, t, ...), with `sequence` (s, t / T, ...)."""
+    """f: all inputs to all ranks. x (s, t, ...), with `sequence` its part (s, .., ...)."""
 
     def __init__(self, name: str, team: Reductions, sequence: bool) -> None:
         super().__init__(name)
@@ -190,7 +190,7 @@ class PartOfDropout(Dropout):
     def forward(self, x, w, at):
         if not at.training or not self.rate:
             return x, None
-        s, t, *rest = x.shape
-        ones = np.ones((s, t * self.team.size, *rest), x.dtype)
+        s, _, *rest = x.shape
+        ones = np.ones((s, self.team.length, *rest), x.dtype)
         mask = self.team.part(super().forward(ones, w, at)[0])
         return x * mask, mask
