@@ -164,7 +164,8 @@ class LeaveInParts(Leave):
     def summed(self, x):
         @tf.custom_gradient
         def leave(x):
-            part, whole = self.compute_output_shape(x.shape), x.shape
+            part = self.compute_output_shape(x.shape)
+            whole = (x.shape[0], self.places.length, *x.shape[2:])
             y = self.sums.part(x, part, backward=False)
             return y, lambda g: self.sums.gathered(g, whole, backward=True)
 

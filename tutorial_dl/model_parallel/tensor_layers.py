@@ -105,6 +105,11 @@ class Divide(Layer):
         self.team = team
 
     def forward(self, x, w, at):
+        if x.ndim < 3:
+            raise ValueError(
+                f"the sequence-parallel form divides (samples, positions, ...), got {x.shape}: use "
+                "sequence=False"
+            )
         return self.team.part(x), None
 
     def backward_inputs(self, w, saved, gy):
