@@ -215,6 +215,23 @@ def test_a_rank_keeps_what_the_formula_says():
         assert in_parts < of_a_block(lambda model, team=team: Cut(model, team).local)
 
 
+def test_proposals_know_what_it_keeps_and_sends():
+    from tutorial_dl import replica
+    from tutorial_dl.model_parallel.keras_costs import Measured
+
+    model, batch = gpt()
+    measured = Measured(replica.of(model), batch, 2e-3, 1e-3, 1)
+    plain, in_parts = (
+        {one.name: one for one in measured.costs(2, sequence)} for sequence in (False, True)
+    )
+    assert plain["norm"].kept == 11 * 12 and in_parts["norm"].kept == 5 * 12
+    assert in_parts["block_1_dense_1"].kept == plain["block_1_dense_1"].kept == 11 * 24
+    each = 11 * 12
+    for costs, sums, calls in ((plain, 4, 4), (in_parts, 4 + 2 / 2, 8 + 2)):
+        assert sum(one.summed for one in costs.values()) == sums * each
+        assert sum(one.sums for one in costs.values()) == calls
+
+
 def test_too_few_positions_are_refused():
     from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
 
