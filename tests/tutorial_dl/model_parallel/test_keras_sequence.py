@@ -186,12 +186,14 @@ def together(folder):
         same_vectors(serial, saving, 3, 1e-5)
 
 
-def kept(model) -> int:
+def held(model) -> int:
     """Numbers per sample that TensorFlow's graph keeps for the backward pass."""
     given = [tf.TensorSpec(t.shape, t.dtype) for t in model.inputs]
     graph = tf.function(lambda *x: model(x[0], training=True)).get_concrete_function(*given)
+    outputs = len(graph.outputs)
     forward, _ = graph._delayed_rewrite_functions.forward_backward()
-    shapes = [t.shape for t in forward.outputs[len(graph.outputs) :] if t.dtype.is_floating]
+    kept = forward.graph.outputs[outputs:]
+    shapes = [t.shape for t in kept if t.dtype.is_floating]
     return sum(int(np.prod(shape[1:])) for shape in shapes if shape.rank and shape[0] is None)
 
 
@@ -205,7 +207,7 @@ def test_a_rank_keeps_what_the_formula_says():
 
     def of_a_block(local) -> int:
         one, two = (models.gpt(text, width=d, heads=6, blocks=n) for n in (1, 2))
-        return kept(local(two)) - kept(local(one))
+        return held(local(two)) - held(local(one))
 
     whole, inputs = of_a_block(lambda model: model), 2 * t * d
     for ranks in (2, 3):

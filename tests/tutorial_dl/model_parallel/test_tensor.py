@@ -194,7 +194,7 @@ def refused():
     part = TensorReplica(gpt, team, GPT, sequence=True)
     with pytest.raises(ValueError, match="a sequence of 1 positions is too short for 2 ranks"):
         part.compute_gradient((np.zeros((1, 1), int), np.zeros((1, 1), int)))
-    rows = TensorReplica(mlp_layers([8, 4, 6]), team, MLP, sequence=True)
+    rows = TensorReplica(mlp_layers([8, 4, 6, 5]), team, MLP, sequence=True)
     with pytest.raises(ValueError, match=r"\(samples, positions, ...\), got \(4, 8\): use"):
         rows.compute_gradient((np.zeros((4, 8)), np.zeros(4, int)))
     with pytest.raises(ValueError, match="lamb needs norms of whole layers"):
