@@ -42,7 +42,7 @@ def start(seed):
 def full(dropout=0.3):
     """Full attention; dropout between the pairs and within one; pooling over positions.
 
-    A convolution mixes positions, and a dense layer has a regulariser: both need whole sequences.
+    A convolution mixes positions, and a norm has a regulariser: both get whole sequences.
     """
     inputs = keras.Input((12, 3))
     x = layers.Dense(12, kernel_initializer=start(1), name="first")(inputs) + WAVES
@@ -51,8 +51,8 @@ def full(dropout=0.3):
     heads = layers.MultiHeadAttention(6, 2, kernel_initializer=start(4), name="attend")
     x = layers.Add(name="add")([x, layers.SpatialDropout1D(dropout, seed=5)(heads(y, y))])
     y = layers.Conv1D(12, 3, padding="same", kernel_initializer=start(6), name="conv")(x)
-    x += layers.Dense(12, kernel_initializer=start(7), kernel_regularizer="l2", name="kept")(y)
-    y = layers.LayerNormalization(name="norm_2")(x)
+    x += layers.Dense(12, kernel_initializer=start(7), name="behind")(y)
+    y = layers.LayerNormalization(gamma_regularizer="l2", name="norm_2")(x)
     y = layers.Dense(24, "gelu", kernel_initializer=start(8), name="pair_1")(y)
     y = layers.Dropout(dropout, seed=9, name="inside")(y)
     x += layers.Dense(12, "tanh", kernel_initializer=start(10), name="pair_2")(y)
@@ -64,11 +64,13 @@ def full(dropout=0.3):
 
 
 RULES = {gpt: None, full: {"attend": "heads", "pair_1": "columns", "pair_2": "rows"}}
-# Of a gradient: two pairs, each with a sum and an allgather forward and backward; Divide and Join,
-# in `full` around the layers in between, too. Then numbers of weights that see parts: two norms and
-# two biases, and the last norm.
-GATHERS = {gpt: 4 + 2, full: 4 + 4}
-SEE_PARTS = 8 * 12
+# Of a gradient: two sums forward and two backward; two pairs with an allgather each way, Divide and
+# Join, in `full` around the convolution and the dense layer behind it, too, and not before the
+# second pair, where the norm is whole: this sum is an allreduce, which sends twice as much.
+GATHERS = {gpt: 4 + 2, full: 3 + 5}
+SUMS = {gpt: 4, full: 4 + 1}
+# Numbers of weights that see parts: two norms and two biases, and the last norm; one norm less
+SEE_PARTS = {gpt: 8 * 12, full: 6 * 12}
 
 
 def trainers(
@@ -121,7 +123,7 @@ def trains(build, grid, folder, near, **options):
     *counts, sent = np.subtract(after, before)
     assert counts == [2, 2, GATHERS[build]]
     each = np.prod(batch[0].shape[:2]) * 12  # numbers between two pairs
-    numbers = (4 + GATHERS[build]) * each + 2 * SEE_PARTS
+    numbers = (SUMS[build] + GATHERS[build]) * each + 2 * SEE_PARTS[build]
     expected = (ranks - 1) / ranks * numbers * replica.dtype.itemsize
     assert sent == pytest.approx(expected, rel=1e-12)
     return found
@@ -199,14 +201,18 @@ def held(model) -> int:
     )
     outputs = len(graph.outputs)
     forward, _ = graph._delayed_rewrite_functions.forward_backward()
-    kept = forward.graph.outputs[outputs:]
-    sizes = [t.shape.num_elements() for t in kept if t.dtype.is_floating]
-    return sum(size // samples for size in sizes if size % samples == 0)
+    kept = {}
+    for one in forward.graph.outputs[outputs:]:
+        if one.op.type == "IdentityN" and one.value_index:
+            continue  # what a custom gradient was given: for zeros that nobody uses
+        while one.op.type in ("Reshape", "Identity", "IdentityN", "StopGradient"):
+            one = one.op.inputs[0]  # the same memory
+        kept[one.name] = one.shape.num_elements() if one.dtype.is_floating else 0
+    return sum(size // samples for size in kept.values() if size % samples == 0)
 
 
 def test_a_rank_keeps_what_the_formula_says():
     """Of one more block, a rank keeps the inputs of its two pairs, and 1 / T of all else."""
-    from tutorial_dl.model_parallel.keras_tensor import Cut
     from tutorial_dl.model_parallel.keras_tensor_sequence import CutInParts
 
     t, d = 12, 12
@@ -221,7 +227,6 @@ def test_a_rank_keeps_what_the_formula_says():
         team = SimpleNamespace(size=ranks, rank=ranks - 1)
         in_parts = of_a_block(lambda model, team=team: CutInParts(model, team).local)
         assert in_parts == inputs + (whole - inputs) / ranks
-        assert in_parts < of_a_block(lambda model, team=team: Cut(model, team).local)
 
 
 def test_proposals_know_what_it_keeps_and_sends():
