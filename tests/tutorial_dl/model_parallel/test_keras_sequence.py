@@ -66,7 +66,7 @@ def full(dropout=0.3):
 RULES = {gpt: None, full: {"attend": "heads", "pair_1": "columns", "pair_2": "rows"}}
 # Of a gradient, allgathers: in front of and behind two pairs, Divide, and Join. `full` divides and
 # joins around the convolution, too, and joins for the norm that computes whole sequences.
-GATHERS = {gpt: 4 + 2, full: 3 + 2 + 2 + 1}
+GATHERS = {gpt: 4 + 2, full: 3 + 2 + 3}
 # Each sum sends as much as an allgather; but behind that norm there is an allreduce, twice as much.
 SUMS = {gpt: 4, full: 4 + 1}
 # Numbers of weights that see parts: two norms and two biases, and the last norm; one norm less
