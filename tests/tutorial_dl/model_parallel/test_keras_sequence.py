@@ -106,10 +106,11 @@ def trains(build, grid, folder, near, **options):
         serial.fit(10)
     found.fit(10)
     same_training(found, serial, batch, near)
-    path = Path(folder, f"{build.__name__}.keras")
-    found.save(path)
-    if serial is not None:
-        assert int(same_file(path, serial, batch, near).optimizer.iterations) == 20
+    if build is full:
+        path = Path(folder, "full.keras")
+        found.save(path)
+        if serial is not None:
+            assert int(same_file(path, serial, batch, near).optimizer.iterations) == 20
     replica, ranks = found.replica, grid.tensor.size
     sums = replica.sums
     before = sums.forward, sums.backward, sums.gathers, sums.sent
@@ -223,10 +224,10 @@ def test_a_rank_keeps_what_the_formula_says():
         return held(local(two)) - held(local(one))
 
     whole, inputs = of_a_block(lambda model: model), 2 * t * d
-    for ranks in (2, 3):
-        team = SimpleNamespace(size=ranks, rank=ranks - 1)
-        in_parts = of_a_block(lambda model, team=team: CutInParts(model, team).local)
-        assert in_parts == inputs + (whole - inputs) / ranks
+    ranks = 3
+    team = SimpleNamespace(size=ranks, rank=ranks - 1)
+    in_parts = of_a_block(lambda model: CutInParts(model, team).local)
+    assert in_parts == inputs + (whole - inputs) / ranks
 
 
 def test_proposals_know_what_it_keeps_and_sends():
