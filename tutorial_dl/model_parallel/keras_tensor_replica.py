@@ -96,7 +96,7 @@ class KerasTensorReplica(OnParts):
 
     def compute_gradient(self, batch: Batch, *apart: Any, **options: Any) -> tuple[float, int]:
         found = super().compute_gradient(batch, *apart, **options)
-        if found[1] and not self.pieces.complete(self.gradient):
+        if self.pieces.partial and found[1] and not self.pieces.complete(self.gradient):
             self.gradient_is_finite = False
         return found
 

@@ -46,17 +46,14 @@ class Pieces:
         self.reductions = reductions or Reductions(grid.tensor)
         self.whole_size = length(self.whole_segments)
         self.own = list(zip(segments, pieces, strict=True))
+        # The segments whose gradients are terms of a sum over the tensor axis
+        self.partial = [segment for segment, piece in self.own if piece.partial]
 
     def of(self, segments: Sequence[Segment]) -> Pieces:
         """Those of a stage: `segments` have the names of some of these, and other places."""
         by_name = {segment.name: piece for segment, piece in self.own}
         pieces = [by_name[one.name] for one in segments]
         return Pieces(self.grid, self.whole_segments, segments, pieces, self.reductions)
-
-    @property
-    def partial(self) -> list[Segment]:
-        """The segments whose gradients are terms of a sum over the tensor axis."""
-        return [segment for segment, piece in self.own if piece.partial]
 
     def complete(self, gradient: np.ndarray) -> bool:
         """Sum the gradients of `partial` segments, in place; whether the sums are finite.
